@@ -1,0 +1,141 @@
+"""What a user hands to a loss, checked once: every mistake is named here, before any computation."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.ranking import LabelRelevance, MatrixRelevance, Relevance
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Embeddings with their relevance; `gallery` is None where the batch is its own gallery."""
+
+    embeddings: Tensor
+    gallery: Tensor | None
+    labels: Tensor | None
+    relevance: Relevance
+
+
+def read_batch(
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    relevant: Tensor | None,
+    candidates: Tensor | None,
+    include_query: bool,
+) -> Batch:
+    """Check the arguments of a loss and work out who is relevant to whom."""
+    _check_embeddings("embeddings", embeddings)
+    rows = len(embeddings)
+    if ref_emb is not None:
+        _check_embeddings("ref_emb", ref_emb)
+        if ref_emb.shape[1] != embeddings.shape[1]:
+            raise InputError(
+                f"ref_emb has {ref_emb.shape[1]} dimensions and embeddings has {embeddings.shape[1]}; "
+                "both must come from the same model"
+            )
+        if ref_emb.device != embeddings.device:
+            raise InputError(
+                f"ref_emb is on {ref_emb.device} and embeddings on {embeddings.device}; move one to the other"
+            )
+        if (ref_emb.dtype == torch.float64) != (embeddings.dtype == torch.float64):
+            raise InputTypeError(
+                f"ref_emb is {ref_emb.dtype} and embeddings is {embeddings.dtype}; convert one: .double() or .float()"
+            )
+    elif ref_labels is not None:
+        raise InputError("ref_labels was given without ref_emb; give both, or neither")
+    columns = rows if ref_emb is None else len(ref_emb)
+    device = embeddings.device
+    if labels is not None:
+        labels = _labels("labels", labels, rows, "embeddings", device)
+    if candidates is not None:
+        candidates = _mask("candidates", candidates, rows, columns, device)
+    own = ref_emb is None and not include_query
+    if relevant is not None:
+        relevant = _mask("relevant", relevant, rows, columns, device)
+        return Batch(embeddings, ref_emb, labels, MatrixRelevance(relevant, candidates, own))
+    if labels is None:
+        raise InputError("labels is missing; give labels, or a boolean matrix as relevant")
+    gallery_labels = labels
+    if ref_emb is not None:
+        if ref_labels is None:
+            raise InputError("ref_emb was given without ref_labels; give both, or a boolean matrix as relevant")
+        gallery_labels = _labels("ref_labels", ref_labels, columns, "ref_emb", device)
+    if candidates is None:
+        return Batch(embeddings, ref_emb, labels, LabelRelevance(labels, gallery_labels, own))
+    same = labels[:, None] == gallery_labels[None, :]
+    return Batch(embeddings, ref_emb, labels, MatrixRelevance(same, candidates, own))
+
+
+def _check_embeddings(name: str, x: Tensor) -> None:
+    _check_floats(name, x)
+    if x.dim() != 2 or x.shape[1] == 0:
+        raise InputError(f"{name} must have the shape (items, dimensions), got {tuple(x.shape)}")
+    _check_finite(name, x)
+
+
+def _check_floats(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"{name} must be a torch tensor, got {type(x).__name__}; use torch.as_tensor({name})")
+    if x.dtype not in _FLOATS:
+        raise InputTypeError(f"{name} must be floating point, got {x.dtype}; use {name}.float()")
+
+
+def _check_finite(name: str, x: Tensor) -> None:
+    largest = x.detach().abs().amax() if x.numel() else x.new_zeros(())
+    if not bool(torch.isfinite(largest)):
+        bad = (~torch.isfinite(x)).any(1).nonzero()[:, 0].tolist()
+        raise InputError(
+            f"{name} of shape {tuple(x.shape)} has NaN or infinite values in {len(bad)} rows (first: {bad[:5]}); "
+            "look at the learning rate, mixed precision or the inputs of the model"
+        )
+
+
+def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.device) -> Tensor:
+    try:
+        labels = torch.as_tensor(labels, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(f"{name} must be whole numbers, one per item, got {type(labels).__name__}") from error
+    if labels.dtype.is_floating_point or labels.dtype.is_complex:
+        raise InputTypeError(f"{name} must be whole numbers, got {labels.dtype}; use {name}.long()")
+    if labels.dim() != 1:
+        raise InputError(
+            f"{name} must have the shape (items,), got {tuple(labels.shape)}; "
+            "for several labels per item give a boolean matrix as relevant"
+        )
+    if len(labels) != length:
+        raise InputError(f"{name} has {len(labels)} entries but {of} has {length} rows; give one label per row")
+    return labels.long()
+
+
+def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
+    mask = torch.as_tensor(mask, device=device)
+    if mask.dtype != torch.bool:
+        raise InputTypeError(f"{name} must be boolean, got {mask.dtype}; use {name}.bool()")
+    if mask.shape != (rows, columns):
+        raise InputError(
+            f"{name} must have the shape (queries, gallery) = ({rows}, {columns}), got {tuple(mask.shape)}"
+        )
+    return mask
+
+
+def read_scores(scores: Tensor, relevant: Tensor, candidates: Tensor | None) -> Relevance:
+    """Check given scores [query, gallery] and work out who is relevant to whom."""
+    check_scores(scores)
+    relevant = _mask("relevant", relevant, *scores.shape, scores.device)
+    if candidates is not None:
+        candidates = _mask("candidates", candidates, *scores.shape, scores.device)
+    return MatrixRelevance(relevant, candidates, own=False)
+
+
+def check_scores(scores: Tensor) -> None:
+    _check_floats("scores", scores)
+    if scores.dim() != 2:
+        raise InputError(f"scores must be a matrix, got the shape {tuple(scores.shape)}")
+    _check_finite("scores", scores)

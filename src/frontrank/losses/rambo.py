@@ -1,0 +1,131 @@
+"""RaMBO: rank losses differentiated as a black box, for retrieval and for classifiers."""
+
+import math
+from collections import deque
+
+import torch
+from torch import Tensor, nn
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.losses.batch import check_scores
+from frontrank.losses.rank_loss import RankLoss, warn_without_positive
+from frontrank.ranking import AveragePrecision, Blackbox, MatrixRelevance, Recall, score_loss
+from frontrank.ranking.metrics import Weighting
+
+class BlackboxRecall(RankLoss):
+    """Mean over positives of l(r), or l(l(r)), l(r) = log(1 + r), r = negatives before it (Eq. 20).
+
+    weighting: "log" or "loglog"
+    lam:       how far scores are perturbed in the backward pass (Algorithm 1), on ranks 1 .. n; the
+               authors' code ranks by 1/n .. 1, so its lambda is this one divided by n. To be tuned.
+    margin:    alpha of Eq. 14: positives are ranked alpha/2 lower, negatives alpha/2 higher
+
+    M. Rolinek, V. Musil, A. Paulus, M. Vlastelica, C. Michaelis, G. Martius: Optimizing Rank-based Metrics
+    with Blackbox Differentiation. CVPR 2020. The ranks among positives are a constant of the backward pass.
+
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> BlackboxRecall("log")(embeddings, torch.tensor([0, 0, 1, 1]))  # (log 3 + log 1) / 2
+    tensor(0.5493)
+    """
+
+    def __init__(self, weighting: Weighting = "loglog", lam: float = 4.0, margin: float = 0.02) -> None:
+        super().__init__(Recall(weighting), Blackbox(lam, margin))
+
+
+class BlackboxAP(RankLoss):
+    """1 - AP on exact ranks, differentiated as a black box (Eq. 21, 22). Arguments as in BlackboxRecall.
+
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> BlackboxAP()(embeddings, torch.tensor([0, 0, 1, 1]))  # (2/3 + 0) / 2
+    tensor(0.3333)
+    """
+
+    def __init__(self, lam: float = 4.0, margin: float = 0.02) -> None:
+        super().__init__(AveragePrecision(), Blackbox(lam, margin))
+
+
+class ClassifierAP(nn.Module):
+    """Mean AP over classes and AP across classes (APC), for classifiers and detectors (Eq. 6, 22, 23).
+
+    loss(scores, targets): both [item, class]; targets boolean or 0/1. Every class ranks all items; APC
+    ranks all (item, class) pairs in one list. Classes without a positive are left out.
+
+    memory:         how many past batches of scores join the lists; gradients flow through the current
+                    batch only (Sec. 4.3). Only calls in training mode are remembered.
+    across_classes: weight of APC; 1/3 is the paper's mAP : APC = 2 : 1
+    lam, margin:    as in BlackboxRecall; the defaults are the paper's for detection (Sec. 5.2)
+
+    >>> scores = torch.tensor([[0.9, 0.2], [0.3, 0.8], [0.4, 0.1]])
+    >>> ClassifierAP(margin=0.0)(scores, torch.tensor([[1, 0], [1, 0], [0, 1]]))
+    tensor(0.4926)
+    """
+
+    def __init__(
+        self, lam: float = 0.5, margin: float = 0.15, memory: int = 7, across_classes: float = 1 / 3
+    ) -> None:
+        super().__init__()
+        if not isinstance(memory, int) or memory < 0:
+            raise InputError(f"memory must be a number of batches, at least 0, got {memory!r}")
+        if not (math.isfinite(across_classes) and 0 <= across_classes <= 1):
+            raise InputError(f"across_classes must be between 0 and 1, got {across_classes}")
+        self._ap = RankLoss(AveragePrecision(), Blackbox(lam, margin))
+        self.memory = memory
+        self.across_classes = across_classes
+        self._past: deque[tuple[Tensor, Tensor]] = deque(maxlen=memory)
+        self.last: dict[str, int] = {"classes_used": 0, "classes_skipped": 0}
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """The loss of classifier scores [item, class] against targets [item, class]."""
+        check_scores(scores)
+        targets = _targets(targets, scores)
+        if self._past and self._past[-1][0].shape[1] != scores.shape[1]:
+            raise InputError(
+                f"scores has {scores.shape[1]} classes but the remembered batches have {self._past[-1][0].shape[1]}; "
+                "call reset() before a new problem"
+            )
+        now = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        all_scores = torch.cat([now, *(past.to(now) for past, _ in self._past)])
+        all_targets = torch.cat([targets, *(past.to(targets.device) for _, past in self._past)])
+        if self.training and self.memory:
+            self._past.appendleft((now.detach().clone(), targets.clone()))
+        return self._loss(all_scores, all_targets)
+
+    def _loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        per_class = MatrixRelevance(targets.T.contiguous(), None, own=False)
+        used = int((per_class.counts > 0).sum())
+        self.last = {"classes_used": used, "classes_skipped": scores.shape[1] - used}
+        if not used:
+            warn_without_positive()
+        weights = scores.new_full((scores.shape[1],), (1 - self.across_classes) / max(1, used))
+        loss = score_loss(scores.T, per_class, self._ap.objective, weights)
+        across = MatrixRelevance(targets.reshape(1, -1), None, own=False)
+        return loss + score_loss(
+            scores.reshape(1, -1), across, self._ap.objective, scores.new_full((1,), self.across_classes)
+        )
+
+    def reset(self) -> None:
+        """Forget the past batches."""
+        self._past.clear()
+
+    def get_extra_state(self) -> dict[str, list[Tensor]]:
+        return {"scores": [s for s, _ in self._past], "targets": [t for _, t in self._past]}
+
+    def set_extra_state(self, state: dict[str, list[Tensor]]) -> None:
+        self._past = deque(zip(state["scores"], state["targets"], strict=True), maxlen=self.memory)
+
+    def extra_repr(self) -> str:
+        return f"{self._ap.relaxation!r}, memory={self.memory}, across_classes={self.across_classes:g}"
+
+
+def _targets(targets: Tensor, scores: Tensor) -> Tensor:
+    targets = torch.as_tensor(targets, device=scores.device)
+    if targets.shape != scores.shape:
+        raise InputError(
+            f"targets must have the shape of scores {tuple(scores.shape)}, got {tuple(targets.shape)}; "
+            "class numbers become a matrix by torch.nn.functional.one_hot"
+        )
+    if targets.dtype == torch.bool:
+        return targets
+    if targets.dtype.is_complex or not bool(((targets == 0) | (targets == 1)).all()):
+        raise InputTypeError(f"targets must be boolean or 0/1, got {targets.dtype} with other values")
+    return targets.bool()

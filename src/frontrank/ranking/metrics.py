@@ -1,0 +1,213 @@
+"""Metrics on the ranks of the positives: one definition each, for the losses and for evaluation.
+
+A positive i of a query has `before_pos` (R_P) other positives and `before_neg` (R_N) negatives
+before it. On exact ranks the functions below are the metrics of evaluation; on relaxed ranks the
+same functions, as the `pair_loss` of a `PairMetric`, are the losses of the papers.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from frontrank.errors import InputError
+from frontrank.ranking.integral import Integral, checked_derivative
+
+Variant = Literal["O", "I_u", "I_b", "D_s", "D_q"]
+Weighting = Literal["log", "loglog"]
+
+
+class Ranks(NamedTuple):
+    """What stands before each positive; all three are [query, positive], padding is not valid."""
+
+    before_pos: Tensor
+    before_neg: Tensor
+    valid: Tensor
+
+    def mean(self, per_pair: Tensor) -> Tensor:
+        """Mean of a value per (query, positive) over each query's positives [query]."""
+        return (per_pair * self.valid).sum(1) / self.valid.sum(1)
+
+
+def precision(before_pos: Tensor, before_neg: Tensor) -> Tensor:
+    """Share of positives among all items down to this one: (1 + R_P) / (1 + R_P + R_N)."""
+    return (1 + before_pos) / (1 + before_pos + before_neg)
+
+
+def average_precision(ranks: Ranks) -> Tensor:
+    """Mean of the precision at each positive [query] (smooth_ap Eq. 5, rambo Eq. 4).
+
+    >>> one_negative_first = Ranks(*(torch.tensor([row]) for row in ([0., 1.], [1., 1.], [True, True])))
+    >>> average_precision(one_negative_first)  # (1/2 + 2/3) / 2
+    tensor([0.5833])
+    """
+    return ranks.mean(precision(ranks.before_pos, ranks.before_neg))
+
+
+def recall_at(ranks: Ranks, k: int) -> Tensor:
+    """1 where any positive is among the first k of the list, else 0 [query] (rambo Eq. 7)."""
+    return _first(ranks, k).any(1).to(ranks.before_neg.dtype)
+
+
+def r_precision(ranks: Ranks) -> Tensor:
+    """Share of positives among the first R items, R = the number of positives [query]."""
+    return ranks.mean(_first(ranks, _relevant(ranks)).to(ranks.before_neg.dtype))
+
+
+def map_at_r(ranks: Ranks) -> Tensor:
+    """Average precision in which only positives among the first R items count [query]."""
+    first = _first(ranks, _relevant(ranks))
+    return ranks.mean(precision(ranks.before_pos, ranks.before_neg) * first)
+
+
+def _relevant(ranks: Ranks) -> Tensor:
+    return ranks.valid.sum(1, keepdim=True)
+
+
+def _first(ranks: Ranks, k: int | Tensor) -> Tensor:
+    return (ranks.before_pos + ranks.before_neg < k) & ranks.valid
+
+
+class PairMetric(Protocol):
+    """A loss for each (query, positive) pair as a function of its two ranks; 0 is perfect."""
+
+    def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor: ...
+
+    def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The derivatives of `pair_loss` in both ranks; None stands for 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class AveragePrecision:
+    """1 - AP: the loss of Smooth-AP (Eq. 7) and of RaMBO (Eq. 22)."""
+
+    def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
+        return 1 - precision(before_pos, before_neg)
+
+    def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[Tensor, Tensor]:
+        square = (1 + before_pos + before_neg) ** 2
+        return -before_neg / square, (1 + before_pos) / square
+
+
+@dataclass(frozen=True)
+class Recall:
+    """log(1 + R_N), or log(1 + log(1 + R_N)) with weighting "loglog" (rambo Eq. 20)."""
+
+    weighting: Weighting = "loglog"
+
+    def __post_init__(self) -> None:
+        if self.weighting not in get_args(Weighting):
+            raise InputError(f'weighting must be "log" or "loglog", got {self.weighting!r}')
+
+    def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
+        loss = torch.log1p(before_neg)
+        return torch.log1p(loss) if self.weighting == "loglog" else loss
+
+    def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[None, Tensor]:
+        slope = 1 / (1 + before_neg)
+        return None, slope / (1 + torch.log1p(before_neg)) if self.weighting == "loglog" else slope
+
+
+@dataclass(frozen=True)
+class FunctionMetric:
+    """Your own metric: a torch function (before_pos, before_neg) -> loss, elementwise; autograd does the rest.
+
+    >>> last_place = FunctionMetric(lambda before_pos, before_neg: before_pos + before_neg)
+    >>> last_place.pair_slopes(torch.zeros(1), torch.ones(1))
+    (tensor([1.]), tensor([1.]))
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
+        loss = self.function(before_pos, before_neg)
+        if loss.shape != before_neg.shape:
+            raise InputError(
+                f"the metric must return one loss per pair, shape {tuple(before_neg.shape)}, got {tuple(loss.shape)}; "
+                "write it elementwise"
+            )
+        return loss
+
+    def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            ranks = [r.detach().requires_grad_() for r in (before_pos, before_neg)]
+            total = self.pair_loss(*ranks).sum()
+            if not total.requires_grad:
+                raise InputError("the metric does not depend on the ranks by torch operations, so it has no gradient")
+            in_pos, in_neg = torch.autograd.grad(total, ranks, materialize_grads=True)
+        return in_pos, in_neg
+
+
+@dataclass(frozen=True)
+class PenalizedNegatives:
+    """f(R_N) of the PNP family (pnp Eq. 5 to 13), or of any derivative f'(R_N) >= 0.
+
+    | variant | f(R)                      | f'(R)                 |
+    |---------|---------------------------|-----------------------|
+    | O       | R                         | 1                     |
+    | I_u     | (1 + R) log(1 + R)        | 1 + log(1 + R)        |
+    | I_b     | (bR - log(1 + bR)) / b^2  | R / (1 + bR)          |
+    | D_s     | log(1 + R)                | 1 / (1 + R)           |
+    | D_q     | 1 - (1 + R)^-alpha        | alpha / (1 + R)^(alpha + 1) |
+
+    >>> PenalizedNegatives("D_q", alpha=1.0).f(torch.tensor([0.0, 1.0, 3.0]))
+    tensor([0.0000, 0.5000, 0.7500])
+    """
+
+    variant: Variant = "D_q"
+    alpha: float = 4.0
+    b: float = 2.0
+    derivative: Callable[[Tensor], Tensor] | None = None
+    _integral: Integral | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.variant not in get_args(Variant):
+            raise InputError(f"variant must be one of O, I_u, I_b, D_s, D_q, got {self.variant!r}")
+        if not (math.isfinite(self.alpha) and self.alpha >= 1):
+            raise InputError(f"alpha must be at least 1 (pnp Eq. 11), got {self.alpha}")
+        if not (math.isfinite(self.b) and self.b > 0):
+            raise InputError(f"b must be greater than 0 (pnp Eq. 8), got {self.b}")
+        if self.derivative is not None:
+            object.__setattr__(self, "_integral", Integral(checked_derivative(self.derivative)))
+
+    def f(self, r: Tensor) -> Tensor:
+        """The loss of a positive with r negatives before it."""
+        if self._integral is not None:
+            return self._integral(r)
+        match self.variant:
+            case "O":
+                return r.clone()
+            case "I_u":
+                return (1 + r) * torch.log1p(r)
+            case "I_b":
+                return (self.b * r - torch.log1p(self.b * r)) / self.b**2
+            case "D_s":
+                return torch.log1p(r)
+            case "D_q":
+                return -torch.expm1(-self.alpha * torch.log1p(r))
+
+    def f_prime(self, r: Tensor) -> Tensor:
+        """The derivative of f: how strongly a positive with r negatives before it is corrected."""
+        if self._integral is not None:
+            return self._integral.derivative(r)
+        match self.variant:
+            case "O":
+                return torch.ones_like(r)
+            case "I_u":
+                return 1 + torch.log1p(r)
+            case "I_b":
+                return r / (1 + self.b * r)
+            case "D_s":
+                return 1 / (1 + r)
+            case "D_q":
+                return self.alpha * (1 + r) ** (-self.alpha - 1)
+
+    def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
+        return self.f(before_neg)
+
+    def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[None, Tensor]:
+        return None, self.f_prime(before_neg)

@@ -1,0 +1,199 @@
+"""The ranks of the positives: exact, relaxed by a sigmoid, or differentiated as a black box.
+
+A relaxation takes scores [query, gallery], which it uses up, and the `Positives` of those queries. It returns
+the `Ranks`, how many other positives and how many negatives stand before each positive, and a function that
+turns slopes in the ranks into `Slopes` in the scores. A negative with the same score stands before a positive;
+positives with the same score stand in any order.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from frontrank.errors import InputError
+from frontrank.ranking.metrics import Ranks
+from frontrank.ranking.relevance import Positives
+from frontrank.ranking.steps import FEW, count_at_or_above, places
+
+_TILE = 1 << 18  # comparisons made at once: about a megabyte, so that they stay in the cache
+
+
+class ItemSlopes(Protocol):
+    """d loss / d score of the items other than positives, as a function of the prepared scores.
+
+    It is told by a few numbers per query, so it can be had for any of the items, at any time.
+    """
+
+    def add_(self, prepared: Tensor, out: Tensor) -> None:
+        """Add the slopes of prepared scores [query, item] to out [query, item]; both may be views."""
+        ...
+
+
+class Slopes(NamedTuple):
+    """d loss / d score: of the positives [query, positive], and of all other items as a function."""
+
+    of_positives: Tensor
+    of_items: ItemSlopes
+
+
+Pull = Callable[[Tensor | None, Tensor], Slopes]
+"""(d loss / d before_pos, or None for 0; d loss / d before_neg) -> d loss / d score."""
+
+
+class Relaxation(Protocol):
+    """A way from scores to ranks and back. Without a `Pull` there is no gradient.
+
+    Afterwards the scores are as the `ItemSlopes` want them: prepared.
+    """
+
+    def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull | None]: ...
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Counted ranks, without a gradient."""
+
+    def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, None]:
+        own = scores.gather(1, positives.index)
+        before_neg = count_at_or_above(positives.keep_negatives_(scores), own)
+        return _ranks(_among(own, positives.valid), before_neg, positives.valid), None
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """Every indicator [s_j > s_i] becomes 1 / (1 + exp((s_i - s_j) / temperature)) (smooth_ap Eq. 6)."""
+
+    temperature: float = 0.01
+
+    def __post_init__(self) -> None:
+        _positive("temperature", self.temperature)
+
+    def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
+        valid = positives.valid
+        own = scores.gather(1, positives.index).div_(self.temperature)  # [query, positive]
+        among = own.masked_fill(~valid, -torch.inf)
+        items = positives.keep_negatives_(scores).div_(self.temperature)
+        before_neg, slope_neg = _sigmoid_sums(items, own, slopes)
+        before_pos, slope_pos = _sigmoid_sums(among, own, slopes)
+        before_pos -= 0.5  # each positive was compared with itself
+
+        def pull(in_pos: Tensor | None, in_neg: Tensor) -> Slopes:
+            in_neg = in_neg * valid / self.temperature
+            of_positives = -in_neg * slope_neg
+            if in_pos is not None:
+                in_pos = in_pos * valid / self.temperature
+                of_positives -= in_pos * slope_pos
+                _SigmoidSlopes(own, in_pos).add_(among, of_positives)
+            return Slopes(of_positives, _SigmoidSlopes(own, in_neg))
+
+        return _ranks(before_pos, before_neg, valid), pull
+
+
+@dataclass(frozen=True)
+class Blackbox:
+    """Exact ranks; pulled back is their change under scores + lam d loss / d rank (rambo Algorithm 1).
+
+    The margin lowers positives and raises negatives by half of it before ranking (Eq. 14). The ranks among
+    positives are a constant of the backward pass. Only the positives move when perturbed, so negatives are
+    counted against them and nothing but the positives is sorted.
+    """
+
+    lam: float = 4.0
+    margin: float = 0.02
+
+    def __post_init__(self) -> None:
+        _positive("lam", self.lam)
+        if not (math.isfinite(self.margin) and self.margin >= 0):
+            raise InputError(f"margin must be at least 0, got {self.margin}")
+
+    def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
+        valid = positives.valid
+        own = scores.gather(1, positives.index).sub_(self.margin / 2)
+        items = positives.keep_negatives_(scores).add_(self.margin / 2)
+        ranks = _ranks(_among(own, valid), count_at_or_above(items, own), valid)
+
+        def pull(in_pos: Tensor | None, in_neg: Tensor) -> Slopes:
+            moved = torch.addcmul(own, in_neg, valid.to(own.dtype), value=self.lam)
+            after = _ranks(_among(moved, valid), count_at_or_above(items, moved), valid)
+            change = after.before_pos + after.before_neg - ranks.before_pos - ranks.before_neg
+            return Slopes(change / self.lam, _BlackboxSlopes(own, moved, self.lam))
+
+        return ranks, pull
+
+
+def _positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be greater than 0, got {value}")
+
+
+def _ranks(before_pos: Tensor, before_neg: Tensor, valid: Tensor) -> Ranks:
+    return Ranks(before_pos.masked_fill_(~valid, 0), before_neg.masked_fill_(~valid, 0), valid)
+
+
+def _among(scores: Tensor, valid: Tensor) -> Tensor:
+    """How many other positives stand before each; equal ones in any order [query, positive]."""
+    order = scores.masked_fill(~valid, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    place = torch.arange(scores.shape[1], dtype=scores.dtype, device=scores.device)
+    return torch.empty_like(scores).scatter_(1, order, place.expand_as(scores))
+
+
+def _tiles(items: Tensor) -> list[slice]:
+    """Slices of the rows, each about a tile's worth of items."""
+    rows = max(1, _TILE // max(1, items.shape[1]))
+    return [slice(i, i + rows) for i in range(0, len(items), rows)]
+
+
+def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
+    """Sums over items [query, item] of sigmoid(item - threshold) [query, threshold], and of its slope."""
+    sums, slope_sums = torch.empty_like(thresholds.T), torch.zeros_like(thresholds.T)
+    for rows in _tiles(items):
+        tile = items[rows]
+        g = torch.empty_like(tile)
+        for k, threshold in enumerate(thresholds[rows].T):
+            torch.sub(tile, threshold[:, None], out=g).sigmoid_()
+            torch.sum(g, 1, out=sums[k, rows])
+            if slopes:
+                torch.sum(g.addcmul_(g, g, value=-1), 1, out=slope_sums[k, rows])
+    return sums.T.contiguous(), slope_sums.T
+
+
+@dataclass(frozen=True)
+class _SigmoidSlopes:
+    """Sum over thresholds of weight x slope of sigmoid(item - threshold); both [query, threshold]."""
+
+    thresholds: Tensor
+    weights: Tensor
+
+    def add_(self, prepared: Tensor, out: Tensor) -> None:
+        for rows in _tiles(prepared):
+            tile, target = prepared[rows], out[rows]
+            g = torch.empty_like(tile)
+            for threshold, weight in zip(self.thresholds[rows].T, self.weights[rows].T, strict=True):
+                torch.sub(tile, threshold[:, None], out=g).sigmoid_()
+                target.addcmul_(g.addcmul_(g, g, value=-1), weight[:, None])
+
+
+@dataclass(frozen=True)
+class _BlackboxSlopes:
+    """A negative falls by one rank for each positive that overtakes it; before, after [query, positive]."""
+
+    before: Tensor
+    after: Tensor
+    lam: float
+
+    def add_(self, prepared: Tensor, out: Tensor) -> None:
+        if self.before.shape[1] > FEW:
+            prepared = prepared.contiguous()
+            overtaken = places(prepared, self.before.sort(1)[0]) - places(prepared, self.after.sort(1)[0])
+            out.add_(overtaken, alpha=1 / self.lam)
+            return
+        for rows in _tiles(prepared):
+            tile, target = prepared[rows], out[rows]
+            above = torch.empty_like(tile)
+            for thresholds, sign in ((self.before, 1), (self.after, -1)):
+                for threshold in thresholds[rows].T:
+                    target.add_(torch.ge(tile, threshold[:, None], out=above), alpha=sign / self.lam)

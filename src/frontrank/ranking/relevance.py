@@ -1,0 +1,130 @@
+"""Who is relevant to whom: the positives of each query, handed out a few queries at a time.
+
+Nothing of size query x gallery is made from labels: a sort of the gallery's labels gives every
+query its positives as one slice. An explicit matrix, where the user has one, is read by rows.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The positives of a few queries, padded to the longest row.
+
+    index:      gallery index of each positive [query, positive]; padding repeats a real positive
+    valid:      False where `index` is padding [query, positive]
+    own:        gallery index of the query itself, which is not in its own list [query], or None
+    candidates: False for gallery items taken out of the list [query, gallery], or None
+    """
+
+    index: Tensor
+    valid: Tensor
+    own: Tensor | None = None
+    candidates: Tensor | None = None
+
+    def keep_negatives_(self, scores: Tensor) -> Tensor:
+        """The scores [query, gallery], in place, with -inf for all that is not a negative."""
+        return self.keep_listed_(scores).scatter_(1, self.index, -torch.inf)
+
+    def keep_listed_(self, scores: Tensor) -> Tensor:
+        """The scores [query, gallery], in place, with -inf for all that is not in the list."""
+        if self.own is not None:
+            scores.scatter_(1, self.own[:, None], -torch.inf)
+        if self.candidates is not None:
+            scores.masked_fill_(~self.candidates, -torch.inf)
+        return scores
+
+
+class Relevance(Protocol):
+    """The positives of all queries; `counts` says how many each query has."""
+
+    counts: Tensor
+
+    def positives(self, queries: Tensor) -> Positives:
+        """The positives of some queries (their indices), each of which has at least one."""
+        ...
+
+
+class LabelRelevance:
+    """Relevant = same label. Takes O(queries + gallery) memory.
+
+    With `own`, query i is gallery item i and is left out of its own list.
+    """
+
+    def __init__(self, labels: Tensor, gallery_labels: Tensor, own: bool) -> None:
+        self._labels, self._own = labels, own
+        self._order = torch.argsort(gallery_labels, stable=True)
+        ordered = gallery_labels[self._order]
+        self._first = torch.searchsorted(ordered, labels)
+        self._sizes = torch.searchsorted(ordered, labels, right=True) - self._first
+        self.counts = self._sizes - 1 if own else self._sizes
+        if own:
+            self._place = torch.empty_like(self._order)
+            self._place[self._order] = torch.arange(len(self._order), device=labels.device)
+
+    @property
+    def largest_class(self) -> int:
+        return int(self._sizes.max()) if len(self._sizes) else 0
+
+    def classes_together(self, rows: int) -> tuple[Tensor, list[tuple[int, int]]]:
+        """For a batch that is its own gallery: an order with classes together, the smallest first.
+
+        Also the bounds of blocks of at most `rows` queries, made of whole classes that have positives.
+        """
+        order = self._order[self._sizes[self._order].argsort(stable=True)]
+        sizes = self._sizes[order]
+        start = int((self.counts == 0).sum())
+        bounds = []
+        while start < len(order):
+            stop = min(start + rows, len(order))
+            if stop < len(order):  # do not cut the class that crosses the edge
+                size = int(sizes[stop])
+                same = (sizes[start : stop + 1] == size).nonzero()
+                first = start + int(same[0])
+                stop -= (stop - first) % size
+            bounds.append((start, stop))
+            start = stop
+        return order, bounds
+
+    def reordered(self, order: Tensor) -> "LabelRelevance":
+        """The relevance of a batch that is its own gallery, after a change of its order."""
+        return LabelRelevance(self._labels[order], self._labels[order], self._own)
+
+    def positives(self, queries: Tensor) -> Positives:
+        counts = self.counts[queries]
+        step = torch.arange(int(counts.max()), device=queries.device)
+        valid = step < counts[:, None]
+        place = self._first[queries, None] + torch.where(valid, step, 0)
+        if self._own:  # step over the query's own place in its class
+            place += place >= self._place[queries, None]
+        return Positives(self._order[place], valid, own=queries if self._own else None)
+
+
+class MatrixRelevance:
+    """Relevant = True in a boolean matrix [query, gallery]; `candidates` takes items out."""
+
+    def __init__(self, relevant: Tensor, candidates: Tensor | None, own: bool) -> None:
+        self._own = own
+        self._candidates = candidates
+        self._relevant = relevant if candidates is None else relevant & candidates
+        if own:
+            self._relevant = self._relevant.clone().fill_diagonal_(False)
+        self.counts = self._relevant.sum(1)
+
+    def positives(self, queries: Tensor) -> Positives:
+        counts = self.counts[queries]
+        step = torch.arange(int(counts.max()), device=queries.device)
+        valid = step < counts[:, None]
+        found = self._relevant[queries].nonzero()[:, 1]
+        first = counts.cumsum(0) - counts
+        index = found[first[:, None] + torch.where(valid, step, 0)]
+        return Positives(
+            index,
+            valid,
+            own=queries if self._own else None,
+            candidates=None if self._candidates is None else self._candidates[queries],
+        )

@@ -1,0 +1,207 @@
+"""One pass over blocks of queries: the loss and its gradient together, the score matrix never held.
+
+Queries are independent given the embeddings. For a block of them the pass computes the scores, the loss and
+the slopes in the scores, adds what they mean for the embeddings, and drops the block. Only the gradient with
+respect to the embeddings is kept; backward scales it. So the gradient is linear in the incoming one, whatever
+the relaxation, and a graph can be used twice.
+
+Where the batch is its own gallery, the score of (a, b) is that of (b, a), so a pair of blocks is multiplied
+back once for both directions: two thirds of the multiplications.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from frontrank.ranking.ranks import ItemSlopes, Slopes
+from frontrank.ranking.relevance import LabelRelevance, Positives, Relevance
+
+_ROWS = 512  # queries multiplied at once: enough to keep the matrix product at full speed
+_ELEMENTS = 1 << 25  # scores held at once (128 MiB in float32) ...
+_LEAST_ROWS = 64  # ... unless the gallery is so large that the product would be slow
+
+
+class Objective(Protocol):
+    """A loss for each query of a few."""
+
+    def __call__(
+        self, scores: Tensor, positives: Positives, weights: Tensor | None
+    ) -> tuple[Tensor, Slopes | None]:
+        """The loss of each query [query] from its scores [query, gallery], which are used up.
+
+        If weights [query] are given, also the slopes of (losses * weights).sum(), and the scores are left
+        prepared for them; None where there is no gradient.
+        """
+        ...
+
+
+def embedding_loss(
+    embeddings: Tensor, gallery: Tensor | None, relevance: Relevance, objective: Objective, weights: Tensor
+) -> Tensor:
+    """Sum over queries of weight x objective on cosine scores, differentiable in both embeddings.
+
+    embeddings: [query, dim]; gallery: [item, dim], or None if the queries are their own gallery
+    weights:    [query], for the queries that have a positive; others are not looked at
+    """
+    return _OnePass.apply(embeddings, gallery, relevance, objective, weights, torch.is_grad_enabled())
+
+
+def score_loss(scores: Tensor, relevance: Relevance, objective: Objective, weights: Tensor) -> Tensor:
+    """The same for given scores [query, gallery], differentiable in them."""
+    return _OnePassOfScores.apply(scores, relevance, objective, weights, torch.is_grad_enabled())
+
+
+class _OnePass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, embeddings, gallery, relevance, objective, weights, grad_enabled):
+        wants = [grad_enabled and needed for needed in ctx.needs_input_grad[:2]]
+        with torch.autocast(embeddings.device.type, enabled=False):
+            if gallery is not None:
+                total, grads = _with_gallery(embeddings, gallery, relevance, objective, weights, wants)
+            else:
+                total, grads = _among_themselves(embeddings, relevance, objective, weights, wants[0])
+        ctx.save_for_backward(*grads)
+        ctx.dtypes = [x.dtype for x in (embeddings, gallery) if x is not None]
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        grads = [None] * 6
+        for i, (saved, dtype) in enumerate(zip(ctx.saved_tensors, ctx.dtypes, strict=False)):
+            if ctx.needs_input_grad[i]:
+                grads[i] = (saved * grad).to(dtype)
+        return tuple(grads)
+
+
+class _OnePassOfScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores, relevance, objective, weights, grad_enabled):
+        wants = grad_enabled and ctx.needs_input_grad[0]
+        with torch.autocast(scores.device.type, enabled=False):
+            wide = _wide(scores)
+            total, grads = wide.new_zeros(()), torch.zeros_like(wide) if wants else wide.new_empty(0)
+            for block in _blocks(relevance, wide.shape[1]):
+                loss, slopes = _block(wide[block], relevance.positives(block), objective, weights[block], wants)
+                total += loss
+                if slopes is not None:
+                    grads[block] = slopes
+        ctx.save_for_backward(grads)
+        ctx.dtype = scores.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        return (ctx.saved_tensors[0] * grad).to(ctx.dtype), None, None, None, None
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _rows(items: int) -> int:
+    return max(_LEAST_ROWS, min(_ROWS, _ELEMENTS // max(1, items)))
+
+
+def _blocks(relevance: Relevance, items: int) -> tuple[Tensor, ...]:
+    """Blocks of the queries that have a positive; those with as many of them are together: little padding."""
+    used = relevance.counts.nonzero()[:, 0]
+    return used[relevance.counts[used].argsort(stable=True)].split(_rows(items))
+
+
+def _block(scores, positives, objective, weights, wants) -> tuple[Tensor, Tensor | None]:
+    """The weighted loss of a block of queries and, if wanted and there is one, its gradient in the scores."""
+    losses, slopes = objective(scores, positives, weights if wants else None)
+    if slopes is None:
+        return losses @ weights, None
+    grad = torch.zeros_like(scores)
+    slopes.of_items.add_(scores, grad)
+    return losses @ weights, grad.scatter_add_(1, positives.index, slopes.of_positives)
+
+
+def _with_gallery(embeddings, gallery, relevance, objective, weights, wants):
+    """The loss of queries against a gallery of their own, and the gradients of both."""
+    queries, undo_queries = unit_rows(embeddings)
+    items, undo_items = unit_rows(gallery)
+    total = queries.new_zeros(())
+    grads = [torch.zeros_like(x) if any(wants) else x.new_empty(0) for x in (queries, items)]
+    for block in _blocks(relevance, len(items)):
+        of_block = queries[block]
+        loss, slopes = _block(of_block @ items.T, relevance.positives(block), objective, weights[block], any(wants))
+        total += loss
+        if slopes is None:
+            continue
+        if wants[0]:
+            grads[0][block] = slopes @ items
+        if wants[1]:
+            grads[1].addmm_(slopes.T, of_block)
+    return total, [undo(grad) if want else grad for undo, grad, want in zip((undo_queries, undo_items), grads, wants)]
+
+
+def _among_themselves(embeddings, relevance, objective, weights, wants):
+    """The loss of a batch that is its own gallery, and its gradient."""
+    if not isinstance(relevance, LabelRelevance) or relevance.largest_class > _rows(len(embeddings)):
+        total, (of_queries, of_items) = _with_gallery(
+            embeddings, embeddings, relevance, objective, weights, [wants, wants]
+        )
+        return total, [of_queries + of_items]
+    order, bounds = relevance.classes_together(_rows(len(embeddings)))
+    items, undo = unit_rows(embeddings[order])
+    relevance, weights = relevance.reordered(order), weights[order]
+    total = items.new_zeros(())
+    grads = torch.zeros_like(items) if wants else items.new_empty(0)
+    earlier: list[tuple[slice, ItemSlopes]] = []
+    buffers = items.new_empty(2 if wants else 1, max((j - i for i, j in bounds), default=0), len(items))
+    for start, stop in bounds:
+        block, seen = slice(start, stop), slice(0, stop)
+        scores = torch.mm(items[block], items.T, out=buffers[0, : stop - start])
+        positives = relevance.positives(torch.arange(start, stop, device=items.device))
+        losses, slopes = objective(scores, positives, weights[block] if wants else None)
+        total += losses @ weights[block]
+        if slopes is None:
+            continue
+        # slopes of pairs (this block, seen): as queries, and as items of the queries seen before
+        pairs = buffers[1, : stop - start, :stop].zero_()
+        slopes.of_items.add_(scores[:, :stop], pairs)
+        for queries, of_items in earlier:
+            of_items.add_(scores[:, queries].T, pairs[:, queries].T)
+        pairs.scatter_add_(1, positives.index, slopes.of_positives)
+        grads[block].addmm_(pairs, items[seen])
+        grads[seen].addmm_(pairs.T, items[block])
+        earlier.append((block, slopes.of_items))
+    if not wants:
+        return total, []
+    return total, [torch.empty_like(grads).index_copy_(0, order, undo(grads))]
+
+
+def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Rows of length 1, in float32 or wider, and the function that takes a gradient back through it.
+
+    Right for rows of any finite length: where needed they are scaled by their largest element first. A row of
+    zeros stays zero. Rows shorter than sqrt(tiny) of their dtype receive no gradient: it would be larger than
+    the dtype can hold.
+    """
+    wide = _wide(x)
+    length = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+    least = torch.finfo(x.dtype).tiny ** 0.5
+    short = length < least
+    if bool((short | (length > 1 / least)).any()):  # squares would leave the range of the dtype
+        largest = wide.abs().amax(1, keepdim=True)
+        wide = wide / largest.masked_fill(largest == 0, 1)
+        length = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+        rows = wide / length.masked_fill(length == 0, 1)
+        length *= largest
+        short = length < least
+    else:
+        rows = wide / length
+
+    def undo(grad: Tensor) -> Tensor:
+        along = torch.linalg.vecdot(grad, rows)[:, None]
+        grad = grad.addcmul_(rows, along, value=-1)
+        return grad.div_(length.masked_fill(short, 1)).masked_fill_(short, 0)
+
+    return rows, undo
