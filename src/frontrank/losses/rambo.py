@@ -56,8 +56,8 @@ class ClassifierAP(nn.Module):
     lam, margin:    as in BlackboxRecall; the defaults are the paper's for detection (Sec. 5.2)
 
     >>> scores = torch.tensor([[0.9, 0.2], [0.3, 0.8], [0.4, 0.1]])
-    >>> ClassifierAP(margin=0.0)(scores, torch.tensor([[1, 0], [1, 0], [0, 1]]))
-    tensor(0.4926)
+    >>> ClassifierAP(margin=0.0)(scores, torch.tensor([[1, 0], [1, 0], [0, 1]]))  # 2/3 of 5/12 and 1/3 of 1/3
+    tensor(0.3889)
     """
 
     def __init__(
