@@ -6,7 +6,7 @@ from typing import Self
 from torch import Tensor
 
 from frontrank.losses.rank_loss import RankLoss
-from frontrank.ranking import PenalizedNegatives, Sigmoid
+from frontrank.ranking import IntegratedPenalty, PenalizedNegatives, Sigmoid
 from frontrank.ranking.metrics import Variant
 
 
@@ -15,7 +15,7 @@ class PNP(RankLoss):
 
     variant: O, I_u, I_b, D_s or D_q (Eq. 5, 7, 9, 12, 13); the D variants go easy on positives with
              many negatives before them, which often belong to another cluster of their class
-    alpha:   steepness of D_q, at least 1;  b: bound of I_b, greater than 0
+    alpha:   steepness of D_q, at least 1;  b: f' of I_b is bounded by 1 / b
 
     Z. Li, W. Min, J. Song, Y. Zhu, L. Kang, X. Wei, X. Wei, S. Jiang: Rethinking the Optimization of
     Average Precision: Only Penalizing Negative Instances before Positive Ones is Enough. AAAI 2022.
@@ -55,5 +55,5 @@ class PNP(RankLoss):
         (tensor(0.5493), tensor(0.5493))
         """
         loss = cls(temperature=temperature, include_query=include_query)
-        loss.metric = PenalizedNegatives(derivative=f_prime)
+        loss.metric = IntegratedPenalty(f_prime)
         return loss

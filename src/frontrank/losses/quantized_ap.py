@@ -9,6 +9,7 @@ from torch import Tensor
 from frontrank.errors import InputError
 from frontrank.losses.rank_loss import BatchLoss
 from frontrank.ranking import Positives, Slopes, binned_average_precision, cumulative_histogram, position_slopes
+from frontrank.ranking.steps import row_tiles
 
 
 def check_bins(bins: int, at_least: int) -> int:
@@ -57,8 +58,10 @@ class _HistogramSlopes:
     in_histogram: Tensor
     score_slopes_: Callable[[Tensor, Tensor], Tensor]
 
-    def add_(self, prepared: Tensor, out: Tensor) -> None:
-        out.add_(self.score_slopes_(position_slopes(self.in_histogram, prepared), prepared))
+    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        for rows in row_tiles(prepared):
+            slopes = position_slopes(self.in_histogram[rows] if dim == 0 else self.in_histogram, prepared[rows], dim)
+            out[rows].add_(self.score_slopes_(slopes, prepared[rows]))
 
 
 class QuantizedAP(HistogramLoss):

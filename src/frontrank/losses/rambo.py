@@ -16,12 +16,14 @@ class BlackboxRecall(RankLoss):
     """Mean over positives of l(r), or l(l(r)), l(r) = log(1 + r), r = negatives before it (Eq. 20).
 
     weighting: "log" or "loglog"
-    lam:       how far scores are perturbed in the backward pass (Algorithm 1), on ranks 1 .. n; the
-               authors' code ranks by 1/n .. 1, so its lambda is this one divided by n. To be tuned.
+    lam:       how far scores are perturbed in the backward pass (Algorithm 1): by lam times the slope of
+               the mean loss in a rank, so the step shrinks with the batch. To be tuned. Ranks are 1 .. n;
+               the authors' code ranks by 1/n .. 1, so its lambda is this one divided by n.
     margin:    alpha of Eq. 14: positives are ranked alpha/2 lower, negatives alpha/2 higher
 
     M. Rolinek, V. Musil, A. Paulus, M. Vlastelica, C. Michaelis, G. Martius: Optimizing Rank-based Metrics
     with Blackbox Differentiation. CVPR 2020. The ranks among positives are a constant of the backward pass.
+    The incoming gradient scales the result and does not enter the perturbation: loss scaling changes nothing.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
     >>> BlackboxRecall("log")(embeddings, torch.tensor([0, 0, 1, 1]))  # (log 3 + log 1) / 2
@@ -51,7 +53,7 @@ class ClassifierAP(nn.Module):
     ranks all (item, class) pairs in one list. Classes without a positive are left out.
 
     memory:         how many past batches of scores join the lists; gradients flow through the current
-                    batch only (Sec. 4.3). Only calls in training mode are remembered.
+                    batch only (Sec. 4.3). In evaluation mode there is no memory.
     across_classes: weight of APC; 1/3 is the paper's mAP : APC = 2 : 1
     lam, margin:    as in BlackboxRecall; the defaults are the paper's for detection (Sec. 5.2)
 
@@ -73,6 +75,7 @@ class ClassifierAP(nn.Module):
         self.across_classes = across_classes
         self._past: deque[tuple[Tensor, Tensor]] = deque(maxlen=memory)
         self.last: dict[str, int] = {"classes_used": 0, "classes_skipped": 0}
+        self._warned = False
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
         """The loss of classifier scores [item, class] against targets [item, class]."""
@@ -83,18 +86,19 @@ class ClassifierAP(nn.Module):
                 f"scores has {scores.shape[1]} classes but the remembered batches have {self._past[-1][0].shape[1]}; "
                 "call reset() before a new problem"
             )
+        if not self.training:
+            return self._loss(scores, targets)
         now = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-        all_scores = torch.cat([now, *(past.to(now) for past, _ in self._past)])
-        all_targets = torch.cat([targets, *(past.to(targets.device) for _, past in self._past)])
-        if self.training and self.memory:
-            self._past.appendleft((now.detach().clone(), targets.clone()))
-        return self._loss(all_scores, all_targets)
+        past = [(s.to(now), t.to(targets.device)) for s, t in self._past]
+        self._past.appendleft((now.detach().clone(), targets.clone()))
+        return self._loss(*(torch.cat(parts) for parts in zip((now, targets), *past, strict=True)))
 
     def _loss(self, scores: Tensor, targets: Tensor) -> Tensor:
         per_class = MatrixRelevance(targets.T.contiguous(), None, own=False)
         used = int((per_class.counts > 0).sum())
         self.last = {"classes_used": used, "classes_skipped": scores.shape[1] - used}
-        if not used:
+        if not used and not self._warned:
+            self._warned = True
             warn_without_positive()
         weights = scores.new_full((scores.shape[1],), (1 - self.across_classes) / max(1, used))
         loss = score_loss(scores.T, per_class, self._ap.objective, weights)

@@ -22,6 +22,7 @@ class BatchLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.last: dict[str, int] = {"queries_used": 0, "queries_skipped": 0}
+        self._warned = False
 
     def objective(
         self, scores: Tensor, positives: Positives, weights: Tensor | None
@@ -65,17 +66,19 @@ class BatchLoss(nn.Module):
     def _weights(self, labels: Tensor | None, used: Tensor, dtype: torch.dtype) -> Tensor:
         count = int(used.sum())
         self.last = {"queries_used": count, "queries_skipped": len(used) - count}
-        if not count:
+        if not count and not self._warned:
+            self._warned = True
             warn_without_positive()
         return self.query_weights(labels, used, torch.promote_types(dtype, torch.float32)) / max(1, count)
 
 
 def warn_without_positive() -> None:
+    """Say, once per loss, that a batch taught nothing."""
     warnings.warn(
         "no query of the batch has a positive: the loss is 0 and teaches nothing; "
         "sample at least two items of a class per batch",
         FrontrankWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
 
 

@@ -4,6 +4,7 @@ from frontrank.ranking.histograms import binned_average_precision, cumulative_hi
 from frontrank.ranking.metrics import (
     AveragePrecision,
     FunctionMetric,
+    IntegratedPenalty,
     PairMetric,
     PenalizedNegatives,
     Ranks,
@@ -23,6 +24,7 @@ __all__ = [
     "Blackbox",
     "Exact",
     "FunctionMetric",
+    "IntegratedPenalty",
     "LabelRelevance",
     "MatrixRelevance",
     "Objective",

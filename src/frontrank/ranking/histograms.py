@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from frontrank.ranking.steps import row_tiles
+
 
 def cumulative_histogram(positions: Tensor, bins: int) -> Tensor:
     """Soft counts H_j for the bin centres j = 0 .. bins [row, bins + 1]; positions at +inf count nowhere.
@@ -19,22 +21,24 @@ def cumulative_histogram(positions: Tensor, bins: int) -> Tensor:
     tensor([[1.7500, 2.0000, 3.0000]])
     """
     counts = positions.new_empty(bins + 1, len(positions))
-    rest, share = 1 - positions, torch.empty_like(positions)
-    for j in range(bins):
-        torch.sum(torch.clamp(rest, 0, 1, out=share), 1, out=counts[j])
-        rest += 1
-    torch.sum(torch.gt(rest, -torch.inf, out=share), 1, out=counts[bins])
+    for rows in row_tiles(positions):
+        rest, share = 1 - positions[rows], torch.empty_like(positions[rows])
+        for j in range(bins):
+            torch.sum(torch.clamp(rest, 0, 1, out=share), 1, out=counts[j, rows])
+            rest += 1
+        torch.sum(torch.gt(rest, -torch.inf, out=share), 1, out=counts[bins, rows])
     return counts.T.contiguous()
 
 
-def position_slopes(in_histogram: Tensor, positions: Tensor) -> Tensor:
-    """d loss / d position [row, item] from d loss / d H [row, bins + 1].
+def position_slopes(in_histogram: Tensor, positions: Tensor, dim: int = 0) -> Tensor:
+    """d loss / d position [row, item] from d loss / d H [row, bins + 1]; with dim=1 positions are [item, row].
 
     A position between the centres j and j + 1 has slope -1 in H_j alone; outside of all it has none.
     """
     bins = in_histogram.shape[1] - 1
     slopes = pad(-in_histogram[:, :-1], (1, 1))
-    return slopes.gather(1, positions.floor().clamp_(-1, bins).add_(1).long())
+    bin_ = positions.floor().clamp_(-1, bins).add_(1).long()
+    return slopes.gather(1, bin_) if dim == 0 else slopes.T.contiguous().gather(0, bin_)
 
 
 def binned_average_precision(

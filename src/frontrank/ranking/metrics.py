@@ -144,7 +144,7 @@ class FunctionMetric:
 
 @dataclass(frozen=True)
 class PenalizedNegatives:
-    """f(R_N) of the PNP family (pnp Eq. 5 to 13), or of any derivative f'(R_N) >= 0.
+    """f(R_N) of the PNP family (pnp Eq. 5 to 13).
 
     | variant | f(R)                      | f'(R)                 |
     |---------|---------------------------|-----------------------|
@@ -161,8 +161,6 @@ class PenalizedNegatives:
     variant: Variant = "D_q"
     alpha: float = 4.0
     b: float = 2.0
-    derivative: Callable[[Tensor], Tensor] | None = None
-    _integral: Integral | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.variant not in get_args(Variant):
@@ -171,13 +169,9 @@ class PenalizedNegatives:
             raise InputError(f"alpha must be at least 1 (pnp Eq. 11), got {self.alpha}")
         if not (math.isfinite(self.b) and self.b > 0):
             raise InputError(f"b must be greater than 0 (pnp Eq. 8), got {self.b}")
-        if self.derivative is not None:
-            object.__setattr__(self, "_integral", Integral(checked_derivative(self.derivative)))
 
     def f(self, r: Tensor) -> Tensor:
         """The loss of a positive with r negatives before it."""
-        if self._integral is not None:
-            return self._integral(r)
         match self.variant:
             case "O":
                 return r.clone()
@@ -192,8 +186,6 @@ class PenalizedNegatives:
 
     def f_prime(self, r: Tensor) -> Tensor:
         """The derivative of f: how strongly a positive with r negatives before it is corrected."""
-        if self._integral is not None:
-            return self._integral.derivative(r)
         match self.variant:
             case "O":
                 return torch.ones_like(r)
@@ -211,3 +203,20 @@ class PenalizedNegatives:
 
     def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[None, Tensor]:
         return None, self.f_prime(before_neg)
+
+
+@dataclass(frozen=True)
+class IntegratedPenalty:
+    """f(R_N) given by its derivative f'(R_N) >= 0: f is the integral from 0, the slope is f' itself."""
+
+    f_prime: Callable[[Tensor], Tensor]
+    _integral: Integral = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_integral", Integral(checked_derivative(self.f_prime)))
+
+    def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
+        return self._integral(before_neg)
+
+    def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[None, Tensor]:
+        return None, self._integral.derivative(before_neg)

@@ -17,19 +17,18 @@ from torch import Tensor
 from frontrank.errors import InputError
 from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.relevance import Positives
-from frontrank.ranking.steps import FEW, count_at_or_above, places
-
-_TILE = 1 << 18  # comparisons made at once: about a megabyte, so that they stay in the cache
+from frontrank.ranking.steps import FEW, count_at_or_above, counts_and_places, row_tiles
 
 
 class ItemSlopes(Protocol):
     """d loss / d score of the items other than positives, as a function of the prepared scores.
 
-    It is told by a few numbers per query, so it can be had for any of the items, at any time.
+    With at most `steps.FEW` positives it is told by a few numbers per query, so it can be had for any of the
+    items, at any time; with more it may be known for the scores that were ranked only.
     """
 
-    def add_(self, prepared: Tensor, out: Tensor) -> None:
-        """Add the slopes of prepared scores [query, item] to out [query, item]; both may be views."""
+    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        """Add the slopes of prepared scores to out: both [query, item], or [item, query] with dim=1."""
         ...
 
 
@@ -114,13 +113,18 @@ class Blackbox:
         valid = positives.valid
         own = scores.gather(1, positives.index).sub_(self.margin / 2)
         items = positives.keep_negatives_(scores).add_(self.margin / 2)
-        ranks = _ranks(_among(own, valid), count_at_or_above(items, own), valid)
+        before_neg, passed = _counted(items, own)
+        ranks = _ranks(_among(own, valid), before_neg, valid)
 
         def pull(in_pos: Tensor | None, in_neg: Tensor) -> Slopes:
             moved = torch.addcmul(own, in_neg, valid.to(own.dtype), value=self.lam)
-            after = _ranks(_among(moved, valid), count_at_or_above(items, moved), valid)
+            before_neg, passed_after = _counted(items, moved)
+            after = _ranks(_among(moved, valid), before_neg, valid)
             change = after.before_pos + after.before_neg - ranks.before_pos - ranks.before_neg
-            return Slopes(change / self.lam, _BlackboxSlopes(own, moved, self.lam))
+            of_items: ItemSlopes = _FewMoved(own, moved, self.lam)
+            if passed is not None and passed_after is not None:
+                of_items = _ManyMoved(passed.sub_(passed_after), self.lam)
+            return Slopes(change / self.lam, of_items)
 
         return ranks, pull
 
@@ -141,16 +145,10 @@ def _among(scores: Tensor, valid: Tensor) -> Tensor:
     return torch.empty_like(scores).scatter_(1, order, place.expand_as(scores))
 
 
-def _tiles(items: Tensor) -> list[slice]:
-    """Slices of the rows, each about a tile's worth of items."""
-    rows = max(1, _TILE // max(1, items.shape[1]))
-    return [slice(i, i + rows) for i in range(0, len(items), rows)]
-
-
 def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
     """Sums over items [query, item] of sigmoid(item - threshold) [query, threshold], and of its slope."""
-    sums, slope_sums = torch.empty_like(thresholds.T), torch.zeros_like(thresholds.T)
-    for rows in _tiles(items):
+    sums, slope_sums = thresholds.new_zeros(2, *thresholds.T.shape)
+    for rows in row_tiles(items):
         tile = items[rows]
         g = torch.empty_like(tile)
         for k, threshold in enumerate(thresholds[rows].T):
@@ -161,39 +159,54 @@ def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tens
     return sums.T.contiguous(), slope_sums.T
 
 
-@dataclass(frozen=True)
-class _SigmoidSlopes:
+def _counted(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
+    """How many items are at or above each threshold and, with many, how many thresholds each item passes."""
+    if thresholds.shape[1] > FEW:
+        return counts_and_places(items, thresholds)
+    return count_at_or_above(items, thresholds), None
+
+
+def _along(per_query: Tensor, rows: slice, dim: int) -> Tensor:
+    """Values [query, k] as k tensors that broadcast with some rows of [query, item], or of [item, query]."""
+    return per_query[rows].T[:, :, None] if dim == 0 else per_query.T.contiguous()[:, None, :]
+
+
+class _SigmoidSlopes(NamedTuple):
     """Sum over thresholds of weight x slope of sigmoid(item - threshold); both [query, threshold]."""
 
     thresholds: Tensor
     weights: Tensor
 
-    def add_(self, prepared: Tensor, out: Tensor) -> None:
-        for rows in _tiles(prepared):
+    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        for rows in row_tiles(prepared):
             tile, target = prepared[rows], out[rows]
             g = torch.empty_like(tile)
-            for threshold, weight in zip(self.thresholds[rows].T, self.weights[rows].T, strict=True):
-                torch.sub(tile, threshold[:, None], out=g).sigmoid_()
-                target.addcmul_(g.addcmul_(g, g, value=-1), weight[:, None])
+            for threshold, weight in zip(*(_along(x, rows, dim) for x in self), strict=True):
+                torch.sub(tile, threshold, out=g).sigmoid_()
+                target.addcmul_(g.addcmul_(g, g, value=-1), weight)
 
 
-@dataclass(frozen=True)
-class _BlackboxSlopes:
+class _FewMoved(NamedTuple):
     """A negative falls by one rank for each positive that overtakes it; before, after [query, positive]."""
 
     before: Tensor
     after: Tensor
     lam: float
 
-    def add_(self, prepared: Tensor, out: Tensor) -> None:
-        if self.before.shape[1] > FEW:
-            prepared = prepared.contiguous()
-            overtaken = places(prepared, self.before.sort(1)[0]) - places(prepared, self.after.sort(1)[0])
-            out.add_(overtaken, alpha=1 / self.lam)
-            return
-        for rows in _tiles(prepared):
+    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        for rows in row_tiles(prepared):
             tile, target = prepared[rows], out[rows]
             above = torch.empty_like(tile)
             for thresholds, sign in ((self.before, 1), (self.after, -1)):
-                for threshold in thresholds[rows].T:
-                    target.add_(torch.ge(tile, threshold[:, None], out=above), alpha=sign / self.lam)
+                for threshold in _along(thresholds, rows, dim):
+                    target.add_(torch.ge(tile, threshold, out=above), alpha=sign / self.lam)
+
+
+class _ManyMoved(NamedTuple):
+    """The same, known for all items of the queries [query, item]."""
+
+    overtaken: Tensor
+    lam: float
+
+    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        out.add_(self.overtaken if dim == 0 else self.overtaken.T, alpha=1 / self.lam)

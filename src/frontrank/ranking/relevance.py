@@ -66,10 +66,6 @@ class LabelRelevance:
             self._place = torch.empty_like(self._order)
             self._place[self._order] = torch.arange(len(self._order), device=labels.device)
 
-    @property
-    def largest_class(self) -> int:
-        return int(self._sizes.max()) if len(self._sizes) else 0
-
     def classes_together(self, rows: int) -> tuple[Tensor, list[tuple[int, int]]]:
         """For a batch that is its own gallery: an order with classes together, the smallest first.
 
@@ -80,11 +76,11 @@ class LabelRelevance:
         start = int((self.counts == 0).sum())
         bounds = []
         while start < len(order):
-            stop = min(start + rows, len(order))
+            size = int(sizes[start])
+            stop = min(start + max(rows, size), len(order))
             if stop < len(order):  # do not cut the class that crosses the edge
                 size = int(sizes[stop])
-                same = (sizes[start : stop + 1] == size).nonzero()
-                first = start + int(same[0])
+                first = start + int((sizes[start : stop + 1] == size).nonzero()[0])
                 stop -= (stop - first) % size
             bounds.append((start, stop))
             start = stop

@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 
 FEW = 12  # up to here comparing is faster than finding places (benchmarks/losses.py, large classes)
-_CELLS_PER_THRESHOLD = 16
+_CELLS_PER_THRESHOLD = 32
 _LARGEST_TABLE = 1 << 24
 _MOST_STEPS = 24
+
+_TILE = 1 << 18  # items handled at once: about a megabyte, so that they stay in the cache
+
+
+def row_tiles(items: Tensor) -> list[slice]:
+    """Slices of the rows of items [row, item], each about a tile's worth."""
+    rows = max(1, _TILE // max(1, items.shape[1]))
+    return [slice(i, i + rows) for i in range(0, len(items), rows)]
 
 
 def count_at_or_above(items: Tensor, thresholds: Tensor) -> Tensor:
@@ -21,18 +29,27 @@ def count_at_or_above(items: Tensor, thresholds: Tensor) -> Tensor:
     tensor([[2., 2., 0.]])
     """
     rows, size = thresholds.shape
-    if size <= FEW:
-        above, counts = torch.empty_like(items), torch.empty_like(thresholds.T)
-        for threshold, count in zip(thresholds.T, counts, strict=True):
-            torch.sum(torch.ge(items, threshold[:, None], out=above), 1, out=count)
-        return counts.T.contiguous()
+    if size > FEW:
+        return counts_and_places(items, thresholds)[0]
+    counts = thresholds.new_empty(size, rows)
+    for tile in row_tiles(items):
+        above = torch.empty_like(items[tile])
+        for k in range(size):
+            torch.sum(torch.ge(items[tile], thresholds[tile, k, None], out=above), 1, out=counts[k, tile])
+    return counts.T.contiguous()
+
+
+def counts_and_places(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """The same counts, and for each item how many thresholds are at or below it [row, item]."""
+    rows, size = thresholds.shape
     ordered, order = thresholds.sort(1)
     place = places(items, ordered)
+    bins = place
     if rows > 1:
-        place = place + torch.arange(rows, device=place.device)[:, None] * (size + 1)
-    histogram = torch.bincount(place.flatten(), minlength=rows * (size + 1)).view(rows, size + 1)
+        bins = place + torch.arange(rows, device=place.device)[:, None] * (size + 1)
+    histogram = torch.bincount(bins.flatten(), minlength=rows * (size + 1)).view(rows, size + 1)
     counts = histogram.flip(1).cumsum(1).flip(1)[:, 1:].to(items.dtype)
-    return torch.empty_like(thresholds).scatter_(1, order, counts)
+    return torch.empty_like(thresholds).scatter_(1, order, counts), place
 
 
 def places(items: Tensor, ordered: Tensor) -> Tensor:
@@ -41,30 +58,31 @@ def places(items: Tensor, ordered: Tensor) -> Tensor:
     cells = min(size * _CELLS_PER_THRESHOLD, max(_LARGEST_TABLE // rows, 1))
     low, high = ordered[:, :1], ordered[:, -1:]
     scale = cells / (high - low).clamp(min=torch.finfo(items.dtype).tiny ** 0.5)
+    shift = 1 - low * scale
 
     def cell_of(x: Tensor) -> Tensor:  # monotone in x, rounding included; 0 is below all thresholds
-        return torch.sub(x, low).mul_(scale).clamp_(-1, cells).floor_().add_(1).int()
+        return torch.addcmul(shift, x, scale).clamp_(0, cells + 1).int()
 
     held = torch.zeros(rows, cells + 2, dtype=torch.int32, device=items.device)
     held.scatter_add_(1, cell_of(ordered).long(), torch.ones_like(ordered, dtype=torch.int32))
     if int(held.max()) > _MOST_STEPS:  # thresholds on a few heaps: a binary search is safer
-        return torch.searchsorted(ordered, items, right=True, out_int32=True)
+        return torch.searchsorted(ordered, items.contiguous(), right=True, out_int32=True)
     before = held.cumsum(1, dtype=torch.int32) - held
     before = torch.where(held > 0, -1 - before, before).flatten()  # negative: look closer
     cell = cell_of(items)
     if rows > 1:
         cell += torch.arange(rows, dtype=torch.int32, device=items.device)[:, None] * (cells + 2)
     place = before.index_select(0, cell.flatten())
-    open_ = (place < 0).nonzero()[:, 0]
-    place[open_] = _step_over(items, ordered, open_, -1 - place[open_]).int()
+    close = (place < 0).nonzero()[:, 0]
+    place[close] = _step_over(items, ordered, close, -1 - place[close]).int()
     return place.view_as(items)
 
 
-def _step_over(items: Tensor, ordered: Tensor, open_: Tensor, place: Tensor) -> Tensor:
-    """Move each open item (flat index) past the thresholds that are <= it, from a place before them."""
+def _step_over(items: Tensor, ordered: Tensor, close: Tensor, place: Tensor) -> Tensor:
+    """Move each item that needs a closer look (flat index) past the thresholds that are <= it."""
     size = ordered.shape[1]
-    row = open_ // items.shape[1]
-    item = items.flatten()[open_]
+    row = close // items.shape[1]
+    item = items.flatten()[close]
     ends = torch.nn.functional.pad(ordered, (0, 1), value=torch.inf).flatten()
     at = row * (size + 1) + place
     while bool((moved := ends[at] <= item).any()):

@@ -5,8 +5,8 @@ the slopes in the scores, adds what they mean for the embeddings, and drops the 
 respect to the embeddings is kept; backward scales it. So the gradient is linear in the incoming one, whatever
 the relaxation, and a graph can be used twice.
 
-Where the batch is its own gallery, the score of (a, b) is that of (b, a), so a pair of blocks is multiplied
-back once for both directions: two thirds of the multiplications.
+Where the batch is its own gallery and its classes are small, the score of (a, b) is that of (b, a), so a pair of
+blocks is multiplied back once for both directions: two thirds of the multiplications.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from frontrank.ranking.ranks import ItemSlopes, Slopes
 from frontrank.ranking.relevance import LabelRelevance, Positives, Relevance
+from frontrank.ranking.steps import FEW
 
 _ROWS = 512  # queries multiplied at once: enough to keep the matrix product at full speed
 _ELEMENTS = 1 << 25  # scores held at once (128 MiB in float32) ...
@@ -144,7 +145,7 @@ def _with_gallery(embeddings, gallery, relevance, objective, weights, wants):
 
 def _among_themselves(embeddings, relevance, objective, weights, wants):
     """The loss of a batch that is its own gallery, and its gradient."""
-    if not isinstance(relevance, LabelRelevance) or relevance.largest_class > _rows(len(embeddings)):
+    if not isinstance(relevance, LabelRelevance) or relevance.counts.numel() and relevance.counts.max() > FEW:
         total, (of_queries, of_items) = _with_gallery(
             embeddings, embeddings, relevance, objective, weights, [wants, wants]
         )
@@ -168,7 +169,7 @@ def _among_themselves(embeddings, relevance, objective, weights, wants):
         pairs = buffers[1, : stop - start, :stop].zero_()
         slopes.of_items.add_(scores[:, :stop], pairs)
         for queries, of_items in earlier:
-            of_items.add_(scores[:, queries].T, pairs[:, queries].T)
+            of_items.add_(scores[:, queries], pairs[:, queries], dim=1)
         pairs.scatter_add_(1, positives.index, slopes.of_positives)
         grads[block].addmm_(pairs, items[seen])
         grads[seen].addmm_(pairs.T, items[block])

@@ -1,0 +1,24 @@
+import pytest
+import torch
+from hypothesis import settings
+
+from frontrank.ranking import stream
+
+settings.register_profile("frontrank", deadline=None, derandomize=True, database=None, max_examples=40)
+settings.load_profile("frontrank")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def rows_per_block(monkeypatch):
+    """A function that sets how many queries a loss works on at once."""
+
+    def set_rows(rows):
+        monkeypatch.setattr(stream, "_ROWS", rows)
+        monkeypatch.setattr(stream, "_LEAST_ROWS", 1)
+
+    return set_rows

@@ -1,0 +1,234 @@
+"""One table of degenerate batches over every loss: never NaN, never infinite, in value or gradient."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+import frontrank as fr
+from frontrank.errors import FrontrankWarning
+from frontrank.ranking import Blackbox, Exact, PenalizedNegatives, Recall, Sigmoid
+
+LOSSES = {
+    **{f"PNP-{variant}": lambda v=variant: fr.PNP(v) for variant in ("O", "I_u", "I_b", "D_s", "D_q")},
+    "PNP-from_derivative": lambda: fr.PNP.from_derivative(lambda r: 1 / (1 + r)),
+    "PNP-include_query": lambda: fr.PNP(include_query=True),
+    "SmoothAP": fr.SmoothAP,
+    "SmoothAP-include_query": lambda: fr.SmoothAP(include_query=True),
+    "sigmoid-recall": lambda: fr.RankLoss(Recall(), Sigmoid()),
+    "FastAP-squared": fr.FastAP,
+    "FastAP-euclidean": lambda: fr.FastAP(distance="euclidean"),
+    "QuantizedAP": fr.QuantizedAP,
+    "QuantizedAP-tie_aware": lambda: fr.QuantizedAP(tie_aware=True),
+    "QuantizedAP-balanced": lambda: fr.QuantizedAP(balance_classes=True),
+    "BlackboxRecall-log": lambda: fr.BlackboxRecall("log"),
+    "BlackboxRecall-loglog": fr.BlackboxRecall,
+    "BlackboxAP": fr.BlackboxAP,
+    "blackbox-PNP": lambda: fr.RankLoss(PenalizedNegatives(), Blackbox()),
+    "exact-recall": lambda: fr.RankLoss(Recall(), Exact()),
+}
+E = torch.eye(8)
+TWO_CLASSES = torch.arange(8) // 4
+no_query_has_a_positive = pytest.mark.filterwarnings("ignore:no query of the batch has a positive")
+
+
+def run(loss, embeddings, labels, **more):
+    """Value and gradients, checked to be finite."""
+    leaves = [embeddings.detach().clone().requires_grad_()]
+    if "ref_emb" in more:
+        leaves.append(more.pop("ref_emb").detach().clone().requires_grad_())
+        more["ref_emb"] = leaves[1]
+    value = loss(leaves[0], labels, **more)
+    value.backward()
+    assert value.shape == ()
+    assert torch.isfinite(value), value
+    for leaf in leaves:
+        assert leaf.grad is not None
+        assert leaf.grad.shape == leaf.shape
+        assert torch.isfinite(leaf.grad).all(), leaf.grad
+    return value.item(), [leaf.grad for leaf in leaves]
+
+
+def all_true(rows, columns):
+    return torch.ones(rows, columns, dtype=torch.bool)
+
+
+WITHOUT_POSITIVES = {
+    "all labels differ": lambda: (torch.randn(6, 4), torch.arange(6), {}),
+    "one item": lambda: (torch.randn(1, 4), torch.tensor([3]), {}),
+    "no item": lambda: (torch.empty(0, 4), torch.empty(0, dtype=torch.long), {}),
+    "empty reference set": lambda: (
+        torch.randn(5, 4),
+        torch.zeros(5, dtype=torch.long),
+        {"ref_emb": torch.empty(0, 4), "ref_labels": torch.empty(0, dtype=torch.long)},
+    ),
+    "no item against a reference set": lambda: (
+        torch.empty(0, 4),
+        torch.empty(0, dtype=torch.long),
+        {"ref_emb": torch.randn(5, 4), "ref_labels": torch.zeros(5, dtype=torch.long)},
+    ),
+    "other labels in the reference set": lambda: (
+        torch.randn(5, 4),
+        torch.zeros(5, dtype=torch.long),
+        {"ref_emb": torch.randn(3, 4), "ref_labels": torch.ones(3, dtype=torch.long)},
+    ),
+    "nothing relevant": lambda: (torch.randn(5, 4), torch.arange(5), {"relevant": ~all_true(5, 5)}),
+    "only the query itself relevant": lambda: (
+        torch.randn(5, 4),
+        torch.arange(5),
+        {"relevant": all_true(5, 5).triu().tril()},
+    ),
+    "no candidates": lambda: (torch.randn(6, 4), torch.arange(6) // 3, {"candidates": ~all_true(6, 6)}),
+}
+KEEPS_ITSELF = ("all labels differ", "one item", "only the query itself relevant")
+
+
+@pytest.mark.parametrize("batch", WITHOUT_POSITIVES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_positive_at_all(name, batch):
+    embeddings, labels, more = WITHOUT_POSITIVES[batch]()
+    loss = LOSSES[name]()
+    if loss.include_query and batch in KEEPS_ITSELF:
+        value, _ = run(loss, embeddings, labels, **more)  # its own positive, before everybody
+        assert value < 0.05
+        assert loss.last == {"queries_used": len(embeddings), "queries_skipped": 0}
+        return
+    with pytest.warns(FrontrankWarning, match="positive"):
+        value, gradients = run(loss, embeddings, labels, **more)
+    assert value == 0
+    assert all((gradient == 0).all() for gradient in gradients)
+    assert loss.last == {"queries_used": 0, "queries_skipped": len(embeddings)}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_query_without_positive_is_skipped_and_counted(name):
+    """A singleton is a negative of the others, but no query."""
+    embeddings = torch.randn(7, 4)
+    labels = torch.tensor([0, 0, 5, 1, 1, 1, 6])
+    used = labels < 2
+    loss = LOSSES[name]()
+    if loss.include_query:
+        run(loss, embeddings, labels)
+        assert loss.last == {"queries_used": 7, "queries_skipped": 0}
+        return
+    value, _ = run(loss, embeddings, labels)
+    assert loss.last == {"queries_used": 5, "queries_skipped": 2}
+    more = {"ref_emb": embeddings, "ref_labels": labels, "candidates": ~torch.eye(7, dtype=torch.bool)[used]}
+    expected, _ = run(LOSSES[name](), embeddings[used], labels[used], **more)
+    assert value == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 5, 20])
+@pytest.mark.parametrize("name", LOSSES)
+def test_all_one_class(name, size):
+    """Nothing can stand before a positive but positives."""
+    value, gradients = run(LOSSES[name](), torch.randn(size, 4), torch.zeros(size, dtype=torch.long))
+    assert value == pytest.approx(0, abs=1e-6)
+    assert gradients[0].abs().max() < 1e-5
+
+
+def orthogonal_pairs():
+    """Each positive is opposite of its query, both negatives are at a right angle: the worst ranking."""
+    return torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), torch.tensor([0, 0, 1, 1])
+
+
+WORST = {
+    "PNP-O": 2,
+    "PNP-I_u": 3 * math.log(3),
+    "PNP-I_b": (4 - math.log(5)) / 4,
+    "PNP-D_s": math.log(3),
+    "PNP-D_q": 1 - 3**-4,
+    "PNP-from_derivative": math.log(3),
+    "PNP-include_query": (1 - 3**-4) / 2,
+    "SmoothAP": 2 / 3,
+    "SmoothAP-include_query": 1 / 4,
+    "sigmoid-recall": math.log(1 + math.log(3)),
+    "FastAP-squared": 2 / 3,
+    "FastAP-euclidean": 2 / 3,
+    "QuantizedAP": 2 / 3,
+    "QuantizedAP-tie_aware": 1 - 2 / 6,
+    "QuantizedAP-balanced": 2 / 3,
+    "BlackboxRecall-log": math.log(3),
+    "BlackboxRecall-loglog": math.log(1 + math.log(3)),
+    "BlackboxAP": 2 / 3,
+    "blackbox-PNP": 1 - 3**-4,
+    "exact-recall": math.log(1 + math.log(3)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_worst_ranking(name):
+    value, _ = run(LOSSES[name](), *orthogonal_pairs())
+    assert value == pytest.approx(WORST[name], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_perfect_ranking(name):
+    value, gradients = run(LOSSES[name](), E[:2].repeat_interleave(4, 0), TWO_CLASSES)
+    assert value == pytest.approx(0, abs=1e-6)
+    assert gradients[0].abs().max() < 1e-5
+
+
+EQUAL_ROWS = {
+    "all equal": lambda: torch.ones(8, 4),
+    "each row twice": lambda: torch.randn(4, 4).repeat(2, 1),
+    "duplicates within a class": lambda: torch.randn(4, 4).repeat_interleave(2, 0),
+    "one row and its opposite": lambda: torch.ones(8, 4) * torch.tensor([1.0, -1.0]).repeat(4)[:, None],
+    "one zero row": lambda: torch.randn(8, 4) * (torch.arange(8) != 3)[:, None],
+    "a class of zero rows": lambda: torch.randn(8, 4) * TWO_CLASSES[:, None],
+    "all rows zero": lambda: torch.zeros(8, 4),
+    "one dimension": lambda: torch.randn(8, 1),
+}
+
+
+@pytest.mark.parametrize("rows", EQUAL_ROWS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_ties_and_zero_rows(name, rows):
+    value, _ = run(LOSSES[name](), EQUAL_ROWS[rows](), TWO_CLASSES)
+    assert value >= -1e-6
+
+
+@pytest.mark.parametrize("name", ["BlackboxRecall-log", "BlackboxAP", "exact-recall"])
+def test_collapsed_embedding_is_as_bad_as_can_be(name):
+    """Of equal scores the negatives come first, so all 4 stand before each of the 3 positives."""
+    value, _ = run(LOSSES[name](), torch.ones(8, 4), TWO_CLASSES)
+    worst = {
+        "BlackboxRecall-log": math.log(5),
+        "BlackboxAP": 1 - (1 / 5 + 2 / 6 + 3 / 7) / 3,
+        "exact-recall": math.log(1 + math.log(5)),
+    }
+    assert value == pytest.approx(worst[name])
+
+
+@pytest.mark.parametrize("norm", [1e-38, 1e-30, 1e-19, 1e18, 1e30, 1e38])
+@pytest.mark.parametrize("name", LOSSES)
+def test_huge_and_tiny_norms(name, norm):
+    unit = torch.nn.functional.normalize(torch.randn(8, 4))
+    value, _ = run(LOSSES[name](), unit * norm, TWO_CLASSES)
+    expected, _ = run(LOSSES[name](), unit, TWO_CLASSES)
+    assert value == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_norms_of_all_sizes_in_one_batch(name):
+    unit = torch.nn.functional.normalize(torch.randn(8, 4))
+    norms = torch.tensor([1e-38, 1.0, 1e38, 1e-30, 1e30, 1e-10, 1e10, 2.0])[:, None]
+    value, _ = run(LOSSES[name](), unit * norms, TWO_CLASSES)
+    expected, _ = run(LOSSES[name](), unit, TWO_CLASSES)
+    assert value == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e30, 3e38])
+@pytest.mark.parametrize("positives", [2, 20])
+@pytest.mark.parametrize("name", LOSSES)
+def test_given_scores_of_any_finite_size(name, positives, size):
+    if "balanced" in name:
+        pytest.skip("needs labels")
+    scores = torch.linspace(-1, 1, 30).mul(size)[None, torch.randperm(30)].requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value = LOSSES[name]().of_scores(scores, (torch.arange(30) < positives)[None])
+    value.backward()
+    assert torch.isfinite(value)
+    assert torch.isfinite(scores.grad).all()

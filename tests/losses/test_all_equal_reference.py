@@ -1,0 +1,101 @@
+"""Every loss has the value and the gradient of its reference, however the work is cut into blocks."""
+
+import pytest
+import torch
+
+from tests.cases import BATCHES, BY_NAME, CASES, NAMES, many_positives, unequal_classes, value_and_gradients
+from tests.reference.lists import lists_of_scores, mean_over_queries
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def _assert_same(actual, expected):
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e, **TIGHT)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The reference of a loss on a batch, computed once for all sizes of blocks."""
+    known = {}
+
+    def look_up(name, batch, **more):
+        key = name, batch, *more
+        if key not in known:
+            embeddings, arguments = batch()
+            known[key] = value_and_gradients(BY_NAME[name].reference, embeddings, {**arguments, **more})
+        return known[key]
+
+    return look_up
+
+
+@pytest.mark.parametrize("rows", [None, 1, 4])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", NAMES)
+def test_value_and_gradient(name, batch, rows, expected, rows_per_block):
+    if rows is not None:
+        rows_per_block(rows)
+    embeddings, more = batch()
+    _assert_same(value_and_gradients(BY_NAME[name].build(), embeddings, more), expected(name, batch))
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.on_ranks])
+def test_query_among_its_own_positives(name, batch, rows, expected, rows_per_block):
+    if rows is not None:
+        rows_per_block(rows)
+    embeddings, more = batch()
+    loss = BY_NAME[name].build(include_query=True)
+    actual = value_and_gradients(loss, embeddings, more)
+    _assert_same(actual, expected(name, batch, include_query=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_not_zero(name):
+    """The comparisons above would mean little if there were nothing to compare."""
+    for batch in (unequal_classes, many_positives):
+        embeddings, more = batch()
+        _, gradient = value_and_gradients(BY_NAME[name].build(), embeddings, more)
+        assert (gradient != 0).any(1).sum() > len(embeddings) / 2
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", [case.name for case in CASES if not case.balanced])
+def test_given_scores(name, masked, rows, rows_per_block):
+    if rows is not None:
+        rows_per_block(rows)
+    scores = torch.rand(6, 30, dtype=torch.float64).mul(2).sub(1).requires_grad_()
+    relevant = torch.rand(6, 30) < torch.tensor([0.0, 0.1, 0.2, 0.5, 0.6, 1.0])[:, None]
+    candidates = torch.rand(6, 30) < 0.8 if masked else None
+    case = BY_NAME[name]
+    value = case.build().of_scores(scores, relevant, candidates)
+    reference = mean_over_queries(case.of_list, lists_of_scores(scores, relevant, candidates))
+    torch.testing.assert_close(value, reference, **TIGHT)
+    _assert_same(torch.autograd.grad(value, scores), torch.autograd.grad(reference, scores))
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.smooth])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_gradcheck(name, batch):
+    embeddings, more = batch()
+    loss = BY_NAME[name].build()
+    others = {key: value for key, value in more.items() if key != "ref_emb"}
+
+    def of_both(e, ref=None):
+        return loss(e, **others) if ref is None else loss(e, ref_emb=ref, **others)
+
+    leaves = [x.requires_grad_() for x in (embeddings, more.get("ref_emb")) if x is not None]
+    assert torch.autograd.gradcheck(of_both, leaves, eps=1e-6, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_of_either_side_alone(name):
+    embeddings, more = BATCHES[2]()
+    both = value_and_gradients(BY_NAME[name].build(), embeddings, more)
+    queries = embeddings.clone().requires_grad_()
+    items = more["ref_emb"].clone().requires_grad_()
+    loss = BY_NAME[name].build()
+    _assert_same(torch.autograd.grad(loss(queries, **more), queries), both[1:2])
+    _assert_same(torch.autograd.grad(loss(embeddings, **{**more, "ref_emb": items}), items), both[2:])

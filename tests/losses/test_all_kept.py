@@ -1,0 +1,101 @@
+"""What outlives a process: pickles, copies, state_dicts; and what a user reads: repr."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+import frontrank as fr
+from tests.cases import BY_NAME, NAMES, unequal_classes, value_and_gradients
+
+WAYS = {"pickle": lambda loss: pickle.loads(pickle.dumps(loss)), "deepcopy": copy.deepcopy}
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_round_trip(name, way, used):
+    embeddings, more = unequal_classes()
+    loss = BY_NAME[name].build()
+    if used:
+        value_and_gradients(loss, embeddings, more)
+    again = WAYS[way](loss)
+    assert type(again) is type(loss)
+    assert again.last == loss.last
+    assert repr(again) == repr(loss)
+    for a, b in zip(
+        value_and_gradients(again, embeddings, more), value_and_gradients(loss, embeddings, more), strict=True
+    ):
+        assert torch.equal(a, b)
+
+
+def batch(items):
+    targets = torch.rand(items, 3) < 0.4
+    targets[0] = True
+    return torch.randn(items, 3), targets
+
+
+@pytest.mark.parametrize("way", [*WAYS, "state_dict", "file"])
+def test_memory_of_a_classifier(way):
+    loss = fr.ClassifierAP(memory=2, lam=5.0)
+    for items in (4, 5, 6):
+        loss(*batch(items))
+    if way in WAYS:
+        again = WAYS[way](loss)
+    else:
+        state = loss.state_dict()
+        if way == "file":
+            buffer = io.BytesIO()
+            torch.save(state, buffer)
+            buffer.seek(0)
+            state = torch.load(buffer, weights_only=True)
+        again = fr.ClassifierAP(memory=2, lam=5.0)
+        again.load_state_dict(state)
+    scores, targets = batch(7)
+    assert again(scores, targets) == loss(scores, targets)
+    fresh = fr.ClassifierAP(memory=2, lam=5.0)
+    assert fresh(scores, targets) != again.eval()(scores, targets), "the memory makes no difference: nothing was tested"
+
+
+def test_copies_have_a_memory_of_their_own():
+    loss = fr.ClassifierAP(memory=3)
+    again = copy.deepcopy(loss)
+    by_state = fr.ClassifierAP(memory=3)
+    by_state.load_state_dict(loss.state_dict())
+    loss(*batch(4))
+    scores, targets = batch(5)
+    alone = fr.ClassifierAP(memory=3)(scores, targets)
+    assert again(scores, targets) == alone
+    assert by_state(scores, targets) == alone
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_dict_of_a_loss_loads(name):
+    loss = BY_NAME[name].build()
+    again = BY_NAME[name].build()
+    assert not again.load_state_dict(loss.state_dict()).missing_keys
+    assert not list(loss.parameters())
+
+
+SHOWN = [
+    (fr.PNP(), ["PNP", "D_q", "4.0", "0.01", "include_query=False"]),
+    (fr.PNP("I_b", b=3.5, temperature=0.07, include_query=True), ["I_b", "3.5", "0.07", "include_query=True"]),
+    (fr.SmoothAP(0.03), ["SmoothAP", "0.03"]),
+    (fr.FastAP(bins=12, distance="euclidean"), ["FastAP", "bins=12", "euclidean"]),
+    (fr.FastAP(), ["bins=10", "squared"]),
+    (fr.QuantizedAP(), ["QuantizedAP", "bins=20", "tie_aware=False", "balance_classes=False"]),
+    (fr.QuantizedAP(bins=25, tie_aware=True), ["bins=25", "tie_aware=True"]),
+    (fr.BlackboxRecall(), ["BlackboxRecall", "loglog", "lam=4.0", "margin=0.02"]),
+    (fr.BlackboxAP(lam=0.7), ["BlackboxAP", "lam=0.7"]),
+    (fr.ClassifierAP(), ["ClassifierAP", "lam=0.5", "margin=0.15", "memory=7", "0.333"]),
+    (fr.RankLoss(fr.ranking.Recall("log"), fr.ranking.Exact()), ["RankLoss", "Recall", "'log'", "Exact"]),
+]
+
+
+@pytest.mark.parametrize(("loss", "parts"), SHOWN, ids=lambda x: type(x).__name__)
+def test_repr_shows_the_settings(loss, parts):
+    shown = repr(loss)
+    for part in parts:
+        assert part in shown

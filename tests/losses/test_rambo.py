@@ -1,0 +1,123 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import frontrank as fr
+from tests.cases import BATCHES, random_embeddings, random_labels, value_and_gradients
+from tests.reference import rambo
+from tests.reference.lists import RankedList
+
+YES, NO = True, False
+LOSSES = {
+    "recall-log": lambda **more: fr.BlackboxRecall("log", **more),
+    "recall-loglog": lambda **more: fr.BlackboxRecall("loglog", **more),
+    "ap": fr.BlackboxAP,
+}
+
+
+# a positive at 0 behind negatives at 0.5 and 1: r = 2, d log(1 + r) / d rk = 1/3
+@pytest.mark.parametrize(
+    ("lam", "gradient"),
+    [
+        (1.0, [0.0, 0.0, 0.0]),  # moves to 1/3 and passes nobody
+        (2.0, [-1 / 2, 1 / 2, 0.0]),  # moves to 2/3 and passes one
+        (4.0, [-2 / 4, 1 / 4, 1 / 4]),  # moves to 4/3 and passes both
+    ],
+)
+def test_recall_by_hand(lam, gradient):
+    scores = torch.tensor([[0.0, 0.5, 1.0]], requires_grad=True)
+    loss = fr.BlackboxRecall("log", lam=lam, margin=0.0).of_scores(scores, torch.tensor([[YES, NO, NO]]))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(3))
+    torch.testing.assert_close(scores.grad, torch.tensor([gradient]))
+
+
+def test_loglog_by_hand():
+    scores = torch.tensor([[0.0, 0.5, 1.0, -1.0]])
+    loss = fr.BlackboxRecall("loglog", margin=0.0).of_scores(scores, torch.tensor([[YES, NO, NO, YES]]))
+    assert loss.item() == pytest.approx(math.log(1 + math.log(3)))
+
+
+def test_ap_by_hand():
+    """Places: no, yes, no, yes. d (1 - AP) / d rk = (1/2) (1/4, 2/16) for the positives of rank 2 and 4."""
+    scores = torch.tensor([[1.0, 0.8, 0.6, 0.4]], requires_grad=True)
+    loss = fr.BlackboxAP(lam=2.0, margin=0.0).of_scores(scores, torch.tensor([[NO, YES, NO, YES]]))
+    loss.backward()
+    assert loss.item() == pytest.approx(1 - (1 / 2 + 2 / 4) / 2)
+    # moved by 2/8 to 1.05 (rank 2 to 1) and by 2/16 to 0.525 (rank 4, as before)
+    torch.testing.assert_close(scores.grad, torch.tensor([[1 / 2, -1 / 2, 0.0, 0.0]]))
+
+
+def test_margin_by_hand():
+    """The positive leads by 0.1: with a margin of 0.15 the negative stands before it."""
+    scores, relevant = torch.tensor([[0.6, 0.5]]), torch.tensor([[YES, NO]])
+    assert fr.BlackboxAP(margin=0.05).of_scores(scores, relevant).item() == 0
+    assert fr.BlackboxAP(margin=0.15).of_scores(scores, relevant).item() == pytest.approx(1 / 2)
+
+
+@st.composite
+def lists_without_equal_positives(draw):
+    """Scores of a list with ties between negatives, and between negatives and positives."""
+    positive = draw(st.lists(st.integers(-40, 40), min_size=1, max_size=18, unique=True))
+    negative = draw(st.lists(st.integers(-40, 40), max_size=25))
+    lam = draw(st.sampled_from([0.1, 3.0, 70.0, 1000.0]))
+    margin = draw(st.sampled_from([0.0, 0.25, 4.0]))
+    return positive, negative, lam, margin
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(one=lists_without_equal_positives())
+def test_gradient_is_algorithm_1_by_sorting(name, one):
+    positive, negative, lam, margin = one
+    scores = torch.tensor([positive + negative], dtype=torch.float64, requires_grad=True)
+    relevant = (torch.arange(scores.shape[1]) < len(positive))[None]
+    loss = LOSSES[name](lam=lam, margin=margin).of_scores(scores, relevant)
+    one = RankedList(scores[0, : len(positive)], scores[0, len(positive) :])
+    if name == "ap":
+        reference = rambo.average_precision(one, lam, margin)
+    else:
+        reference = rambo.recall(one, name.removeprefix("recall-"), lam, margin)
+    torch.testing.assert_close(loss, reference, rtol=1e-12, atol=1e-12)
+    actual, expected = (torch.autograd.grad(x, scores)[0] for x in (loss, reference))
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_gradient_is_linear_in_the_incoming_one(name, batch):
+    """Algorithm 1 applied to 1000 x loss would perturb 1000 times as far; a loss scaler must not change training."""
+    embeddings, more = batch()
+    loss = LOSSES[name](lam=20.0)
+    _, gradient, *_ = value_and_gradients(loss, embeddings, more)
+    _, scaled, *_ = value_and_gradients(lambda **a: 1000 * loss(**a), embeddings, more)
+    assert (gradient != 0).any()
+    torch.testing.assert_close(scaled, 1000 * gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_value_is_that_of_exact_ranks(name):
+    embeddings, labels = random_embeddings(20, 1), random_labels([6, 8, 6], 2)
+    blackbox = LOSSES[name](margin=0.0)
+    exact = fr.RankLoss(blackbox.metric, fr.ranking.Exact())
+    torch.testing.assert_close(blackbox(embeddings, labels), exact(embeddings, labels), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradient_of_a_list_sums_to_zero(name):
+    """Ranks are only exchanged."""
+    scores = torch.randn(5, 40, dtype=torch.float64, requires_grad=True)
+    LOSSES[name](lam=30.0).of_scores(scores, torch.rand(5, 40) < 0.4).backward()
+    assert (scores.grad != 0).any()
+    torch.testing.assert_close(scores.grad.sum(1), torch.zeros(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_perfect_clusters_have_no_loss_and_no_gradient(name):
+    embeddings = torch.eye(28).repeat_interleave(4, 0).requires_grad_()
+    loss = LOSSES[name]()(embeddings, torch.arange(28).repeat_interleave(4))
+    loss.backward()
+    assert loss.item() == 0
+    assert (embeddings.grad == 0).all()

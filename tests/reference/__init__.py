@@ -1,0 +1,1 @@
+"""Slow, obviously right loops, written from the papers' equations; autograd gives their gradients."""

@@ -1,0 +1,86 @@
+"""The documentation holds what it promises: its examples run, its links lead somewhere, its maths survives Markdown."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+LOSS_PAGES = sorted((ROOT / "docs" / "losses").glob("*.md"))
+
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+MATH = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", re.DOTALL)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def examples() -> list:
+    pages = [*PAGES, *([README] if README.exists() else [])]
+    found = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for block in FENCE.finditer(text):
+            if block[1] == "python":
+                line = text.count("\n", 0, block.start()) + 2
+                found.append(pytest.param(page, line, block[2], id=f"{name(page)}:{line}"))
+    return found
+
+
+def prose(page: Path) -> str:
+    """The page without its code."""
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(("page", "line", "code"), examples())
+def test_example_runs(page: Path, line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an example that writes a file writes it here
+    namespace = {"__name__": "example"}
+    with torch.random.fork_rng(devices=[]):
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)  # errors name the page and its line
+    assert any(key in namespace for key in ("frontrank", "fr")), "an example of frontrank that does not use it"
+
+
+@pytest.mark.parametrize("page", LOSS_PAGES, ids=name)
+def test_every_loss_page_has_an_example_that_asserts(page: Path) -> None:
+    code = [block[2] for block in FENCE.finditer(page.read_text(encoding="utf-8")) if block[1] == "python"]
+    assert any("assert " in block for block in code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files(page: Path) -> None:
+    targets = [link.split("#")[0] for link in LINK.findall(prose(page)) if "://" not in link and link[0] != "#"]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_maths_survives_markdown(page: Path) -> None:
+    """Markdown eats a backslash before punctuation and may take an underscore after punctuation for emphasis."""
+    text = prose(page)
+    assert text.count("$") % 2 == 0
+    formulas = [display or inline for display, inline in MATH.findall(text)]
+    assert not [formula for formula in formulas if re.search(r"\\[^A-Za-z\s]|[^A-Za-z0-9]_|\*|<|>", formula)]
+    rows = [row for row in text.splitlines() if row.startswith("|")]
+    assert not [row for row in rows if any("|" in formula[1] for formula in MATH.findall(row))]
+
+
+def test_loss_pages_are_indexed() -> None:
+    index = ROOT / "docs" / "losses" / "README.md"
+    linked = {(index.parent / link).resolve() for link in LINK.findall(prose(index))}
+    assert {page for page in LOSS_PAGES if page != index} <= linked
+
+
+def test_figures_are_used_and_have_both_formats() -> None:
+    figures = ROOT / "docs" / "figures"
+    drawn = {path.stem for path in figures.glob("*.svg")}
+    assert drawn == {path.stem for path in figures.glob("*.png")}
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert drawn
+    assert not [figure for figure in drawn if f"figures/{figure}.png" not in text]
+    assert not [path.name for path in figures.iterdir() if path.stat().st_size > 150_000]
