@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from frontrank.ranking import stream
+from frontrank.ranking import ranks, steps, stream
 
 settings.register_profile("frontrank", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("frontrank")
@@ -15,10 +15,12 @@ def _seed():
 
 @pytest.fixture
 def rows_per_block(monkeypatch):
-    """A function that sets how many queries a loss works on at once."""
+    """A function that sets how many queries a loss works on at once, and makes the tiles of that work small."""
 
     def set_rows(rows):
         monkeypatch.setattr(stream, "_ROWS", rows)
         monkeypatch.setattr(stream, "_LEAST_ROWS", 1)
+        for module in (steps, ranks):
+            monkeypatch.setattr(module, "TILE", 40)
 
     return set_rows

@@ -14,10 +14,12 @@ def _fresh_compiler():
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("batch", [unequal_classes, gallery])
 @pytest.mark.parametrize(
-    "name", ["PNP-D_q", "PNP-from_derivative", "SmoothAP", "FastAP-euclidean", "QuantizedAP-balanced", "BlackboxAP"]
+    ("name", "batch", "backend"),
+    [
+        ("PNP-D_q", unequal_classes, "aot_eager"),
+        ("BlackboxAP", gallery, "eager"),
+    ],
 )
 def test_compiled_loss(name, batch, backend):
     embeddings, more = batch()
@@ -28,16 +30,19 @@ def test_compiled_loss(name, batch, backend):
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_step_with_a_model(backend):
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of the compiler itself
+def test_compiled_step_with_a_model():
+    loss = fr.PNP(temperature=0.1)
+
     def step(model, x, labels):
-        return fr.PNP(temperature=0.1)(model(x), labels)
+        return loss(model(x), labels)
 
     embeddings, more = unequal_classes()
     model = torch.nn.Linear(6, 4, dtype=torch.float64)
     gradients = []
-    for run in (step, torch.compile(step, backend=backend)):
+    for run in (step, torch.compile(step, backend="aot_eager")):
         model.zero_grad()
         run(model, embeddings, more["labels"]).backward()
         gradients.append(model.weight.grad.clone())
+    assert (gradients[0] != 0).any()
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-12, atol=1e-12)

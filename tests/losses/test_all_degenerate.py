@@ -30,7 +30,6 @@ LOSSES = {
 }
 E = torch.eye(8)
 TWO_CLASSES = torch.arange(8) // 4
-no_query_has_a_positive = pytest.mark.filterwarnings("ignore:no query of the batch has a positive")
 
 
 def run(loss, embeddings, labels, **more):
@@ -221,10 +220,8 @@ def test_norms_of_all_sizes_in_one_batch(name):
 
 @pytest.mark.parametrize("size", [1.0, 1e30, 3e38])
 @pytest.mark.parametrize("positives", [2, 20])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [name for name in LOSSES if "balanced" not in name])
 def test_given_scores_of_any_finite_size(name, positives, size):
-    if "balanced" in name:
-        pytest.skip("needs labels")
     scores = torch.linspace(-1, 1, 30).mul(size)[None, torch.randperm(30)].requires_grad_()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

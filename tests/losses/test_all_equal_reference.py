@@ -3,7 +3,19 @@
 import pytest
 import torch
 
-from tests.cases import BATCHES, BY_NAME, CASES, NAMES, many_positives, unequal_classes, value_and_gradients
+from frontrank.ranking import stream
+from tests.cases import (
+    BATCHES,
+    BY_NAME,
+    CASES,
+    NAMES,
+    gallery,
+    many_positives,
+    random_embeddings,
+    random_labels,
+    unequal_classes,
+    value_and_gradients,
+)
 from tests.reference.lists import lists_of_scores, mean_over_queries
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -77,7 +89,7 @@ def test_given_scores(name, masked, rows, rows_per_block):
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES if case.smooth])
-@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("batch", [unequal_classes, gallery])
 def test_gradcheck(name, batch):
     embeddings, more = batch()
     loss = BY_NAME[name].build()
@@ -99,3 +111,15 @@ def test_gradient_of_either_side_alone(name):
     loss = BY_NAME[name].build()
     _assert_same(torch.autograd.grad(loss(queries, **more), queries), both[1:2])
     _assert_same(torch.autograd.grad(loss(embeddings, **{**more, "ref_emb": items}), items), both[2:])
+
+
+@pytest.mark.parametrize("name", ["PNP-D_q", "SmoothAP", "FastAP-euclidean", "QuantizedAP-balanced", "BlackboxAP"])
+@pytest.mark.parametrize("sizes", [[4] * 300, [1] * 5 + [2, 3] * 150 + [9] * 50, [100, 20] * 10])
+def test_default_blocks_equal_one_block(name, sizes, rows_per_block):
+    """More items than a block holds by default."""
+    labels = random_labels(sizes, 1)
+    embeddings, more = random_embeddings(len(labels), 2), {"labels": labels}
+    assert len(labels) > stream._ROWS
+    in_blocks = value_and_gradients(BY_NAME[name].build(), embeddings, more)
+    rows_per_block(len(labels))
+    _assert_same(in_blocks, value_and_gradients(BY_NAME[name].build(), embeddings, more))

@@ -78,6 +78,16 @@ def test_memory_is_not_changed_from_outside():
     torch.testing.assert_close(loss(second, t2), expected)
 
 
+def test_evaluation_has_no_memory():
+    loss = fr.ClassifierAP(memory=3, **SETTINGS)
+    (first, t1), (second, t2), (third, t3) = batches((6, 3), (4, 3), (5, 3))
+    loss(first, t1)
+    loss.eval()
+    torch.testing.assert_close(loss(second, t2), classifier_ap([(second, t2)], **SETTINGS))
+    loss.train()
+    torch.testing.assert_close(loss(third, t3), classifier_ap([(first, t1), (third, t3)], **SETTINGS))
+
+
 def test_only_training_is_remembered():
     loss = fr.ClassifierAP(memory=3, **SETTINGS)
     (first, t1), (second, t2) = batches((6, 3), (4, 3))

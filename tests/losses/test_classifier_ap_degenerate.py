@@ -1,5 +1,7 @@
 """The degenerate table of the other losses, for scores and targets of a classifier."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -66,3 +68,13 @@ def test_scores_of_any_finite_size(items, size):
     value, _, _ = run(scores * size, targets, margin=0.0)
     expected, _, _ = run(scores, targets, margin=0.0)
     assert value == pytest.approx(expected, abs=1e-6)
+
+
+def test_warns_once_per_loss():
+    loss = fr.ClassifierAP()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            loss(torch.randn(4, 2), torch.zeros(4, 2))
+    assert [warning.category for warning in seen] == [FrontrankWarning]
+    assert seen[0].filename == __file__, "the warning points at the caller"

@@ -1,12 +1,23 @@
 """Any metric goes with any relaxation, and the papers' losses are presets."""
 
 import math
+import warnings
 
 import pytest
 import torch
 
 import frontrank as fr
-from frontrank.ranking import AveragePrecision, Blackbox, Exact, FunctionMetric, PenalizedNegatives, Recall, Sigmoid
+from frontrank.errors import FrontrankWarning
+from frontrank.ranking import (
+    AveragePrecision,
+    Blackbox,
+    Exact,
+    FunctionMetric,
+    IntegratedPenalty,
+    PenalizedNegatives,
+    Recall,
+    Sigmoid,
+)
 from tests.cases import BATCHES, random_embeddings, value_and_gradients
 
 METRICS = [
@@ -84,6 +95,16 @@ def test_include_query_by_hand():
     for include_query, expected in ((False, math.log(3)), (True, (0 + math.log(3)) / 2)):
         loss = fr.RankLoss(Recall("log"), Exact(), include_query=include_query)
         assert loss(embeddings, labels).item() == pytest.approx(expected)
+
+
+def test_warns_once_per_loss():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for loss in (fr.SmoothAP(), fr.FastAP()):
+            for _ in range(3):
+                loss(random_embeddings(3, 1), torch.arange(3))
+    assert [warning.category for warning in seen] == [FrontrankWarning] * 2
+    assert {warning.filename for warning in seen} == {__file__}, "the warning points at the caller"
 
 
 def test_last_says_what_the_latest_call_did():

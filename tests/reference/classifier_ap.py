@@ -11,10 +11,8 @@ def classifier_ap(batches, lam, margin, across_classes):
     *past, (scores, targets) = batches
     scores = torch.cat([scores, *(s.detach() for s, _ in past)])
     targets = torch.cat([targets, *(t for _, t in past)]).bool()
-    per_class = []
-    for c in range(scores.shape[1]):  # Eq. 6 and 22
-        if targets[:, c].any():
-            per_class.append(_ap(scores[:, c], targets[:, c], lam, margin))
+    used = [c for c in range(scores.shape[1]) if targets[:, c].any()]
+    per_class = [_ap(scores[:, c], targets[:, c], lam, margin) for c in used]  # Eq. 6 and 22
     mean_ap = sum(per_class) / len(per_class)
     across = _ap(scores.reshape(-1), targets.reshape(-1), lam, margin)  # Eq. 23
     return (1 - across_classes) * mean_ap + across_classes * across

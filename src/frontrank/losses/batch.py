@@ -1,5 +1,6 @@
 """What a user hands to a loss, checked once: every mistake is named here, before any computation."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -88,9 +89,9 @@ def _check_floats(name: str, x: Tensor) -> None:
 
 
 def _check_finite(name: str, x: Tensor) -> None:
-    largest = x.detach().abs().amax() if x.numel() else x.new_zeros(())
-    if not bool(torch.isfinite(largest)):
-        bad = (~torch.isfinite(x)).any(1).nonzero()[:, 0].tolist()
+    if math.isfinite(x.detach().sum()):  # a sum overflows more easily than it hides a NaN
+        return
+    if bad := (~torch.isfinite(x)).any(1).nonzero()[:, 0].tolist():
         raise InputError(
             f"{name} of shape {tuple(x.shape)} has NaN or infinite values in {len(bad)} rows (first: {bad[:5]}); "
             "look at the learning rate, mixed precision or the inputs of the model"
@@ -98,10 +99,7 @@ def _check_finite(name: str, x: Tensor) -> None:
 
 
 def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.device) -> Tensor:
-    try:
-        labels = torch.as_tensor(labels, device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputTypeError(f"{name} must be whole numbers, one per item, got {type(labels).__name__}") from error
+    labels = as_tensor(name, labels, device)
     if labels.dtype.is_floating_point or labels.dtype.is_complex:
         raise InputTypeError(f"{name} must be whole numbers, got {labels.dtype}; use {name}.long()")
     if labels.dim() != 1:
@@ -115,7 +113,7 @@ def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.devic
 
 
 def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
-    mask = torch.as_tensor(mask, device=device)
+    mask = as_tensor(name, mask, device)
     if mask.dtype != torch.bool:
         raise InputTypeError(f"{name} must be boolean, got {mask.dtype}; use {name}.bool()")
     if mask.shape != (rows, columns):
@@ -139,3 +137,13 @@ def check_scores(scores: Tensor) -> None:
     if scores.dim() != 2:
         raise InputError(f"scores must be a matrix, got the shape {tuple(scores.shape)}")
     _check_finite("scores", scores)
+
+
+def as_tensor(name: str, value: object, device: torch.device) -> Tensor:
+    """A tensor of what a user gave: a tensor, an array or nested lists of numbers."""
+    try:
+        return torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(
+            f"{name} must be a tensor or an array of numbers, all rows of one length, got {type(value).__name__}"
+        ) from error

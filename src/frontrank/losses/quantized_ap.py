@@ -25,7 +25,7 @@ class HistogramLoss(BatchLoss):
     tie_aware = False
 
     def positions_(self, scores: Tensor) -> Tensor:
-        """Position of each score among the centres 0 .. bins, nearest first, in place; -inf gives +inf."""
+        """Position of each score among the centres 0 .. bins, nearest first, in place."""
         return scores.sub_(1).mul_(-self.bins / 2)
 
     def score_slopes_(self, slopes: Tensor, positions: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class HistogramLoss(BatchLoss):
     def objective(
         self, scores: Tensor, positives: Positives, weights: Tensor | None
     ) -> tuple[Tensor, Slopes | None]:
-        positions = self.positions_(positives.keep_listed_(scores))
+        positions = positives.keep_listed_(self.positions_(scores.clamp_(-2, 2)), other=torch.inf)
         of_positives = positions.gather(1, positives.index)
         ap, in_positive, in_listed = binned_average_precision(
             cumulative_histogram(of_positives.masked_fill(~positives.valid, torch.inf), self.bins),

@@ -1,13 +1,12 @@
 """RaMBO: rank losses differentiated as a black box, for retrieval and for classifiers."""
 
-import math
 from collections import deque
 
 import torch
 from torch import Tensor, nn
 
-from frontrank.errors import InputError, InputTypeError
-from frontrank.losses.batch import check_scores
+from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.losses.batch import as_tensor, check_scores
 from frontrank.losses.rank_loss import RankLoss, warn_without_positive
 from frontrank.ranking import AveragePrecision, Blackbox, MatrixRelevance, Recall, score_loss
 from frontrank.ranking.metrics import Weighting
@@ -66,10 +65,9 @@ class ClassifierAP(nn.Module):
         self, lam: float = 0.5, margin: float = 0.15, memory: int = 7, across_classes: float = 1 / 3
     ) -> None:
         super().__init__()
-        if not isinstance(memory, int) or memory < 0:
-            raise InputError(f"memory must be a number of batches, at least 0, got {memory!r}")
-        if not (math.isfinite(across_classes) and 0 <= across_classes <= 1):
-            raise InputError(f"across_classes must be between 0 and 1, got {across_classes}")
+        if not isinstance(memory, int) or isinstance(memory, bool) or memory < 0:
+            raise InputError(f"memory must be a whole number of batches, at least 0, got {memory!r}")
+        require_number("across_classes", across_classes, at_least=0, at_most=1)
         self._ap = RankLoss(AveragePrecision(), Blackbox(lam, margin))
         self.memory = memory
         self.across_classes = across_classes
@@ -90,7 +88,7 @@ class ClassifierAP(nn.Module):
             return self._loss(scores, targets)
         now = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         past = [(s.to(now), t.to(targets.device)) for s, t in self._past]
-        self._past.appendleft((now.detach().clone(), targets.clone()))
+        self._past.append((now.detach().clone(), targets.clone()))
         return self._loss(*(torch.cat(parts) for parts in zip((now, targets), *past, strict=True)))
 
     def _loss(self, scores: Tensor, targets: Tensor) -> Tensor:
@@ -122,7 +120,7 @@ class ClassifierAP(nn.Module):
 
 
 def _targets(targets: Tensor, scores: Tensor) -> Tensor:
-    targets = torch.as_tensor(targets, device=scores.device)
+    targets = as_tensor("targets", targets, scores.device)
     if targets.shape != scores.shape:
         raise InputError(
             f"targets must have the shape of scores {tuple(scores.shape)}, got {tuple(targets.shape)}; "

@@ -1,5 +1,6 @@
 """Any metric on any relaxation of the ranks. The papers' losses are presets of this."""
 
+import sys
 import warnings
 
 import torch
@@ -73,12 +74,15 @@ class BatchLoss(nn.Module):
 
 
 def warn_without_positive() -> None:
-    """Say, once per loss, that a batch taught nothing."""
+    """Say that a batch taught nothing, at the line that called the loss."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("frontrank.", "torch.")):
+        frame, level = frame.f_back, level + 1
     warnings.warn(
         "no query of the batch has a positive: the loss is 0 and teaches nothing; "
         "sample at least two items of a class per batch",
         FrontrankWarning,
-        stacklevel=6,
+        stacklevel=level,
     )
 
 
@@ -101,12 +105,12 @@ class RankLoss(BatchLoss):
 
     def __init__(self, metric: PairMetric, relaxation: Relaxation, include_query: bool = False) -> None:
         super().__init__()
-        if not hasattr(metric, "pair_slopes"):
+        if isinstance(metric, type) or not hasattr(metric, "pair_slopes"):
             raise InputTypeError(
                 f"metric must be one of frontrank.ranking, such as AveragePrecision(), got {metric!r}; "
                 "wrap your own function in frontrank.ranking.FunctionMetric"
             )
-        if not hasattr(relaxation, "ranks"):
+        if isinstance(relaxation, type) or not hasattr(relaxation, "ranks"):
             raise InputTypeError(
                 f"relaxation must be Sigmoid(), Blackbox() or Exact() of frontrank.ranking, got {relaxation!r}"
             )

@@ -5,7 +5,6 @@ before it. On exact ranks the functions below are the metrics of evaluation; on 
 same functions, as the `pair_loss` of a `PairMetric`, are the losses of the papers.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -13,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from frontrank.errors import InputError
+from frontrank.errors import InputError, require_number
 from frontrank.ranking.integral import Integral, checked_derivative
 
 Variant = Literal["O", "I_u", "I_b", "D_s", "D_q"]
@@ -165,10 +164,8 @@ class PenalizedNegatives:
     def __post_init__(self) -> None:
         if self.variant not in get_args(Variant):
             raise InputError(f"variant must be one of O, I_u, I_b, D_s, D_q, got {self.variant!r}")
-        if not (math.isfinite(self.alpha) and self.alpha >= 1):
-            raise InputError(f"alpha must be at least 1 (pnp Eq. 11), got {self.alpha}")
-        if not (math.isfinite(self.b) and self.b > 0):
-            raise InputError(f"b must be greater than 0 (pnp Eq. 8), got {self.b}")
+        require_number("alpha", self.alpha, at_least=1)
+        require_number("b", self.b, above=0)
 
     def f(self, r: Tensor) -> Tensor:
         """The loss of a positive with r negatives before it."""

@@ -6,18 +6,17 @@ turns slopes in the ranks into `Slopes` in the scores. A negative with the same 
 positives with the same score stand in any order.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from frontrank.errors import InputError
+from frontrank.errors import require_number
 from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.relevance import Positives
-from frontrank.ranking.steps import FEW, count_at_or_above, counts_and_places, row_tiles
+from frontrank.ranking.steps import FEW, TILE, count_at_or_above, counts_and_places, row_tiles
 
 
 class ItemSlopes(Protocol):
@@ -69,11 +68,12 @@ class Sigmoid:
     temperature: float = 0.01
 
     def __post_init__(self) -> None:
-        _positive("temperature", self.temperature)
+        require_number("temperature", self.temperature, above=0)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
         valid = positives.valid
-        own = scores.gather(1, positives.index).div_(self.temperature)  # [query, positive]
+        huge = torch.finfo(scores.dtype).max / 4  # finite, so that no difference is inf - inf
+        own = scores.gather(1, positives.index).div_(self.temperature).clamp_(-huge, huge)  # [query, positive]
         among = own.masked_fill(~valid, -torch.inf)
         items = positives.keep_negatives_(scores).div_(self.temperature)
         before_neg, slope_neg = _sigmoid_sums(items, own, slopes)
@@ -105,9 +105,8 @@ class Blackbox:
     margin: float = 0.02
 
     def __post_init__(self) -> None:
-        _positive("lam", self.lam)
-        if not (math.isfinite(self.margin) and self.margin >= 0):
-            raise InputError(f"margin must be at least 0, got {self.margin}")
+        require_number("lam", self.lam, above=0)
+        require_number("margin", self.margin, at_least=0)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
         valid = positives.valid
@@ -129,11 +128,6 @@ class Blackbox:
         return ranks, pull
 
 
-def _positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be greater than 0, got {value}")
-
-
 def _ranks(before_pos: Tensor, before_neg: Tensor, valid: Tensor) -> Ranks:
     return Ranks(before_pos.masked_fill_(~valid, 0), before_neg.masked_fill_(~valid, 0), valid)
 
@@ -145,17 +139,21 @@ def _among(scores: Tensor, valid: Tensor) -> Tensor:
     return torch.empty_like(scores).scatter_(1, order, place.expand_as(scores))
 
 
+def _tiles(items: Tensor, thresholds: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of the rows of items [row, item] and of the thresholds, each pair about a tile's worth."""
+    for rows in row_tiles(items):
+        few = max(1, TILE // max(1, items[rows].numel()))
+        yield from ((rows, slice(i, i + few)) for i in range(0, thresholds, few))
+
+
 def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
     """Sums over items [query, item] of sigmoid(item - threshold) [query, threshold], and of its slope."""
     sums, slope_sums = thresholds.new_zeros(2, *thresholds.T.shape)
-    for rows in row_tiles(items):
-        tile = items[rows]
-        g = torch.empty_like(tile)
-        for k, threshold in enumerate(thresholds[rows].T):
-            torch.sub(tile, threshold[:, None], out=g).sigmoid_()
-            torch.sum(g, 1, out=sums[k, rows])
-            if slopes:
-                torch.sum(g.addcmul_(g, g, value=-1), 1, out=slope_sums[k, rows])
+    for rows, some in _tiles(items, thresholds.shape[1]):
+        g = torch.sub(items[rows], thresholds[rows, some].T[:, :, None]).sigmoid_()  # [threshold, query, item]
+        torch.sum(g, 2, out=sums[some, rows])
+        if slopes:
+            torch.sum(g.addcmul_(g, g, value=-1), 2, out=slope_sums[some, rows])
     return sums.T.contiguous(), slope_sums.T
 
 
@@ -178,12 +176,14 @@ class _SigmoidSlopes(NamedTuple):
     weights: Tensor
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
-        for rows in row_tiles(prepared):
-            tile, target = prepared[rows], out[rows]
-            g = torch.empty_like(tile)
-            for threshold, weight in zip(*(_along(x, rows, dim) for x in self), strict=True):
-                torch.sub(tile, threshold, out=g).sigmoid_()
-                target.addcmul_(g.addcmul_(g, g, value=-1), weight)
+        for rows, some in _tiles(prepared, self.thresholds.shape[1]):
+            threshold, weight = (_along(x[:, some], rows, dim) for x in self)
+            g = torch.sub(prepared[rows], threshold).sigmoid_()  # [threshold, row, column]
+            g.addcmul_(g, g, value=-1)
+            if len(g) == 1:
+                out[rows].addcmul_(g[0], weight[0])
+            else:
+                out[rows] += g.mul_(weight).sum(0)
 
 
 class _FewMoved(NamedTuple):

@@ -30,12 +30,12 @@ class Positives:
         """The scores [query, gallery], in place, with -inf for all that is not a negative."""
         return self.keep_listed_(scores).scatter_(1, self.index, -torch.inf)
 
-    def keep_listed_(self, scores: Tensor) -> Tensor:
-        """The scores [query, gallery], in place, with -inf for all that is not in the list."""
+    def keep_listed_(self, scores: Tensor, other: float = -torch.inf) -> Tensor:
+        """The scores [query, gallery], in place, with another value for all that is not in the list."""
         if self.own is not None:
-            scores.scatter_(1, self.own[:, None], -torch.inf)
+            scores.scatter_(1, self.own[:, None], other)
         if self.candidates is not None:
-            scores.masked_fill_(~self.candidates, -torch.inf)
+            scores.masked_fill_(~self.candidates, other)
         return scores
 
 
@@ -56,39 +56,42 @@ class LabelRelevance:
     """
 
     def __init__(self, labels: Tensor, gallery_labels: Tensor, own: bool) -> None:
-        self._labels, self._own = labels, own
-        self._order = torch.argsort(gallery_labels, stable=True)
-        ordered = gallery_labels[self._order]
-        self._first = torch.searchsorted(ordered, labels)
-        self._sizes = torch.searchsorted(ordered, labels, right=True) - self._first
-        self.counts = self._sizes - 1 if own else self._sizes
-        if own:
-            self._place = torch.empty_like(self._order)
-            self._place[self._order] = torch.arange(len(self._order), device=labels.device)
+        order = torch.argsort(gallery_labels, stable=True)
+        ordered = gallery_labels[order]
+        first = torch.searchsorted(ordered, labels)
+        self._set(order, first, torch.searchsorted(ordered, labels, right=True) - first, own)
 
-    def classes_together(self, rows: int) -> tuple[Tensor, list[tuple[int, int]]]:
+    def _set(self, order: Tensor, first: Tensor, sizes: Tensor, own: bool) -> None:
+        """order: the gallery, classes together; first, sizes: where each query's class is in it."""
+        self._order, self._first, self._sizes, self._own = order, first, sizes, own
+        self.counts = sizes - 1 if own else sizes
+        if own:
+            self._place = torch.empty_like(order)
+            self._place[order] = torch.arange(len(order), device=order.device)
+
+    def classes_together(self, rows: int) -> "tuple[Tensor, LabelRelevance, list[tuple[int, int]]]":
         """For a batch that is its own gallery: an order with classes together, the smallest first.
 
-        Also the bounds of blocks of at most `rows` queries, made of whole classes that have positives.
+        Also the relevance in that order, and the bounds of blocks of about `rows` queries that cover all
+        which have a positive and cut no class.
         """
         order = self._order[self._sizes[self._order].argsort(stable=True)]
-        sizes = self._sizes[order]
-        start = int((self.counts == 0).sum())
+        sizes, first = self._sizes[order], self._first[order]
+        here = torch.arange(len(order), device=order.device)
+        starts = torch.ones_like(first, dtype=torch.bool)
+        starts[1:] = first[1:] != first[:-1]
+        relevance = LabelRelevance.__new__(LabelRelevance)
+        relevance._set(here, torch.where(starts, here, 0).cummax(0)[0], sizes, self._own)
+        start = stop = int((self.counts == 0).sum())
         bounds = []
-        while start < len(order):
-            size = int(sizes[start])
-            stop = min(start + max(rows, size), len(order))
-            if stop < len(order):  # do not cut the class that crosses the edge
-                size = int(sizes[stop])
-                first = start + int((sizes[start : stop + 1] == size).nonzero()[0])
-                stop -= (stop - first) % size
+        for edge in [*starts.nonzero()[:, 0].tolist(), len(order)]:
+            if edge > start + rows and stop > start:
+                bounds.append((start, stop))
+                start = stop
+            stop = max(stop, edge)
+        if stop > start:
             bounds.append((start, stop))
-            start = stop
-        return order, bounds
-
-    def reordered(self, order: Tensor) -> "LabelRelevance":
-        """The relevance of a batch that is its own gallery, after a change of its order."""
-        return LabelRelevance(self._labels[order], self._labels[order], self._own)
+        return order, relevance, bounds
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]

@@ -13,12 +13,12 @@ _CELLS_PER_THRESHOLD = 32
 _LARGEST_TABLE = 1 << 24
 _MOST_STEPS = 24
 
-_TILE = 1 << 18  # items handled at once: about a megabyte, so that they stay in the cache
+TILE = 1 << 18  # items handled at once: about a megabyte, so that they stay in the cache
 
 
 def row_tiles(items: Tensor) -> list[slice]:
     """Slices of the rows of items [row, item], each about a tile's worth."""
-    rows = max(1, _TILE // max(1, items.shape[1]))
+    rows = max(1, TILE // max(1, items.shape[1]))
     return [slice(i, i + rows) for i in range(0, len(items), rows)]
 
 
@@ -60,12 +60,13 @@ def places(items: Tensor, ordered: Tensor) -> Tensor:
     scale = cells / (high - low).clamp(min=torch.finfo(items.dtype).tiny ** 0.5)
     shift = 1 - low * scale
 
-    def cell_of(x: Tensor) -> Tensor:  # monotone in x, rounding included; 0 is below all thresholds
-        return torch.addcmul(shift, x, scale).clamp_(0, cells + 1).int()
+    def cell_of(x: Tensor) -> Tensor:  # monotone in x, each rounding included; 0 is below all thresholds
+        return torch.mul(x, scale).add_(shift).clamp_(0, cells + 1).int()
 
     held = torch.zeros(rows, cells + 2, dtype=torch.int32, device=items.device)
-    held.scatter_add_(1, cell_of(ordered).long(), torch.ones_like(ordered, dtype=torch.int32))
-    if int(held.max()) > _MOST_STEPS:  # thresholds on a few heaps: a binary search is safer
+    if usable := bool(((scale > 0) & torch.isfinite(shift)).all()):
+        held.scatter_add_(1, cell_of(ordered).long(), torch.ones_like(ordered, dtype=torch.int32))
+    if not usable or int(held.max()) > _MOST_STEPS:  # thresholds on a few heaps: a binary search is safer
         return torch.searchsorted(ordered, items.contiguous(), right=True, out_int32=True)
     before = held.cumsum(1, dtype=torch.int32) - held
     before = torch.where(held > 0, -1 - before, before).flatten()  # negative: look closer

@@ -111,7 +111,7 @@ def _rows(items: int) -> int:
 def _blocks(relevance: Relevance, items: int) -> tuple[Tensor, ...]:
     """Blocks of the queries that have a positive; those with as many of them are together: little padding."""
     used = relevance.counts.nonzero()[:, 0]
-    return used[relevance.counts[used].argsort(stable=True)].split(_rows(items))
+    return used[relevance.counts[used].argsort(stable=True)].split(_rows(items)) if len(used) else ()
 
 
 def _block(scores, positives, objective, weights, wants) -> tuple[Tensor, Tensor | None]:
@@ -125,22 +125,33 @@ def _block(scores, positives, objective, weights, wants) -> tuple[Tensor, Tensor
 
 
 def _with_gallery(embeddings, gallery, relevance, objective, weights, wants):
-    """The loss of queries against a gallery of their own, and the gradients of both."""
+    """The loss of queries against a gallery of their own, and the gradients of both.
+
+    A gallery may be too large to copy: not its rows but their products are scaled to length 1.
+    """
     queries, undo_queries = unit_rows(embeddings)
-    items, undo_items = unit_rows(gallery)
+    items, scale, shrink = _scaled(gallery)
     total = queries.new_zeros(())
-    grads = [torch.zeros_like(x) if any(wants) else x.new_empty(0) for x in (queries, items)]
+    grads = [torch.zeros_like(x) if want else x.new_empty(0) for x, want in zip((queries, items), wants, strict=True)]
     for block in _blocks(relevance, len(items)):
         of_block = queries[block]
-        loss, slopes = _block(of_block @ items.T, relevance.positives(block), objective, weights[block], any(wants))
+        scores = torch.mm(of_block, items.T).mul_(scale.T)
+        loss, slopes = _block(scores, relevance.positives(block), objective, weights[block], any(wants))
         total += loss
         if slopes is None:
             continue
+        slopes *= scale.T
         if wants[0]:
             grads[0][block] = slopes @ items
         if wants[1]:
             grads[1].addmm_(slopes.T, of_block)
-    return total, [undo(grad) if want else grad for undo, grad, want in zip((undo_queries, undo_items), grads, wants)]
+    if wants[0]:
+        undo_queries(grads[0])
+    if wants[1]:
+        for start in range(0, len(items), _ROWS):
+            rows = slice(start, start + _ROWS)
+            _project_(grads[1][rows], items[rows] * scale[rows]).mul_(shrink[rows])
+    return total, grads
 
 
 def _among_themselves(embeddings, relevance, objective, weights, wants):
@@ -149,10 +160,10 @@ def _among_themselves(embeddings, relevance, objective, weights, wants):
         total, (of_queries, of_items) = _with_gallery(
             embeddings, embeddings, relevance, objective, weights, [wants, wants]
         )
-        return total, [of_queries + of_items]
-    order, bounds = relevance.classes_together(_rows(len(embeddings)))
+        return total, [of_queries.add_(of_items)] if wants else []
+    order, relevance, bounds = relevance.classes_together(_rows(len(embeddings)))
     items, undo = unit_rows(embeddings[order])
-    relevance, weights = relevance.reordered(order), weights[order]
+    weights = weights[order]
     total = items.new_zeros(())
     grads = torch.zeros_like(items) if wants else items.new_empty(0)
     earlier: list[tuple[slice, ItemSlopes]] = []
@@ -180,29 +191,34 @@ def _among_themselves(embeddings, relevance, objective, weights, wants):
 
 
 def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Rows of length 1, in float32 or wider, and the function that takes a gradient back through it.
+    """Rows of length 1, in float32 or wider, and the function that takes a gradient back through it, in place.
 
-    Right for rows of any finite length: where needed they are scaled by their largest element first. A row of
-    zeros stays zero. Rows shorter than sqrt(tiny) of their dtype receive no gradient: it would be larger than
-    the dtype can hold.
+    Right for rows of any finite length. A row of zeros stays zero. Rows shorter than sqrt(tiny) of their dtype
+    receive no gradient: it would be larger than the dtype can hold.
     """
-    wide = _wide(x)
-    length = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+    raw, scale, shrink = _scaled(x)
+    rows = raw * scale
+    return rows, lambda grad: _project_(grad, rows).mul_(scale * shrink)
+
+
+def _scaled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(raw, scale, shrink): raw * scale has rows of length 1, and d raw / d x is shrink; the latter two [row, 1].
+
+    raw is x itself, unless squares of its elements would leave the range of its dtype.
+    """
+    raw = _wide(x)
+    length = torch.linalg.vector_norm(raw, dim=1, keepdim=True)
+    shrink = torch.ones_like(length)
     least = torch.finfo(x.dtype).tiny ** 0.5
-    short = length < least
-    if bool((short | (length > 1 / least)).any()):  # squares would leave the range of the dtype
-        largest = wide.abs().amax(1, keepdim=True)
-        wide = wide / largest.masked_fill(largest == 0, 1)
-        length = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
-        rows = wide / length.masked_fill(length == 0, 1)
-        length *= largest
-        short = length < least
-    else:
-        rows = wide / length
+    if bool(((length < least) | (length > 1 / least)).any()):
+        largest = raw.abs().amax(1, keepdim=True)
+        raw = raw / largest.masked_fill(largest == 0, 1)
+        length = torch.linalg.vector_norm(raw, dim=1, keepdim=True)
+        short = largest < least
+        shrink = (1 / largest.masked_fill(short, 1)).masked_fill_(short, 0)
+    return raw, 1 / length.masked_fill(length == 0, 1), shrink
 
-    def undo(grad: Tensor) -> Tensor:
-        along = torch.linalg.vecdot(grad, rows)[:, None]
-        grad = grad.addcmul_(rows, along, value=-1)
-        return grad.div_(length.masked_fill(short, 1)).masked_fill_(short, 0)
 
-    return rows, undo
+def _project_(grad: Tensor, rows: Tensor) -> Tensor:
+    """Take the part of a gradient along its row of length 1 out: the length has no influence."""
+    return grad.addcmul_(rows, torch.linalg.vecdot(grad, rows)[:, None], value=-1)

@@ -1,0 +1,432 @@
+"""Speed and memory of the losses, as ratios in one run.
+
+    python benchmarks/losses.py            everything, about half an hour on 2 cores
+    python benchmarks/losses.py --quick    small batches only, under a minute
+    python benchmarks/losses.py --only batch,list
+
+Prints tables; writes benchmarks/results/losses.json and losses.png / .svg (not with --quick or --only).
+The floor is the bare product E @ E.T with its autograd backward for a dense gradient: three matrix products.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from measure import MB, extra_memory, in_own_process, interleaved, limit_memory, machine
+
+import frontrank as fr
+
+DIM = 512
+PER_CLASS = 4
+LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
+    "PNP": fr.PNP,
+    "SmoothAP": fr.SmoothAP,
+    "FastAP": fr.FastAP,
+    "QuantizedAP": fr.QuantizedAP,
+    "BlackboxRecall": fr.BlackboxRecall,
+    "BlackboxAP": fr.BlackboxAP,
+}
+PEERS = {"PML PNPLoss": "PNP", "PML SmoothAPLoss": "SmoothAP", "PML FastAPLoss": "FastAP"}
+TARGETS = {"PNP": 1.3, "SmoothAP": 1.3, "FastAP": 1.6, "QuantizedAP": 2.0, "BlackboxRecall": 1.3, "BlackboxAP": 1.3}
+PEER_LIMIT_GB = 16.0
+Results = dict[str, object]
+
+
+def loss_named(name: str) -> torch.nn.Module:
+    if name in LOSSES:
+        return LOSSES[name]()
+    from pytorch_metric_learning import losses
+
+    if name == "PML PNPLoss":
+        return losses.PNPLoss(variant="Dq", alpha=4, anneal=0.01)
+    return {"PML SmoothAPLoss": losses.SmoothAPLoss, "PML FastAPLoss": losses.FastAPLoss}[name]()
+
+
+def batch(size: int, classes: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    labels = torch.arange(size) // PER_CLASS if classes is None else torch.arange(size) % classes
+    return torch.randn(size, DIM, requires_grad=True), labels
+
+
+def step(loss: Callable[..., torch.Tensor], embeddings: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
+    def run() -> None:
+        embeddings.grad = None
+        loss(embeddings, labels).backward()
+
+    return run
+
+
+def floor(embeddings: torch.Tensor) -> Callable[[], None]:
+    dense = torch.randn(len(embeddings), len(embeddings)) / len(embeddings)
+
+    def run() -> None:
+        embeddings.grad = None
+        (embeddings @ embeddings.T).backward(dense)
+
+    return run
+
+
+def block_products(embeddings: torch.Tensor) -> Callable[[], None]:
+    """The three products of the floor, block by block: what no batch is too large for."""
+    items = embeddings.detach()
+
+    def run() -> None:
+        grad = torch.zeros_like(items)
+        for rows in torch.arange(len(items)).split(512):
+            block = items[rows[0] : rows[-1] + 1]
+            scores = block @ items.T
+            grad[rows[0] : rows[-1] + 1] += scores @ items
+            grad.addmm_(scores.T, block)
+
+    return run
+
+
+# --- cases that run in a process of their own ------------------------------------------------------
+
+
+def case_memory(size: int, name: str, classes: int | None = None) -> dict[str, float]:
+    if name.startswith("PML"):
+        limit_memory(PEER_LIMIT_GB)
+    loss = loss_named(name)
+    step(loss, *batch(8))()  # loads the libraries
+    seconds, extra = extra_memory(step(loss, *batch(size, classes)))
+    return {"seconds": seconds, "extra_mb": extra / MB}
+
+
+def case_floor_memory(size: int) -> dict[str, float]:
+    embeddings, _ = batch(size)
+    floor(batch(8)[0])()
+    seconds, extra = extra_memory(floor(embeddings))
+    return {"seconds": seconds, "extra_mb": extra / MB}
+
+
+def case_huge(size: int, name: str) -> dict[str, float]:
+    embeddings, labels = batch(size)
+    loss = loss_named(name)
+    step(loss, *batch(64))()
+    bare = [extra_memory(block_products(embeddings))[0]]
+    seconds, extra = extra_memory(step(loss, embeddings, labels))
+    bare.append(extra_memory(block_products(embeddings))[0])
+    return {"seconds": seconds, "extra_mb": extra / MB, "products_seconds": statistics.mean(bare)}
+
+
+def case_reference(items: int, queries: int, name: str) -> dict[str, float]:
+    torch.manual_seed(0)
+    gallery, of_gallery = torch.randn(items, DIM), torch.arange(items) // PER_CLASS
+    chosen = torch.randperm(items)[:queries]
+    embeddings = (gallery[chosen] + torch.randn(queries, DIM)).requires_grad_()
+    loss = loss_named(name)
+    step(loss, *batch(64))()
+
+    def run() -> None:
+        loss(embeddings, of_gallery[chosen], ref_emb=gallery, ref_labels=of_gallery).backward()
+
+    seconds, extra = extra_memory(run)
+    return {"seconds": seconds, "extra_mb": extra / MB}
+
+
+def case_list(length: int) -> dict[str, float]:
+    """RaMBO's Table 6: the AP loss of one list with 1 % positives, forward and backward, on one thread."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    relevant = torch.zeros(length, dtype=torch.bool)
+    relevant[torch.randperm(length)[: length // 100]] = True
+    scores = torch.randn(length, dtype=torch.float64) * 0.2 + relevant * 0.3
+    grads = {}
+
+    def run(name: str, loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], None]:
+        def once() -> None:
+            leaf = scores.float().requires_grad_()
+            loss(leaf).backward()
+            grads[name] = leaf.grad
+
+        return once
+
+    ours = fr.BlackboxAP()
+    seconds = interleaved(
+        {
+            "ours": run("ours", lambda x: ours.of_scores(x[None], relevant[None])),
+            "literal": run("literal", lambda x: literal_ap(x, relevant)),
+        },
+        3 if length > 3_000_000 else 7,
+    )
+    different = (grads["ours"] != grads["literal"]).sum()  # only where two float32 scores are equal
+    return {
+        "seconds": min(seconds["ours"]),
+        "literal_seconds": min(seconds["literal"]),
+        "different_gradients": int(different),
+        "gradients": int((grads["literal"] != 0).sum()),
+    }
+
+
+def literal_ap(scores: torch.Tensor, relevant: torch.Tensor, lam: float = 4.0, margin: float = 0.02) -> torch.Tensor:
+    """Algorithm 1 as printed: two argsorts for each ranking."""
+    shifted = scores + torch.where(relevant, -margin / 2, margin / 2)
+    among = _ranking(shifted[relevant].detach())
+    return 1 - (among / _LiteralRanking.apply(shifted, lam)[relevant]).mean()
+
+
+def _ranking(y: torch.Tensor) -> torch.Tensor:
+    return y.argsort(descending=True).argsort().to(y.dtype) + 1
+
+
+class _LiteralRanking(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, lam):
+        ctx.lam = lam
+        ranks = _ranking(y)
+        ctx.save_for_backward(y, ranks)
+        return ranks
+
+    @staticmethod
+    def backward(ctx, grad):
+        y, ranks = ctx.saved_tensors
+        return (_ranking(y + ctx.lam * grad) - ranks) / ctx.lam, None
+
+
+CASES: dict[str, Callable[..., dict[str, float]]] = {
+    "memory": case_memory,
+    "floor": case_floor_memory,
+    "huge": case_huge,
+    "reference": case_reference,
+    "list": case_list,
+}
+
+
+def own(kind: str, **arguments: object) -> dict[str, float | str]:
+    return in_own_process(__file__, {"kind": kind, **arguments})
+
+
+# --- sections ------------------------------------------------------------------------------------------
+
+
+def section_batch(results: Results, sizes: list[int], memory: bool) -> None:
+    """Forward + backward by batch size against the floor, and where the peers stop."""
+    say(f"\nBatch of n x {DIM}, {PER_CLASS} per class, float32, forward + backward: ms (ratio to the floor) [extra MB]")
+    rows = []
+    for size in sizes:
+        embeddings, labels = batch(size)
+        work = {"floor": floor(embeddings)} | {n: step(loss_named(n), embeddings, labels) for n in LOSSES}
+        if size <= 384 and have_peers():
+            work |= {n: step(loss_named(n), embeddings, labels) for n in PEERS}
+        seconds = interleaved(work, 5 if size <= 384 else 15)
+        row: dict[str, object] = {"size": size}
+        for name, times in seconds.items():
+            ratio = statistics.median(t / f for t, f in zip(times, seconds["floor"], strict=True))
+            row[name] = {"ms": 1e3 * min(times), "ratio": min(times) / min(seconds["floor"]), "median_ratio": ratio}
+        if memory:
+            for name in work:
+                measured = own("floor", size=size) if name == "floor" else own("memory", size=size, name=name)
+                row[name] |= measured  # type: ignore[operator]
+        rows.append(row)
+        say_row(size, {k: v for k, v in row.items() if k != "size"})
+    results["batch"] = rows
+    if have_peers():
+        results["peers_stop"] = peers_stop() if memory else None
+
+
+def peers_stop() -> list[dict[str, object]]:
+    say(f"\nLarger batches in peers, allowed {PEER_LIMIT_GB:.0f} GB, and here")
+    rows = []
+    for size in (768, 1024, 2048):
+        for name in (*PEERS, *PEERS.values()):
+            measured = own("memory", size=size, name=name)
+            rows.append({"size": size, "name": name, **measured})
+            said = measured.get("failed") or f"{1e3 * measured['seconds']:9.0f} ms {measured['extra_mb']:8.0f} MB extra"
+            say(f"  n = {size:5d}  {name:18s} {said}")
+    return rows
+
+
+def section_huge(results: Results, size: int) -> None:
+    say(f"\nOne batch of {size:,} x {DIM}, exact value and gradient, against the three bare block products")
+    results["huge"] = rows = []
+    for name in LOSSES:
+        measured = own("huge", size=size, name=name)
+        rows.append({"size": size, "name": name, **measured})
+        if "failed" in measured:
+            say(f"  {name:16s} {measured['failed']}")
+            continue
+        ratio = measured["seconds"] / measured["products_seconds"]
+        say(f"  {name:16s} {measured['seconds']:7.1f} s  {ratio:5.2f}x the products  {measured['extra_mb']:6.0f} MB extra")
+
+
+def section_classes(results: Results) -> None:
+    say("\nLarge classes: batch 4,096 in 16 classes")
+    results["classes"] = rows = []
+    for name in LOSSES:
+        measured = own("memory", size=4096, name=name, classes=16)
+        rows.append({"name": name, **measured})
+        say(f"  {name:16s} {measured['seconds']:7.2f} s  {measured['extra_mb']:6.0f} MB extra")
+
+
+def section_reference(results: Results) -> None:
+    say("\nA reference set of 1,000,000 and 512 queries (the set itself: 1,953 MB)")
+    results["reference"] = rows = []
+    for name in LOSSES:
+        measured = own("reference", items=1_000_000, queries=512, name=name)
+        rows.append({"name": name, **measured})
+        said = measured.get("failed") or f"{measured['seconds']:7.1f} s  {measured['extra_mb']:6.0f} MB extra"
+        say(f"  {name:16s} {said}")
+
+
+def section_reuse(results: Results, size: int) -> None:
+    say(f"\nSecond backward of the same graph, and no_grad, at batch {size}: share of forward + backward")
+    embeddings, labels = batch(size)
+    results["reuse"] = rows = []
+    for name in LOSSES:
+        loss = loss_named(name)
+        graph = loss(embeddings, labels)
+
+        def without(loss: torch.nn.Module = loss) -> None:
+            with torch.no_grad():
+                loss(embeddings, labels)
+
+        seconds = interleaved(
+            {
+                "full": step(loss, embeddings, labels),
+                "again": lambda graph=graph: graph.backward(retain_graph=True),
+                "no_grad": without,
+            },
+            5,
+        )
+        best = {k: min(v) for k, v in seconds.items()}
+        row = {"name": name, "again": best["again"] / best["full"], "no_grad": best["no_grad"] / best["full"]}
+        rows.append(row)
+        say(f"  {name:16s} second backward {row['again']:6.3f}  no_grad {row['no_grad']:6.3f}")
+
+
+def section_list(results: Results, lengths: list[int]) -> None:
+    say("\nOne list with 1 % positives, AP loss forward + backward, one thread (RaMBO's Table 6)")
+    results["list"] = rows = []
+    for length in lengths:
+        row = {"length": length, **own("list", length=length)}
+        rows.append(row)
+        say(
+            f"  n = {length:>10,}  here {1e3 * row['seconds']:8.1f} ms  literal Algorithm 1 "
+            f"{1e3 * row['literal_seconds']:8.1f} ms  {row['literal_seconds'] / row['seconds']:5.1f}x  "
+            f"gradients that differ {row['different_gradients']} of {row['gradients']}"
+        )
+
+
+def section_growth(results: Results) -> None:
+    """Fitted exponents: time ~ size^e over the measured range."""
+    say("\nHow cost grows: exponent e in time ~ size^e")
+    growth: dict[str, float] = {}
+    large = [row for row in results.get("batch", []) if row["size"] >= 1024]
+    if len(large) > 1:
+        for name in ("floor", *LOSSES):
+            growth[name] = exponent([r["size"] for r in large], [r[name]["ms"] for r in large])
+    lists = results.get("list", [])
+    if len(lists) > 1:
+        growth["list"] = exponent([r["length"] for r in lists], [r["seconds"] for r in lists])
+    for name, value in growth.items():
+        say(f"  {name:16s} {value:5.2f}" + ("  (in the list's length)" if name == "list" else ""))
+    results["growth"] = growth
+
+
+def exponent(sizes: list[float], costs: list[float]) -> float:
+    x, y = (torch.tensor(v, dtype=torch.float64).log() for v in (sizes, costs))
+    return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+
+
+# --- output --------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def say_row(size: int, row: dict[str, dict[str, float]]) -> None:
+    say(f"  n = {size}")
+    for name, cell in row.items():
+        memory = f"  [{cell['extra_mb']:7.1f} MB]" if "extra_mb" in cell else ""
+        target = f"  (target {TARGETS[name]})" if size == 4096 and name in TARGETS else ""
+        say(f"    {name:18s} {cell['ms']:9.2f} ms  ({cell['ratio']:7.2f}x){memory}{target}")
+
+
+def have_peers() -> bool:
+    try:
+        import pytorch_metric_learning  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def plot(results: Results, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams |= {"svg.hashsalt": "frontrank", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
+    colours = ["#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+    rows = results["batch"]
+    for axis, key, title in ((left, "ms", "forward + backward, ms"), (right, "extra_mb", "extra memory, MB")):
+        for colour, name in zip(colours, ("floor", *LOSSES), strict=True):
+            points = [(r["size"], r[name][key]) for r in rows if key in r[name]]
+            axis.plot(*zip(*points, strict=True), "o-", color=colour, label=name, markersize=4, linewidth=1.5)
+        for style, name in zip(("^", "s", "D"), PEERS, strict=True):
+            points = [(r["size"], r[name][key]) for r in rows if name in r and key in r[name]]
+            scale = {"ms": ("seconds", 1e3), "extra_mb": ("extra_mb", 1.0)}[key]
+            for r in results.get("peers_stop") or []:
+                if r["name"] == name and "failed" not in r:
+                    points.append((r["size"], r[scale[0]] * scale[1]))
+            if points:
+                xs, ys = zip(*points, strict=True)
+                axis.plot(xs, ys, style + "--", color="#777777", label=name, markersize=5, linewidth=1)
+        axis.set(xscale="log", yscale="log", xlabel="batch size", title=title)
+        axis.set_xticks([r["size"] for r in rows], [f"{r['size']:,}" for r in rows], rotation=30)
+        axis.minorticks_off()
+        axis.grid(alpha=0.25)
+    right.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(path.with_suffix(".png"), dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small batches and lists, nothing written")
+    parser.add_argument("--only", help="sections: batch,reuse,classes,list,reference,huge (nothing written)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "losses.json")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        case = json.loads(options.case)
+        print(json.dumps(CASES[case.pop("kind")](**case)))
+        return
+    results: Results = {"machine": machine(), "command": "python benchmarks/losses.py"}
+    say(f"{results['machine']}")
+    sections: dict[str, Callable[[], None]] = {
+        "batch": lambda: section_batch(results, [112, 224, 384, 1024, 2048, 4096], memory=True),
+        "reuse": lambda: section_reuse(results, 4096),
+        "classes": lambda: section_classes(results),
+        "list": lambda: section_list(results, [100_000, 1_000_000, 10_000_000]),
+        "reference": lambda: section_reference(results),
+        "huge": lambda: section_huge(results, 65_536),
+    }
+    if options.quick:
+        sections = {
+            "batch": lambda: section_batch(results, [112, 384, 1024], memory=False),
+            "list": lambda: section_list(results, [100_000, 1_000_000]),
+        }
+    wanted = options.only.split(",") if options.only else list(sections)
+    if unknown := set(wanted) - set(sections):
+        sys.exit(f"--only: unknown section {', '.join(sorted(unknown))}; there are {', '.join(sections)}")
+    for name in wanted:
+        sections[name]()
+    section_growth(results)
+    if options.only or options.quick:
+        return
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    plot(results, options.out)
+    say(f"\nwritten: {options.out}, {options.out.with_suffix('.png')}, {options.out.with_suffix('.svg')}")
+
+
+if __name__ == "__main__":
+    main()

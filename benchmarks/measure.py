@@ -1,0 +1,82 @@
+"""Seconds and peak extra memory of a piece of work, each in its own process where memory matters."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MB = 1 << 20
+
+
+def interleaved(work: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each piece of work, in turns: what disturbs one disturbs all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for run in work.values():
+        run()
+    for _ in range(repeats):
+        for name, run in work.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def extra_memory(run: Callable[[], object]) -> tuple[float, int]:
+    """Seconds, and bytes by which the process's peak memory rose above what it held before."""
+    before = _reset_peak()
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    return seconds, max(0, _peak() - before)
+
+
+def _reset_peak() -> int:
+    """Set the peak back to what is held now (Linux); elsewhere the peak so far is the base."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass
+    return _peak()
+
+
+def _peak() -> int:
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError):
+        scale = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def in_own_process(script: str, case: dict[str, object], seconds: float = 1800.0) -> dict[str, float | str]:
+    """Run `script --case JSON` and read the JSON object of its last line; an error becomes {"failed": why}."""
+    command = [sys.executable, script, "--case", json.dumps(case)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"more than {seconds:.0f} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"failed": lines[-1][:120] if lines else f"ended with status {done.returncode}"}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def limit_memory(gigabytes: float) -> None:
+    """Make allocations beyond a limit fail in this process instead of exhausting the machine."""
+    limit = int(gigabytes * (1 << 30))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def machine() -> dict[str, str | int]:
+    """What the figures were measured on."""
+    import torch
+
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        model = names[0].split(":")[1].strip() if names else ""
+    return {"cpu": model, "cores": os.cpu_count() or 0, "threads": torch.get_num_threads(), "torch": torch.__version__}

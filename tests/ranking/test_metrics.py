@@ -1,0 +1,104 @@
+import math
+
+import pytest
+import torch
+
+from frontrank.ranking import AveragePrecision, FunctionMetric, PenalizedNegatives, Ranks, Recall
+from tests.reference.sigmoid_ranks import pnp_f
+
+VARIANTS = ["O", "I_u", "I_b", "D_s", "D_q"]
+METRICS = [
+    AveragePrecision(),
+    Recall("log"),
+    Recall("loglog"),
+    *[PenalizedNegatives(variant) for variant in VARIANTS],
+    PenalizedNegatives("D_q", alpha=1.0),
+    PenalizedNegatives("D_q", alpha=2.5),
+    PenalizedNegatives("I_b", b=0.3),
+    FunctionMetric(lambda before_pos, before_neg: torch.tanh(before_neg / (1 + before_pos))),
+]
+
+
+def some_ranks():
+    return torch.tensor([0.0, 1e-9, 1e-3, 0.5, 1.0, 2.0, 7.25, 100.0, 1e4], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda m: repr(m)[:60])
+def test_slopes_are_the_derivatives(metric):
+    before_pos, before_neg = (r.flatten() for r in torch.meshgrid(some_ranks(), some_ranks(), indexing="ij"))
+    leaves = before_pos.clone().requires_grad_(), before_neg.clone().requires_grad_()
+    total = metric.pair_loss(*leaves).sum()
+    expected = torch.autograd.grad(total, leaves, materialize_grads=True)
+    slopes = metric.pair_slopes(before_pos, before_neg)
+    for slope, e in zip(slopes, expected, strict=True):
+        torch.testing.assert_close(torch.zeros_like(e) if slope is None else slope, e, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"alpha": 1.0, "b": 1.0}, {"alpha": 2.5, "b": 4.0}])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_f_is_the_papers(variant, settings):
+    r = some_ranks()
+    actual = PenalizedNegatives(variant, **settings).f(r)
+    torch.testing.assert_close(actual, pnp_f(r, variant, **settings), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_f_prime_is_the_derivative_of_f(variant):
+    r = some_ranks().requires_grad_()
+    metric = PenalizedNegatives(variant, alpha=3.0, b=1.7)
+    [expected] = torch.autograd.grad(metric.f(r).sum(), r)
+    torch.testing.assert_close(metric.f_prime(r.detach()), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda m: repr(m)[:60])
+def test_perfect_is_zero_and_more_negatives_are_worse(metric):
+    r = torch.tensor([0.0, 1.0, 2.0, 5.0, 8.0], dtype=torch.float64)
+    losses = metric.pair_loss(torch.full_like(r, 2), r)
+    assert losses[0] == 0
+    assert (losses.diff() > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("metric", "before_pos", "before_neg", "loss"),
+    [
+        (AveragePrecision(), 0, 1, 1 / 2),
+        (AveragePrecision(), 2, 1, 1 - 3 / 4),
+        (Recall("log"), 5, 3, math.log(4)),
+        (Recall("loglog"), 5, 3, math.log(1 + math.log(4))),
+        (PenalizedNegatives("O"), 5, 3, 3),
+        (PenalizedNegatives("I_u"), 5, 3, 4 * math.log(4)),
+        (PenalizedNegatives("I_b", b=2.0), 5, 3, (6 - math.log(7)) / 4),
+        (PenalizedNegatives("D_s"), 5, 3, math.log(4)),
+        (PenalizedNegatives("D_q", alpha=2.0), 5, 3, 1 - 1 / 16),
+    ],
+)
+def test_by_hand(metric, before_pos, before_neg, loss):
+    value = metric.pair_loss(torch.tensor([float(before_pos)]), torch.tensor([float(before_neg)]))
+    assert value.item() == pytest.approx(loss)
+
+
+def test_small_ranks_keep_their_digits():
+    """In float32 1 - (1 + R)^-4 would be 0 for R = 1e-8."""
+    r = torch.tensor([1e-8])
+    assert PenalizedNegatives("D_q").f(r).item() == pytest.approx(4e-8)
+    assert PenalizedNegatives("D_s").f(r).item() == pytest.approx(1e-8)
+
+
+def test_f_of_o_is_a_tensor_of_its_own():
+    r = torch.ones(3)
+    PenalizedNegatives("O").f(r).add_(1)
+    assert (r == 1).all()
+
+
+def test_function_metric_under_no_grad():
+    metric = FunctionMetric(lambda before_pos, before_neg: before_neg**2)
+    with torch.no_grad():
+        in_pos, in_neg = metric.pair_slopes(torch.zeros(2), torch.tensor([1.0, 3.0]))
+    assert in_pos.tolist() == [0, 0]
+    assert in_neg.tolist() == [2, 6]
+
+
+def test_mean_is_over_valid_pairs():
+    valid = torch.tensor([[True, True], [True, False]])
+    ranks = Ranks(torch.zeros(2, 2), torch.zeros(2, 2), valid)
+    assert ranks.mean(torch.tensor([[1.0, 3.0], [5.0, 99.0]])).tolist() == [2, 5]
