@@ -251,7 +251,9 @@ def section_huge(results: Results, size: int) -> None:
             say(f"  {name:16s} {measured['failed']}")
             continue
         ratio = measured["seconds"] / measured["products_seconds"]
-        say(f"  {name:16s} {measured['seconds']:7.1f} s  {ratio:5.2f}x the products  {measured['extra_mb']:6.0f} MB extra")
+        say(
+            f"  {name:14s} {measured['seconds']:6.1f} s  {ratio:5.2f}x the products  {measured['extra_mb']:5.0f} MB extra"
+        )
 
 
 def section_classes(results: Results) -> None:

@@ -1,5 +1,6 @@
 """Seconds and peak extra memory of a piece of work, each in its own process where memory matters."""
 
+import contextlib
 import json
 import os
 import resource
@@ -36,10 +37,8 @@ def extra_memory(run: Callable[[], object]) -> tuple[float, int]:
 
 def _reset_peak() -> int:
     """Set the peak back to what is held now (Linux); elsewhere the peak so far is the base."""
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
     return _peak()
 
 

@@ -9,8 +9,9 @@ fail() {
 
 # The newest Python that fits, one with venv and pip if there is any. A name on PATH may be a shim without a Python behind it.
 find_python() {
-    local candidate without_venv=""
-    for candidate in ${PYTHON:-python3.14 python3.13 python3.12 python3.11 python3 python}; do
+    local candidate without_venv="" candidates=(python3.14 python3.13 python3.12 python3.11 python3 python)
+    [[ ${PYTHON:-} ]] && candidates=("$PYTHON")
+    for candidate in "${candidates[@]}"; do
         "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
         if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
             echo "$candidate"

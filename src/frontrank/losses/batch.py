@@ -126,13 +126,15 @@ def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device
 def read_scores(scores: Tensor, relevant: Tensor, candidates: Tensor | None) -> Relevance:
     """Check given scores [query, gallery] and work out who is relevant to whom."""
     check_scores(scores)
-    relevant = _mask("relevant", relevant, *scores.shape, scores.device)
+    rows, columns = scores.shape
+    relevant = _mask("relevant", relevant, rows, columns, scores.device)
     if candidates is not None:
-        candidates = _mask("candidates", candidates, *scores.shape, scores.device)
+        candidates = _mask("candidates", candidates, rows, columns, scores.device)
     return MatrixRelevance(relevant, candidates, own=False)
 
 
 def check_scores(scores: Tensor) -> None:
+    """Refuse scores that are not a matrix of finite floating point numbers."""
     _check_floats("scores", scores)
     if scores.dim() != 2:
         raise InputError(f"scores must be a matrix, got the shape {tuple(scores.shape)}")

@@ -2,7 +2,6 @@
 
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from frontrank.errors import InputError

@@ -13,6 +13,7 @@ from frontrank.ranking.steps import row_tiles
 
 
 def check_bins(bins: int, at_least: int) -> int:
+    """The number of bins, if it is one."""
     if not isinstance(bins, int) or isinstance(bins, bool) or bins < at_least:
         raise InputError(f"bins must be a whole number, at least {at_least}, got {bins!r}")
     return bins
@@ -32,9 +33,7 @@ class HistogramLoss(BatchLoss):
         """d loss / d score from d loss / d position, in place."""
         return slopes.mul_(-self.bins / 2)
 
-    def objective(
-        self, scores: Tensor, positives: Positives, weights: Tensor | None
-    ) -> tuple[Tensor, Slopes | None]:
+    def objective(self, scores: Tensor, positives: Positives, weights: Tensor | None) -> tuple[Tensor, Slopes | None]:
         positions = positives.keep_listed_(self.positions_(scores.clamp_(-2, 2)), other=torch.inf)
         of_positives = positions.gather(1, positives.index)
         ap, in_positive, in_listed = binned_average_precision(

@@ -11,6 +11,7 @@ from frontrank.losses.rank_loss import RankLoss, warn_without_positive
 from frontrank.ranking import AveragePrecision, Blackbox, MatrixRelevance, Recall, score_loss
 from frontrank.ranking.metrics import Weighting
 
+
 class BlackboxRecall(RankLoss):
     """Mean over positives of l(r), or l(l(r)), l(r) = log(1 + r), r = negatives before it (Eq. 20).
 
@@ -61,9 +62,7 @@ class ClassifierAP(nn.Module):
     tensor(0.3889)
     """
 
-    def __init__(
-        self, lam: float = 0.5, margin: float = 0.15, memory: int = 7, across_classes: float = 1 / 3
-    ) -> None:
+    def __init__(self, lam: float = 0.5, margin: float = 0.15, memory: int = 7, across_classes: float = 1 / 3) -> None:
         super().__init__()
         if not isinstance(memory, int) or isinstance(memory, bool) or memory < 0:
             raise InputError(f"memory must be a whole number of batches, at least 0, got {memory!r}")

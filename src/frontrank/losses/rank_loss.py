@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.errors import FrontrankWarning, InputTypeError
-from frontrank.losses.batch import Batch, read_batch, read_scores
+from frontrank.losses.batch import read_batch, read_scores
 from frontrank.ranking import PairMetric, Positives, Relaxation, Slopes, embedding_loss, score_loss
 
 
@@ -25,9 +25,7 @@ class BatchLoss(nn.Module):
         self.last: dict[str, int] = {"queries_used": 0, "queries_skipped": 0}
         self._warned = False
 
-    def objective(
-        self, scores: Tensor, positives: Positives, weights: Tensor | None
-    ) -> tuple[Tensor, Slopes | None]:
+    def objective(self, scores: Tensor, positives: Positives, weights: Tensor | None) -> tuple[Tensor, Slopes | None]:
         """See frontrank.ranking.Objective."""
         raise NotImplementedError
 
@@ -118,9 +116,7 @@ class RankLoss(BatchLoss):
         self.relaxation = relaxation
         self.include_query = include_query
 
-    def objective(
-        self, scores: Tensor, positives: Positives, weights: Tensor | None
-    ) -> tuple[Tensor, Slopes | None]:
+    def objective(self, scores: Tensor, positives: Positives, weights: Tensor | None) -> tuple[Tensor, Slopes | None]:
         ranks, pull = self.relaxation.ranks(scores, positives, slopes=weights is not None)
         losses = ranks.mean(self.metric.pair_loss(ranks.before_pos, ranks.before_neg))
         if weights is None or pull is None:

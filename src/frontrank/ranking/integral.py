@@ -25,8 +25,7 @@ def checked_derivative(f_prime: Derivative) -> Derivative:
     """The derivative, after a look at it on a grid: callable, elementwise, finite, not negative."""
     if not callable(f_prime):
         raise InputTypeError(
-            f"f_prime must be a function of a tensor, got {type(f_prime).__name__}; "
-            "example: lambda r: 1 / (1 + r)"
+            f"f_prime must be a function of a tensor, got {type(f_prime).__name__}; example: lambda r: 1 / (1 + r)"
         )
     grid = torch.cat([torch.zeros(1), torch.logspace(-6, 6, 61)]).double()
     values = _evaluate(f_prime, grid)
@@ -47,7 +46,9 @@ def _evaluate(f_prime: Derivative, r: Tensor) -> Tensor:
         why = str(error).split("\n", 1)[0]
         raise InputError(f"f_prime failed on a tensor of ranks: {why}; write it with torch operations") from error
     if not isinstance(values, Tensor | int | float):
-        raise InputTypeError(f"f_prime must return a tensor, got {type(values).__name__}; write it with torch operations")
+        raise InputTypeError(
+            f"f_prime must return a tensor, got {type(values).__name__}; write it with torch operations"
+        )
     values = torch.as_tensor(values, dtype=r.dtype, device=r.device).detach()
     if values.dim() and values.shape != r.shape:
         raise InputError(

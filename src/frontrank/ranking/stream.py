@@ -10,7 +10,7 @@ blocks is multiplied back once for both directions: two thirds of the multiplica
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,9 +28,7 @@ _LEAST_ROWS = 64  # ... unless the gallery is so large that the product would be
 class Objective(Protocol):
     """A loss for each query of a few."""
 
-    def __call__(
-        self, scores: Tensor, positives: Positives, weights: Tensor | None
-    ) -> tuple[Tensor, Slopes | None]:
+    def __call__(self, scores: Tensor, positives: Positives, weights: Tensor | None) -> tuple[Tensor, Slopes | None]:
         """The loss of each query [query] from its scores [query, gallery], which are used up.
 
         If weights [query] are given, also the slopes of (losses * weights).sum(), and the scores are left
@@ -57,7 +55,15 @@ def score_loss(scores: Tensor, relevance: Relevance, objective: Objective, weigh
 
 class _OnePass(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, embeddings, gallery, relevance, objective, weights, grad_enabled):
+    def forward(
+        ctx: Any,
+        embeddings: Tensor,
+        gallery: Tensor | None,
+        relevance: Relevance,
+        objective: Objective,
+        weights: Tensor,
+        grad_enabled: bool,
+    ) -> Tensor:
         wants = [grad_enabled and needed for needed in ctx.needs_input_grad[:2]]
         with torch.autocast(embeddings.device.type, enabled=False):
             if gallery is not None:
@@ -70,8 +76,8 @@ class _OnePass(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
-        grads = [None] * 6
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grads: list[Tensor | None] = [None] * 6
         for i, (saved, dtype) in enumerate(zip(ctx.saved_tensors, ctx.dtypes, strict=False)):
             if ctx.needs_input_grad[i]:
                 grads[i] = (saved * grad).to(dtype)
@@ -80,7 +86,9 @@ class _OnePass(torch.autograd.Function):
 
 class _OnePassOfScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores, relevance, objective, weights, grad_enabled):
+    def forward(
+        ctx: Any, scores: Tensor, relevance: Relevance, objective: Objective, weights: Tensor, grad_enabled: bool
+    ) -> Tensor:
         wants = grad_enabled and ctx.needs_input_grad[0]
         with torch.autocast(scores.device.type, enabled=False):
             wide = _wide(scores)
@@ -96,7 +104,7 @@ class _OnePassOfScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (ctx.saved_tensors[0] * grad).to(ctx.dtype), None, None, None, None
 
 
@@ -114,7 +122,9 @@ def _blocks(relevance: Relevance, items: int) -> tuple[Tensor, ...]:
     return used[relevance.counts[used].argsort(stable=True)].split(_rows(items)) if len(used) else ()
 
 
-def _block(scores, positives, objective, weights, wants) -> tuple[Tensor, Tensor | None]:
+def _block(
+    scores: Tensor, positives: Positives, objective: Objective, weights: Tensor, wants: bool
+) -> tuple[Tensor, Tensor | None]:
     """The weighted loss of a block of queries and, if wanted and there is one, its gradient in the scores."""
     losses, slopes = objective(scores, positives, weights if wants else None)
     if slopes is None:
@@ -124,7 +134,14 @@ def _block(scores, positives, objective, weights, wants) -> tuple[Tensor, Tensor
     return losses @ weights, grad.scatter_add_(1, positives.index, slopes.of_positives)
 
 
-def _with_gallery(embeddings, gallery, relevance, objective, weights, wants):
+def _with_gallery(
+    embeddings: Tensor,
+    gallery: Tensor,
+    relevance: Relevance,
+    objective: Objective,
+    weights: Tensor,
+    wants: list[bool],
+) -> tuple[Tensor, list[Tensor]]:
     """The loss of queries against a gallery of their own, and the gradients of both.
 
     A gallery may be too large to copy: not its rows but their products are scaled to length 1.
@@ -154,18 +171,18 @@ def _with_gallery(embeddings, gallery, relevance, objective, weights, wants):
     return total, grads
 
 
-def _among_themselves(embeddings, relevance, objective, weights, wants):
+def _among_themselves(
+    embeddings: Tensor, relevance: Relevance, objective: Objective, weights: Tensor, wants: bool
+) -> tuple[Tensor, list[Tensor]]:
     """The loss of a batch that is its own gallery, and its gradient."""
-    if not isinstance(relevance, LabelRelevance) or relevance.counts.numel() and relevance.counts.max() > FEW:
-        total, (of_queries, of_items) = _with_gallery(
-            embeddings, embeddings, relevance, objective, weights, [wants, wants]
-        )
-        return total, [of_queries.add_(of_items)] if wants else []
+    if not isinstance(relevance, LabelRelevance) or bool((relevance.counts > FEW).any()):
+        total, grads = _with_gallery(embeddings, embeddings, relevance, objective, weights, [wants, wants])
+        return total, [grads[0].add_(grads[1])] if wants else []
     order, relevance, bounds = relevance.classes_together(_rows(len(embeddings)))
     items, undo = unit_rows(embeddings[order])
     weights = weights[order]
     total = items.new_zeros(())
-    grads = torch.zeros_like(items) if wants else items.new_empty(0)
+    grad = torch.zeros_like(items) if wants else items.new_empty(0)
     earlier: list[tuple[slice, ItemSlopes]] = []
     buffers = items.new_empty(2 if wants else 1, max((j - i for i, j in bounds), default=0), len(items))
     for start, stop in bounds:
@@ -182,12 +199,12 @@ def _among_themselves(embeddings, relevance, objective, weights, wants):
         for queries, of_items in earlier:
             of_items.add_(scores[:, queries], pairs[:, queries], dim=1)
         pairs.scatter_add_(1, positives.index, slopes.of_positives)
-        grads[block].addmm_(pairs, items[seen])
-        grads[seen].addmm_(pairs.T, items[block])
+        grad[block].addmm_(pairs, items[seen])
+        grad[seen].addmm_(pairs.T, items[block])
         earlier.append((block, slopes.of_items))
     if not wants:
         return total, []
-    return total, [torch.empty_like(grads).index_copy_(0, order, undo(grads))]
+    return total, [torch.empty_like(grad).index_copy_(0, order, undo(grad))]
 
 
 def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
