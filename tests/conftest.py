@@ -4,6 +4,7 @@ from hypothesis import settings
 
 from frontrank.ranking import ranks, steps, stream
 
+torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
 settings.register_profile("frontrank", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("frontrank")
 

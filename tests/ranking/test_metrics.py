@@ -23,7 +23,7 @@ def some_ranks():
     return torch.tensor([0.0, 1e-9, 1e-3, 0.5, 1.0, 2.0, 7.25, 100.0, 1e4], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda m: repr(m)[:60])
+@pytest.mark.parametrize("metric", METRICS, ids=lambda m: repr(m).split("function")[0])
 def test_slopes_are_the_derivatives(metric):
     before_pos, before_neg = (r.flatten() for r in torch.meshgrid(some_ranks(), some_ranks(), indexing="ij"))
     leaves = before_pos.clone().requires_grad_(), before_neg.clone().requires_grad_()
@@ -50,7 +50,7 @@ def test_f_prime_is_the_derivative_of_f(variant):
     torch.testing.assert_close(metric.f_prime(r.detach()), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda m: repr(m)[:60])
+@pytest.mark.parametrize("metric", METRICS, ids=lambda m: repr(m).split("function")[0])
 def test_perfect_is_zero_and_more_negatives_are_worse(metric):
     r = torch.tensor([0.0, 1.0, 2.0, 5.0, 8.0], dtype=torch.float64)
     losses = metric.pair_loss(torch.full_like(r, 2), r)

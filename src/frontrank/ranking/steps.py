@@ -75,17 +75,17 @@ def places(items: Tensor, ordered: Tensor) -> Tensor:
         cell += torch.arange(rows, dtype=torch.int32, device=items.device)[:, None] * (cells + 2)
     place = before.index_select(0, cell.flatten())
     close = (place < 0).nonzero()[:, 0]
-    place[close] = _step_over(items, ordered, close, -1 - place[close]).int()
+    place.index_copy_(0, close, _step_over(items, ordered, close, -1 - place.index_select(0, close)))
     return place.view_as(items)
 
 
 def _step_over(items: Tensor, ordered: Tensor, close: Tensor, place: Tensor) -> Tensor:
     """Move each item that needs a closer look (flat index) past the thresholds that are <= it."""
-    size = ordered.shape[1]
-    row = close // items.shape[1]
-    item = items.flatten()[close]
+    rows, size = ordered.shape
+    item = items.flatten().index_select(0, close)
     ends = torch.nn.functional.pad(ordered, (0, 1), value=torch.inf).flatten()
-    at = row * (size + 1) + place
-    while bool((moved := ends[at] <= item).any()):
+    start = (close // items.shape[1] * (size + 1)).int() if rows > 1 else 0
+    at = place + start
+    while bool((moved := ends.index_select(0, at) <= item).any()):
         at += moved
-    return at - row * (size + 1)
+    return at - start

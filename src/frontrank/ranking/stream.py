@@ -94,10 +94,12 @@ class _OnePassOfScores(torch.autograd.Function):
             wide = _wide(scores)
             total, grads = wide.new_zeros(()), torch.zeros_like(wide) if wants else wide.new_empty(0)
             for block in _blocks(relevance, wide.shape[1]):
-                loss, slopes = _block(wide[block], relevance.positives(block), objective, weights[block], wants)
+                loss, slopes = _block(
+                    wide.index_select(0, block), relevance.positives(block), objective, weights[block], wants
+                )
                 total += loss
                 if slopes is not None:
-                    grads[block] = slopes
+                    grads.index_copy_(0, block, slopes)
         ctx.save_for_backward(grads)
         ctx.dtype = scores.dtype
         return total
