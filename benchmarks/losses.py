@@ -208,11 +208,11 @@ def section_batch(results: Results, sizes: list[int], memory: bool) -> None:
         work = {"floor": floor(embeddings)} | {n: step(loss_named(n), embeddings, labels) for n in LOSSES}
         if size <= 384 and have_peers():
             work |= {n: step(loss_named(n), embeddings, labels) for n in PEERS}
-        seconds = interleaved(work, 5 if size <= 384 else 15)
+        seconds = interleaved(work, 5 if size <= 384 else 9)
         row: dict[str, object] = {"size": size}
         for name, times in seconds.items():
             ratio = statistics.median(t / f for t, f in zip(times, seconds["floor"], strict=True))
-            row[name] = {"ms": 1e3 * min(times), "ratio": min(times) / min(seconds["floor"]), "median_ratio": ratio}
+            row[name] = {"ms": 1e3 * min(times), "ratio": ratio}
         if memory:
             for name in work:
                 measured = own("floor", size=size) if name == "floor" else own("memory", size=size, name=name)

@@ -13,16 +13,21 @@ from pathlib import Path
 MB = 1 << 20
 
 
-def interleaved(work: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each piece of work, in turns: what disturbs one disturbs all alike."""
+def interleaved(work: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each piece of work, best of each round, in turns: what disturbs one disturbs all alike.
+
+    In a round, work is repeated for a tenth of a second, after one run that does not count.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for run in work.values():
-        run()
-    for _ in range(repeats):
+    for _ in range(rounds):
         for name, run in work.items():
-            start = time.perf_counter()
             run()
-            seconds[name].append(time.perf_counter() - start)
+            best, end = float("inf"), time.perf_counter() + 0.1
+            while best == float("inf") or time.perf_counter() < end:
+                start = time.perf_counter()
+                run()
+                best = min(best, time.perf_counter() - start)
+            seconds[name].append(best)
     return seconds
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from frontrank.errors import InputError, InputTypeError, require_number
 from frontrank.losses.batch import as_tensor, check_scores
-from frontrank.losses.rank_loss import RankLoss, warn_without_positive
+from frontrank.losses.rank_loss import RankLoss, eager, warn_without_positive
 from frontrank.ranking import AveragePrecision, Blackbox, MatrixRelevance, Recall, score_loss
 from frontrank.ranking.metrics import Weighting
 
@@ -74,6 +74,7 @@ class ClassifierAP(nn.Module):
         self.last: dict[str, int] = {"classes_used": 0, "classes_skipped": 0}
         self._warned = False
 
+    @eager
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
         """The loss of classifier scores [item, class] against targets [item, class]."""
         check_scores(scores)

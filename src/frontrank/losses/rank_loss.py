@@ -2,6 +2,9 @@
 
 import sys
 import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +12,20 @@ from torch import Tensor, nn
 from frontrank.errors import FrontrankWarning, InputTypeError
 from frontrank.losses.batch import read_batch, read_scores
 from frontrank.ranking import PairMetric, Positives, Relaxation, Slopes, embedding_loss, score_loss
+
+P = ParamSpec("P")
+
+
+def eager(forward: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Let torch.compile call a loss as it is: its one pass is not a graph of torch operations to be fused."""
+
+    @wraps(forward)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(forward)(*args, **kwargs)
+        return forward(*args, **kwargs)
+
+    return call
 
 
 class BatchLoss(nn.Module):
@@ -33,6 +50,7 @@ class BatchLoss(nn.Module):
         """How much each query [query] weighs; the mean over the used ones is 1."""
         return torch.ones(len(used), dtype=dtype, device=used.device)
 
+    @eager
     def forward(
         self,
         embeddings: Tensor,

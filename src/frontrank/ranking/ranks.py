@@ -76,8 +76,8 @@ class Sigmoid:
         own = scores.gather(1, positives.index).div_(self.temperature).clamp_(-huge, huge)  # [query, positive]
         among = own.masked_fill(~valid, -torch.inf)
         items = positives.keep_negatives_(scores).div_(self.temperature)
-        before_neg, slope_neg = _sigmoid_sums(items, own, slopes)
-        before_pos, slope_pos = _sigmoid_sums(among, own, slopes)
+        before_neg, slope_neg, kept = _sigmoid_sums(items, own, slopes)
+        before_pos, slope_pos, kept_pos = _sigmoid_sums(among, own, slopes)
         before_pos -= 0.5  # each positive was compared with itself
 
         def pull(in_pos: Tensor | None, in_neg: Tensor) -> Slopes:
@@ -86,8 +86,8 @@ class Sigmoid:
             if in_pos is not None:
                 in_pos = in_pos * valid / self.temperature
                 of_positives -= in_pos * slope_pos
-                _SigmoidSlopes(own, in_pos).add_(among, of_positives)
-            return Slopes(of_positives, _SigmoidSlopes(own, in_neg))
+                _SigmoidSlopes(own, in_pos, kept_pos).add_(among, of_positives)
+            return Slopes(of_positives, _SigmoidSlopes(own, in_neg, kept))
 
         return _ranks(before_pos, before_neg, valid), pull
 
@@ -142,19 +142,25 @@ def _among(scores: Tensor, valid: Tensor) -> Tensor:
 def _tiles(items: Tensor, thresholds: int) -> Iterator[tuple[slice, slice]]:
     """Slices of the rows of items [row, item] and of the thresholds, each pair about a tile's worth."""
     for rows in row_tiles(items):
-        few = max(1, TILE // max(1, items[rows].numel()))
-        yield from ((rows, slice(i, i + few)) for i in range(0, thresholds, few))
+        size = max(1, items[rows].numel())
+        few = thresholds if thresholds * size <= 2 * TILE else max(1, TILE // size)  # all at once: fewer calls
+        yield from ((rows, slice(i, i + few)) for i in range(0, thresholds, max(1, few)))
 
 
-def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
-    """Sums over items [query, item] of sigmoid(item - threshold) [query, threshold], and of its slope."""
+def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Sums over items [query, item] of sigmoid(item - threshold) [query, threshold], and of its slope.
+
+    Also the slopes themselves [threshold, query, item], where they are so few that one tile holds them.
+    """
     sums, slope_sums = thresholds.new_zeros(2, *thresholds.T.shape)
+    g = None
     for rows, some in _tiles(items, thresholds.shape[1]):
         g = torch.sub(items[rows], thresholds[rows, some].T[:, :, None]).sigmoid_()  # [threshold, query, item]
         torch.sum(g, 2, out=sums[some, rows])
         if slopes:
             torch.sum(g.addcmul_(g, g, value=-1), 2, out=slope_sums[some, rows])
-    return sums.T.contiguous(), slope_sums.T
+    kept = g if g is not None and g.shape == (*sums.shape, items.shape[1]) else None
+    return sums.T.contiguous(), slope_sums.T, kept
 
 
 def _counted(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -170,20 +176,25 @@ def _along(per_query: Tensor, rows: slice, dim: int) -> Tensor:
 
 
 class _SigmoidSlopes(NamedTuple):
-    """Sum over thresholds of weight x slope of sigmoid(item - threshold); both [query, threshold]."""
+    """Sum over thresholds of weight x slope of sigmoid(item - threshold); both [query, threshold].
+
+    slopes: those of the items that were ranked [threshold, query, item], if they were kept
+    """
 
     thresholds: Tensor
     weights: Tensor
+    slopes: Tensor | None
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        if self.slopes is not None and dim == 0 and prepared.shape == self.slopes.shape[1:]:
+            for slope, weight in zip(self.slopes, self.weights.T[:, :, None], strict=True):
+                out.addcmul_(slope, weight)
+            return
         for rows, some in _tiles(prepared, self.thresholds.shape[1]):
-            threshold, weight = (_along(x[:, some], rows, dim) for x in self)
+            threshold, weights = (_along(x[:, some], rows, dim) for x in (self.thresholds, self.weights))
             g = torch.sub(prepared[rows], threshold).sigmoid_()  # [threshold, row, column]
-            g.addcmul_(g, g, value=-1)
-            if len(g) == 1:
-                out[rows].addcmul_(g[0], weight[0])
-            else:
-                out[rows] += g.mul_(weight).sum(0)
+            for slope, weight in zip(g.addcmul_(g, g, value=-1), weights, strict=True):
+                out[rows].addcmul_(slope, weight)
 
 
 class _FewMoved(NamedTuple):

@@ -69,11 +69,11 @@ class LabelRelevance:
             self._place = torch.empty_like(order)
             self._place[order] = torch.arange(len(order), device=order.device)
 
-    def classes_together(self, rows: int) -> "tuple[Tensor, LabelRelevance, list[tuple[int, int]]]":
+    def classes_together(self, rows: int) -> "tuple[Tensor | None, LabelRelevance, list[tuple[int, int]]]":
         """For a batch that is its own gallery: an order with classes together, the smallest first.
 
-        Also the relevance in that order, and the bounds of blocks of about `rows` queries that cover all
-        which have a positive and cut no class.
+        None if the batch is in that order already. Also the relevance in that order, and the bounds of blocks
+        of about `rows` queries that cover all which have a positive and cut no class.
         """
         order = self._order[self._sizes[self._order].argsort(stable=True)]
         sizes, first = self._sizes[order], self._first[order]
@@ -91,7 +91,7 @@ class LabelRelevance:
             stop = max(stop, edge)
         if stop > start:
             bounds.append((start, stop))
-        return order, relevance, bounds
+        return None if bool((order == here).all()) else order, relevance, bounds
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]

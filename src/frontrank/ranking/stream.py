@@ -181,14 +181,14 @@ def _among_themselves(
         total, grads = _with_gallery(embeddings, embeddings, relevance, objective, weights, [wants, wants])
         return total, [grads[0].add_(grads[1])] if wants else []
     order, relevance, bounds = relevance.classes_together(_rows(len(embeddings)))
-    items, undo = unit_rows(embeddings[order])
-    weights = weights[order]
+    items, undo = unit_rows(embeddings if order is None else embeddings[order])
+    weights = weights if order is None else weights[order]
     total = items.new_zeros(())
     grad = torch.zeros_like(items) if wants else items.new_empty(0)
     earlier: list[tuple[slice, ItemSlopes]] = []
     buffers = items.new_empty(2 if wants else 1, max((j - i for i, j in bounds), default=0), len(items))
     for start, stop in bounds:
-        block, seen = slice(start, stop), slice(0, stop)
+        block, before = slice(start, stop), slice(0, start)
         scores = torch.mm(items[block], items.T, out=buffers[0, : stop - start])
         positives = relevance.positives(torch.arange(start, stop, device=items.device))
         losses, slopes = objective(scores, positives, weights[block] if wants else None)
@@ -201,12 +201,14 @@ def _among_themselves(
         for queries, of_items in earlier:
             of_items.add_(scores[:, queries], pairs[:, queries], dim=1)
         pairs.scatter_add_(1, positives.index, slopes.of_positives)
-        grad[block].addmm_(pairs, items[seen])
-        grad[seen].addmm_(pairs.T, items[block])
+        pairs[:, block] += pairs[:, block].T.contiguous()
+        grad[block].addmm_(pairs, items[:stop])
+        grad[before].addmm_(pairs[:, before].T, items[block])
         earlier.append((block, slopes.of_items))
     if not wants:
         return total, []
-    return total, [torch.empty_like(grad).index_copy_(0, order, undo(grad))]
+    grad = undo(grad)
+    return total, [grad if order is None else torch.empty_like(grad).index_copy_(0, order, grad)]
 
 
 def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
