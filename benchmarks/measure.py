@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MB = 1 << 20
 
@@ -56,7 +57,7 @@ def _peak() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
-def in_own_process(script: str, case: dict[str, object], seconds: float = 1800.0) -> dict[str, float | str]:
+def in_own_process(script: str, case: dict[str, object], seconds: float = 1800.0) -> dict[str, Any]:
     """Run `script --case JSON` and read the JSON object of its last line; an error becomes {"failed": why}."""
     command = [sys.executable, script, "--case", json.dumps(case)]
     try:

@@ -55,6 +55,8 @@ def read_batch(
     device = embeddings.device
     if labels is not None:
         labels = _labels("labels", labels, rows, "embeddings", device)
+    if ref_labels is not None:
+        ref_labels = _labels("ref_labels", ref_labels, columns, "ref_emb", device)
     if candidates is not None:
         candidates = _mask("candidates", candidates, rows, columns, device)
     own = ref_emb is None and not include_query
@@ -63,11 +65,9 @@ def read_batch(
         return Batch(embeddings, ref_emb, labels, MatrixRelevance(relevant, candidates, own))
     if labels is None:
         raise InputError("labels is missing; give labels, or a boolean matrix as relevant")
-    gallery_labels = labels
-    if ref_emb is not None:
-        if ref_labels is None:
-            raise InputError("ref_emb was given without ref_labels; give both, or a boolean matrix as relevant")
-        gallery_labels = _labels("ref_labels", ref_labels, columns, "ref_emb", device)
+    if ref_emb is not None and ref_labels is None:
+        raise InputError("ref_emb was given without ref_labels; give both, or a boolean matrix as relevant")
+    gallery_labels = labels if ref_labels is None else ref_labels
     if candidates is None:
         return Batch(embeddings, ref_emb, labels, LabelRelevance(labels, gallery_labels, own))
     same = labels[:, None] == gallery_labels[None, :]

@@ -21,6 +21,7 @@ class FastAP(HistogramLoss):
     printed is not the derivative of Eq. 14, and the authors' backward is (queries / 2) times it; the
     gradient here is the true one. FastAP(bins=n) with squared distance is QuantizedAP(bins=n + 1).
 
+    >>> import torch
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
     >>> FastAP(bins=2)(embeddings, torch.tensor([0, 0, 1, 1]))
     tensor(0.6314)

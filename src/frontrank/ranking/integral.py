@@ -105,11 +105,12 @@ class Integral:
         while len(lows):
             middles = lows + _CUT * (highs - lows)
             whole = self._quadrature(lows, highs)
-            parts = self._quadrature(lows, middles) + self._quadrature(middles, highs)
-            good = (whole - parts).abs() <= _TOLERANCE * parts.clamp(min=1)
+            parts = self._quadrature(lows, middles), self._quadrature(middles, highs)
+            total = parts[0] + parts[1]
+            good = (whole - total).abs() <= _TOLERANCE * total.clamp(min=1)
             good |= (highs - lows) <= 1e-14 * highs  # a jump: the panel is as narrow as a float allows
-            done_highs.append(highs[good])
-            done_sums.append(parts[good])
+            done_highs += [middles[good], highs[good]]  # in parts: a jump may be right at the cut
+            done_sums += [part[good] for part in parts]
             count += int(good.sum()) + 2 * int((~good).sum())
             if count > _MAX_PANELS:
                 raise InputError(

@@ -153,9 +153,10 @@ def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tens
     Also the slopes themselves [threshold, query, item], where they are so few that one tile holds them.
     """
     sums, slope_sums = thresholds.new_zeros(2, *thresholds.T.shape)
+    columns = _along(thresholds, dim=0)
     g = None
-    for rows, some in _tiles(items, thresholds.shape[1]):
-        g = torch.sub(items[rows], thresholds[rows, some].T[:, :, None]).sigmoid_()  # [threshold, query, item]
+    for rows, some in _tiles(items, len(columns)):
+        g = torch.sub(items[rows], columns[some, rows]).sigmoid_()  # [threshold, query, item]
         torch.sum(g, 2, out=sums[some, rows])
         if slopes:
             torch.sum(g.addcmul_(g, g, value=-1), 2, out=slope_sums[some, rows])
@@ -170,9 +171,9 @@ def _counted(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
     return count_at_or_above(items, thresholds), None
 
 
-def _along(per_query: Tensor, rows: slice, dim: int) -> Tensor:
-    """Values [query, k] as k tensors that broadcast with some rows of [query, item], or of [item, query]."""
-    return per_query[rows].T[:, :, None] if dim == 0 else per_query.T.contiguous()[:, None, :]
+def _along(per_query: Tensor, dim: int) -> Tensor:
+    """Values [query, k] as k tensors that broadcast with [query, item], or with [item, query] if dim is 1."""
+    return per_query.T.contiguous()[:, :, None] if dim == 0 else per_query.T.contiguous()[:, None, :]
 
 
 class _SigmoidSlopes(NamedTuple):
@@ -190,10 +191,11 @@ class _SigmoidSlopes(NamedTuple):
             for slope, weight in zip(self.slopes, self.weights.T[:, :, None], strict=True):
                 out.addcmul_(slope, weight)
             return
-        for rows, some in _tiles(prepared, self.thresholds.shape[1]):
-            threshold, weights = (_along(x[:, some], rows, dim) for x in (self.thresholds, self.weights))
-            g = torch.sub(prepared[rows], threshold).sigmoid_()  # [threshold, row, column]
-            for slope, weight in zip(g.addcmul_(g, g, value=-1), weights, strict=True):
+        thresholds, weights = _along(self.thresholds, dim), _along(self.weights, dim)
+        for rows, some in _tiles(prepared, len(thresholds)):
+            here = rows if dim == 0 else slice(None)
+            g = torch.sub(prepared[rows], thresholds[some, here]).sigmoid_()  # [threshold, row, column]
+            for slope, weight in zip(g.addcmul_(g, g, value=-1), weights[some, here], strict=True):
                 out[rows].addcmul_(slope, weight)
 
 
@@ -205,11 +207,13 @@ class _FewMoved(NamedTuple):
     lam: float
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        before, after = _along(self.before, dim), _along(self.after, dim)
         for rows in row_tiles(prepared):
+            here = rows if dim == 0 else slice(None)
             tile, target = prepared[rows], out[rows]
             above = torch.empty_like(tile)
-            for thresholds, sign in ((self.before, 1), (self.after, -1)):
-                for threshold in _along(thresholds, rows, dim):
+            for thresholds, sign in ((before, 1), (after, -1)):
+                for threshold in thresholds[:, here]:
                     target.add_(torch.ge(tile, threshold, out=above), alpha=sign / self.lam)
 
 

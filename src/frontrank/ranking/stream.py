@@ -94,12 +94,12 @@ class _OnePassOfScores(torch.autograd.Function):
             wide = _wide(scores)
             total, grads = wide.new_zeros(()), torch.zeros_like(wide) if wants else wide.new_empty(0)
             for block in _blocks(relevance, wide.shape[1]):
-                loss, slopes = _block(
-                    wide.index_select(0, block), relevance.positives(block), objective, weights[block], wants
-                )
+                of_block = wide.index_select(0, block)
+                out = torch.empty_like(of_block) if wants else None
+                loss, found = _block(of_block, relevance.positives(block), objective, weights[block], out)
                 total += loss
-                if slopes is not None:
-                    grads.index_copy_(0, block, slopes)
+                if out is not None and found:
+                    grads.index_copy_(0, block, out)
         ctx.save_for_backward(grads)
         ctx.dtype = scores.dtype
         return total
@@ -125,15 +125,14 @@ def _blocks(relevance: Relevance, items: int) -> tuple[Tensor, ...]:
 
 
 def _block(
-    scores: Tensor, positives: Positives, objective: Objective, weights: Tensor, wants: bool
-) -> tuple[Tensor, Tensor | None]:
-    """The weighted loss of a block of queries and, if wanted and there is one, its gradient in the scores."""
-    losses, slopes = objective(scores, positives, weights if wants else None)
-    if slopes is None:
-        return losses @ weights, None
-    grad = torch.zeros_like(scores)
-    slopes.of_items.add_(scores, grad)
-    return losses @ weights, grad.scatter_add_(1, positives.index, slopes.of_positives)
+    scores: Tensor, positives: Positives, objective: Objective, weights: Tensor, out: Tensor | None
+) -> tuple[Tensor, bool]:
+    """The weighted loss of a block of queries; its gradient in the scores goes to out, if given. Is there one?"""
+    losses, slopes = objective(scores, positives, None if out is None else weights)
+    if slopes is not None and out is not None:
+        slopes.of_items.add_(scores, out.zero_())
+        out.scatter_add_(1, positives.index, slopes.of_positives)
+    return losses @ weights, slopes is not None
 
 
 def _with_gallery(
@@ -152,12 +151,16 @@ def _with_gallery(
     items, scale, shrink = _scaled(gallery)
     total = queries.new_zeros(())
     grads = [torch.zeros_like(x) if want else x.new_empty(0) for x, want in zip((queries, items), wants, strict=True)]
-    for block in _blocks(relevance, len(items)):
+    blocks = _blocks(relevance, len(items))
+    buffers = items.new_empty(2, len(blocks[0]) if blocks else 0, len(items))
+    for block in blocks:
         of_block = queries[block]
-        scores = torch.mm(of_block, items.T).mul_(scale.T)
-        loss, slopes = _block(scores, relevance.positives(block), objective, weights[block], any(wants))
+        scores, slopes = buffers[:, : len(block)]
+        torch.mm(of_block, items.T, out=scores).mul_(scale.T)
+        out = slopes if any(wants) else None
+        loss, found = _block(scores, relevance.positives(block), objective, weights[block], out)
         total += loss
-        if slopes is None:
+        if out is None or not found:
             continue
         slopes *= scale.T
         if wants[0]:
@@ -167,8 +170,7 @@ def _with_gallery(
     if wants[0]:
         undo_queries(grads[0])
     if wants[1]:
-        for start in range(0, len(items), _ROWS):
-            rows = slice(start, start + _ROWS)
+        for rows in _slices(len(items)):
             _project_(grads[1][rows], items[rows] * scale[rows]).mul_(shrink[rows])
     return total, grads
 
@@ -218,8 +220,14 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     receive no gradient: it would be larger than the dtype can hold.
     """
     raw, scale, shrink = _scaled(x)
-    rows = raw * scale
-    return rows, lambda grad: _project_(grad, rows).mul_(scale * shrink)
+    unit = raw * scale
+
+    def undo(grad: Tensor) -> Tensor:
+        for rows in _slices(len(unit)):
+            _project_(grad[rows], unit[rows]).mul_((scale * shrink)[rows])
+        return grad
+
+    return unit, undo
 
 
 def _scaled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,6 +246,10 @@ def _scaled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         short = largest < least
         shrink = (1 / largest.masked_fill(short, 1)).masked_fill_(short, 0)
     return raw, 1 / length.masked_fill(length == 0, 1), shrink
+
+
+def _slices(length: int) -> list[slice]:
+    return [slice(i, i + _ROWS) for i in range(0, length, _ROWS)]
 
 
 def _project_(grad: Tensor, rows: Tensor) -> Tensor:
