@@ -209,7 +209,8 @@ def own(kind: str, **arguments: object) -> dict[str, Any]:
 def section_batch(results: Results, sizes: list[int], memory: bool) -> None:
     """Forward + backward by batch size against the floor, and where the peers stop."""
     say(
-        f"\nBatch of n x {DIM}, {PER_CLASS} per class, float32, forward + backward: best ms (ratio to the floor's best) [extra MB]"
+        f"\nBatch of n x {DIM}, {PER_CLASS} per class, float32, forward + backward: "
+        "best ms (ratio to the floor's best) [extra MB]"
     )
     rows = []
     for size in sizes:
