@@ -241,7 +241,11 @@ def peers_stop() -> list[dict[str, object]]:
         for name in (*PEERS, *PEERS.values()):
             measured = own("memory", size=size, name=name)
             rows.append({"size": size, "name": name, **measured})
-            said = measured.get("failed") or f"{1e3 * measured['seconds']:9.0f} ms {measured['extra_mb']:8.0f} MB extra"
+            said = (
+                f"{1e3 * measured['seconds']:9.0f} ms {measured['extra_mb']:8.0f} MB extra"
+                if "seconds" in measured
+                else ("stops: out of memory" if "allocate memory" in measured["failed"] else measured["failed"])
+            )
             say(f"  n = {size:5d}  {name:18s} {said}")
     return rows
 

@@ -20,7 +20,7 @@ from frontrank.ranking.steps import FEW, TILE, count_at_or_above, counts_and_pla
 
 
 class ItemSlopes(Protocol):
-    """d loss / d score of the items other than positives, as a function of the prepared scores.
+    """d loss / d score of listed items as a function of the prepared scores; 0 for items not in the list.
 
     With at most `steps.FEW` positives it is told by a few numbers per query, so it can be had for any of the
     items, at any time; with more it may be known for the scores that were ranked only.
@@ -32,7 +32,7 @@ class ItemSlopes(Protocol):
 
 
 class Slopes(NamedTuple):
-    """d loss / d score: of the positives [query, positive], and of all other items as a function."""
+    """d loss / d score: for the positives [query, positive] added to what the function gives for all items."""
 
     of_positives: Tensor
     of_items: ItemSlopes
