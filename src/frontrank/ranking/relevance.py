@@ -72,9 +72,11 @@ class LabelRelevance:
     def classes_together(self, rows: int) -> "tuple[Tensor | None, LabelRelevance, list[tuple[int, int]]]":
         """For a batch that is its own gallery: an order with classes together, the smallest first.
 
-        None if the batch is in that order already. Also the relevance in that order, and the bounds of blocks
+        None if the batch is to stay in its order. Also the relevance in the new order, and the bounds of blocks
         of about `rows` queries that cover all which have a positive and cut no class.
         """
+        if len(self.counts) <= rows and bool((self.counts > 0).all()):  # one block, in any order
+            return None, self, [(0, len(self.counts))]
         order = self._order[self._sizes[self._order].argsort(stable=True)]
         sizes, first = self._sizes[order], self._first[order]
         here = torch.arange(len(order), device=order.device)

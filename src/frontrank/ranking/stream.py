@@ -203,7 +203,8 @@ def _among_themselves(
         for queries, of_items in earlier:
             of_items.add_(scores[:, queries], pairs[:, queries], dim=1)
         pairs.scatter_add_(1, positives.index, slopes.of_positives)
-        pairs[:, block] += pairs[:, block].T.contiguous()
+        both = torch.add(pairs[:, block], pairs[:, block].T, out=scores[:, block])  # the scores are done with
+        pairs[:, block] = both
         grad[block].addmm_(pairs, items[:stop])
         grad[before].addmm_(pairs[:, before].T, items[block])
         earlier.append((block, slopes.of_items))
@@ -249,7 +250,7 @@ def _scaled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _slices(length: int) -> list[slice]:
-    return [slice(i, i + _ROWS) for i in range(0, length, _ROWS)]
+    return [slice(i, i + 128) for i in range(0, length, 128)]  # small, so that what is made for one stays in the cache
 
 
 def _project_(grad: Tensor, rows: Tensor) -> Tensor:
