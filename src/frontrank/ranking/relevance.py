@@ -75,7 +75,7 @@ class LabelRelevance:
         None if the batch is to stay in its order. Also the relevance in the new order, and the bounds of blocks
         of about `rows` queries that cover all which have a positive and cut no class.
         """
-        if len(self.counts) <= rows and bool((self.counts > 0).all()):  # one block, in any order
+        if 0 < len(self.counts) <= rows and bool((self.counts > 0).all()):  # one block, in any order
             return None, self, [(0, len(self.counts))]
         order = self._order[self._sizes[self._order].argsort(stable=True)]
         sizes, first = self._sizes[order], self._first[order]
