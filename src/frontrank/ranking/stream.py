@@ -203,8 +203,7 @@ def _among_themselves(
         for queries, of_items in earlier:
             of_items.add_(scores[:, queries], pairs[:, queries], dim=1)
         pairs.scatter_add_(1, positives.index, slopes.of_positives)
-        both = torch.add(pairs[:, block], pairs[:, block].T, out=scores[:, block])  # the scores are done with
-        pairs[:, block] = both
+        pairs[:, block] += pairs[:, block].T.contiguous()
         grad[block].addmm_(pairs, items[:stop])
         grad[before].addmm_(pairs[:, before].T, items[block])
         earlier.append((block, slopes.of_items))
