@@ -1,6 +1,6 @@
 """Speed and memory of the losses, as ratios in one run.
 
-    python benchmarks/losses.py            everything, about half an hour on 2 cores
+    python benchmarks/losses.py            everything, about twenty minutes on 2 cores
     python benchmarks/losses.py --quick    small batches only, under a minute
     python benchmarks/losses.py --only batch,list
 

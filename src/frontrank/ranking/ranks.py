@@ -160,7 +160,7 @@ def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tens
         torch.sum(g, 2, out=sums[some, rows])
         if slopes:
             torch.sum(g.addcmul_(g, g, value=-1), 2, out=slope_sums[some, rows])
-    kept = g if g is not None and g.shape == (*sums.shape, items.shape[1]) else None
+    kept = g if slopes and g is not None and g.shape == (*sums.shape, items.shape[1]) else None
     return sums.T.contiguous(), slope_sums.T, kept
 
 

@@ -8,7 +8,7 @@ is done, the few others step over the thresholds of their cell. O(items + thresh
 import torch
 from torch import Tensor
 
-FEW = 12  # up to here comparing is faster than finding places (benchmarks/losses.py, large classes)
+FEW = 12  # up to here every item is compared with every threshold; a guess from the cost of one comparison
 _CELLS_PER_THRESHOLD = 32
 _LARGEST_TABLE = 1 << 24
 _MOST_STEPS = 24
