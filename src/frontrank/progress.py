@@ -1,0 +1,63 @@
+"""A progress bar on long work: drawn by rich where that is installed, else a plain line; only where somebody looks."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_PATIENCE = 1.0  # seconds of work before a bar appears
+
+
+@contextmanager
+def progress(what: str, total: float, show: bool | None = None) -> Iterator[Callable[[float], None]]:
+    """A function to be called with each amount of work done; the bar is on stderr and goes away at the end.
+
+    show: None draws it only on a terminal.
+    """
+    if not (sys.stderr.isatty() if show is None else show) or total <= 0:
+        yield lambda amount: None
+        return
+    bar = _Bar(what, total)
+    try:
+        yield bar.advance
+    finally:
+        bar.stop()
+
+
+class _Bar:
+    def __init__(self, what: str, total: float) -> None:
+        self._what, self._total, self._done = what, total, 0.0
+        self._started = self._drawn = time.monotonic()
+        self._rich: Any = None
+        self._plain = False
+
+    def advance(self, amount: float) -> None:
+        self._done += amount
+        now = time.monotonic()
+        if self._rich is not None:
+            self._rich.update(0, completed=self._done)
+        elif self._plain and now - self._drawn > 0.2:
+            self._drawn = now
+            print(f"\r{self._what} {self._done / self._total:4.0%}", end="", file=sys.stderr, flush=True)
+        elif not self._plain and now - self._started > _PATIENCE:
+            self._start()
+
+    def _start(self) -> None:
+        with suppress(ImportError):
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            columns = TextColumn("{task.description} {task.percentage:3.0f}%"), BarColumn()
+            self._rich = Progress(
+                *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+            )
+            self._rich.start()
+            self._rich.add_task(self._what, total=self._total, completed=self._done)
+        self._plain = self._rich is None
+
+    def stop(self) -> None:
+        if self._rich is not None:
+            self._rich.stop()
+        elif self._plain:
+            print(f"\r{' ' * (len(self._what) + 6)}\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,165 @@
+"""Embeddings as rows: a tensor, an array, or a memory-mapped file larger than memory, read a chunk at a time.
+
+Rows are handed out at length 1, in float32 (float64 if that is what they are). `exact_scores` are cosines in
+float64; how far any other way of computing them can be off is `slack`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frontrank.errors import InputError, InputTypeError
+
+CHUNK = 8192  # rows read at once
+_PAIRS = 4096  # exact scores computed at once
+
+Rows = slice | Tensor  # a range of rows, or their indices on the CPU
+
+
+def slack(dim: int, dtype: torch.dtype) -> float:
+    """How far a cosine of unit rows, summed in any order in this dtype, can be from the true one.
+
+    dim roundings of a sum of products that is at most 1, and a few more for the lengths.
+    """
+    return (dim + 16) * torch.finfo(dtype).eps / 2
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows: as they are, their lengths in float64 [row], and at length 1.
+
+    The first two are where float64 is to be had, the last is on the device. Both kinds of rows are float32 or 64.
+    """
+
+    raw: Tensor
+    length: Tensor
+    unit: Tensor
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def take(self, rows: Tensor) -> "Chunk":
+        near = rows.to(self.raw.device)
+        return Chunk(self.raw[near], self.length[near], self.unit[rows.to(self.unit.device)])
+
+
+class Vectors:
+    """Rows of floating point numbers under the name a user knows them by.
+
+    >>> Vectors("embeddings", torch.tensor([[3.0, 4.0], [0.0, 2.0]])).unit()
+    tensor([[0.6000, 0.8000],
+            [0.0000, 1.0000]])
+    """
+
+    def __init__(self, name: str, data: object, device: torch.device | str | None = None) -> None:
+        self.name = name
+        self._data = _as_rows(name, data)
+        self.shape = (len(self._data), self._data.shape[1])
+        own_device = self._data.device if isinstance(self._data, Tensor) else torch.device("cpu")
+        self.device = own_device if device is None else torch.device(device)
+        wide = self._data.dtype in (torch.float64, np.dtype(np.float64), np.dtype(np.longdouble))
+        on_mps = self.device.type == "mps"  # which has no float64
+        self.exact_device = torch.device("cpu") if on_mps else self.device
+        self.dtype = torch.float64 if wide and not on_mps else torch.float32
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.shape[1]
+
+    def chunks(self, rows: int = CHUNK) -> Iterator[slice]:
+        """Ranges of about so many rows that cover all."""
+        return (slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows))
+
+    def read(self, rows: Rows) -> Chunk:
+        """Some rows; refuses those that have no direction."""
+        raw = self._read(rows)
+        length = torch.linalg.vector_norm(raw.double(), dim=1)
+        least = torch.finfo(raw.dtype).tiny ** 0.5
+        if not bool(((length > least) & (length < 1 / least)).all()):
+            self._refuse_bad_rows()
+            raw = raw / raw.abs().amax(1, keepdim=True)  # squares would leave the range of the dtype
+            length = torch.linalg.vector_norm(raw.double(), dim=1)
+        return Chunk(raw, length, (raw * (1 / length).to(raw.dtype)[:, None]).to(self.device))
+
+    def unit(self, rows: Rows | None = None) -> Tensor:
+        """Rows at length 1, all of them by default."""
+        return self.read(slice(0, len(self)) if rows is None else rows).unit
+
+    def check(self) -> None:
+        """Refuse rows that have no direction, wherever they are."""
+        for rows in self.chunks():
+            self.read(rows)
+
+    def _read(self, rows: Rows) -> Tensor:
+        if isinstance(self._data, Tensor):
+            found = self._data[rows if isinstance(rows, slice) else rows.to(self._data.device)].detach()
+        else:
+            kind = np.float64 if self.dtype == torch.float64 else np.float32
+            picked = self._data[rows if isinstance(rows, slice) else rows.cpu().numpy()]
+            found = torch.from_numpy(np.array(picked, dtype=kind))
+        return found.to(self.exact_device, self.dtype)
+
+    def _refuse_bad_rows(self) -> None:
+        """Name every row that is not finite, or zero."""
+        not_finite, zero = [], []
+        for rows in self.chunks():
+            raw = self._read(rows)
+            not_finite += [rows.start + i for i in (~torch.isfinite(raw)).any(1).nonzero()[:, 0].tolist()]
+            zero += [rows.start + i for i in (raw == 0).all(1).nonzero()[:, 0].tolist()]
+        if not_finite:
+            raise InputError(
+                f"{self.name} has NaN or infinite values in {_these(not_finite)}; "
+                "drop those rows, or look at what the model made of their images"
+            )
+        if zero:
+            raise InputError(
+                f"{self.name} is all zeros in {_these(zero)}, which have no direction; "
+                "drop those rows, or look at what the model made of their images"
+            )
+
+
+def _these(rows: list[int]) -> str:
+    named = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+    return f"{len(rows)} row{'s' * (len(rows) > 1)} (number {named})"
+
+
+def _as_rows(name: str, data: object) -> "Tensor | np.ndarray":
+    if not isinstance(data, Tensor | np.ndarray):
+        try:
+            data = np.asarray(data)
+        except ValueError as error:
+            raise InputError(f"{name} must have rows of one length; {error}") from error
+    if isinstance(data, Tensor) and data.layout != torch.strided:
+        raise InputTypeError(f"{name} must be dense, got {data.layout}; use {name}.to_dense()")
+    floating = data.dtype.is_floating_point if isinstance(data, Tensor) else data.dtype.kind == "f"
+    if not floating:
+        raise InputTypeError(f"{name} must be floating point numbers, got {data.dtype}; convert to float32")
+    if data.ndim != 2 or data.shape[1] == 0:
+        raise InputError(f"{name} must have the shape (items, dimensions), got {tuple(data.shape)}")
+    if len(data) == 0:
+        raise InputError(f"{name} has no rows; give at least one")
+    return data
+
+
+def same_dimensions(first: Vectors, second: Vectors) -> None:
+    """Refuse two sets of rows that cannot be compared."""
+    if first.dim != second.dim:
+        raise InputError(
+            f"{first.name} has {first.dim} dimensions and {second.name} has {second.dim}; "
+            "both must come from the same model and the same whitening"
+        )
+
+
+def exact_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
+    """Cosines in float64 of pairs of rows, i of the first and j of the second [pair]."""
+    parts = [
+        (first.raw[a].double() * second.raw[b].double()).sum(1) / (first.length[a] * second.length[b])
+        for a, b in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True)
+    ]
+    return torch.cat(parts) if parts else first.length.new_empty(0)
