@@ -58,7 +58,7 @@ class Exact:
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, None]:
         own = scores.gather(1, positives.index)
         before_neg = count_at_or_above(positives.keep_negatives_(scores), own)
-        return _ranks(_among(own, positives.valid), before_neg, positives.valid), None
+        return _ranks(among(own, positives.valid), before_neg, positives.valid), None
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,12 @@ class Blackbox:
         own = scores.gather(1, positives.index).sub_(self.margin / 2)
         items = positives.keep_negatives_(scores).add_(self.margin / 2)
         before_neg, passed = _counted(items, own)
-        ranks = _ranks(_among(own, valid), before_neg, valid)
+        ranks = _ranks(among(own, valid), before_neg, valid)
 
         def pull(in_pos: Tensor | None, in_neg: Tensor) -> Slopes:
             moved = torch.addcmul(own, in_neg, valid.to(own.dtype), value=self.lam)
             before_neg, passed_after = _counted(items, moved)
-            after = _ranks(_among(moved, valid), before_neg, valid)
+            after = _ranks(among(moved, valid), before_neg, valid)
             change = after.before_pos + after.before_neg - ranks.before_pos - ranks.before_neg
             of_items: ItemSlopes = _FewMoved(own, moved, self.lam)
             if passed is not None and passed_after is not None:
@@ -132,7 +132,7 @@ def _ranks(before_pos: Tensor, before_neg: Tensor, valid: Tensor) -> Ranks:
     return Ranks(before_pos.masked_fill_(~valid, 0), before_neg.masked_fill_(~valid, 0), valid)
 
 
-def _among(scores: Tensor, valid: Tensor) -> Tensor:
+def among(scores: Tensor, valid: Tensor) -> Tensor:
     """How many other positives stand before each; equal ones in any order [query, positive]."""
     order = scores.masked_fill(~valid, -torch.inf).argsort(dim=1, descending=True, stable=True)
     place = torch.arange(scores.shape[1], dtype=scores.dtype, device=scores.device)

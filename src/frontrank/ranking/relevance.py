@@ -129,3 +129,41 @@ class MatrixRelevance:
             own=queries if self._own else None,
             candidates=None if self._candidates is None else self._candidates[queries],
         )
+
+
+class Lists:
+    """A list of gallery items for each query: `items` one after the other, `counts` of them per query."""
+
+    def __init__(self, items: Tensor, counts: Tensor) -> None:
+        self.items, self.counts = items, counts
+        self._first = counts.cumsum(0) - counts
+
+    @classmethod
+    def of(cls, relevance: Relevance) -> "Lists":
+        """The positives of all queries, written out."""
+        used = relevance.counts.nonzero()[:, 0]
+        parts = [relevance.positives(some) for some in used.split(4096)]
+        items = [positives.index[positives.valid] for positives in parts]
+        return cls(torch.cat(items) if items else used, relevance.counts)
+
+    def without(self, other: "Lists") -> "Lists":
+        """What is in these lists and not in the others."""
+        size = 1 + int(torch.cat([self.items, other.items]).max())
+        keep = ~torch.isin(self.queries * size + self.items, other.queries * size + other.items)
+        return Lists(self.items[keep], torch.bincount(self.queries[keep], minlength=len(self.counts)))
+
+    def also(self, other: "Lists") -> "Lists":
+        """What is in these lists or in the others, which have nothing in common."""
+        queries = torch.cat([self.queries, other.queries])
+        return Lists(torch.cat([self.items, other.items])[queries.argsort(stable=True)], self.counts + other.counts)
+
+    @property
+    def queries(self) -> Tensor:
+        """The query of each item."""
+        return torch.arange(len(self.counts)).repeat_interleave(self.counts)
+
+    def positives(self, queries: Tensor) -> Positives:
+        counts = self.counts[queries]
+        step = torch.arange(int(counts.max()) if len(counts) else 0)
+        valid = step < counts[:, None]
+        return Positives(self.items[self._first[queries, None] + torch.where(valid, step, 0)], valid)

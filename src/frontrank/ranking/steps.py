@@ -55,7 +55,7 @@ def counts_and_places(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor
 def places(items: Tensor, ordered: Tensor) -> Tensor:
     """For each item [row, item] how many of the row's ordered thresholds [row, threshold] are <= it."""
     rows, size = ordered.shape
-    cells = min(size * _CELLS_PER_THRESHOLD, max(_LARGEST_TABLE // rows, 1))
+    cells = min(size * _CELLS_PER_THRESHOLD, max(_LARGEST_TABLE // rows, 1), max(items.shape[1], 4 * size))
     low, high = ordered[:, :1], ordered[:, -1:]
     scale = cells / (high - low).clamp(min=torch.finfo(items.dtype).tiny ** 0.5)
     shift = 1 - low * scale

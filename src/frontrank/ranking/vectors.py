@@ -24,7 +24,7 @@ def slack(dim: int, dtype: torch.dtype) -> float:
 
     dim roundings of a sum of products that is at most 1, and a few more for the lengths.
     """
-    return (dim + 16) * torch.finfo(dtype).eps / 2
+    return (1.01 * dim + 16) * torch.finfo(dtype).eps / 2
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,12 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.raw)
 
-    def take(self, rows: Tensor) -> "Chunk":
-        near = rows.to(self.raw.device)
-        return Chunk(self.raw[near], self.length[near], self.unit[rows.to(self.unit.device)])
+    def __getitem__(self, rows: slice) -> "Chunk":
+        return Chunk(self.raw[rows], self.length[rows], self.unit[rows])
+
+    def exact_unit(self) -> Tensor:
+        """The rows at length 1, in float64."""
+        return self.raw.double() / self.length[:, None]
 
 
 class Vectors:

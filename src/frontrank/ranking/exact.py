@@ -1,0 +1,321 @@
+"""The exact ranks of the positives at any scale: counted, never sorted, no query x gallery matrix.
+
+The scores of the positives are computed first, in float64. Then tiles of scores, a block of queries by a block of
+items, are multiplied in the dtype of the embeddings and each item is counted where it stands at or above a positive.
+Rounding could decide a comparison only inside a band of known width around the positive's score; the few items found
+there are scored again in float64. So the counts are those of float64 arithmetic, whatever the order of the sums, the
+sizes of the blocks, the number of threads or the device; scores that float64 cannot tell apart are ties, and an item
+tied with a positive stands before it.
+
+Nothing is masked in the tiles. What is not in a query's list, and the positives themselves, are counted with the rest
+and taken out of the counts afterwards.
+
+Where the queries are their own gallery, a tile of scores serves the queries of its rows and those of its columns:
+half of the multiplications.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from frontrank.progress import progress
+from frontrank.ranking.metrics import Ranks
+from frontrank.ranking.ranks import among
+from frontrank.ranking.relevance import Lists, Positives, Relevance
+from frontrank.ranking.steps import places, row_tiles
+from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, slack
+
+BLOCK = 512  # queries, and items, of a tile on the CPU: a megabyte of scores
+_LARGE_BLOCK = 4096  # elsewhere, where a call costs more than what it computes
+_CELL = 64  # items looked at together: where the highest is below all positives, none is counted
+_HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
+_PAIRS = 1 << 23  # positives ranked in one pass over the gallery
+FEW = 40  # up to here each item is compared with each positive; beyond, it finds its place among them
+_REDO = 64  # one comparison of so many left open: cheaper to multiply the tile again in float64
+
+Use = Callable[[Tensor, Ranks], None]
+
+
+def exact_ranks(
+    queries: Vectors,
+    gallery: Vectors | None,
+    relevance: Relevance,
+    removed: Lists | None,
+    use: Use,
+    show: bool | None = None,
+) -> None:
+    """Hand the ranks of every query that has a positive to `use(query indices, ranks)`, a few queries at a time.
+
+    gallery: None if the queries are their own gallery; a query is then not in its own list
+    removed: items that are not in a query's list; none of them is a positive
+    """
+    items = queries if gallery is None else gallery
+    counts = relevance.counts
+    with torch.no_grad(), _full_precision():
+        groups = _groups(counts)
+        symmetric = gallery is None and len(groups) == 1 and int(counts.max()) <= FEW
+        work = len(items) * (len(items) + 1) / 2 if symmetric else len(items) * int((counts > 0).sum())
+        with progress("ranking", work, show) as step:
+            for rows in groups:
+                blocks = _blocks(queries, items, rows, relevance, removed, own=gallery is None, all_=symmetric)
+                if symmetric:
+                    _count_among_themselves(queries, blocks, step)
+                else:
+                    _count_in_gallery(queries, items, blocks, step)
+                for block in blocks:
+                    if block.exact.shape[1]:
+                        use(block.queries, block.ranks())
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products in full float32, whatever shortcut the user allows elsewhere."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _groups(counts: Tensor) -> list[slice]:
+    """Ranges of queries with about as many positives as are kept at once."""
+    group = (counts.cumsum(0) - counts) // _PAIRS
+    edges = [0, *(1 + (group[1:] != group[:-1]).nonzero()[:, 0]).tolist(), len(counts)]
+    return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+
+
+def _count_in_gallery(
+    queries: Vectors, gallery: Vectors, blocks: "list[_Block]", step: Callable[[float], None]
+) -> None:
+    """Count all items of the gallery, read once for as many queries as are held."""
+    for held in _held(queries, blocks):
+        for where in gallery.chunks():
+            items = gallery.read(where)
+            for block, rows in held:
+                for part in block.parts(items):
+                    block.count_(rows, part, rows.unit @ part.unit.T)
+                step(len(rows) * len(items))
+
+
+def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Callable[[float], None]) -> None:
+    """Count all queries as items of each other, a pair of blocks at a time."""
+    start = 0
+    for held in _held(queries, blocks):
+        for j, other in enumerate(blocks[start:]):
+            items = held[j][1] if j < len(held) else queries.read(other.queries)
+            for block, rows in held[: j + 1]:
+                scores = rows.unit @ items.unit.T
+                block.count_(rows, items, scores)
+                if block is not other:
+                    other.count_(items, rows, scores, swapped=True)
+                step(len(rows) * len(items) / (2 if block is other else 1))
+        start += len(held)
+
+
+def _held(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":
+    """Blocks with their rows, as many at a time as fit."""
+    size = max(1, _HELD // (queries.dim * max(len(block.queries) for block in blocks)))
+    for i in range(0, len(blocks), size):
+        yield [(block, queries.read(block.queries)) for block in blocks[i : i + size]]
+
+
+class _Block:
+    """Some queries, the exact scores of their positives, and the counts of items at or above each.
+
+    bound:     an item at or above it in float64 stands at or above the positive [query, positive]
+    low, high: around it, the band in which the rounding of a tile could decide [positive, query]
+    """
+
+    def __init__(self, queries: Tensor, exact: Tensor, valid: Tensor, removed: Tensor | None, like: Tensor) -> None:
+        self.queries, self.exact, self._valid, self._removed = queries, exact, valid, removed
+        dim, dtype = like.shape[1], like.dtype
+        self.bound = exact - 2 * slack(dim, torch.float64)
+        band = slack(dim, dtype) + torch.finfo(dtype).eps if dtype != torch.float64 else 0.0
+        self.low = (self.bound - band).to(like).T.contiguous()
+        self.high = (self.bound + band).to(like).T.contiguous() if band else self.low
+        self._lowest = self.low.amin(0) if len(self.low) else self.low.new_full((len(queries),), torch.inf)
+        self.counts = torch.zeros_like(exact.T)  # [positive, query]
+
+    def parts(self, items: Chunk) -> list[Chunk]:
+        """The items of a chunk in pieces that make a tile with these queries."""
+        size = _block_size(items.unit)
+        return [items[i : i + size] for i in range(0, len(items), size)]
+
+    def count_(self, rows: Chunk, items: Chunk, scores: Tensor, swapped: bool = False) -> None:
+        """Count the items of a tile of scores [query, item], or [item, query] if swapped."""
+        cells, highest = _cells(scores, swapped)
+        query, group = (highest >= self._lowest[:, None]).nonzero().T
+        cells = cells[query, group]  # only these hold anything to count [cell, item]
+        low, high = self.low[:, query], self.high[:, query]
+        sums = _at_or_above(cells, high)
+        if self.low is not self.high:
+            left = _at_or_above(cells, low).sub_(sums)  # rounding could decide these
+            many = int(left.sum())
+            if many * _REDO > scores.numel():
+                self._recount_(rows, items)
+                return
+            if many:
+                k, cell = left.nonzero().T
+                inside = (cells[cell] >= low[k, cell, None]) & (cells[cell] < high[k, cell, None])
+                pair, place = inside.nonzero().T
+                k, cell = k[pair], cell[pair]
+                self._settle_(rows, items, k, query[cell], group[cell] * _CELL + place)
+        self.counts.index_add_(1, query.to(self.counts.device), sums.to(self.counts))
+
+    def _settle_(self, rows: Chunk, items: Chunk, k: Tensor, query: Tensor, item: Tensor) -> None:
+        """Compare items with positives again, in float64."""
+        k, query, item = (x.to(self.exact.device) for x in (k, query, item))
+        above = exact_scores(rows, items, query, item) >= self.bound[query, k]
+        self.counts.index_put_((k, query), above.to(self.counts), accumulate=True)
+
+    def _recount_(self, rows: Chunk, items: Chunk) -> None:
+        """Count the items of a tile by scores in float64."""
+        scores = rows.exact_unit() @ items.exact_unit().T
+        self.counts += _at_or_above(scores, self.bound.T.contiguous())
+
+    def ranks(self) -> Ranks:
+        """What stands before each positive, once all items have been counted."""
+        before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~self._valid, -torch.inf), self.bound)
+        if self._removed is not None:
+            before -= _exactly_at_or_above(self._removed, self.bound)
+        before_neg = before.clamp_(min=0).masked_fill_(~self._valid, 0)
+        return Ranks(among(self.exact, self._valid).masked_fill_(~self._valid, 0), before_neg, self._valid)
+
+
+class _LargeBlock(_Block):
+    """The same for many positives: each item finds its place among the ordered edges of all bands."""
+
+    def __init__(self, queries: Tensor, exact: Tensor, valid: Tensor, removed: Tensor | None, like: Tensor) -> None:
+        super().__init__(queries, exact, valid, removed, like)
+        self._ordered, self._order = self.bound.sort(1)
+        self._places = torch.zeros_like(torch.nn.functional.pad(exact, (1, 0)))  # items that pass k bounds
+        bands = [self.low.T] if self.low is self.high else [self.low.T, self.high.T]
+        self._edges, order = torch.cat(bands, 1).sort(1)
+        low = torch.nn.functional.pad((order < exact.shape[1]).cumsum(1), (1, 0))  # low edges passed at each place
+        high = torch.arange(low.shape[1], device=low.device) - low if len(bands) == 2 else low
+        self._passed = torch.where(low == high, low, -1)  # bounds passed; unknown inside a band
+
+    def parts(self, items: Chunk) -> list[Chunk]:
+        return [items]  # the table that finds places is made anew for each tile
+
+    def count_(self, rows: Chunk, items: Chunk, scores: Tensor, swapped: bool = False) -> None:
+        scores = scores.T.contiguous() if swapped else scores
+        for tile in row_tiles(scores):
+            self._count_rows_(rows, items, scores[tile], tile)
+
+    def _count_rows_(self, rows: Chunk, items: Chunk, scores: Tensor, tile: slice) -> None:
+        passed, counted = self._passed[tile], self._places[tile]
+        place = places(scores, self._edges[tile])
+        held = _histogram(place, passed.shape[1])
+        many = int(held.masked_fill(passed >= 0, 0).sum())
+        if many * _REDO > scores.numel():
+            again = places(rows[tile].exact_unit() @ items.exact_unit().T, self._ordered[tile])
+            counted += _histogram(again, counted.shape[1]).to(counted)
+            return
+        counted.scatter_add_(1, passed.clamp(min=0).to(counted.device), held.masked_fill(passed < 0, 0).to(counted))
+        if many:
+            query, item = (passed.gather(1, place.long()) < 0).nonzero().to(counted.device).T
+            exact = exact_scores(rows[tile], items, query, item)
+            for some, scored in zip(query.split(1024), exact.split(1024), strict=True):
+                found = torch.searchsorted(self._ordered[tile][some], scored[:, None], right=True)[:, 0]
+                counted.index_put_((some, found), torch.ones_like(scored), accumulate=True)
+
+    def ranks(self) -> Ranks:
+        at_or_above = self._places.flip(1).cumsum(1).flip(1)[:, 1:]
+        self.counts = torch.empty_like(self.exact).scatter_(1, self._order, at_or_above).T
+        return super().ranks()
+
+
+def _histogram(place: Tensor, size: int) -> Tensor:
+    """How many items of each row [row, item] have each place [row, size]."""
+    rows = torch.arange(len(place), dtype=place.dtype, device=place.device)[:, None] * size
+    return torch.bincount((place + rows).flatten(), minlength=len(place) * size).view(len(place), size)
+
+
+def _cells(scores: Tensor, swapped: bool) -> tuple[Tensor, Tensor]:
+    """A tile as a view [query, group, item], the last group filled up, and each group's highest [query, group]."""
+    if missing := -scores.shape[0 if swapped else 1] % _CELL:
+        scores = torch.nn.functional.pad(scores, (0, 0, 0, missing) if swapped else (0, missing), value=-torch.inf)
+    if swapped:
+        return scores.T.unflatten(1, (-1, _CELL)), scores.unflatten(0, (-1, _CELL)).amax(1).T
+    cells = scores.unflatten(1, (-1, _CELL))
+    return cells, cells.amax(2)
+
+
+def _at_or_above(items: Tensor, edges: Tensor) -> Tensor:
+    """How many items [row, item] are at or above each edge of their row [edge, row]."""
+    sums, above = torch.empty_like(edges), torch.empty_like(items)
+    for edge, out in zip(edges[:, :, None], sums, strict=True):
+        torch.sum(torch.ge(items, edge, out=above), 1, out=out)
+    return sums
+
+
+def _exactly_at_or_above(scores: Tensor, bounds: Tensor) -> Tensor:
+    """How many scores [query, item] are at or above each bound [query, positive]."""
+    return scores.shape[1] - torch.searchsorted(scores.sort(1)[0], bounds.contiguous())
+
+
+def _block_size(like: Tensor) -> int:
+    return BLOCK if like.device.type == "cpu" else _LARGE_BLOCK
+
+
+def _blocks(
+    queries: Vectors,
+    gallery: Vectors,
+    rows: slice,
+    relevance: Relevance,
+    removed: Lists | None,
+    own: bool,
+    all_: bool,
+) -> list[_Block]:
+    """The queries of a range in blocks, those with as many positives together; only those that have any, or all."""
+    counts = relevance.counts[rows]
+    size = BLOCK if queries.device.type == "cpu" else _LARGE_BLOCK
+    blocks = []
+    for chunk in (rows.start + (torch.arange(len(counts)) if all_ else counts.nonzero()[:, 0])).split(16 * size):
+        ordered = chunk[relevance.counts[chunk].argsort(stable=True)]
+        none = int((relevance.counts[ordered] == 0).sum())
+        for some in (*ordered[:none].split(size), *ordered[none:].split(size)):
+            if len(some):
+                blocks.append(_block(queries, gallery, some, relevance, removed, own))
+    return blocks
+
+
+def _block(
+    queries: Vectors, gallery: Vectors, some: Tensor, relevance: Relevance, removed: Lists | None, own: bool
+) -> _Block:
+    rows = queries.read(some)
+    if not int(relevance.counts[some[0]]):  # items only
+        nothing = rows.length.new_empty(len(some), 0)
+        return _Block(some, nothing, nothing.bool(), None, rows.unit)
+    positives = relevance.positives(some)
+    exact = _pair_scores(rows, gallery, positives)
+    out = [exact_scores(rows, rows, *(torch.arange(len(some), device=exact.device),) * 2)[:, None]] if own else []
+    if removed is not None:
+        out.append(_pair_scores(rows, gallery, removed.positives(some)))
+    valid = positives.valid.to(exact.device)
+    exact = torch.where(valid, exact, exact[:, :1])  # a row's first is never padding
+    kind = _Block if exact.shape[1] <= FEW else _LargeBlock
+    return kind(some, exact, valid, torch.cat(out, 1) if out else None, rows.unit)
+
+
+def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
+    """Exact scores of queries (rows) with the items listed for each [query, item]; -inf for padding."""
+    scores = rows.length.new_full(listed.index.shape, -torch.inf)
+    query, k = listed.valid.nonzero().T
+    item = listed.index[query, k]
+    if len(item) * 16 > len(rows) * len(gallery):  # long lists: cheaper to multiply with all
+        for where in gallery.chunks():
+            products = rows.exact_unit() @ gallery.read(where).exact_unit().T
+            here = (item >= where.start) & (item < where.stop)
+            scores[query[here], k[here]] = products[query[here], item[here] - where.start]
+        return scores
+    for some in torch.arange(len(item)).split(CHUNK):
+        needed, at = item[some].unique(return_inverse=True)
+        pairs = (query[some].to(scores.device), at.to(scores.device))
+        scores[query[some], k[some]] = exact_scores(rows, gallery.read(needed), *pairs)
+    return scores
