@@ -2,6 +2,7 @@
 
 from frontrank import ranking
 from frontrank.errors import FrontrankError
+from frontrank.evaluation import Report, compare, evaluate, evaluate_scores
 from frontrank.losses import (
     PNP,
     BlackboxAP,
@@ -12,6 +13,7 @@ from frontrank.losses import (
     RankLoss,
     SmoothAP,
 )
+from frontrank.retrieval import Whitening, augment_database, expand_queries, rerank
 
 __version__ = "0.1.0"
 
@@ -24,6 +26,14 @@ __all__ = [
     "FrontrankError",
     "QuantizedAP",
     "RankLoss",
+    "Report",
     "SmoothAP",
+    "Whitening",
+    "augment_database",
+    "compare",
+    "evaluate",
+    "evaluate_scores",
+    "expand_queries",
     "ranking",
+    "rerank",
 ]

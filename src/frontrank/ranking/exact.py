@@ -275,13 +275,12 @@ def _blocks(
     """The queries of a range in blocks, those with as many positives together; only those that have any, or all."""
     counts = relevance.counts[rows]
     size = BLOCK if queries.device.type == "cpu" else _LARGE_BLOCK
-    blocks = []
+    blocks: list[_Block] = []
     for chunk in (rows.start + (torch.arange(len(counts)) if all_ else counts.nonzero()[:, 0])).split(16 * size):
         ordered = chunk[relevance.counts[chunk].argsort(stable=True)]
         none = int((relevance.counts[ordered] == 0).sum())
-        for some in (*ordered[:none].split(size), *ordered[none:].split(size)):
-            if len(some):
-                blocks.append(_block(queries, gallery, some, relevance, removed, own))
+        parts = [some for part in (ordered[:none], ordered[none:]) if len(part) for some in part.split(size)]
+        blocks += [_block(queries, gallery, some, relevance, removed, own) for some in parts]
     return blocks
 
 

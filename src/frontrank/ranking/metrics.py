@@ -62,6 +62,28 @@ def map_at_r(ranks: Ranks) -> Tensor:
     return ranks.mean(precision(ranks.before_pos, ranks.before_neg) * first)
 
 
+def precision_at(ranks: Ranks, k: int) -> Tensor:
+    """Share of positives among the first k places; a list that is shorter has empty ones [query]."""
+    return _first(ranks, k).sum(1).to(ranks.before_neg.dtype) / k
+
+
+def reciprocal_rank(ranks: Ranks) -> Tensor:
+    """1 / the place of the first positive [query]."""
+    place = (1 + ranks.before_pos + ranks.before_neg).masked_fill(~ranks.valid, torch.inf)
+    return 1 / place.amin(1)
+
+
+def trapezoid_average_precision(ranks: Ranks) -> Tensor:
+    """The area under the precision-recall curve with straight lines between its points [query].
+
+    Each positive contributes the mean of the precision before and at it; before the first item it is 1. This is how
+    the Oxford and Paris buildings, and their revisited versions, are evaluated.
+    """
+    before = ranks.before_pos + ranks.before_neg
+    earlier = torch.where(before > 0, ranks.before_pos / before.clamp(min=1), 1.0)
+    return ranks.mean((earlier + precision(ranks.before_pos, ranks.before_neg)) / 2)
+
+
 def _relevant(ranks: Ranks) -> Tensor:
     return ranks.valid.sum(1, keepdim=True)
 

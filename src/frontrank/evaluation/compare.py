@@ -1,0 +1,244 @@
+"""Reports against each other: paired differences of two, and a table of several."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.evaluation.fields import is_distance
+from frontrank.evaluation.files import PathLike, write_json
+from frontrank.evaluation.report import Report, percent, searched
+from frontrank.evaluation.statistics import (
+    mean_of_defined,
+    percentile_interval,
+    require_settings,
+    resampled_means,
+    sign_flip_p_values,
+)
+from frontrank.evaluation.tables import Table, TableFormat, aligned, joined
+
+_KIND, _VERSION = "comparison", 1
+_SAME_QUERIES = "both reports must be of the same queries in the same order"
+
+
+class Difference(NamedTuple):
+    """A metric in both reports, b - a, its interval, and how often chance alone would go as far."""
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says of b: "better" or "worse" if 0 is outside, else "no clear difference"."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "no clear difference"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Mapping[str, Difference]):
+    """The paired difference b - a of each metric; `compare` makes it."""
+
+    differences: dict[str, Difference]
+    queries: int
+    level: float
+    names: tuple[str, str]
+    settings: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Difference:
+        try:
+            return self.differences[name]
+        except KeyError:
+            raise KeyError(f"no metric {name!r} in this comparison; it has {joined(list(self))}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.differences)
+
+    def __len__(self) -> int:
+        return len(self.differences)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={found.difference:+.4f} ({found.verdict})" for name, found in self.items())
+        return f"Comparison({values}; {self.queries} queries)"
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def table(self, format: TableFormat = "text") -> str:
+        """Both values in percent, the difference with its interval, p and a verdict on b, as in `Report.table`."""
+        a, b = self.names
+        lows = aligned(_signed(found.low) for found in self.values())
+        highs = aligned(_signed(found.high) for found in self.values())
+        rows = [
+            [
+                name,
+                percent(name, found.a),
+                percent(name, found.b),
+                _signed(found.difference),
+                f"[{low}, {high}]",
+                _p_text(found.p_value),
+                found.verdict,
+            ]
+            for (name, found), low, high in zip(self.items(), lows, highs, strict=True)
+        ]
+        header = ["metric", a, b, "difference", f"{100 * self.level:g} % interval", "p", f"{b} is"]
+        queries = "1 query" if self.queries == 1 else f"the same {self.queries:,} queries"
+        before = (f"{b} against {a} on {queries}", f"difference = {b} - {a}, in percentage points")
+        return Table(header, rows, "lrrrlrl", before, self.notes).rendered(format)
+
+    def save(self, path: PathLike, overwrite: bool = False) -> None:
+        """Write everything to a JSON file; one that exists is replaced only with overwrite=True."""
+        content = {
+            "names": self.names,
+            "queries": self.queries,
+            "level": self.level,
+            "settings": self.settings,
+            "notes": self.notes,
+            "differences": {name: {**d._asdict(), "verdict": d.verdict} for name, d in self.items()},
+        }
+        write_json(path, _KIND, _VERSION, content, overwrite)
+
+
+def compare(
+    report_a: Report,
+    report_b: Report,
+    *,
+    level: float = 0.95,
+    resamples: int = 1000,
+    flips: int = 4999,
+    seed: int = 0,
+    names: tuple[str, str] = ("a", "b"),
+) -> Comparison:
+    """The difference b - a of every metric both reports have per query, query by query.
+
+    The interval is the bootstrap's over queries, of the paired difference; p is that of a two-sided sign-flip test on
+    it. They ask slightly different questions, so at the margin one may see a difference where the other does not.
+
+    >>> before = Report.of({"R@1": [0, 0, 0, 1, 1, 0]}, [1] * 6, 9)
+    >>> after = Report.of({"R@1": [1, 1, 0, 1, 1, 1]}, [1] * 6, 9)
+    >>> found = compare(before, after)["R@1"]
+    >>> found.difference, found.p_value  # three queries won, none lost: two of the 8 sign patterns go as far
+    (0.5, 0.25)
+    """
+    for name, report in (("report_a", report_a), ("report_b", report_b)):
+        if not isinstance(report, Report):
+            raise InputTypeError(f"{name} must be a Report, got {type(report).__name__}; use Report.load for a file")
+    require_settings(level=level, resamples=resamples, seed=seed, flips=flips)
+    if len(names) != 2 or not all(isinstance(name, str) for name in names):
+        raise InputTypeError(f"names must be two strings, one for each report, got {names!r}")
+    _require_same_queries(report_a, report_b)
+    metrics = _shared_metrics(report_a, report_b)
+    paired = np.stack([report_b.per_query[name] - report_a.per_query[name] for name in metrics], 1)
+    means = resampled_means(paired, resamples, seed)
+    p_values = sign_flip_p_values(paired, flips, seed)
+    differences = {
+        name: Difference(
+            report_a[name],
+            report_b[name],
+            mean_of_defined(paired[:, i]),
+            *percentile_interval(means[:, i], level),
+            float(p_values[i]),
+        )
+        for i, name in enumerate(metrics)
+    }
+    settings = {"resamples": resamples, "flips": flips, "seed": seed}
+    return Comparison(differences, report_a.queries, level, (names[0], names[1]), settings, _notes(report_a, report_b))
+
+
+def _require_same_queries(a: Report, b: Report) -> None:
+    if a.queries != b.queries:
+        raise InputError(f"report_a has {a.queries} queries and report_b has {b.queries}; {_SAME_QUERIES}")
+    differ = np.flatnonzero(a.positives != b.positives)
+    if len(differ):
+        first = differ[0]
+        raise InputError(
+            f"positives differ for {len(differ)} of {a.queries} queries (first for number {first}: "
+            f"{a.positives[first]} in report_a, {b.positives[first]} in report_b); {_SAME_QUERIES}"
+        )
+
+
+def _shared_metrics(a: Report, b: Report) -> list[str]:
+    shared = [name for name in a.per_query if name in b.per_query]
+    if not shared:
+        has = " and ".join(
+            f"{which} has {joined(list(report.per_query)) or 'none'}"
+            for which, report in (("report_a", a), ("report_b", b))
+        )
+        raise InputError(f"no metric has values per query in both reports ({has}); evaluate one in both")
+    for name in shared:
+        differ = np.flatnonzero(np.isnan(a.per_query[name]) != np.isnan(b.per_query[name]))
+        if len(differ):
+            raise InputError(
+                f"{name} is defined in only one of the reports for {len(differ)} queries "
+                f"(first for number {differ[0]}); {_SAME_QUERIES}"
+            )
+    return shared
+
+
+def _notes(a: Report, b: Report) -> tuple[str, ...]:
+    if a.gallery_size == b.gallery_size:
+        return ()
+    return (f"the galleries differ: {a.gallery_size:,} items and {b.gallery_size:,}",)
+
+
+def table_of(reports: Mapping[str, Report], format: TableFormat = "text") -> str:
+    """Several reports side by side: a row for each, metrics in percent as columns.
+
+    The best value of a column is bold in Markdown and LaTeX, if all reports are of the same queries in as large a
+    gallery; a distance is neither good nor bad.
+
+    >>> ours, theirs = (Report.of({"R@1": hits, "mAP": hits}, [1, 1], 9) for hits in ([1, 1], [1, 0]))
+    >>> print(table_of({"ours": ours, "theirs": theirs}, "markdown"))
+    2 queries, gallery of 9 items; in %
+    <BLANKLINE>
+    |        |        R@1 |        mAP |
+    | ------ | ---------: | ---------: |
+    | ours   | **100.00** | **100.00** |
+    | theirs |      50.00 |      50.00 |
+    """
+    if not reports:
+        raise InputError("reports has none; give at least one, under its name")
+    for name, report in reports.items():
+        if not isinstance(report, Report):
+            raise InputTypeError(f"reports[{name!r}] must be a Report, got {type(report).__name__}")
+    metrics = list(dict.fromkeys(metric for report in reports.values() for metric in report))
+    columns = [[percent(m, report[m]) if m in report else "-" for report in reports.values()] for m in metrics]
+    first, *others = reports.values()
+    alike = all(
+        np.array_equal(first.positives, other.positives) and first.gallery_size == other.gallery_size
+        for other in others
+    )
+    counts = ([r.queries for r in reports.values()], [r.gallery_size for r in reports.values()])
+    sizes = [] if alike else [[f"{n:,}" for n in column] for column in counts]
+    header = ["", *metrics, *(["queries", "gallery"] if sizes else [])]
+    rows = [[name, *cells] for name, *cells in zip(reports, *columns, *sizes, strict=True)]
+    unit = "dists@* are cosine distances, the rest is in %" if any(map(is_distance, metrics)) else "in %"
+    before = f"{searched(first)}; {unit}" if alike else unit
+    bold = _best(reports, metrics) if alike and others else frozenset()
+    return Table(header, rows, "l" + "r" * (len(header) - 1), (before,), bold=bold).rendered(format)
+
+
+def _best(reports: Mapping[str, Report], metrics: list[str]) -> frozenset[tuple[int, int]]:
+    """The cells (row, column) that show the best value of their column, as printed."""
+    best = {m: percent(m, max(report[m] for report in reports.values() if m in report)) for m in metrics}
+    return frozenset(
+        (i, j)
+        for j, m in enumerate(metrics, start=1)
+        for i, report in enumerate(reports.values())
+        if m in report and not is_distance(m) and percent(m, report[m]) == best[m]
+    )
+
+
+def _signed(difference: float) -> str:
+    """In percentage points, with its sign unless it is printed as 0."""
+    text = f"{100 * difference:+.2f}"
+    return "0.00" if float(text) == 0 else text
+
+
+def _p_text(p_value: float) -> str:
+    return "<0.0001" if p_value < 0.00005 else f"{p_value:.4f}"

@@ -1,0 +1,197 @@
+"""Exact evaluation of embeddings, or of given scores: per-query metrics over the full ranking."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.evaluation import measures
+from frontrank.evaluation.inputs import coded, read_labels, read_relevance
+from frontrank.evaluation.measures import Measure, class_distances, normalized_mutual_information, read_metrics
+from frontrank.evaluation.report import Report
+from frontrank.ranking import Exact, Lists, Positives, Ranks, Relevance, Vectors, exact_ranks
+from frontrank.ranking.vectors import same_dimensions
+from frontrank.retrieval import kmeans_labels
+
+_SCORES = 1 << 24  # given scores looked at together
+
+
+def evaluate(
+    embeddings: Any,
+    labels: Any = None,
+    *,
+    gallery: Any = None,
+    gallery_labels: Any = None,
+    relevant: Any = None,
+    ignored: Any = None,
+    metrics: Iterable[str] = measures.DEFAULT,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    name: str = "",
+    progress: bool | None = None,
+) -> Report:
+    """How well embeddings rank, exactly: every metric over the full ranking by cosine similarity.
+
+    embeddings: [item, dim], a tensor, an array or a memory-mapped file, any float dtype. Without a gallery every item
+                is a query and searches all the others.
+    labels:     one per row, numbers or text; same label = relevant
+    gallery:    what is searched instead [item, dim], with gallery_labels
+    relevant:   instead of labels: a boolean matrix [query, gallery], or a list of index arrays, one per query
+    ignored:    items taken out of a query's ranking, in the same form
+    metrics:    "R@k", "P@k", "mAP", "mAP@R", "R-precision", "MRR", "NMI", "dists@intra", "dists@inter"
+    device:     where scores are computed; that of the embeddings by default
+    seed:       of the k-means of NMI
+    progress:   draw a progress bar; None: on a terminal
+
+    An item with the same score as a positive stands before it. A query without a positive counts as a miss for R@k,
+    P@k and MRR, and is left out of mAP, mAP@R and R-precision. NMI and dists@* are of all items with a label, queries
+    and gallery.
+
+    >>> report = evaluate(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.3, 1.0]]), [0, 0, 1, 1], metrics=["R@1"])
+    >>> report["R@1"]
+    1.0
+    """
+    of_ranks, of_groups = read_metrics(metrics)
+    if ignored is not None and relevant is None and labels is None:
+        raise InputError("ignored was given without labels or relevant; say what is relevant")
+    queries = Vectors("embeddings", embeddings, device)
+    items = None if gallery is None else Vectors("gallery", gallery, queries.device)
+    if items is not None:
+        same_dimensions(queries, items)
+    codes = _codes(queries, items, labels, gallery_labels, relevant, bool(of_groups))
+    searched = queries if items is None else items
+    relevance, removed = read_relevance(codes, relevant, ignored, len(queries), len(searched), own=items is None)
+    values = _Values(of_ranks, len(queries))
+    exact_ranks(queries, items, relevance, removed, values.take, progress)
+    whole = _group_metrics(of_groups, queries, items, codes, seed)
+    settings = {"NMI seed": seed} if "NMI" in of_groups else {}
+    return Report.of(values.found, relevance.counts.numpy(), len(searched), whole, name=name, settings=settings)
+
+
+def evaluate_scores(
+    scores: Any,
+    labels: Any = None,
+    *,
+    gallery_labels: Any = None,
+    relevant: Any = None,
+    ignored: Any = None,
+    metrics: Iterable[str] = measures.DEFAULT,
+    name: str = "",
+) -> Report:
+    """The same for given scores [query, gallery], higher = nearer, such as those of `rerank`.
+
+    With labels and no gallery_labels the queries are the gallery and the diagonal is not looked at.
+
+    >>> evaluate_scores([[0.9, 0.2], [0.8, 0.1]], ["cat", "dog"], gallery_labels=["cat", "dog"])["mAP"]
+    0.75
+    """
+    of_ranks, of_groups = read_metrics(metrics)
+    if of_groups:
+        raise InputError(f"metrics: {of_groups[0]} needs embeddings, which scores are not; use evaluate")
+    matrix = _read_scores(scores)
+    rows, columns = matrix.shape
+    own = relevant is None and gallery_labels is None
+    if own and rows != columns:
+        raise InputError(f"scores of {rows} queries and {columns} items need gallery_labels, or relevant")
+    codes = None
+    if relevant is None:
+        if labels is None:
+            raise InputError("labels is missing; give labels, or relevant")
+        of_items = None if own else read_labels("gallery_labels", gallery_labels, columns, "the columns of scores")
+        codes = coded(read_labels("labels", labels, rows, "scores"), of_items)
+    relevance, removed = read_relevance(codes, relevant, ignored, rows, columns, own)
+    values = _Values(of_ranks, rows)
+    with torch.no_grad():
+        for some in relevance.counts.nonzero()[:, 0].split(max(1, _SCORES // columns)):
+            values.take(some, _ranks_of_scores(matrix, some, relevance, removed, own))
+    return Report.of(values.found, relevance.counts.numpy(), columns, name=name)
+
+
+class _Values:
+    """Per-query values of some metrics, filled in as ranks come."""
+
+    def __init__(self, of: list[Measure], queries: int) -> None:
+        self._of = of
+        self.found = {measure.name: np.full(queries, measure.empty) for measure in of}
+
+    def take(self, queries: Tensor, ranks: Ranks) -> None:
+        for measure in self._of:
+            self.found[measure.name][queries.numpy()] = measure.value(ranks).double().cpu().numpy()
+
+
+def _codes(
+    queries: Vectors, items: Vectors | None, labels: Any, gallery_labels: Any, relevant: Any, needed: bool
+) -> tuple[Tensor, Tensor] | None:
+    """Labels as numbers, where there are any; refuses arguments that do not go together."""
+    if items is None and gallery_labels is not None:
+        raise InputError("gallery_labels was given without gallery; give both, or neither")
+    if labels is None:
+        if relevant is None:
+            raise InputError("labels is missing; give labels, or say what is relevant to each query with relevant")
+        if needed:
+            raise InputError("metrics: NMI and dists@* need labels; give labels, or leave these metrics out")
+        return None
+    if items is not None and gallery_labels is None:
+        if relevant is None or needed:
+            raise InputError("gallery was given without gallery_labels; give both, or relevant instead of labels")
+        return None
+    of_queries = read_labels("labels", labels, len(queries), "embeddings")
+    of_items = None if items is None else read_labels("gallery_labels", gallery_labels, len(items), "gallery")
+    return coded(of_queries, of_items)
+
+
+def _group_metrics(
+    names: list[str], queries: Vectors, items: Vectors | None, codes: tuple[Tensor, Tensor] | None, seed: int
+) -> dict[str, float]:
+    if not names or codes is None:
+        return {}
+    parts = [(queries, codes[0]), *([] if items is None else [(items, codes[1])])]
+    found: dict[str, float | None] = {}
+    if "NMI" in names:
+        labels = torch.cat([of for _, of in parts])
+        rows = queries if items is None else Vectors("embeddings", torch.cat([of.unit() for of, _ in parts]))
+        found["NMI"] = normalized_mutual_information(kmeans_labels(rows, len(labels.unique()), seed).cpu(), labels)
+    if {"dists@intra", "dists@inter"} & set(names):
+        found["dists@intra"], found["dists@inter"] = class_distances(parts)
+    if "dists@intra" in names and found["dists@intra"] is None:
+        raise InputError("metrics: dists@intra needs a class with two items or more; leave it out")
+    if "dists@inter" in names and found["dists@inter"] is None:
+        raise InputError("metrics: dists@inter needs two classes or more; leave it out")
+    return {name: value for name in names if (value := found[name]) is not None}
+
+
+def _read_scores(scores: Any) -> Tensor:
+    try:
+        matrix = scores.detach() if isinstance(scores, Tensor) else torch.from_numpy(np.array(scores, copy=True))
+    except (TypeError, ValueError) as error:
+        raise InputTypeError("scores must be a matrix of numbers, all rows of one length") from error
+    if matrix.ndim != 2 or not matrix.numel():
+        raise InputError(f"scores must have the shape (queries, gallery), got {tuple(matrix.shape)}")
+    if not matrix.dtype.is_floating_point:
+        raise InputTypeError(f"scores must be floating point numbers, got {matrix.dtype}; convert to float32")
+    return matrix
+
+
+def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed: Lists | None, own: bool) -> Ranks:
+    """The exact ranks of a few queries, from their scores."""
+    scores = matrix[some.to(matrix.device)]
+    scores = scores.clone() if scores.dtype == torch.float64 else scores.float()
+    listed = torch.ones(scores.shape, dtype=torch.bool)
+    if own:
+        listed[torch.arange(len(some)), some] = False
+    if removed is not None:
+        out = removed.positives(some)
+        listed[out.valid.nonzero()[:, 0], out.index[out.valid]] = False
+    listed = listed.to(scores.device)
+    if bad := (~torch.isfinite(scores) & listed).any(1).nonzero()[:, 0].tolist():
+        raise InputError(
+            f"scores has NaN or infinite values in row {int(some[bad[0]])}; look at where the scores come from"
+        )
+    positives = relevance.positives(some)
+    device = scores.device
+    asked = Positives(positives.index.to(device), positives.valid.to(device), candidates=listed)
+    found = Exact().ranks(scores, asked, slopes=False)[0]
+    return Ranks(found.before_pos.double(), found.before_neg.double(), found.valid)

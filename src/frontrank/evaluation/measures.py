@@ -1,0 +1,118 @@
+"""The metrics of an evaluation by name: functions of a query's ranks, and of groups of embeddings."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.ranking import (
+    Ranks,
+    Vectors,
+    average_precision,
+    map_at_r,
+    precision_at,
+    r_precision,
+    recall_at,
+    reciprocal_rank,
+)
+
+DEFAULT = ("R@1", "R@10", "R@100", "R@1000", "mAP", "mAP@R", "R-precision")
+GROUP_METRICS = ("NMI", "dists@intra", "dists@inter")
+
+_OF_RANKS: dict[str, Callable[[Ranks], Tensor]] = {
+    "mAP": average_precision,
+    "mAP@R": map_at_r,
+    "R-precision": r_precision,
+    "MRR": reciprocal_rank,
+}
+_AT_K: dict[str, Callable[[Ranks, int], Tensor]] = {"R": recall_at, "P": precision_at}
+_DEFINED_FOR_ALL = ("R@", "P@", "MRR")  # a query without a positive has 0
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric that is a mean over queries; `empty` is its value for a query without a positive, NaN: left out."""
+
+    name: str
+    value: Callable[[Ranks], Tensor]
+    empty: float
+
+
+def read_metrics(metrics: Iterable[str]) -> tuple[list[Measure], list[str]]:
+    """The metrics asked for: those of ranks, and those of groups of embeddings; each once."""
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    if not names:
+        raise InputError('metrics is empty; name at least one, such as "mAP"')
+    for name in names:
+        if not isinstance(name, str):
+            raise InputTypeError(f'metrics must be names such as "R@1", got {name!r}')
+    names = list(dict.fromkeys(names))
+    return [measure(name) for name in names if name not in GROUP_METRICS], [n for n in names if n in GROUP_METRICS]
+
+
+def measure(name: str) -> Measure:
+    """The metric of a name."""
+    empty = 0.0 if name.startswith(_DEFINED_FOR_ALL) else float("nan")
+    if name in _OF_RANKS:
+        return Measure(name, _OF_RANKS[name], empty)
+    if at := re.fullmatch(r"([RP])@0*([1-9]\d*)", name):
+        return Measure(name, partial(_at_k, _AT_K[at[1]], int(at[2])), empty)
+    known = [*_OF_RANKS, *GROUP_METRICS, "R@1", "P@1"]
+    folded = {x.lower().replace("-", "").replace("recall", "r").replace("precision", "p"): x for x in known}
+    folded["map@r"], folded["rprecision"] = "mAP@R", "R-precision"
+    key = name.lower().replace("-", "").replace("_", "").replace("recall", "r").replace(" ", "")
+    near = get_close_matches(key, folded, 1, 0.7)
+    hint = f"did you mean {folded[near[0]]}? " if near else ""
+    raise InputError(
+        f"metrics: {name!r} is not known; {hint}there are R@k and P@k for any whole k from 1, {', '.join(known[:-2])}"
+    )
+
+
+def _at_k(value: Callable[[Ranks, int], Tensor], k: int, ranks: Ranks) -> Tensor:
+    return value(ranks, k)
+
+
+def normalized_mutual_information(first: Tensor, second: Tensor) -> float:
+    """How much two partitions of the same items tell of each other, from 0 to 1: I(A; B) / mean of H(A), H(B).
+
+    >>> normalized_mutual_information(torch.tensor([0, 0, 1, 1]), torch.tensor([1, 1, 0, 0]))
+    1.0
+    """
+    a, b = (x.unique(return_inverse=True)[1] for x in (first, second))
+    pairs, joint = (a * (int(b.max()) + 1) + b).unique(return_counts=True)
+    ofs = [torch.bincount(x).double() / len(x) for x in (a, b)]
+    entropies = [-(p * p.log()).sum() for p in ofs]
+    joint_p = joint.double() / len(a)
+    expected = ofs[0][pairs // (int(b.max()) + 1)] * ofs[1][pairs % (int(b.max()) + 1)]
+    mutual = float((joint_p * (joint_p / expected).log()).sum())
+    mean = float(sum(entropies)) / 2
+    return 1.0 if mean == 0 else min(1.0, max(0.0, mutual / mean))
+
+
+def class_distances(parts: list[tuple[Vectors, Tensor]]) -> tuple[float | None, float | None]:
+    """(dists@intra, dists@inter) of embeddings with labels from 0; None where there is none.
+
+    intra: mean over classes of the mean cosine distance of two of its items; a class of one item has none
+    inter: mean cosine distance of two class means, normalised
+    """
+    classes = 1 + max(int(labels.max()) for _, labels in parts)
+    sums = torch.zeros(classes, parts[0][0].dim, dtype=torch.float64)
+    sizes = torch.zeros(classes, dtype=torch.float64)
+    for vectors, labels in parts:
+        sizes += torch.bincount(labels, minlength=classes)
+        for rows in vectors.chunks():
+            sums.index_add_(0, labels[rows], vectors.read(rows).exact_unit().cpu())
+    several = sizes > 1
+    squares = (sums[several] ** 2).sum(1)  # |sum|^2 = items + twice the sum of cosines of pairs
+    intra = 1 - (squares - sizes[several]) / (sizes[several] * (sizes[several] - 1))
+    present = sums[sizes > 0]
+    means = torch.nn.functional.normalize(present, dim=1)
+    count = len(means)
+    between = (means.sum(0) ** 2).sum() - (means**2).sum()
+    inter = float(1 - between / (count * (count - 1))) if count > 1 else None
+    return (float(intra.mean().clamp(min=0)) if len(intra) else None), None if inter is None else max(0.0, inter)

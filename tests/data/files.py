@@ -1,0 +1,48 @@
+"""Small files of every kind, and what an error message must be."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from frontrank.errors import InputError
+
+ROWS, DIM = 5, 3
+X = np.random.default_rng(0).normal(size=(ROWS, DIM)).astype(np.float32)
+LABELS = np.array([0, 0, 1, 1, 2])
+IDS = np.array([f"{row}.jpg" for row in range(ROWS)])
+SPLIT = np.array([7, 7, 8, 8, 8])
+ALL = (".npy", ".npz", ".parquet", ".safetensors")
+NAMED = ALL[1:]
+TEXTS = (".txt", ".csv", ".json")
+
+
+def written(path, /, **arrays):
+    """A file with these arrays, by its ending; of a .npy file the only one."""
+    if path.suffix == ".npy":
+        (array,) = arrays.values()
+        np.save(path, array)
+    elif path.suffix == ".npz":
+        np.savez(path, **arrays)
+    elif path.suffix == ".safetensors":
+        save_file({name: torch.as_tensor(array).contiguous() for name, array in arrays.items()}, path)
+    else:
+        pq.write_table(pa.table({name: column(array) for name, array in arrays.items()}), path)
+    return path
+
+
+def column(array):
+    return array if isinstance(array, pa.Array | pa.ChunkedArray) else pa.array(list(np.asarray(array)))
+
+
+def refusal(call, *parts):
+    """The one line of an InputError, which has these parts."""
+    with pytest.raises(InputError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert str(part) in message
+    return message

@@ -1,0 +1,302 @@
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.evaluation.compare import Comparison, Difference, compare, table_of
+from frontrank.evaluation.report import Report
+from tests.reference.statistics import bootstrap_interval, sign_flip_p_value
+
+NAN = math.nan
+
+
+def of(values, name="R@1", **changes):
+    fields = {"per_query": {name: values}, "positives": [1] * len(values), "gallery_size": 100}
+    return Report.of(**{**fields, **changes})
+
+
+def pair(queries=60, gain=0.1, seed=0):
+    """Two reports of the same queries, the second better; some queries have no positive."""
+    rng = np.random.default_rng(seed)
+    positives = rng.integers(0, 4, queries)
+    score = rng.random(queries)
+    reports = []
+    for shift in (0, gain):
+        moved = np.clip(score + shift + 0.05 * rng.normal(size=queries), 0, 1)
+        hits = (moved > 0.5) & (positives > 0)
+        per_query = {"R@1": hits, "mAP": np.where(positives > 0, moved, NAN)}
+        reports.append(Report.of(per_query, positives, 100, {"NMI": 0.5}))
+    return reports
+
+
+def test_equals_the_references():
+    a, b = pair()
+    found = compare(a, b, level=0.9, resamples=300, seed=4)
+    assert list(found) == ["R@1", "mAP"]
+    for name, difference in found.items():
+        paired = b.per_query[name] - a.per_query[name]
+        low, high = bootstrap_interval(paired.tolist(), 0.9, 300, 4)
+        assert difference.low == pytest.approx(low, abs=1e-14)
+        assert difference.high == pytest.approx(high, abs=1e-14)
+        assert difference.difference == pytest.approx(b[name] - a[name], abs=1e-14)
+        assert difference[:2] == (a[name], b[name])
+    changed = b.per_query["R@1"] - a.per_query["R@1"]
+    assert 0 < np.count_nonzero(changed) <= 12
+    assert found["R@1"].p_value == sign_flip_p_value(changed[changed != 0].tolist())
+    assert found["mAP"].p_value < 0.01
+
+
+def test_by_hand():
+    a, b = of([0, 0, 0, 1, 1, 0]), of([1, 1, 0, 1, 0, 1])
+    found = compare(a, b)["R@1"]
+    # won: queries 0, 1, 5; lost: 4. 4 / 6 - 2 / 6; |sum| >= 2 for 10 of the 16 patterns of four signs
+    assert found[:3] == pytest.approx((2 / 6, 4 / 6, 2 / 6))
+    assert found.p_value == 10 / 16
+    assert found.low < 0 < found.high
+
+
+def test_the_other_way_round_is_the_negative():
+    a, b = pair()
+    there, back = compare(a, b), compare(b, a)
+    for name in there:
+        x, y = there[name], back[name]
+        assert (y.a, y.b, y.difference, y.p_value) == (x.b, x.a, -x.difference, x.p_value)
+        assert (y.low, y.high) == pytest.approx((-x.high, -x.low), abs=1e-14)
+    assert (there["mAP"].verdict, back["mAP"].verdict) == ("better", "worse")
+
+
+def test_identical_reports():
+    a, _ = pair()
+    for found in compare(a, a).values():
+        assert found[2:] == (0, 0, 0, 1)
+        assert found.verdict == "no clear difference"
+
+
+def test_pairing_narrows_the_interval():
+    a, b = pair(queries=400, gain=0.02)
+    found = compare(a, b)["mAP"]
+    low, high = a.interval("mAP")
+    assert found.high - found.low < (high - low) / 2
+    assert found.verdict == "better"
+
+
+def test_the_same_gain_everywhere():
+    found = compare(of([0.25, 0.5, 0.125]), of([0.5, 0.75, 0.375]))["R@1"]
+    assert found[2:5] == (0.25, 0.25, 0.25)
+    assert found.p_value == 2 / 8
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.1, 0.2, "better"),
+        (-0.2, -0.1, "worse"),
+        (-0.1, 0.1, "no clear difference"),
+        (0.0, 0.1, "no clear difference"),
+        (-0.1, 0.0, "no clear difference"),
+    ],
+)
+def test_verdict(low, high, verdict):
+    assert Difference(0.5, 0.5, (low + high) / 2, low, high, 0.5).verdict == verdict
+
+
+def test_settings_are_used():
+    a, b = pair(gain=0.01)
+    base = compare(a, b)["mAP"]
+    assert compare(a, b)["mAP"] == base
+    assert compare(a, b, level=0.5)["mAP"].low > base.low
+    assert compare(a, b, seed=1)["mAP"] != base
+    assert compare(a, b, resamples=500)["mAP"].low != base.low
+    assert compare(a, b, flips=99)["mAP"].p_value * 100 == pytest.approx(round(100 * base.p_value), abs=15)
+    assert (compare(a, b, flips=99)["mAP"].p_value * 100).is_integer()
+
+
+def test_only_metrics_of_both():
+    a = Report.of({"R@1": [1, 0], "mAP": [1, 0.5]}, [1, 1], 9, {"NMI": 0.5})
+    b = Report.of({"mAP": [1, 1], "MRR": [1, 1]}, [1, 1], 9, {"NMI": 0.5})
+    found = compare(a, b)
+    assert isinstance(found, Mapping)
+    assert list(found) == ["mAP"]
+    assert len(found) == 1
+    assert (found["mAP"].a, found["mAP"].b) == (0.75, 1.0)
+    with pytest.raises(KeyError, match="no metric 'NMI' in this comparison; it has mAP"):
+        found["NMI"]
+
+
+SAME = "both reports must be of the same queries in the same order"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (of([1, 0]), of([1, 0, 1]), f"report_a has 2 queries and report_b has 3; {SAME}"),
+        (
+            of([1, 0, 1]),
+            of([1, 0, 1], positives=[1, 2, 3]),
+            rf"positives differ for 2 of 3 queries \(first for number 1: 1 in report_a, 2 in report_b\); {SAME}",
+        ),
+        (
+            of([1, NAN, 1], "mAP"),
+            of([1, 0, 1], "mAP"),
+            rf"mAP is defined in only one of the reports for 1 queries \(first for number 1\); {SAME}",
+        ),
+        (
+            of([1, 0], "R@1"),
+            of([1, 0], "mAP"),
+            r"no metric has values per query in both reports \(report_a has R@1 and report_b has mAP\)",
+        ),
+        (
+            Report.of({}, [1], 9, {"NMI": 0.5}),
+            Report.of({}, [1], 9, {"NMI": 0.5}),
+            r"no metric has values per query in both reports \(report_a has none and report_b has none\)",
+        ),
+    ],
+)
+def test_reports_that_cannot_be_compared(a, b, message):
+    with pytest.raises(InputError, match=message) as caught:
+        compare(a, b)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "kind", "message"),
+    [
+        (("a.json", of([1])), {}, InputTypeError, r"report_a must be a Report, got str; use Report\.load for a file"),
+        ((of([1]), {"R@1": 1}), {}, InputTypeError, "report_b must be a Report, got dict"),
+        ((of([1]), of([1])), {"level": 95}, InputError, "level must be"),
+        ((of([1]), of([1])), {"resamples": 0}, InputError, "resamples must be at least 100"),
+        ((of([1]), of([1])), {"flips": 10}, InputError, "flips must be at least 99"),
+        ((of([1]), of([1])), {"flips": 1e4}, InputTypeError, "flips must be a whole number"),
+        ((of([1]), of([1])), {"seed": -1}, InputError, "seed must be at least 0"),
+        ((of([1]), of([1])), {"names": ("a",)}, InputTypeError, "names must be two strings"),
+        ((of([1]), of([1])), {"names": (1, 2)}, InputTypeError, "names must be two strings"),
+    ],
+)
+def test_bad_arguments(arguments, settings, kind, message):
+    with pytest.raises(kind, match=message):
+        compare(*arguments, **settings)
+
+
+# printing and files
+
+COMPARISON = Comparison(
+    {
+        "R@1": Difference(0.74286, 0.65714, -0.08571, -0.1575, -0.01429, 0.0703),
+        "mAP": Difference(0.5, 0.5, -1e-9, -0.00001, 0.25, 0.00002),
+        "MRR": Difference(0.05, 1.0, 0.95, 0.9, 1.0, 0.0002),
+    },
+    60502,
+    0.9,
+    ("old", "PNP-D_q"),
+    {"resamples": 100, "flips": 99, "seed": 0},
+    ("a note",),
+)
+
+
+def test_text_table():
+    assert str(COMPARISON).split("\n") == [
+        "PNP-D_q against old on the same 60,502 queries",
+        "difference = PNP-D_q - old, in percentage points",
+        "",
+        "metric    old  PNP-D_q  difference  90 % interval            p  PNP-D_q is",
+        "R@1     74.29    65.71       -8.57  [-15.75,   -1.43]   0.0703  worse",
+        "mAP     50.00    50.00        0.00  [  0.00,  +25.00]  <0.0001  no clear difference",
+        "MRR      5.00   100.00      +95.00  [+90.00, +100.00]   0.0002  better",
+        "",
+        "a note",
+    ]
+
+
+def test_latex_and_markdown_tables():
+    latex, markdown = COMPARISON.table("latex"), COMPARISON.table("markdown")
+    assert r"R@1    & 74.29 &    65.71 &    $-8.57$ & [$-15.75$,   $-1.43$] " in latex
+    assert r"PNP-D\_q is" in latex
+    assert r"90 \% interval" in latex
+    assert r"| PNP-D\_q is         |" in markdown
+    assert "| 74.29 |    65.71 |      -8.57 | [-15.75,   -1.43] |   0.0703 | worse               |" in markdown
+
+
+def test_galleries_of_two_sizes_are_noted():
+    found = compare(of([1, 0]), of([1, 0], gallery_size=1_000_100))
+    assert str(found).endswith("\nthe galleries differ: 100 items and 1,000,100")
+    assert compare(of([1, 0]), of([1, 0])).notes == ()
+
+
+def test_names_and_repr():
+    found = compare(of([1]), of([1]), names=["x", "y"])
+    assert str(found).split("\n")[:2] == ["y against x on 1 query", "difference = y - x, in percentage points"]
+    assert repr(found) == "Comparison(R@1=+0.0000 (no clear difference); 1 queries)"
+
+
+def test_saves_to_json(tmp_path):
+    a, b = pair()
+    found = compare(a, b, names=("old", "new"), seed=2)
+    found.save(tmp_path / "c.json")
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert (content["format"], content["version"]) == ("frontrank comparison", 1)
+    assert content["names"] == ["old", "new"]
+    assert content["level"] == 0.95
+    assert content["queries"] == 60
+    assert content["settings"] == {"resamples": 1000, "flips": 4999, "seed": 2}
+    assert content["differences"]["mAP"] == {**found["mAP"]._asdict(), "verdict": "better"}
+    with pytest.raises(InputError, match="exists already"):
+        found.save(tmp_path / "c.json")
+    found.save(tmp_path / "c.json", overwrite=True)
+
+
+# several reports
+
+
+def test_table_of_several():
+    ours = Report.of({"R@1": [1, 1, 0], "mAP": [0.5, 0.5, 0.25]}, [1, 1, 1], 9, {"dists@intra": 0.25})
+    theirs = Report.of({"R@1": [1, 0, 0], "mAP": [0.5, 0.5, 0.5]}, [1, 1, 1], 9, {"NMI": 0.25, "dists@intra": 0.5})
+    assert table_of({"ours": ours, "their_s": theirs}).split("\n") == [
+        "3 queries, gallery of 9 items; dists@* are cosine distances, the rest is in %",
+        "",
+        "           R@1    mAP  dists@intra    NMI",
+        "ours     66.67  41.67        0.250      -",
+        "their_s  33.33  50.00        0.500  25.00",
+    ]
+    assert table_of({"ours": ours, "their_s": theirs}, "markdown").split("\n")[2:] == [
+        "|          |       R@1 |       mAP | dists@intra |       NMI |",
+        "| -------- | --------: | --------: | ----------: | --------: |",
+        "| ours     | **66.67** |     41.67 |       0.250 |         - |",
+        r"| their\_s |     33.33 | **50.00** |       0.500 | **25.00** |",
+    ]
+    latex = table_of({"ours": ours, "their_s": theirs}, "latex")
+    assert r"their\_s &          33.33 & \textbf{50.00} &       0.500 & \textbf{25.00} \\" in latex
+
+
+def test_values_printed_alike_are_bold_alike():
+    close = {name: of([0.5, value]) for name, value in (("a", 0.5), ("b", 0.50001), ("c", 0.4))}
+    assert table_of(close, "markdown").count("**50.00**") == 2
+    assert table_of({"a": of([0.5])}, "markdown").count("**") == 0
+
+
+@pytest.mark.parametrize("other", [of([1, 1, 1]), of([1, 1], positives=[1, 2]), of([1, 1], gallery_size=50)])
+def test_nothing_is_best_among_other_queries(other):
+    found = table_of({"a": of([1, 0]), "b": other}, "markdown")
+    assert "**" not in found
+    assert found.split("\n")[:2] == ["in %", ""]
+    assert "queries | gallery |" in found
+    assert f"| {other.queries:>7} | {other.gallery_size:>7} |" in found
+
+
+@pytest.mark.parametrize(
+    ("reports", "kind", "message"),
+    [
+        ({}, InputError, "reports has none; give at least one, under its name"),
+        ({"a": {"R@1": 1}}, InputTypeError, r"reports\['a'\] must be a Report, got dict"),
+    ],
+)
+def test_bad_reports(reports, kind, message):
+    with pytest.raises(kind, match=message):
+        table_of(reports)
+
+
+def test_table_of_unknown_format():
+    with pytest.raises(InputError, match="format must be"):
+        table_of({"a": of([1])}, "html")

@@ -1,0 +1,495 @@
+import json
+import math
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.evaluation import report as report_module
+from frontrank.evaluation.report import Report
+from tests.reference.statistics import bootstrap_interval
+
+NAN = math.nan
+
+
+def a_report(queries=50, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    positives = rng.integers(1, 5, queries)
+    positives[1:4] = 0
+    hits = (rng.random(queries) < 0.8) & (positives > 0)
+    precision = np.where(positives > 0, rng.random(queries), NAN)
+    given = {
+        "per_query": {"R@1": hits.astype(float), "R@10": np.maximum(hits, positives > 1), "mAP": precision},
+        "positives": positives,
+        "gallery_size": 1200,
+        "whole": {"NMI": 0.9, "dists@intra": 0.3125},
+        "name": "test",
+        "notes": ("a note", "another"),
+        "settings": {"seed": 3, "setup": "medium", "share": 0.5, "exact": True, "limit": None},
+    }
+    return Report.of(**{**given, **changes})
+
+
+def test_is_a_mapping():
+    report = Report.of({"R@1": [1, 0, 1, 0], "mAP": [0.5, NAN, 1.0, 0.75]}, [1, 0, 2, 1], 7, {"NMI": 0.5})
+    assert isinstance(report, Mapping)
+    assert dict(report) == {"R@1": 0.5, "mAP": 0.75, "NMI": 0.5}  # mAP: 2.25 / 3
+    assert list(report) == ["R@1", "mAP", "NMI"]
+    assert list(report.values()) == [0.5, 0.75, 0.5]
+    assert len(report) == 3
+    assert "mAP" in report
+    assert "MRR" not in report
+    assert report.get("MRR") is None
+    assert report == {"R@1": 0.5, "mAP": 0.75, "NMI": 0.5}
+    assert (report.queries, report.without_positive, report.gallery_size) == (4, 1, 7)
+
+
+def test_unknown_metric_is_a_key_error_with_the_known_names():
+    with pytest.raises(KeyError, match=r"no metric 'R@5' in this report; it has R@1, R@10, mAP, NMI and dists@intra"):
+        a_report()["R@5"]
+
+
+def test_fields_are_what_they_should_be():
+    report = a_report(queries=5)
+    assert report.positives.dtype == np.int64
+    assert all(values.dtype == np.float64 and values.shape == (5,) for values in report.per_query.values())
+    assert all(type(value) is float for value in report.values())
+    assert set(report.per_query) == {"R@1", "R@10", "mAP"}
+    with pytest.raises(FrozenInstanceError):
+        report.name = "other"
+
+
+def test_input_is_copied_and_then_constant():
+    hits, positives, whole = np.array([1.0, 0.0]), np.array([1, 1]), {"NMI": 0.5}
+    report = Report.of({"R@1": hits}, positives, 3, whole)
+    hits[:], positives[:], whole["NMI"] = 0, 0, 0.1
+    assert report.per_query["R@1"].tolist() == [1, 0]
+    assert report.positives.tolist() == [1, 1]
+    assert report["NMI"] == 0.5
+    with pytest.raises(ValueError, match="read-only"):
+        report.per_query["R@1"][0] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        report.positives[0] = 0
+
+
+def test_pickles_and_changes_by_replace():
+    report = a_report()
+    report.intervals  # noqa: B018 fills the cache
+    assert pickle.loads(pickle.dumps(report)).intervals == report.intervals
+    assert replace(report, name="new").name == "new"
+
+
+def test_repr_is_short():
+    assert repr(Report.of({"R@1": [1] * 3000}, [1] * 3000, 3000)) == "Report(R@1=1.0000; 3000 queries)"
+
+
+# intervals
+
+
+def test_intervals_equal_the_loop():
+    report = a_report()
+    assert list(report.intervals) == ["R@1", "R@10", "mAP"]
+    for name, found in report.intervals.items():
+        expected = bootstrap_interval(report.per_query[name].tolist(), 0.95, 1000, 0)
+        assert found == pytest.approx(expected, abs=1e-14)
+    expected = bootstrap_interval(report.per_query["mAP"].tolist(), 0.5, 150, 7)
+    assert report.interval("mAP", level=0.5, resamples=150, seed=7) == pytest.approx(expected, abs=1e-14)
+
+
+def test_intervals_are_computed_once_and_only_when_asked_for(monkeypatch):
+    calls = []
+    original = report_module.resampled_means
+    monkeypatch.setattr(report_module, "resampled_means", lambda *args: calls.append(args[1:]) or original(*args))
+    report = a_report()
+    assert dict(report)
+    assert calls == []
+    first = report.intervals
+    assert (report.intervals, report.interval("mAP")) == (first, first["mAP"])
+    assert calls == [(1000, 0)]
+    wide, narrow = report.interval("mAP", level=0.99), report.interval("mAP", level=0.5)
+    assert wide[0] < first["mAP"][0] < narrow[0] < narrow[1] < first["mAP"][1] < wide[1]
+    assert calls == [(1000, 0)]
+    assert report.interval("mAP", seed=1) != first["mAP"]
+    assert calls == [(1000, 0), (1000, 1)]
+
+
+@pytest.mark.parametrize("values", [[0.3], [0.1] * 7, [0.1, NAN, 0.1]])
+def test_no_spread_no_width(values):
+    report = Report.of({"mAP": values}, [1] * len(values), 9)
+    assert report["mAP"] == values[0]
+    assert report.intervals == {"mAP": (values[0], values[0])}
+
+
+def test_no_interval_without_values_per_query():
+    assert Report.of({}, [1], 9, {"NMI": 0.5}).intervals == {}
+    with pytest.raises(InputError, match=r"^NMI \(0\.9000\) is no mean over queries, so it has no interval"):
+        a_report().interval("NMI")
+    with pytest.raises(KeyError, match="no metric 'MRR'"):
+        a_report().interval("MRR")
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "message"),
+    [
+        ({"level": 95}, InputError, r"level must be greater than 0 and at most 0\.999, got 95"),
+        ({"level": 0}, InputError, "level must be greater than 0"),
+        ({"level": NAN}, InputError, "level must be"),
+        ({"level": "95 %"}, InputTypeError, "level must be a number"),
+        ({"resamples": 10}, InputError, "resamples must be at least 100, got 10"),
+        ({"resamples": 1000.0}, InputTypeError, r"resamples must be a whole number, got 1000\.0"),
+        ({"seed": -1}, InputError, "seed must be at least 0"),
+        ({"seed": None}, InputTypeError, "seed must be a number, got None"),
+    ],
+)
+def test_bad_settings_of_an_interval(settings, kind, message):
+    with pytest.raises(kind, match=message):
+        a_report().interval("mAP", **settings)
+
+
+# bad input
+
+ONE = {"per_query": {"R@1": [1.0, 0.0]}, "positives": [1, 1], "gallery_size": 5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"positives": []}, InputError, r"positives must have one number per query and at least one query"),
+        ({"positives": [[1, 1]]}, InputError, r"positives must have one number per query .* got shape \(1, 2\)"),
+        ({"positives": [1.0, 1.0]}, InputTypeError, "positives must be whole numbers, got float64"),
+        ({"positives": [True, False]}, InputTypeError, "positives must be whole numbers, got bool"),
+        ({"positives": [[1], [1, 2]]}, InputTypeError, "positives must be whole numbers, one per query"),
+        ({"positives": [-1, 1]}, InputError, "positives must be from 0 to gallery_size = 5, got -1 to 1"),
+        ({"positives": [1, 6]}, InputError, "positives must be from 0 to gallery_size = 5, got 1 to 6"),
+        ({"gallery_size": 5.0}, InputTypeError, r"gallery_size must be a whole number, got 5\.0"),
+        ({"gallery_size": True}, InputTypeError, "gallery_size must be a whole number, got True"),
+        ({"per_query": {"R@1": [1.0]}}, InputError, r"per_query of R@1 must have one value per query, shape \(2,\)"),
+        ({"per_query": {"R@1": 0.5}}, InputError, r"per_query of R@1 must have one value per query"),
+        ({"per_query": {"R@1": ["x", "y"]}}, InputTypeError, "per_query of R@1 must be numbers"),
+        ({"per_query": {"R@1": [10**400, 0]}}, InputTypeError, "per_query of R@1 must be numbers"),
+        ({"per_query": {"mAP": [NAN, NAN]}}, InputError, "mAP is not defined for any query"),
+        ({"per_query": {"R@1": [80.0, 0]}}, InputError, r"per_query of R@1 must be in \[0, 1\], got 0 to 80; divide"),
+        ({"per_query": {"R@1": [-0.1, 0]}}, InputError, r"per_query of R@1 must be in \[0, 1\]"),
+        ({"per_query": {"R@1": [math.inf, 0]}}, InputError, r"per_query of R@1 must be in \[0, 1\]"),
+        ({"per_query": {}}, InputError, "a report must have at least one metric"),
+        ({"whole": {"R@1": 0.5}}, InputError, "whole and per_query both have R@1; give each metric once"),
+        ({"whole": {"NMI": NAN}}, InputError, "NMI must be finite, got nan; leave out"),
+        ({"whole": {"dists@intra": 10**400}}, InputError, "dists@intra must be finite"),
+        ({"whole": {"NMI": 90.2}}, InputError, r"NMI must be in \[0, 1\]"),
+        ({"whole": {"NMI": "0.9"}}, InputTypeError, "NMI must be a number, got '0.9'"),
+        ({"whole": {"NMI": True}}, InputTypeError, "NMI must be a number, got True"),
+        ({"name": 3}, InputTypeError, "name must be a string and notes a tuple of them"),
+        ({"notes": "a note"}, InputTypeError, "name must be a string and notes a tuple of them"),
+        ({"notes": (3,)}, InputTypeError, "name must be a string and notes a tuple of them"),
+        ({"settings": {"k": [1]}}, InputTypeError, "settings must be strings, numbers, booleans or None"),
+        ({"settings": {1: 1}}, InputTypeError, "settings must be strings, numbers, booleans or None"),
+        ({"settings": {"k": NAN}}, InputError, "settings must be finite, got k: nan"),
+    ],
+)
+def test_bad_fields(changes, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        Report.of(**{**ONE, **changes})
+    assert "\n" not in str(caught.value)
+
+
+def test_metrics_must_be_the_means():
+    fields = {"per_query": {"R@1": [1.0, 0.0]}, "positives": [1, 1], "gallery_size": 5}
+    assert Report({"R@1": 0.5}, **fields)["R@1"] == 0.5
+    assert Report({"R@1": np.float32(0.5)}, **fields)["R@1"] == 0.5
+    with pytest.raises(InputError, match=r"R@1 is 0\.6, but its values per query have another mean; use Report\.of"):
+        Report({"R@1": 0.6}, **fields)
+    with pytest.raises(InputError, match=r"metrics must have every metric of per_query, lacks R@1; use Report\.of"):
+        Report({"NMI": 0.6}, **fields)
+
+
+def test_rounding_above_one_is_no_mistake():
+    value = 1 + 2**-23  # the float32 after 1
+    assert Report.of({"mAP": [value]}, [1], 5)["mAP"] == value
+
+
+# printing
+
+
+def lines_of(report, format="text"):
+    return report.table(format).split("\n")
+
+
+def test_text_table():
+    report = Report.of(
+        {"R@1": [1, 0, 0, 1], "R@10": [1, 1, 0, 1], "mAP": [0.5, 0.5, NAN, 0.5]},
+        [1, 2, 0, 1],
+        1200,
+        {"NMI": 0.90214, "dists@intra": 0.31254},
+        name="SOP test",
+        notes=("three starts",),
+        settings={"seed": 0, "setup": "hard"},
+    )
+    assert lines_of(report) == [
+        "SOP test",
+        "4 queries, gallery of 1,200 items",
+        "1 query has no positive: R@k counts it as a miss; mAP leaves it out",
+        "",
+        "metric           %  95 % interval",
+        "R@1          50.00  [ 0.00, 100.00]",
+        "R@10         75.00  [25.00, 100.00]",
+        "mAP          50.00  [50.00,  50.00]",
+        "NMI          90.21",
+        "dists@intra  0.313  cosine distance",
+        "",
+        "seed: 0, setup: hard",
+        "three starts",
+    ]
+    assert str(report) == report.table() == report.table("text")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "names", "line"),
+    [
+        (0, ["R@1", "mAP"], "every query has a positive"),
+        (1, ["R@1", "R@5", "P@5"], "1 query has no positive: R@k and P@k count it as a miss"),
+        (2, ["mAP", "mAP@R"], "2 queries have no positive: mAP and mAP@R leave them out"),
+        (
+            1500,
+            ["R@1", "mP@1", "mP@5", "mAP", "mAP@R", "MRR"],
+            "1,500 queries have no positive: R@k counts them as misses; mP@k, mAP, mAP@R and MRR leave them out",
+        ),
+        (3, [], "3 queries have no positive"),
+    ],
+)
+def test_what_becomes_of_queries_without_a_positive(lacking, names, line):
+    positives = np.array([0] * lacking + [1] * 5)
+    without = np.where(positives > 0, 1, NAN)
+    per_query = {name: without if name.startswith("m") or name == "MRR" else np.nan_to_num(without) for name in names}
+    report = Report.of(per_query, positives, 10, {"NMI": 0.5})
+    assert lines_of(report)[1] == line
+
+
+def test_only_queries_without_a_positive_say_who_leaves_them_out():
+    report = Report.of({"P@5": [0, NAN, 1]}, [0, 1, 1], 10)
+    assert lines_of(report)[1] == "1 query has no positive: P@k counts it as a miss"
+
+
+def test_singular():
+    assert lines_of(Report.of({"R@1": [1]}, [1], 1))[0] == "1 query, gallery of 1 item"
+
+
+def test_markdown_and_latex_tables():
+    report = Report.of({"R@1": [1, 1]}, [1, 1], 5, {"NMI": 0.5}, name="my_set", notes=("50% of it",))
+    assert lines_of(report, "markdown") == [
+        r"my\_set",
+        "",
+        "2 queries, gallery of 5 items",
+        "",
+        "every query has a positive",
+        "",
+        "| metric |      % | 95 % interval    |",
+        "| ------ | -----: | ---------------- |",
+        "| R@1    | 100.00 | [100.00, 100.00] |",
+        "| NMI    |  50.00 |                  |",
+        "",
+        "50% of it",
+    ]
+    assert lines_of(report, "latex") == [
+        "% my_set",
+        "% 2 queries, gallery of 5 items",
+        "% every query has a positive",
+        r"\begin{tabular}{lrl}",
+        r"\toprule",
+        r"metric &     \% & 95 \% interval   \\",
+        r"\midrule",
+        r"R@1    & 100.00 & [100.00, 100.00] \\",
+        r"NMI    &  50.00 &                  \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        "% 50% of it",
+    ]
+
+
+def test_unknown_format():
+    with pytest.raises(InputError, match="format must be"):
+        a_report().table("html")
+
+
+# files
+
+
+def assert_same(first, second):
+    assert dict(first) == dict(second)
+    assert list(first) == list(second)
+    assert list(first.per_query) == list(second.per_query)
+    for name, values in first.per_query.items():
+        np.testing.assert_array_equal(values, second.per_query[name])
+    np.testing.assert_array_equal(first.positives, second.positives)
+    for field in ("gallery_size", "name", "notes", "settings"):
+        assert getattr(first, field) == getattr(second, field)
+
+
+def test_round_trip_is_exact(tmp_path):
+    report = a_report()
+    report.save(tmp_path / "report.json")
+    assert_same(Report.load(str(tmp_path / "report.json")), report)
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+@given(
+    st.lists(st.one_of(st.floats(0, 1), st.just(NAN)), min_size=1, max_size=6).filter(
+        lambda values: not all(map(math.isnan, values))
+    ),
+    st.text(),
+)
+def test_any_values_and_names_come_back(tmp_path_factory, values, name):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    report = Report.of({"mAP" + name: values}, [1] * len(values), 9, name=name, notes=(name,), settings={name: name})
+    report.save(path, overwrite=True)
+    assert_same(Report.load(path), report)
+
+
+def test_file_is_strict_json_that_says_what_it_is(tmp_path):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    a_report(queries=5).save(tmp_path / "a.json")
+    content = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
+    assert content["format"] == "frontrank report"
+    assert content["version"] == 1
+    assert content["per_query"]["mAP"][1:4] == [None] * 3
+    assert content["metrics"]["NMI"] == 0.9
+
+
+def test_nothing_is_overwritten_unless_asked_to(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("precious")
+    with pytest.raises(InputError, match=r"a\.json exists already; choose another name, or pass overwrite=True"):
+        a_report().save(path)
+    assert path.read_text() == "precious"
+    a_report().save(path, overwrite=True)
+    assert_same(Report.load(path), a_report())
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_link_to_nowhere_is_not_overwritten(tmp_path):
+    (tmp_path / "a.json").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match="exists already"):
+        a_report().save(tmp_path / "a.json")
+
+
+def test_a_failure_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    path.write_text("precious")
+    original = type(path).write_text
+
+    def half(self, text, **options):
+        original(self, text[:10], **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(path), "write_text", half)
+    with pytest.raises(InputError, match=r"a\.json cannot be written: No space left on device"):
+        a_report().save(path, overwrite=True)
+    assert path.read_text() == "precious"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    with pytest.raises(InputError, match=r"x\.json cannot be written: No such file .*; make the folder .*none first"):
+        a_report().save(tmp_path / "none" / "x.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="folder exists already"):
+        a_report().save(tmp_path / "folder")
+    with pytest.raises(InputError, match="folder cannot be written: "):
+        a_report().save(tmp_path / "folder", overwrite=True)
+    with pytest.raises(InputTypeError, match="path must be a string or a Path, got 3"):
+        a_report().save(3)
+    for bad in ("", "a\0b"):
+        with pytest.raises(InputError, match="path must be the name of a file"):
+            a_report().save(bad)
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_permissions_are_those_of_any_file(tmp_path):
+    (tmp_path / "plain").write_text("")
+    a_report().save(tmp_path / "a.json")
+    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def saved(tmp_path):
+    a_report(queries=5).save(tmp_path / "whole.json", overwrite=True)
+    return json.loads((tmp_path / "whole.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not valid JSON, or only a part of a file; save the report again"),
+        ("{", "is not valid JSON, or only a part of a file"),
+        ("[" * 100_000, "is not valid JSON, or only a part of a file"),
+        ('{"format": "frontrank report", "version": 1, "metrics": {"NMI": NaN}}', "is not valid JSON"),
+        ("\udcff", "is not valid JSON"),
+        ("[]", "is not a frontrank report; give a file that a report was saved to"),
+        ("3", "is not a frontrank report"),
+        ('{"R@1": 0.5}', "is not a frontrank report"),
+        ('{"format": "frontrank comparison", "version": 1}', "is not a frontrank report"),
+        ('{"format": "frontrank report"}', "does not say its version"),
+        ('{"format": "frontrank report", "version": "1"}', "does not say its version"),
+        ('{"format": "frontrank report", "version": 0}', "does not say its version"),
+        ('{"format": "frontrank report", "version": 2}', "has version 2 of the format, newer than the 1 read here; up"),
+        ('{"format": "frontrank report", "version": 1}', "is not a whole report: its per_query must be an object"),
+    ],
+)
+def test_files_that_are_no_report(tmp_path, text, message):
+    path = tmp_path / "bad.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=rf"bad\.json {message}") as caught:
+        Report.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("per_query", {"R@1": "11111"}, "its per_query of R@1 must be a list of numbers and null"),
+        ("per_query", {"R@1": ["1", 1, 1, 1, 1]}, "its per_query of R@1 must be a list of numbers and null"),
+        ("per_query", {"R@1": [True, 1, 1, 1, 1]}, "its per_query of R@1 must be a list of numbers and null"),
+        ("per_query", {"R@1": [1, 1]}, "per_query of R@1 must have one value per query"),
+        ("per_query", {"R@1": [10**400, 1, 1, 1, 1]}, "its per_query of R@1 has a number too large"),
+        ("metrics", {"R@1": 0.123}, "metrics must have every metric"),
+        ("metrics", [], "its metrics must be an object"),
+        ("positives", [0.5] * 5, "positives must be whole numbers"),
+        ("positives", [10**30] * 5, "positives must be whole numbers"),
+        ("positives", None, "its positives must be a list"),
+        ("gallery_size", "12", "its gallery_size must be a whole number"),
+        ("name", None, "its name must be a string"),
+        ("notes", "text", "its notes must be a list"),
+        ("notes", [1], "notes a tuple"),
+        ("settings", {"a": {}}, "settings must be"),
+    ],
+)
+def test_files_with_a_bad_field(tmp_path, field, value, message):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**saved(tmp_path), field: value}))
+    with pytest.raises(InputError, match=rf"bad\.json is not a whole report: .*{message}") as caught:
+        Report.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_truncation_is_refused(tmp_path):
+    saved(tmp_path)
+    whole = (tmp_path / "whole.json").read_text().strip()
+    for end in range(0, len(whole), 7):
+        (tmp_path / "part.json").write_text(whole[:end])
+        with pytest.raises(InputError, match=r"part\.json is not valid JSON, or only a part"):
+            Report.load(tmp_path / "part.json")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"none\.json cannot be read: No such file"):
+        Report.load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot be read: "):
+        Report.load(tmp_path)
+    with pytest.raises(InputTypeError, match="path must be a string or a Path, got None"):
+        Report.load(None)

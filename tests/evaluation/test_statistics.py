@@ -1,0 +1,205 @@
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.evaluation import statistics
+from frontrank.evaluation.statistics import (
+    mean_of_defined,
+    percentile_interval,
+    resampled_means,
+    sign_flip_p_values,
+)
+from tests.reference.statistics import bootstrap_interval, sign_flip_p_value
+
+NAN = math.nan
+
+
+def intervals(values, level=0.95, resamples=200, seed=0):
+    means = resampled_means(values, resamples, seed)
+    return [percentile_interval(means[:, i], level) for i in range(values.shape[1])]
+
+
+def some_values(rng, queries, metrics, undefined=0.0):
+    values = rng.random((queries, metrics))
+    values[:, 0] = values[:, 0] > 0.3
+    values[rng.random((queries, metrics)) < undefined] = NAN
+    values[0] = 0.5  # at least one is defined
+    return values
+
+
+def test_mean_leaves_out_the_undefined():
+    assert mean_of_defined(np.array([0.25, NAN, 0.75, 0.5])) == 0.5  # 1.5 / 3
+
+
+@given(st.floats(0, 1), st.integers(1, 50))
+def test_mean_of_equal_values_is_that_value(value, count):
+    assert mean_of_defined(np.full(count, value)) == value
+
+
+@pytest.mark.parametrize("queries", [1, 2, 7, 60])
+@pytest.mark.parametrize("undefined", [0.0, 0.4])
+@pytest.mark.parametrize(("level", "seed"), [(0.95, 0), (0.8, 3)])
+def test_intervals_equal_the_loop(queries, undefined, level, seed):
+    values = some_values(np.random.default_rng(queries), queries, 4, undefined)
+    expected = [bootstrap_interval(values[:, i].tolist(), level, 200, seed) for i in range(4)]
+    np.testing.assert_allclose(intervals(values, level, 200, seed), expected, rtol=0, atol=1e-14)
+
+
+def test_resamples_without_a_defined_value_are_left_out():
+    """One of three is defined: (2/3)^3 = 30 % of the resamples have none of it."""
+    values = np.array([[0.25], [NAN], [NAN]])
+    means = resampled_means(values, 1000, 0)
+    assert 0.2 < np.isnan(means).mean() < 0.4
+    assert percentile_interval(means[:, 0], 0.95) == (0.25, 0.25)
+
+
+def test_blocks_do_not_change_the_result(monkeypatch):
+    values = some_values(np.random.default_rng(0), 30, 3, 0.2)
+    differences = np.random.default_rng(1).normal(0.1, 1, (35, 2))
+    whole = intervals(values), sign_flip_p_values(differences, 500, 0)
+    monkeypatch.setattr(statistics, "_CELLS", 100)
+    np.testing.assert_allclose(intervals(values), whole[0], rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(sign_flip_p_values(differences, 500, 0), whole[1])
+
+
+def test_all_metrics_see_the_same_draws():
+    """Then a metric that is the sum of two others is so in each resample."""
+    values = np.random.default_rng(0).random((40, 2)) / 2
+    means = resampled_means(np.column_stack([values, values.sum(1)]), 100, 0)
+    np.testing.assert_allclose(means[:, 0] + means[:, 1], means[:, 2], atol=1e-14)
+
+
+def test_seed_matters_and_is_all_that_matters():
+    values = np.random.default_rng(0).random((40, 1))
+    assert intervals(values, seed=1) == intervals(values, seed=1)
+    assert intervals(values, seed=1) != intervals(values, seed=2)
+
+
+@pytest.mark.parametrize("values", [[0.3], [0.1] * 7, [0.1, NAN, 0.1, 0.1], [0.0] * 5, [1.0] * 3])
+def test_no_spread_no_width(values):
+    assert intervals(np.array(values)[:, None]) == [(values[0], values[0])]
+
+
+def test_memory_is_bounded():
+    values = np.random.default_rng(0).random((60_502, 7))
+    tracemalloc.start()
+    resampled_means(values, 250, 0)  # all the counts at once would be 121 MB
+    sign_flip_p_values(values - 0.5, 250, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6
+
+
+@pytest.mark.parametrize("kind", ["hits", "precisions"])
+def test_intervals_cover_the_true_mean(kind):
+    """Of 200 data sets about 95 % have the true mean in their interval."""
+    rng = np.random.default_rng(0)
+    draws = rng.random((200, 100)) < 0.7 if kind == "hits" else rng.beta(4, 2, (200, 100))
+    truth = 0.7 if kind == "hits" else 4 / 6
+    found = [intervals(draw[:, None].astype(float), resamples=300)[0] for draw in draws]
+    assert 0.90 <= np.mean([low <= truth <= high for low, high in found]) <= 0.99
+
+
+def test_width_is_that_of_the_normal_distribution():
+    """3.92 standard errors at 95 %, and sqrt(4) times narrower with four times the queries."""
+    values = np.random.default_rng(0).random((1600, 1))
+    for queries in (400, 1600):
+        low, high = intervals(values[:queries], resamples=2000)[0]
+        expected = 2 * 1.96 * values[:queries].std() / math.sqrt(queries)
+        assert high - low == pytest.approx(expected, rel=0.08)
+
+
+# p-values
+
+
+def p_value(differences, flips=999, seed=0):
+    return float(sign_flip_p_values(np.array(differences, dtype=float)[:, None], flips, seed)[0])
+
+
+HAND = [
+    ([0.0, 0.0, 0.0], 1.0),  # no difference at all
+    ([0.5], 1.0),  # one query: + and - are as far
+    ([1.0, 1.0, 1.0], 2 / 8),  # only +++ and ---
+    ([1.0, 1.0, -1.0], 1.0),  # |sum| = 1 is the least there is
+    ([1.0, 1.0, 1.0, -1.0], 10 / 16),  # |sum| >= 2: 2 patterns of one sign, 8 with one other
+    ([3.0, 1.0, 0.0, NAN], 2 / 4),  # |sum| = 4 for ++ and --; the query that is not defined is left out
+    ([1.0, -1.0], 1.0),  # the mean is 0
+]
+
+
+@pytest.mark.parametrize(("differences", "expected"), HAND)
+def test_p_by_hand(differences, expected):
+    assert p_value(differences) == expected
+    assert p_value([-d for d in differences]) == expected
+
+
+def test_p_is_exact_up_to_twelve_differences():
+    rng = np.random.default_rng(0)
+    for count in range(1, 13):
+        differences = np.concatenate([rng.normal(0.3, 1, count), np.zeros(3)])
+        expected = sign_flip_p_value(differences[:count].tolist())
+        assert p_value(differences, flips=99) == expected
+        assert (expected * 2**count).is_integer()
+
+
+def test_from_thirteen_differences_on_patterns_are_random():
+    ones = [1.0] * 13
+    assert p_value(ones, flips=99) == 1 / 100  # none of 99 is as far, and so p is not 0
+    assert p_value(ones[:12], flips=99) == 2 / 2**12
+
+
+@pytest.mark.parametrize("count", [3, 8, 12])
+def test_random_patterns_come_near_all_patterns(monkeypatch, count):
+    monkeypatch.setattr(statistics, "_ENUMERATED", 0)
+    for seed in range(2):
+        differences = np.random.default_rng(seed).normal(0.4, 1, count)
+        exact = sign_flip_p_value(differences.tolist())
+        error = math.sqrt(exact * (1 - exact) / 4999)
+        assert abs(p_value(differences, flips=4999, seed=seed) - exact) < 4 * error + 1 / 5000
+
+
+@pytest.mark.parametrize("enumerated", [0, 12])
+def test_rounding_does_not_hide_ties(monkeypatch, enumerated):
+    """0.1 + 0.2 and 0.3 are as far from 0 though their floats are not: all patterns of 0.1, 0.2, -0.3 are."""
+    monkeypatch.setattr(statistics, "_ENUMERATED", enumerated)
+    assert p_value([0.1, 0.2, -0.3], flips=99) == 1
+    # |sum| = 0.6: +++ and ---, which random patterns meet in one of four
+    assert p_value([0.1, 0.2, 0.3], flips=3999) == pytest.approx(0.25, abs=0.03)
+
+
+def test_random_patterns_are_those_of_the_seed():
+    differences = np.random.default_rng(0).normal(0.1, 1, 40)
+    assert p_value(differences, seed=1) == p_value(differences, seed=1)
+    assert p_value(differences, seed=1) != p_value(differences, seed=2)
+
+
+def test_random_p_of_a_metric_does_not_depend_on_the_others():
+    differences = np.random.default_rng(0).normal(0.2, 1, (40, 3))
+    differences[3:, 1] = 0
+    together = sign_flip_p_values(differences, 499, 5)
+    assert together.tolist() == [p_value(differences[:, i], 499, 5) for i in range(3)]
+
+
+@pytest.mark.parametrize("count", [10, 40])
+def test_p_is_uniform_if_there_is_no_difference(count):
+    rng = np.random.default_rng(0)
+    found = np.sort([p_value(rng.normal(0, 1, count), 199, seed) for seed in range(400)])
+    furthest = np.abs(found - (np.arange(400) + 0.5) / 400).max()
+    assert furthest < 1.63 / math.sqrt(400)  # Kolmogorov-Smirnov, 1 %
+    assert (found <= 0.05).mean() < 0.08
+
+
+def test_p_is_small_if_there_is_a_difference():
+    rng = np.random.default_rng(0)
+    found = [p_value(rng.normal(0.8, 1, 40), 199, seed) for seed in range(50)]
+    assert np.mean(np.array(found) <= 0.05) > 0.9
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.floats(0.01, 100))
+def test_p_does_not_depend_on_scale(differences, scale):
+    differences = [round(d, 3) for d in differences]
+    assert p_value(differences) == p_value([d * scale for d in differences])

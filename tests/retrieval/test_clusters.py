@@ -1,0 +1,119 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.ranking.vectors import Vectors
+from frontrank.retrieval import kmeans_labels
+
+
+@pytest.fixture(params=["faiss", "sklearn"])
+def library(request, monkeypatch):
+    if request.param == "sklearn":
+        monkeypatch.setitem(sys.modules, "faiss", None)
+    return request.param
+
+
+def rows(tensor):
+    return Vectors("embeddings", tensor)
+
+
+def groups(each=20, spread=0.05):
+    labels = torch.arange(4).repeat(each)
+    lengths = torch.rand(len(labels), 1) * 5 + 0.1
+    return (torch.eye(4, 6)[labels] + spread * torch.randn(len(labels), 6)) * lengths, labels
+
+
+@pytest.mark.usefixtures("library")
+def test_finds_directions_whatever_the_lengths():
+    """Four bunches of directions; random starts may merge two of them, so the best of a few seeds is taken."""
+    embeddings, labels = groups()
+    found = []
+    for seed in range(6):
+        got = kmeans_labels(rows(embeddings), 4, seed)
+        assert got.dtype == torch.long
+        assert got.shape == labels.shape
+        assert 0 <= int(got.min()) <= int(got.max()) < 4
+        found.append(len({(int(a), int(b)) for a, b in zip(got, labels, strict=True)}) == 4)
+    assert any(found)
+
+
+@pytest.mark.usefixtures("library")
+def test_each_row_is_in_the_cluster_with_the_nearest_mean():
+    embeddings = torch.randn(60, 5)
+    got = kmeans_labels(rows(embeddings), 3)
+    unit = torch.nn.functional.normalize(embeddings)
+    means = torch.stack([unit[got == c].mean(0) for c in range(3)])
+    assert torch.equal(torch.cdist(unit, means).argmin(1), got)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_seed_gives_the_same_labels_and_another_seed_others():
+    embeddings = torch.randn(80, 5)
+    first = kmeans_labels(rows(embeddings), 9, seed=3)
+    assert torch.equal(kmeans_labels(rows(embeddings), 9, seed=3), first)
+    assert torch.equal(kmeans_labels(rows(embeddings.double().numpy()), 9, seed=3), first)
+    assert any(not torch.equal(kmeans_labels(rows(embeddings), 9, seed=s), first) for s in (4, 5))
+
+
+def test_prints_and_warns_nothing(library, capfd):
+    embeddings = torch.randn(30, 5)
+    kmeans_labels(rows(embeddings), 25)  # hardly a point per cluster
+    kmeans_labels(rows(torch.randn(1000, 3)), 2)  # more points per cluster than faiss takes by default
+    assert kmeans_labels(rows(embeddings), 1).tolist() == [0] * 30
+    assert sorted(kmeans_labels(rows(embeddings), 30).tolist()) == list(range(30))
+    same = kmeans_labels(rows(torch.ones(12, 3)), 5)  # fewer distinct rows than clusters
+    assert len(set(same.tolist())) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_all_points_are_used(monkeypatch):
+    """faiss by default takes 256 points per cluster and draws them at random."""
+    seen = []
+    import faiss
+
+    train = faiss.Clustering.train
+    monkeypatch.setattr(
+        faiss.Clustering, "train", lambda self, x, *a, **k: seen.append(self) or train(self, x, *a, **k)
+    )
+    kmeans_labels(rows(torch.randn(700, 3)), 2)
+    assert [self.max_points_per_centroid * 2 >= 700 for self in seen] == [True]
+
+
+def test_a_mapped_file(tmp_path):
+    embeddings = torch.randn(40, 5)
+    file = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=(40, 5))
+    file[:] = embeddings.numpy()
+    assert torch.equal(kmeans_labels(rows(file), 4), kmeans_labels(rows(embeddings), 4))
+
+
+def test_without_a_library(monkeypatch):
+    for name in ("faiss", "sklearn", "sklearn.cluster"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        FrontrankError, match=r"^k-means needs faiss or scikit-learn; pip install 'frontrank\[search\]'$"
+    ):
+        kmeans_labels(rows(torch.randn(5, 3)), 2)
+
+
+@pytest.mark.parametrize(
+    ("k", "seed", "error", "message"),
+    [
+        (6, 0, InputError, "k is 6, but embeddings has 5 rows; ask for as many clusters at most"),
+        (0, 0, InputError, "k must be at least 1, got 0"),
+        (2.0, 0, InputTypeError, "k must be a whole number, got 2.0"),
+        (2, -1, InputError, "seed must be at least 0, got -1"),
+        (2, 2**31, InputError, "seed must be at most"),
+        (2, None, InputTypeError, "seed must be a whole number, got None"),
+    ],
+)
+def test_wrong_settings(k, seed, error, message):
+    with pytest.raises(error, match=message):
+        kmeans_labels(rows(torch.randn(5, 3)), k, seed)
+
+
+def test_wrong_rows():
+    with pytest.raises(InputError, match=r"embeddings has NaN or infinite values in 1 row \(number 2\)"):
+        kmeans_labels(rows(torch.tensor([[1.0], [1.0], [torch.nan]])), 2)

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+import torch
+
+from frontrank.retrieval import augment_database, expand_queries, expansion, neighbours
+from tests.reference import retrieval_expansion as reference
+
+
+@pytest.fixture(params=["whole", "blocks"])
+def blocks(request, monkeypatch):
+    if request.param == "blocks":
+        monkeypatch.setattr(expansion, "_ROWS", 2)
+        monkeypatch.setattr(neighbours, "GROUP", 3)
+        monkeypatch.setattr(neighbours, "_ITEMS", 4)
+
+
+def check(found, queries, gallery, k, alpha, own=False):
+    expected = reference.expanded(queries.tolist(), gallery.tolist(), k, alpha, own)
+    tolerance = 1e-12 if queries.dtype == torch.float64 else 2e-6
+    assert found.dtype == queries.dtype
+    torch.testing.assert_close(found.double(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("k", [1, 3, 50])
+@pytest.mark.parametrize("alpha", [0, 0.5, 2.0, 3])
+def test_equals_one_neighbour_at_a_time(dtype, k, alpha):
+    queries, gallery = torch.randn(5, 4, dtype=dtype), torch.randn(11, 4, dtype=dtype)
+    check(expand_queries(queries, gallery, k, alpha), queries, gallery, k, alpha)
+    check(expand_queries(gallery, None, k, alpha), gallery, gallery, k, alpha, own=True)
+    check(augment_database(gallery, k, alpha), gallery, gallery, k, alpha, own=True)
+
+
+def test_by_hand():
+    """(1, 0) + 0.6^2 (0.6, 0.8) + 0.8^2 (0.8, -0.6) = (1.728, -0.096); (0, -1) scores 0 and (-1, 0) less."""
+    gallery = torch.tensor([[0.0, -3.0], [-1.0, 0.0], [3.0, 4.0], [8.0, -6.0]])
+    found = expand_queries(torch.tensor([[2.0, 0.0]]), gallery)
+    torch.testing.assert_close(found, torch.tensor([[1.728, -0.096]]) / (1.728**2 + 0.096**2) ** 0.5)
+    nearest_only = expand_queries(torch.tensor([[2.0, 0.0]]), gallery, k=1)  # (1, 0) + 0.64 (0.8, -0.6)
+    torch.testing.assert_close(nearest_only, torch.tensor([[1.512, -0.384]]) / (1.512**2 + 0.384**2) ** 0.5)
+
+
+@pytest.mark.parametrize("alpha", [0, 1, 2.0])
+def test_items_on_the_other_side_add_nothing(alpha):
+    queries = torch.tensor([[1.0, 0.0]])
+    assert expand_queries(queries, torch.tensor([[-1.0, 0.5], [-1.0, 0.0], [0.0, 1.0]]), alpha=alpha).tolist() == [
+        [1, 0]
+    ]
+
+
+def test_the_own_copy_is_a_neighbour_but_not_the_query_itself():
+    rows = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]])
+    found = expand_queries(rows, k=1, alpha=1.0)
+    torch.testing.assert_close(found[0], torch.tensor([1.0, 0.0]))  # item 2
+    moved = torch.tensor([0.6, 0.8]) + 0.6 * torch.tensor([1.0, 0.0])
+    torch.testing.assert_close(found[1], moved / moved.norm())
+
+
+def test_an_only_item_stays():
+    rows = torch.tensor([[3.0, 4.0]])
+    torch.testing.assert_close(augment_database(rows), torch.tensor([[0.6, 0.8]]))
+    torch.testing.assert_close(expand_queries(rows), torch.tensor([[0.6, 0.8]]))
+
+
+def test_moves_towards_the_right_class():
+    """Two noisy classes: after expansion the queries are nearer to their class's centre."""
+    centres = torch.nn.functional.normalize(torch.randn(2, 16))
+    labels = torch.arange(2).repeat(40)
+    rows = centres[labels] + 0.25 * torch.randn(80, 16)
+    before = (torch.nn.functional.normalize(rows) * centres[labels]).sum(1)
+    after = (expand_queries(rows) * centres[labels]).sum(1)
+    assert after.mean() > before.mean() + 0.1
+
+
+def test_input_is_left_alone_and_may_be_of_any_kind(tmp_path):
+    rows = torch.randn(9, 4)
+    kept = rows.clone()
+    expected = expand_queries(rows[:3], rows[3:])
+    assert torch.equal(rows, kept)
+    file = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=(6, 4))
+    file[:] = rows[3:].numpy()
+    assert torch.equal(expand_queries(rows[:3].numpy(), file), expected)
+    assert not expand_queries(rows[:3].requires_grad_(), rows[3:]).requires_grad
+    mixed = expand_queries(rows[:3], rows[3:].double())
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, expected)
+    assert augment_database(rows.half()).dtype == torch.float32

@@ -1,0 +1,250 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.errors import InputError
+from frontrank.ranking.vectors import Vectors
+from frontrank.retrieval import nearest, neighbours
+from tests.reference import retrieval_neighbours as reference
+
+
+def rows_of(tensor, name="rows"):
+    return Vectors(name, tensor)
+
+
+def check(queries, gallery, k, own=False, tolerance=2e-6):
+    scores, index = nearest(rows_of(queries), rows_of(gallery), k, own=own)
+    expected = reference.nearest(queries.tolist(), gallery.tolist(), k, own)
+    assert index.tolist() == [[j for _, j in near] for near in expected]
+    assert scores.shape == index.shape
+    torch.testing.assert_close(
+        scores.double(),
+        torch.tensor([[s for s, _ in near] for near in expected], dtype=torch.float64).view(scores.shape),
+        rtol=0,
+        atol=tolerance,
+    )
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    def set_sizes(group, items):
+        monkeypatch.setattr(neighbours, "GROUP", group)
+        monkeypatch.setattr(neighbours, "_ITEMS", items)
+
+    return set_sizes
+
+
+SIZES = [(1, 1), (2, 3), (3, 2), (4, 7), (100, 100)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("k", [1, 3, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equals_sorting_everything(sizes, size, k, dtype):
+    sizes(*size)
+    queries, gallery = torch.randn(5, 6, dtype=dtype), torch.randn(17, 6, dtype=dtype)
+    check(queries, gallery, k)
+    check(gallery, gallery, k, own=True)
+
+
+def test_by_hand():
+    gallery = torch.tensor([[0.0, 2.0], [3.0, 4.0], [-5.0, 0.0]])  # cosines with (1, 0): 0, 3/5, -1
+    scores, index = nearest(rows_of(torch.tensor([[7.0, 0.0]])), rows_of(gallery), 3)
+    assert index.tolist() == [[1, 0, 2]]
+    torch.testing.assert_close(scores, torch.tensor([[0.6, 0.0, -1.0]]))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_more_than_there_are(sizes, size, own):
+    sizes(*size)
+    rows = torch.randn(4, 3)
+    assert nearest(rows_of(rows), rows_of(rows), 10, own=own)[1].shape == (4, 4 - own)
+    check(rows, rows, 10, own)
+
+
+def test_an_only_item_has_no_neighbour():
+    scores, index = nearest(rows_of(torch.ones(1, 3)), rows_of(torch.ones(1, 3)), 2, own=True)
+    assert scores.shape == index.shape == (1, 0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_copies_of_the_query_stay_and_the_query_goes(sizes, size, dtype):
+    sizes(*size)
+    one, other = torch.randn(2, 9, dtype=dtype)
+    rows = rows_of(torch.stack([one, other, one, one, other]))
+    index = nearest(rows, rows, 2, own=True)[1]
+    assert index.tolist() == [[2, 3], [4, 0], [0, 3], [0, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_collapsed_model_gives_the_lowest_indices(sizes, size, own, k):
+    sizes(*size)
+    rows = torch.randn(1, 33).expand(12, 33)
+    index = nearest(rows_of(rows), rows_of(rows), k, own=own)[1]
+    assert index.tolist() == [[j for j in range(12) if not (own and j == i)][:k] for i in range(12)]
+
+
+@pytest.mark.parametrize("size", [(1, 5), (4, 7), (100, 100)])
+def test_scores_that_float32_products_cannot_order(sizes, size):
+    """Cosines 1 - 1e-9 apart: equal in float32, yet the order is that of float64."""
+    sizes(*size)
+    angles = 0.2 + 1e-9 * torch.randperm(30, dtype=torch.float64)
+    gallery = torch.stack([angles.cos(), angles.sin()], 1)
+    queries = torch.tensor([[1.0, 0.0]], dtype=torch.float32)  # so the products are in float32
+    index = nearest(rows_of(queries), rows_of(gallery), 6)[1]
+    assert index.tolist() == [angles.argsort()[:6].tolist()]
+
+
+@given(data=st.data())
+def test_any_sizes_of_chunks_give_the_same(data):
+    number = st.integers(-2, 2).map(float)
+    row = st.lists(number, min_size=3, max_size=3).filter(any)
+    gallery = torch.tensor(data.draw(st.lists(row, min_size=1, max_size=25)))
+    k = data.draw(st.integers(1, 8))
+    own = data.draw(st.booleans())
+    queries = gallery if own else torch.tensor(data.draw(st.lists(row, min_size=1, max_size=5)))
+    whole = nearest(rows_of(queries), rows_of(gallery), k, own=own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "GROUP", data.draw(st.integers(1, 6)))
+        patch.setattr(neighbours, "_ITEMS", data.draw(st.integers(1, 9)))
+        parts = nearest(rows_of(queries), rows_of(gallery), k, own=own)
+    assert torch.equal(whole[1], parts[1])
+    assert torch.equal(whole[0], parts[0])
+    scores = torch.nn.functional.normalize(queries.double()) @ torch.nn.functional.normalize(gallery.double()).T
+    if own:
+        scores.fill_diagonal_(-2)
+    best = scores.sort(dim=1, descending=True)[0][:, : whole[0].shape[1]]
+    torch.testing.assert_close(whole[0].double(), best, rtol=0, atol=1e-6)
+    torch.testing.assert_close(scores.gather(1, whole[1]), best, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("queries", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gallery", [torch.float32, torch.float64])
+def test_close_items_in_order(sizes, queries, gallery):
+    """Items a millionth of a degree apart, where float32 products are off by more than the differences."""
+    sizes(2, 50)
+    one = torch.randn(1, 24, dtype=torch.float64)
+    rows = one + 3e-4 * torch.randn(90, 24, dtype=torch.float64)
+    check((one + 0.1 * torch.randn(3, 24)).to(queries), rows.to(gallery), 7)
+    check(rows.to(gallery), rows.to(gallery), 7, own=True)
+
+
+@pytest.mark.parametrize("queries", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gallery", [torch.float32, torch.float64])
+def test_close_scores_of_items_far_apart(queries, gallery):
+    """Items all around a query at almost one angle: the rounding of the query moves them past each other."""
+    query = torch.nn.functional.normalize(torch.randn(1, 24, dtype=torch.float64))
+    aside = torch.randn(90, 24, dtype=torch.float64)
+    aside = torch.nn.functional.normalize(aside - (aside @ query.T) * query)
+    check(query.to(queries) * 3, (query + aside * (1 + 1e-9 * torch.randn(90, 1, dtype=torch.float64))).to(gallery), 7)
+
+
+@pytest.mark.parametrize("noise", [0, 1e-6])
+def test_few_items_of_a_collapsed_model_are_scored_again(monkeypatch, noise):
+    """Float32 products cannot order any of them, yet not all pairs are scored one by one."""
+    scored = []
+    exact_scores = neighbours.exact_scores
+    monkeypatch.setattr(neighbours, "exact_scores", lambda *pairs: scored.append(len(pairs[2])) or exact_scores(*pairs))
+    rows = rows_of(torch.randn(1, 33) + noise * torch.randn(400, 33))
+    nearest(rows, rows, 3, own=True)
+    assert sum(scored) <= 400 * 4 * 3 < 400 * 400
+
+
+def test_products_are_in_full_precision(monkeypatch):
+    def settings():
+        return torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")
+
+    rows = rows_of(torch.randn(4, 3))
+    read, seen = rows.read, []
+    monkeypatch.setattr(rows, "read", lambda which: seen.append(settings()) or read(which))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            nearest(rows, rows, 2)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(seen) == {("highest", False)}
+
+
+def test_order_does_not_depend_on_lower_precision_elsewhere():
+    queries, gallery = torch.randn(40, 40), torch.randn(300, 40)
+    expected = nearest(rows_of(queries), rows_of(gallery), 9)[1]
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = nearest(rows_of(queries), rows_of(gallery), 9)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert torch.equal(found[1], expected)
+    assert found[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("queries", "gallery", "dtype"),
+    [
+        (torch.float32, torch.float32, torch.float32),
+        (torch.float64, torch.float32, torch.float64),
+        (torch.float32, torch.float64, torch.float64),
+        (torch.float16, torch.bfloat16, torch.float32),
+    ],
+)
+def test_dtypes(queries, gallery, dtype):
+    one, other = torch.randn(3, 4).to(queries), torch.randn(6, 4).to(gallery)
+    assert nearest(rows_of(one), rows_of(other), 2)[0].dtype == dtype
+    check(one, other, 2)
+
+
+def test_a_mapped_file_larger_than_a_chunk(tmp_path, sizes):
+    sizes(4, 5)
+    values = np.random.default_rng(0).standard_normal((23, 7)).astype(np.float32)
+    file = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=values.shape)
+    file[:] = values
+    found = nearest(rows_of(file), rows_of(file), 4, own=True)
+    expected = reference.nearest(values.tolist(), values.tolist(), 4, own=True)
+    assert found[1].tolist() == [[j for _, j in near] for near in expected]
+
+
+def test_the_gallery_is_read_once_per_group(sizes, monkeypatch):
+    sizes(4, 5)
+    gallery = rows_of(torch.randn(11, 3))
+    read, seen = gallery.read, []
+    monkeypatch.setattr(gallery, "read", lambda rows: seen.append((rows.start, rows.stop)) or read(rows))
+    nearest(rows_of(torch.randn(9, 3)), gallery, 2)
+    assert seen == [(0, 5), (5, 10), (10, 11)] * 3
+
+
+def test_progress_is_shown_if_asked_for(monkeypatch):
+    told = []
+
+    class Bar:
+        def __init__(self, what, total, show):
+            told.append((what, total, show))
+
+        def __enter__(self):
+            return told.append
+
+        def __exit__(self, *error):
+            pass
+
+    monkeypatch.setattr(neighbours, "progress_bar", Bar)
+    nearest(rows_of(torch.randn(3, 2)), rows_of(torch.randn(5, 2)), 1, progress=True)
+    assert told == [("nearest neighbours", 15, True), 15]
+
+
+def test_no_gradient_is_recorded():
+    rows = torch.randn(4, 3, requires_grad=True)
+    assert not nearest(rows_of(rows), rows_of(rows), 2)[0].requires_grad
+
+
+def test_dimensions_must_agree():
+    with pytest.raises(InputError, match="queries has 3 dimensions and gallery has 4"):
+        nearest(rows_of(torch.ones(2, 3), "queries"), rows_of(torch.ones(2, 4), "gallery"), 1)

@@ -1,0 +1,188 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.retrieval import neighbours, reciprocal, rerank
+from tests.reference import retrieval_rerank as reference
+
+INF = float("inf")
+E1, E2, E3 = torch.eye(3)
+
+
+def close(found, expected, tolerance):
+    torch.testing.assert_close(
+        found.double(), torch.tensor(expected, dtype=torch.float64).view(found.shape), rtol=0, atol=tolerance
+    )
+
+
+def groups(count, each, dim=8, noise=0.5):
+    """Items around a few centres, so that neighbourhoods overlap."""
+    centres = torch.randn(count, dim, dtype=torch.float64)
+    return centres.repeat(each, 1) + noise * torch.randn(count * each, dim, dtype=torch.float64)
+
+
+@pytest.fixture(params=["whole", "blocks"])
+def blocks(request, monkeypatch):
+    if request.param == "blocks":
+        monkeypatch.setattr(reciprocal, "BUDGET", 50)
+        monkeypatch.setattr(neighbours, "GROUP", 3)
+        monkeypatch.setattr(neighbours, "_ITEMS", 5)
+
+
+SETTINGS = [
+    (1, 1, 0.3),
+    (2, 2, 0.0),
+    (4, 1, 0.3),
+    (5, 3, 0.3),
+    (7, 3, 0.3),
+    (6, 2, 0.7),
+    (9, 6, 0.1),
+    (20, 6, 0.3),
+    (60, 50, 0.3),
+]
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize(("k1", "k2", "lam"), SETTINGS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_equals_the_equations(k1, k2, lam, dtype, tolerance):
+    items = groups(4, 7).to(dtype)
+    queries, gallery = items[:5], items[5:]
+    expected = reference.reranked(queries.tolist(), gallery.tolist(), k1, k2, lam)
+    found = rerank(queries, gallery, k1, k2, lam)
+    assert found.dtype == dtype
+    close(found, expected, tolerance)
+    close(rerank(gallery, None, k1, k2, lam), reference.reranked(gallery.tolist(), None, k1, k2, lam), tolerance)
+
+
+@given(data=st.data())
+def test_any_items(data):
+    """Few directions: many ties, copies and opposite items."""
+    angles = st.sampled_from([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0], [3.0, 4.0], [4.0, -3.0]])
+    queries = data.draw(st.lists(angles, min_size=1, max_size=4))
+    gallery = data.draw(st.one_of(st.none(), st.lists(angles, min_size=1, max_size=8)))
+    k1 = data.draw(st.integers(1, 8))
+    k2 = data.draw(st.integers(1, k1))
+    lam = data.draw(st.sampled_from([0.0, 0.3, 1.0]))
+    items = None if gallery is None else torch.tensor(gallery, dtype=torch.float64)
+    found = rerank(torch.tensor(queries, dtype=torch.float64), items, k1, k2, lam)
+    close(found, reference.reranked(queries, gallery, k1, k2, lam), 1e-12)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 10])
+@pytest.mark.parametrize("seed", range(8))
+def test_expanded_sets(k, seed):
+    rows = torch.nn.functional.normalize(torch.randn(40, 3, generator=torch.Generator().manual_seed(seed)))
+    order = (rows @ rows.T).fill_diagonal_(2).argsort(1, descending=True)
+    item, member = reciprocal.reciprocal_pairs(order[:, : 1 + k])
+    expected = [sorted(reference.expanded(order.tolist(), i, k)) for i in range(40)]
+    assert [member[item == i].tolist() for i in range(40)] == expected
+    assert bool((item.diff() >= 0).all())
+
+
+def test_by_hand():
+    """Items a = b = (1, 0, 0), c = (0, 1, 0); k1 = 1, so half-size sets are the items themselves.
+
+    Nearest others: a -> b, b -> a, c -> a (a tie: the lower index). R*: {a, b}, {a, b}, {c}. V: (1, 1, 0), (1, 1, 0),
+    (0, 0, 1). J(a, b) = 2 / 2, J(a, c) = 0 / 3; with lam = 0.3: 0.7 + 0.3 and 0 + 0.
+    """
+    found = rerank(torch.stack([E1, E1, E2]), k1=1, k2=1, lam=0.3)
+    close(found, [[-INF, 1, 0], [1, -INF, 0], [0, 0, -INF]], 1e-7)
+
+
+def test_by_hand_with_means():
+    """The same with k1 = k2 = 2: all are neighbours of all, half-size sets (k = 1) are {a, b}, {a, b}, {c}.
+
+    V: a and b (1, 1, e), c (e, e, 1) with e = exp(-1). Means over the item and its nearest other: a, b (1, 1, e);
+    c with a: ((1 + e) / 2, (1 + e) / 2, (1 + e) / 2) = (h, h, h). J(a, c) = (h + h + e) / (1 + 1 + h).
+    """
+    e = torch.tensor(-1.0).exp().item()
+    h = (1 + e) / 2
+    j = (2 * h + e) / (2 + h)
+    found = rerank(torch.stack([E1, E1, E2]), k1=2, k2=2, lam=0.0)
+    close(found, [[-INF, 1, j], [1, -INF, j], [j, j, -INF]], 1e-6)
+
+
+def test_two_thirds_are_enough():
+    """Half-size sets of 3 with 2 members inside are added, as Eq. 4 says; the authors' code wants more."""
+    angles = torch.tensor([0.0, 10.0, 21.0, 33.0, 46.0, 60.0, 75.0, 91.0]).deg2rad().double()
+    line = torch.stack([angles.cos(), angles.sin()], 1)
+    near = torch.tensor(
+        [[i, *sorted(set(range(8)) - {i}, key=lambda j: abs(angles[i] - angles[j]))[:4]] for i in range(8)]
+    )
+    item, member = reciprocal.reciprocal_pairs(near)
+    sets = [set(member[item == i].tolist()) for i in range(8)]
+    # nearest 4 of item 0: 1 2 3 4, but 3 and 4 have 0 not among theirs: R(0, 4) = {0, 1, 2}
+    # half-size set (2 nearest) of item 2: {1, 2, 3}, of which 1 and 2 are in R(0, 4): 3 joins
+    assert sets[0] == {0, 1, 2, 3}
+    close(rerank(line, k1=4, k2=2), reference.reranked(line.tolist(), None, 4, 2, 0.3), 1e-12)
+
+
+def test_lam_one_gives_the_cosines():
+    queries, gallery = groups(3, 2), groups(3, 4)
+    cosines = torch.nn.functional.normalize(queries) @ torch.nn.functional.normalize(gallery).T
+    torch.testing.assert_close(rerank(queries, gallery, lam=1.0), cosines)
+
+
+def test_shared_neighbours_beat_a_stray_item():
+    """Item -15 is the nearest of query 0, but has 8 nearer ones itself; of item 20 the query is a neighbour."""
+    angles = torch.tensor([0.0, 20, -15, 30, 40, 50, 60, 70, 80, *range(-29, -21)]).deg2rad()
+    rows = torch.stack([angles.cos(), angles.sin()], 1)
+    cosines = rows[:1] @ rows[1:].T
+    assert cosines.argmax() == 1
+    assert rerank(rows[:1], rows[1:], k1=8, k2=1).argmax() == 0
+
+
+@pytest.mark.parametrize("k1", [1, 3, 30])
+def test_few_and_equal_items(k1):
+    assert rerank(torch.ones(1, 4), k1=k1, k2=1).tolist() == [[-INF]]
+    close(rerank(torch.ones(1, 4), torch.ones(1, 4), k1=k1, k2=1), [[1.0]], 1e-6)
+    same = torch.ones(6, 4)
+    found = rerank(same, k1=k1, k2=1)
+    assert bool((found.diagonal() == -INF).all())
+    close(found, reference.reranked(same.tolist(), None, k1, 1, 0.3), 1e-6)
+
+
+def test_a_mapped_file_and_other_kinds(tmp_path):
+    items = groups(4, 6).float()
+    queries, gallery = items[:6], items[6:]
+    expected = rerank(queries, gallery)
+    file = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=tuple(gallery.shape))
+    file[:] = gallery.numpy()
+    assert torch.equal(rerank(queries.numpy(), file), expected)
+    assert not rerank(queries.clone().requires_grad_(), gallery).requires_grad
+    assert rerank(queries, gallery.double()).dtype == torch.float64
+    torch.testing.assert_close(rerank(queries.double(), gallery).float(), expected, rtol=0, atol=1e-6)
+    assert rerank(queries.half(), gallery.half()).dtype == torch.float32
+
+
+def test_the_order_of_the_gallery_does_not_matter():
+    items = groups(3, 120, noise=0.9)
+    found = rerank(items[:4], items[4:], k1=25, k2=4)
+    order = torch.randperm(len(items) - 4)
+    torch.testing.assert_close(rerank(items[:4], items[4:][order], k1=25, k2=4), found[:, order], rtol=0, atol=1e-12)
+
+
+def test_sparse_rows():
+    rows = reciprocal.SparseRows.of(
+        torch.tensor([0, 0, 2]), torch.tensor([1, 2, 1]), torch.tensor([0.5, 1.0, 2.0]), rows=3
+    )  # (0, .5, 1), nothing, (0, 2, 0)
+    assert rows.counts.tolist() == [2, 0, 1]
+    assert rows.sums().tolist() == [1.5, 0.0, 2.0]
+    assert [x.tolist() for x in rows.take(torch.tensor([2, 1, 0]))] == [[0, 2, 2], [1, 1, 2], [2.0, 0.5, 1.0]]
+    columns = rows.columns(slice(1, 3))  # of the last two rows, which count as 0 and 1
+    assert columns.counts.tolist() == [0, 1, 0]
+    assert (columns.col.tolist(), columns.value.tolist()) == ([1], [2.0])
+
+
+@pytest.mark.parametrize("budget", [1, 5, 6, 100])
+def test_spans_cover_everything_once(monkeypatch, budget):
+    monkeypatch.setattr(reciprocal, "BUDGET", budget)
+    sizes = torch.tensor([3, 0, 2, 9, 1, 1, 0, 4])
+    spans = reciprocal.spans(sizes)
+    assert [i for span in spans for i in range(span.start, span.stop)] == list(range(8))
+    largest = int(sizes.max())
+    assert all(int(sizes[span].sum()) < budget + largest for span in spans)

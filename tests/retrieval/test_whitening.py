@@ -1,0 +1,196 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from frontrank.errors import InputError
+from frontrank.ranking import vectors
+from frontrank.retrieval import Whitening
+from tests.reference import retrieval_whitening as reference
+
+POWERS = [0.0, 0.25, 0.5, 1.0]
+
+
+def spread(rows, dim, dtype=torch.float64):
+    """Rows with a mean and very different variances."""
+    return (torch.randn(rows, dim, dtype=torch.float64) * torch.logspace(0, -1.5, dim) + 0.7).to(dtype)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    chunks = vectors.Vectors.chunks
+    monkeypatch.setattr(vectors.Vectors, "chunks", lambda self, rows=7: chunks(self, rows))
+
+
+@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("dim", [1, 3, 6])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-4), (torch.float64, 1e-11)])
+def test_equals_the_decomposition_of_all_rows(power, dim, dtype, tolerance):
+    training, rows = spread(40, 6, dtype), spread(9, 6, dtype)
+    found = Whitening.fit(training, power, dim).apply(rows)
+    assert found.dtype == dtype
+    expected = torch.from_numpy(reference.whitened(training.tolist(), rows.tolist(), power, dim))
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_chunks_do_not_matter(small_chunks, power):
+    training, rows = spread(40, 6), spread(9, 6)
+    found = Whitening.fit(training, power).apply(rows)
+    expected = torch.from_numpy(reference.whitened(training.tolist(), rows.tolist(), power, None))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+def test_a_first_chunk_unlike_the_others(small_chunks):
+    training = spread(40, 6)
+    training[:7] = -training[:7] + torch.eye(6, dtype=torch.float64)[0]
+    expected = torch.from_numpy(reference.whitened(training.tolist(), training.tolist(), 0.5, None))
+    torch.testing.assert_close(Whitening.fit(training, 0.5).apply(training), expected, rtol=0, atol=1e-11)
+
+
+def test_by_hand():
+    """Mean (0.9, 0, 0); variances 4 * 0.1^2 / 4 = 0.01, 2 * 0.6^2 / 4 = 0.18 and 0."""
+    rows = torch.tensor([[0.8, 0.6, 0.0], [0.8, -0.6, 0.0], [1.0, 0.0, 0.0], [5.0, 0.0, 0.0]], dtype=torch.float64)
+    whitening = Whitening.fit(rows, power=0.5)
+    torch.testing.assert_close(whitening.mean, torch.tensor([0.9, 0.0, 0.0], dtype=torch.float64))
+    torch.testing.assert_close(whitening.variance, torch.tensor([0.18, 0.01], dtype=torch.float64))
+    torch.testing.assert_close(whitening.components, torch.eye(3, dtype=torch.float64)[[1, 0]])
+    new = whitening.apply(torch.tensor([[0.0, 0.6, 0.8]], dtype=torch.float64))  # off the mean by (-0.9, 0.6, 0.8)
+    y = torch.tensor([0.6 / math.sqrt(0.18), -0.9 / 0.1], dtype=torch.float64)  # (1.414, -9)
+    torch.testing.assert_close(new[0], y / y.norm())
+
+
+def test_full_whitening_makes_the_training_rows_white():
+    """Before the last normalisation: mean 0, unit variance, no correlation."""
+    rows = spread(200, 5)
+    whitening = Whitening.fit(rows, power=0.5)
+    unit = torch.nn.functional.normalize(rows)
+    white = (unit - whitening.mean) @ whitening.components.T / whitening.variance.sqrt()
+    torch.testing.assert_close(white.mean(0), torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(white.T @ white / 200, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_rows_have_length_one_and_lengths_do_not_matter(power):
+    rows = spread(30, 6)
+    longer = rows * torch.rand(30, 1, dtype=torch.float64).add(0.5)
+    found = Whitening.fit(longer, power).apply(rows)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(30, dtype=torch.float64))
+    torch.testing.assert_close(found, Whitening.fit(rows, power).apply(longer), rtol=0, atol=1e-10)
+
+
+def test_without_power_and_with_all_components_distances_to_the_mean_keep_their_angles():
+    rows = spread(30, 6)
+    centred = torch.nn.functional.normalize(rows)
+    centred = torch.nn.functional.normalize(centred - centred.mean(0))
+    found = Whitening.fit(rows, power=0.0).apply(rows)
+    torch.testing.assert_close(found @ found.T, centred @ centred.T, rtol=0, atol=1e-11)
+
+
+def test_fewer_dimensions_are_the_leading_ones():
+    rows = spread(30, 6)
+    whole, some = Whitening.fit(rows), Whitening.fit(rows, dim=2)
+    assert torch.equal(some.components, whole.components[:2])
+    assert bool((whole.variance.diff() < 0).all())
+    torch.testing.assert_close(some.apply(rows), torch.nn.functional.normalize(whole.apply(rows)[:, :2]))
+
+
+def test_signs_are_fixed():
+    rows = spread(50, 4)
+    first = Whitening.fit(rows)
+    second = Whitening.fit(rows.flip(0))
+    torch.testing.assert_close(first.components, second.components, rtol=0, atol=1e-10)
+    assert bool((first.components.gather(1, first.components.abs().argmax(1)[:, None]) > 0).all())
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_signs_of_two_entries_of_one_size(order):
+    """Along (1, -1) both entries are as large: the first is made positive, whatever rounding says."""
+    angles = torch.tensor([0.3, 0.5, 0.7]).double() + math.pi / 4 - 0.5  # around the diagonal
+    rows = torch.stack([angles.cos(), angles.sin()], 1)[:, order]
+    assert Whitening.fit(rows, dim=1).components[0].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("power", POWERS)
+def test_fewer_rows_than_dimensions(dtype, power):
+    rows = torch.randn(5, 40).to(dtype)
+    whitening = Whitening.fit(rows, power)
+    assert whitening.components.shape == (4, 40)  # one direction goes with the mean
+    found = whitening.apply(torch.randn(8, 40).to(dtype))
+    assert bool(found.isfinite().all())
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(8, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_dimension_that_says_nothing_is_dropped(dtype):
+    rows = spread(50, 5, dtype)
+    dead = torch.cat([rows, torch.zeros(50, 2, dtype=dtype), rows[:, :1] - rows[:, 1:2]], 1)
+    whitening = Whitening.fit(dead, power=0.5)
+    assert whitening.components.shape == (5, 8)
+    assert bool(whitening.apply(dead).isfinite().all())
+
+
+def test_asking_for_more_than_there_is():
+    with pytest.raises(
+        InputError, match=r"dim is 5, but the 5 rows of embeddings vary in 4 directions only; .* most 4"
+    ):
+        Whitening.fit(torch.randn(5, 40), dim=5)
+    with pytest.raises(InputError, match="vary in 1 directions only"):
+        Whitening.fit(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), dim=2)
+
+
+@pytest.mark.parametrize("rows", [torch.ones(1, 3), torch.rand(1, 9).expand(6, 9), torch.rand(6, 1) * torch.rand(1, 9)])
+def test_rows_that_do_not_differ(rows):
+    with pytest.raises(InputError, match="embeddings point in the same direction in every row; fit on rows that"):
+        Whitening.fit(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_which_nothing_is_left(dtype):
+    training = torch.tensor([[0.8, 0.6, 0.0], [0.8, -0.6, 0.0]], dtype=dtype)  # only the second dimension varies
+    whitening = Whitening.fit(training)
+    rows = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.3, 0.0, -2.0]], dtype=dtype)
+    with pytest.raises(
+        InputError, match=r"embeddings has 2 rows \(number 0, 2\) that whitening maps to zero, .*; drop"
+    ):
+        whitening.apply(rows)
+    with pytest.raises(InputError, match=r"embeddings has 6 rows \(number 0, 1, 2, 3, 4, \.\.\.\)"):
+        whitening.apply(rows[:1].expand(6, 3))
+    assert whitening.apply(rows[1:2]).tolist() == [[1.0]]
+
+
+def test_close_rows_keep_their_digits():
+    """Training rows that differ by 1e-4 only: the mean is taken off in float64, so float32 is enough for the rest."""
+    rows = (1 + 1e-4 * torch.randn(60, 8, dtype=torch.float64)).float()
+    found = Whitening.fit(rows, dim=6).apply(rows)
+    expected = Whitening.fit(rows.double(), dim=6).apply(rows.double())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)
+
+
+def test_other_dimensions_than_fitted():
+    whitening = Whitening.fit(torch.randn(9, 4))
+    with pytest.raises(InputError, match=r"embeddings has 5 dimensions, but the whitening was fitted on 4; use both"):
+        whitening.apply(torch.randn(3, 5))
+
+
+def test_arrays_mapped_files_and_half_precision(tmp_path, small_chunks):
+    rows = spread(20, 6, torch.float32)
+    expected = Whitening.fit(rows).apply(rows)
+    file = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=(20, 6))
+    file[:] = rows.numpy()
+    for same in (rows.numpy(), file, rows.clone().requires_grad_()):
+        found = Whitening.fit(same).apply(same)
+        assert torch.equal(found, expected)
+        assert not found.requires_grad
+    half = Whitening.fit(rows.half()).apply(rows.half())
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, expected, rtol=0, atol=0.05)
+
+
+def test_is_short_in_print_and_cannot_be_changed():
+    whitening = Whitening.fit(torch.randn(9, 4), dim=2)
+    assert repr(whitening) == "Whitening(4 -> 2 dimensions, power=0.25)"
+    with pytest.raises(AttributeError):
+        whitening.power = 0.5
