@@ -2,7 +2,7 @@
 
 from frontrank import ranking
 from frontrank.errors import FrontrankError
-from frontrank.evaluation import Report, compare, evaluate, evaluate_scores
+from frontrank.evaluation import Report, compare, evaluate, evaluate_revisited, evaluate_scores, protocols
 from frontrank.losses import (
     PNP,
     BlackboxAP,
@@ -32,8 +32,10 @@ __all__ = [
     "augment_database",
     "compare",
     "evaluate",
+    "evaluate_revisited",
     "evaluate_scores",
     "expand_queries",
+    "protocols",
     "ranking",
     "rerank",
 ]

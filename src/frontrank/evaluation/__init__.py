@@ -1,7 +1,21 @@
 """Exact evaluation: metrics of embeddings over full rankings, protocols of the data sets, reports."""
 
+from frontrank.evaluation import protocols
 from frontrank.evaluation.compare import Comparison, Difference, compare, table_of
 from frontrank.evaluation.evaluate import evaluate, evaluate_scores
 from frontrank.evaluation.report import Report
+from frontrank.evaluation.revisited import GroundTruth, evaluate_revisited, read_ground_truth
 
-__all__ = ["Comparison", "Difference", "Report", "compare", "evaluate", "evaluate_scores", "table_of"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "GroundTruth",
+    "Report",
+    "compare",
+    "evaluate",
+    "evaluate_revisited",
+    "evaluate_scores",
+    "protocols",
+    "read_ground_truth",
+    "table_of",
+]

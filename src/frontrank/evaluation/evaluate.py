@@ -1,6 +1,6 @@
 """Exact evaluation of embeddings, or of given scores: per-query metrics over the full ranking."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -64,11 +64,11 @@ def evaluate(
     codes = _codes(queries, items, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items
     relevance, removed = read_relevance(codes, relevant, ignored, len(queries), len(searched), own=items is None)
-    values = _Values(of_ranks, len(queries))
-    exact_ranks(queries, items, relevance, removed, values.take, progress)
+    found, take = per_query_values(of_ranks, len(queries))
+    exact_ranks(queries, items, relevance, removed, take, progress)
     whole = _group_metrics(of_groups, queries, items, codes, seed)
     settings = {"NMI seed": seed} if "NMI" in of_groups else {}
-    return Report.of(values.found, relevance.counts.numpy(), len(searched), whole, name=name, settings=settings)
+    return Report.of(found, relevance.counts.numpy(), len(searched), whole, name=name, settings=settings)
 
 
 def evaluate_scores(
@@ -103,23 +103,24 @@ def evaluate_scores(
         of_items = None if own else read_labels("gallery_labels", gallery_labels, columns, "the columns of scores")
         codes = coded(read_labels("labels", labels, rows, "scores"), of_items)
     relevance, removed = read_relevance(codes, relevant, ignored, rows, columns, own)
-    values = _Values(of_ranks, rows)
+    found, take = per_query_values(of_ranks, rows)
     with torch.no_grad():
         for some in relevance.counts.nonzero()[:, 0].split(max(1, _SCORES // columns)):
-            values.take(some, _ranks_of_scores(matrix, some, relevance, removed, own))
-    return Report.of(values.found, relevance.counts.numpy(), columns, name=name)
+            take(some, _ranks_of_scores(matrix, some, relevance, removed, own))
+    return Report.of(found, relevance.counts.numpy(), columns, name=name)
 
 
-class _Values:
-    """Per-query values of some metrics, filled in as ranks come."""
+def per_query_values(
+    of: list[Measure], queries: int
+) -> tuple[dict[str, "np.ndarray"], Callable[[Tensor, Ranks], None]]:
+    """Values of some metrics for each query, and the function that fills them in from ranks as they come."""
+    found = {measure.name: np.full(queries, measure.empty) for measure in of}
 
-    def __init__(self, of: list[Measure], queries: int) -> None:
-        self._of = of
-        self.found = {measure.name: np.full(queries, measure.empty) for measure in of}
+    def take(some: Tensor, ranks: Ranks) -> None:
+        for measure in of:
+            found[measure.name][some.numpy()] = measure.value(ranks).double().cpu().numpy()
 
-    def take(self, queries: Tensor, ranks: Ranks) -> None:
-        for measure in self._of:
-            self.found[measure.name][queries.numpy()] = measure.value(ranks).double().cpu().numpy()
+    return found, take
 
 
 def _codes(

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,10 @@ class Report(Mapping[str, float]):
         if (resamples, seed) not in self._means:
             self._means[resamples, seed] = resampled_means(np.stack([*self.per_query.values()], 1), resamples, seed)
         return percentile_interval(self._means[resamples, seed][:, list(self.per_query).index(name)], level)
+
+    def with_notes(self, notes: tuple[str, ...]) -> "Report":
+        """The same report with more remarks."""
+        return replace(self, notes=(*self.notes, *notes))
 
     def table(self, format: TableFormat = "text") -> str:
         """The metrics in percent with their 95 % intervals, as "text", "markdown" or "latex" (booktabs)."""

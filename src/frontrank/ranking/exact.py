@@ -16,7 +16,6 @@ half of the multiplications.
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import among
 from frontrank.ranking.relevance import Lists, Positives, Relevance
 from frontrank.ranking.steps import places, row_tiles
-from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, slack
+from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, slack
 
 BLOCK = 512  # queries, and items, of a tile on the CPU: a megabyte of scores
 _LARGE_BLOCK = 4096  # elsewhere, where a call costs more than what it computes
@@ -54,7 +53,7 @@ def exact_ranks(
     """
     items = queries if gallery is None else gallery
     counts = relevance.counts
-    with torch.no_grad(), _full_precision():
+    with torch.no_grad(), full_precision(queries.device):
         groups = _groups(counts)
         symmetric = gallery is None and len(groups) == 1 and int(counts.max()) <= FEW
         work = len(items) * (len(items) + 1) / 2 if symmetric else len(items) * int((counts > 0).sum())
@@ -68,17 +67,6 @@ def exact_ranks(
                 for block in blocks:
                     if block.exact.shape[1]:
                         use(block.queries, block.ranks())
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Products in full float32, whatever shortcut the user allows elsewhere."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _groups(counts: Tensor) -> list[slice]:

@@ -4,7 +4,8 @@ Rows are handed out at length 1, in float32 (float64 if that is what they are). 
 float64; how far any other way of computing them can be off is `slack`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,13 +151,59 @@ def _as_rows(name: str, data: object) -> "Tensor | np.ndarray":
     return data
 
 
+class Joined(Vectors):
+    """Several sets of rows, one after the other, none of them copied."""
+
+    def __init__(self, parts: Sequence[Vectors]) -> None:
+        first = parts[0]
+        for part in parts[1:]:
+            same_dimensions(first, part)
+        self.name, self._parts = first.name, list(parts)
+        self._starts = np.cumsum([0, *map(len, parts)]).tolist()
+        self.shape = (self._starts[-1], first.dim)
+        self.device, self.exact_device = first.device, first.exact_device
+        self.dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else first.dtype
+
+    def chunks(self, rows: int = CHUNK) -> Iterator[slice]:
+        for start, part in zip(self._starts, self._parts, strict=False):
+            yield from (slice(start + some.start, start + some.stop) for some in part.chunks(rows))
+
+    def _read(self, rows: Rows) -> Tensor:
+        at = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu()
+        found = torch.empty(len(at), self.dim, dtype=self.dtype, device=self.exact_device)
+        for start, part in zip(self._starts, self._parts, strict=False):
+            here = (at >= start) & (at < start + len(part))
+            if bool(here.all()) and isinstance(rows, slice):
+                return part._read(slice(rows.start - start, rows.stop - start)).to(self.dtype)
+            if bool(here.any()):
+                found[here.to(found.device)] = part._read(at[here] - start).to(self.dtype)
+        return found
+
+    def _refuse_bad_rows(self) -> None:
+        for part in self._parts:
+            part._refuse_bad_rows()
+
+
 def same_dimensions(first: Vectors, second: Vectors) -> None:
-    """Refuse two sets of rows that cannot be compared."""
+    """Refuse two sets of rows that cannot be compared; let both be computed with in the wider dtype."""
     if first.dim != second.dim:
         raise InputError(
             f"{first.name} has {first.dim} dimensions and {second.name} has {second.dim}; "
             "both must come from the same model and the same whitening"
         )
+    first.dtype = second.dtype = torch.promote_types(first.dtype, second.dtype)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Products in the dtype of their factors, whatever shortcut the user allows elsewhere."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def exact_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:

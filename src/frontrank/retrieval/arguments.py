@@ -1,9 +1,4 @@
-"""What every function here does with a user's arguments, and how products are computed."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import torch
+"""What every function here does with a user's arguments."""
 
 from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking.vectors import Vectors, same_dimensions
@@ -25,15 +20,3 @@ def read_sides(queries: object, gallery: object) -> tuple[Vectors, Vectors]:
     items = Vectors("gallery", gallery, device=rows.device)
     same_dimensions(rows, items)
     return rows, items
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Products in the dtype of their factors, whatever shortcut the user allows elsewhere."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)

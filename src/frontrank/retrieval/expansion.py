@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from frontrank.errors import require_number
-from frontrank.ranking.vectors import Vectors
-from frontrank.retrieval.arguments import full_precision, read_sides, require_count
+from frontrank.ranking.vectors import Vectors, full_precision
+from frontrank.retrieval.arguments import read_sides, require_count
 from frontrank.retrieval.neighbours import nearest
 
 _ROWS = 2048  # descriptors summed at once

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from frontrank.progress import progress as progress_bar
-from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, same_dimensions, slack
-from frontrank.retrieval.arguments import full_precision, require_count
+from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, same_dimensions, slack
+from frontrank.retrieval.arguments import require_count
 
 GROUP = 512  # queries that share one reading of the gallery
 _ITEMS = CHUNK  # items scored at once

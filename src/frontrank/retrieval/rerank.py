@@ -5,8 +5,8 @@ from torch import Tensor
 
 from frontrank.errors import InputError, require_number
 from frontrank.progress import progress as progress_bar
-from frontrank.ranking.vectors import Vectors
-from frontrank.retrieval.arguments import full_precision, read_sides, require_count
+from frontrank.ranking.vectors import Vectors, full_precision
+from frontrank.retrieval.arguments import read_sides, require_count
 from frontrank.retrieval.neighbours import GROUP, exact_nearest
 from frontrank.retrieval.reciprocal import SparseRows, even_spans, mean_rows, reciprocal_pairs, shared_sums
 
@@ -35,19 +35,19 @@ def rerank(
 
     The authors' code differs: it divides a row's distances by the largest of them, so that one outlier changes all
     scores (here the unit is the distance of unrelated, orthogonal rows: 1), brings the rows of V to sum 1, and wants
-    more than 2/3 where Eq. 4 has at least. As there, k1 / 2 is rounded to even and k2 = 1 leaves V as it is.
+    more than 2/3 where Eq. 4 has at least. As there, a half of k1 / 2 is rounded to even, and k2 = 1 leaves V as it is.
 
     gallery: None if the queries are their own gallery; a query's own column is then -inf
     lam:     1 gives the cosines, 0 the shared neighbours alone
 
-    Other queries are items too: they can be the neighbours that are shared. Once the neighbours are found, memory and
-    time besides the scores grow with items x k1^2, not with items x items.
+    Other queries are items too: they can be the neighbours that are shared. Besides the scores, memory
+    grows with items x k1^2 x k2 at most, never with items x items.
     """
     require_count("k1", k1)
     require_count("k2", k2)
     require_number("lam", lam, at_least=0, at_most=1)
     if k2 > k1:
-        raise InputError(f"k2 is {k2}, more than k1 = {k1}; a row is averaged over fewer neighbours than it is made of")
+        raise InputError(f"k2 is {k2}, more than k1 = {k1}; give at most k1")
     rows, items = read_sides(queries, gallery)
     both = (rows,) if gallery is None else (rows, items)
     near = _neighbours(both, k1, progress)

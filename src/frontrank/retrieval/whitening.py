@@ -9,8 +9,8 @@ from torch import Tensor
 
 from frontrank.errors import FrontrankError, InputError, InputTypeError, require_number
 from frontrank.progress import progress as progress_bar
-from frontrank.ranking.vectors import Vectors
-from frontrank.retrieval.arguments import full_precision, require_count
+from frontrank.ranking.vectors import Vectors, full_precision
+from frontrank.retrieval.arguments import require_count
 
 _FORMAT, _VERSION = "frontrank.whitening", "1"
 

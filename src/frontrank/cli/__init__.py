@@ -1,0 +1,104 @@
+"""The command `frontrank`: finds the subcommand, and turns what goes wrong into one line and an exit status.
+
+Each subcommand is a module with `add_arguments(parser)` and `run(options)`. It is imported only when it is called for,
+and imports torch only once its options are read, so that `--help` is quick.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NoReturn
+
+from frontrank.errors import FrontrankError
+
+_COMMANDS = {"evaluate": "how well embeddings rank: exact metrics with intervals, and comparisons"}
+_INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first two as of a shell's commands
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, by default those of the process, and give its exit status."""
+    try:
+        try:
+            return _status(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # a reader that has gone away shows here, and not after the end
+    except BrokenPipeError:
+        with suppress(OSError):  # else Python complains once more when it closes stdout
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _status(arguments: list[str]) -> int:
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    parser, commands = _parser()
+    if command is None:
+        parser.parse_args(arguments)
+        parser.print_help()
+        return 0
+    if command not in _COMMANDS:
+        parser.error(f"there is no command {command!r}{_nearest(command, _COMMANDS)}")
+    module = import_module(f"frontrank.cli.{command}")
+    module.add_arguments(commands[command])
+    options = commands[command].read(parser, arguments)
+    try:
+        module.run(options)
+    except KeyboardInterrupt:
+        return _said(command, "interrupted", _INTERRUPTED)
+    except BrokenPipeError:
+        raise
+    except FrontrankError as error:
+        return _said(command, str(error), _REFUSED)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _said(command, "out of memory; free some, or use a machine or --device that has more", _REFUSED)
+    return 0
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_REFUSED, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def read(self, whole: "Parser", arguments: list[str]) -> argparse.Namespace:
+        """The options of this subcommand among the arguments of the whole command."""
+        options, rest = whole.parse_known_args(arguments)
+        for word in rest:
+            if word.startswith("-"):
+                option = word.partition("=")[0]
+                self.error(f"there is no option {option}{_nearest(option, self._option_string_actions)}")
+        if rest:
+            self.error(f"{rest[0]!r} is one argument too many")
+        return options
+
+
+def _parser() -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the whole command, and those of its subcommands, still without arguments."""
+    from frontrank import __version__
+
+    parser = Parser("frontrank", description="Image search that puts the right images first.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"frontrank {__version__}")
+    parser.epilog = "frontrank COMMAND --help explains a command and shows examples"
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    own: Any = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    return parser, {name: commands.add_parser(name, help=text, **own) for name, text in _COMMANDS.items()}
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    near = get_close_matches(word, list(words), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _said(command: str, message: str, status: int) -> int:
+    print(f"frontrank {command}: {' '.join(message.splitlines())}", file=sys.stderr)
+    return status
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Also of torch, which raises a RuntimeError where the memory is the machine's own."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error) or "allocate memory" in str(error)
