@@ -1,6 +1,6 @@
 """Frontrank: train image search that puts the right images first."""
 
-from frontrank import ranking
+from frontrank import evaluation, ranking
 from frontrank.errors import FrontrankError
 from frontrank.evaluation import Report, compare, evaluate, evaluate_revisited, evaluate_scores, protocols
 from frontrank.losses import (
@@ -34,6 +34,7 @@ __all__ = [
     "evaluate",
     "evaluate_revisited",
     "evaluate_scores",
+    "evaluation",
     "expand_queries",
     "protocols",
     "ranking",

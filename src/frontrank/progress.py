@@ -44,6 +44,11 @@ class _Bar:
             self._start()
 
     def _start(self) -> None:
+        if sys.stderr.isatty():
+            self._start_rich()
+        self._plain = self._rich is None
+
+    def _start_rich(self) -> None:
         with suppress(ImportError):
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -54,7 +59,6 @@ class _Bar:
             )
             self._rich.start()
             self._rich.add_task(self._what, total=self._total, completed=self._done)
-        self._plain = self._rich is None
 
     def stop(self) -> None:
         if self._rich is not None:

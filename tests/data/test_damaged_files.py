@@ -35,6 +35,8 @@ def test_the_nearest_file_is_one_that_can_be_read(tmp_path):
     for name in ("tests.npz", "test.npz.bak", "test.jpg", "test.parquet", "features.npy"):
         (tmp_path / name).write_bytes(b"x")
     refusal(lambda: read_embeddings(tmp_path / "test.npy"), "did you mean 'test.parquet'?")
+    (tmp_path / "photos.jpg").write_bytes(b"x")
+    refusal(lambda: read_embeddings(tmp_path / "photo.npy"), "check its name")
     (tmp_path / "test.npz").write_bytes(b"x")
     (tmp_path / "test.safetensors").write_bytes(b"x")
     refusal(lambda: read_embeddings(tmp_path / "tesst.npz"), "did you mean 'test.npz'?")

@@ -57,7 +57,7 @@ TEXT = {
     "csv": ("l.csv", "id,label\na,1\nb,2\nc,2\n", [1, 2, 2]),
     "csv: labels": ("l.csv", "labels\nx\ny\ny\n", ["x", "y", "y"]),
     "csv: label first": ("l.csv", "labels,label\n1,4\n2,5\n3,6\n", [4, 5, 6]),
-    "csv: quotes": ("l.csv", '\ufefflabel,n\r\n"a, b", 1\r\n"c\nd",2\r\n a ,3', ["a, b", "c\nd", "a"]),
+    "csv: quotes": ("l.csv", '\ufefflabel,n\r\n"a, b", 1\r\n"c\r\nd",2\r\n a ,3', ["a, b", "c\r\nd", "a"]),
     "csv: blank lines at the end": ("l.csv", "label\n1\n2\n2\n\n\n", [1, 2, 2]),
     "csv: a column": ("l.csv:super class", "label, super class\n1,a\n2,b\n3,c\n", ["a", "b", "c"]),
     "csv: a column like a file": ("l.csv:a.csv:b", "label,a.csv:b\n1,a\n2,b\n3,c\n", ["a", "b", "c"]),

@@ -1,4 +1,5 @@
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ def test_npy_is_mapped_and_may_be_larger_than_memory(tmp_path):
     assert embeddings.shape == (rows, 64)
     assert not embeddings.flags.writeable
     assert not embeddings[-1].any()
+    path.unlink()  # pytest keeps its folders, and not everything that copies them knows holes
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="only Linux lists what is mapped")
@@ -54,6 +56,18 @@ def test_columns_are_read_when_asked_for(tmp_path):
         file.columns["other"]
 
 
+def test_other_versions_and_other_members(tmp_path):
+    with (tmp_path / "test.npy").open("wb") as file:
+        np.lib.format.write_array(file, X, version=(2, 0))
+    assert np.array_equal(read_embeddings(tmp_path / "test.npy").embeddings, X)
+    with zipfile.ZipFile(tmp_path / "test.npz", "w") as archive:
+        archive.write(tmp_path / "test.npy", "embeddings.npy")
+        archive.writestr("readme.txt", "made by hand")
+    file = read_embeddings(tmp_path / "test.npz")
+    assert np.array_equal(file.embeddings, X)
+    assert len(file.columns) == 0
+
+
 class Trap:
     """Makes a file when it is unpickled."""
 
@@ -82,6 +96,10 @@ def test_nothing_is_unpickled(tmp_path):
     for source in ("other", tmp_path / "trap.npy", f"{tmp_path}/good.npz:other"):
         refusal(lambda source=source: read_labels(source, file, ROWS), "pickled")
     refusal(lambda: read_labels(tmp_path / "raw.npy", None, ROWS), "raw.npy")
+    np.savez(tmp_path / "good.npz", embeddings=X, other=LABELS)
+    file = read_embeddings(tmp_path / "good.npz")
+    np.savez(tmp_path / "good.npz", embeddings=X, other=trap)  # after a look at its header
+    refusal(lambda: file.columns["other"], "good.npz")
     assert not sprung.exists()
     np.load(tmp_path / "trap.npy", allow_pickle=True)
     assert sprung.exists()  # so it would have been seen
@@ -165,6 +183,18 @@ def test_wrong_parquet_lists(tmp_path, monkeypatch, case, batch):
     if batch < 4 and case == "null rows":
         parts = ["no embedding", "row 1 (from 0)"]  # the first batch that has one
     refusal(lambda: read_embeddings(path), f"{path}:embedding", *parts)
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+@pytest.mark.parametrize("rows", [ROWS - 1, ROWS + 1])
+def test_a_wrong_number_of_rows_in_the_footer(tmp_path, monkeypatch, batch, rows):
+    monkeypatch.setattr(stored_arrays, "_BATCH", batch)
+    path = written(tmp_path / "test.parquet", embedding=X)
+    right, wrong = (bytes([0x16, 2 * count, 0x19]) for count in (ROWS, rows))  # num_rows, then a list: row_groups
+    content = path.read_bytes()
+    assert content.count(right) == 1
+    path.write_bytes(content.replace(right, wrong))
+    refusal(lambda: read_embeddings(path), path, "write it again")
 
 
 def test_null_labels_of_parquet(tmp_path):

@@ -195,7 +195,7 @@ def _parquet_lists(path: Path, name: str) -> np.ndarray:
                     "all rows must come from the same model"
                 )
             numbers = column.flatten()
-            refuse_rows(where, "lacks numbers", start + np.unique(_true(numbers.is_null()) // max(dim, 1)))
+            refuse_rows(where, "lacks numbers", start + np.unique(_true(numbers.is_null()) // dim))
             found[start : start + len(column)] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), dim)
             start += len(column)
     if start != len(found):
@@ -208,8 +208,6 @@ def _parquet_column(path: Path, name: str) -> np.ndarray:
     arrow = _library(path, "pyarrow")
     with _library(path, "pyarrow.parquet").ParquetFile(path) as file:
         column = file.read(columns=[name]).column(name)
-    if arrow.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     refuse_rows(part(path, name), "has nothing", _true(column.is_null()))
     kind = column.type
     if arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind):

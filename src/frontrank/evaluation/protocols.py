@@ -174,7 +174,7 @@ def _faces(
     keep = counts[at] >= LEAST_INSTANCES
     if not keep.any():
         raise InputError(
-            f"labels has no identity with {LEAST_INSTANCES} instances or more, as the protocol of {official.name} asks for"
+            f"labels has no identity with {LEAST_INSTANCES} instances or more, which {official.name} is evaluated on"
         )
     notes = official.note(of_rows[keep]) if templates is None else ()
     if not keep.all():

@@ -1,0 +1,58 @@
+"""Small blocks and chunks, so that every path of the exact evaluation runs on small data; and which paths were taken."""
+
+import sys
+
+import torch
+
+from frontrank.ranking import exact, vectors
+
+SMALL = {"block": 7, "cell": 4, "chunk": 16, "pairs_at_once": 5}
+
+
+def set_sizes(
+    monkeypatch,
+    block=None,
+    held=None,
+    pairs=None,
+    few=None,
+    cell=None,
+    redo=None,
+    chunk=None,
+    pairs_at_once=None,
+):
+    """Set how many queries, numbers, positives, ... are worked on at once; None leaves it as it is."""
+    sizes = {"BLOCK": block, "_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk}
+    for name, size in sizes.items():
+        if size is not None:
+            monkeypatch.setattr(exact, name, size)
+    if chunk is not None:
+        for kind in (vectors.Vectors, vectors.Joined):
+            monkeypatch.setattr(kind.chunks, "__defaults__", (chunk,))
+    if pairs_at_once is not None:
+        monkeypatch.setattr(vectors, "_PAIRS", pairs_at_once)
+
+
+def taken(monkeypatch):
+    """A list that names the paths taken from here on, in order."""
+    paths = []
+
+    def note(owner, name, path):
+        real = getattr(owner, name)
+
+        def noted(*args, **more):
+            paths.append(path(*args, **more) if callable(path) else path)
+            return real(*args, **more)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(exact, "_count_among_themselves", "symmetric")
+    note(exact, "_count_in_gallery", "gallery")
+    note(exact, "_cells", lambda scores, swapped: "swapped" if swapped else "few")
+    note(exact._Block, "_settle_", "settled")
+    note(exact._Block, "_recount_", "counted again")
+    note(exact._LargeBlock, "_count_rows_", "many")
+    note(exact, "places", lambda scores, edges: f"places {str(scores.dtype)[6:]}")
+    note(exact, "exact_scores", lambda *args: f"scored by {sys._getframe(2).f_code.co_name}")
+    note(exact.Chunk, "exact_unit", lambda chunk: f"products by {sys._getframe(2).f_code.co_name}")
+    note(torch.nn.functional, "pad", "padded")
+    return paths
