@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import MB, extra_memory, in_own_process, interleaved, limit_memory, machine
+from measure import MB, exponent, extra_memory, in_own_process, interleaved, limit_memory, machine, say
 
 import frontrank as fr
 
@@ -335,18 +335,6 @@ def section_growth(results: Results) -> None:
     for name, value in growth.items():
         say(f"  {name:16s} {value:5.2f}" + ("  (in the list's length)" if name == "list" else ""))
     results["growth"] = growth
-
-
-def exponent(sizes: list[float], costs: list[float]) -> float:
-    x, y = (torch.tensor(v, dtype=torch.float64).log() for v in (sizes, costs))
-    return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
-
-
-# --- output --------------------------------------------------------------------------------------------
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def say_row(size: int, row: dict[str, dict[str, float]]) -> None:

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -85,3 +86,37 @@ def machine() -> dict[str, str | int]:
         names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
         model = names[0].split(":")[1].strip() if names else ""
     return {"cpu": model, "cores": os.cpu_count() or 0, "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
+def held_memory(run: Callable[[], object], every: float = 0.005) -> tuple[float, int]:
+    """Seconds, and bytes by which memory of the process's own rose; pages of mapped files are not counted (Linux)."""
+    most, done = [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(every):
+            most[0] = max(most[0], _anonymous())
+
+    before = _anonymous()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    done.set()
+    watcher.join()
+    return seconds, max(0, most[0] - before)
+
+
+def _anonymous() -> int:
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+
+
+def exponent(sizes: list[float], costs: list[float]) -> float:
+    """The power of the size that the cost grows with: the slope of a line through their logarithms."""
+    import numpy as np
+
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def say(text: str) -> None:
+    print(text, flush=True)

@@ -1,4 +1,4 @@
-"""Small blocks and chunks, so that every path of the exact evaluation runs on small data; and which paths were taken."""
+"""Small blocks and chunks, so that all paths of the exact evaluation run on small data; and which were taken."""
 
 import sys
 
@@ -32,6 +32,11 @@ def set_sizes(
         monkeypatch.setattr(vectors, "_PAIRS", pairs_at_once)
 
 
+def caller():
+    """The function of the package that made the call that is being noted."""
+    return sys._getframe(3).f_code.co_name
+
+
 def taken(monkeypatch):
     """A list that names the paths taken from here on, in order."""
     paths = []
@@ -49,10 +54,13 @@ def taken(monkeypatch):
     note(exact, "_count_in_gallery", "gallery")
     note(exact, "_cells", lambda scores, swapped: "swapped" if swapped else "few")
     note(exact._Block, "_settle_", "settled")
-    note(exact._Block, "_recount_", "counted again")
+    note(exact._Block, "_recount_", "again")
     note(exact._LargeBlock, "_count_rows_", "many")
-    note(exact, "places", lambda scores, edges: f"places {str(scores.dtype)[6:]}")
-    note(exact, "exact_scores", lambda *args: f"scored by {sys._getframe(2).f_code.co_name}")
-    note(exact.Chunk, "exact_unit", lambda chunk: f"products by {sys._getframe(2).f_code.co_name}")
-    note(torch.nn.functional, "pad", "padded")
+    note(exact, "exact_scores", lambda *_: {"_count_rows_": "many settled", "_pair_scores": "looked up"}.get(caller()))
+    note(
+        exact.Chunk,
+        "exact_unit",
+        lambda _: {"_count_rows_": "many again", "_pair_scores": "products with all"}.get(caller()),
+    )
+    note(torch.nn.functional, "pad", lambda *_, **more: "padded" if more else "")
     return paths

@@ -17,8 +17,19 @@ def test_public_names():
         "PNP",
         "QuantizedAP",
         "RankLoss",
+        "Report",
         "SmoothAP",
+        "Whitening",
+        "augment_database",
+        "compare",
+        "evaluate",
+        "evaluate_revisited",
+        "evaluate_scores",
+        "evaluation",
+        "expand_queries",
+        "protocols",
         "ranking",
+        "rerank",
     ]
     assert all(hasattr(fr, name) for name in fr.__all__)
 
@@ -44,6 +55,10 @@ def test_import_needs_torch_and_numpy_only():
         "torch._dynamo",
         "torch._inductor",
         "pandas",
+        "pyarrow",
+        "safetensors",
+        "faiss",
+        "rich",
         "PIL",
     )
     assert [name for name in loaded if any(name == h or name.startswith(f"{h}.") for h in heavy)] == []

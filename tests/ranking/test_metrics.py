@@ -2,8 +2,24 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from frontrank.ranking import AveragePrecision, FunctionMetric, PenalizedNegatives, Ranks, Recall
+from frontrank.ranking import (
+    AveragePrecision,
+    FunctionMetric,
+    PenalizedNegatives,
+    Ranks,
+    Recall,
+    average_precision,
+    map_at_r,
+    precision_at,
+    r_precision,
+    recall_at,
+    reciprocal_rank,
+    trapezoid_average_precision,
+)
+from tests.reference import evaluation as reference
 from tests.reference.sigmoid_ranks import pnp_f
 
 VARIANTS = ["O", "I_u", "I_b", "D_s", "D_q"]
@@ -102,3 +118,67 @@ def test_mean_is_over_valid_pairs():
     valid = torch.tensor([[True, True], [True, False]])
     ranks = Ranks(torch.zeros(2, 2), torch.zeros(2, 2), valid)
     assert ranks.mean(torch.tensor([[1.0, 3.0], [5.0, 99.0]])).tolist() == [2, 5]
+
+
+OF_LISTS = {
+    "mAP": average_precision,
+    "mAP@R": map_at_r,
+    "R-precision": r_precision,
+    "MRR": reciprocal_rank,
+    **{f"R@{k}": lambda ranks, k=k: recall_at(ranks, k) for k in (1, 2, 5, 100)},
+    **{f"P@{k}": lambda ranks, k=k: precision_at(ranks, k) for k in (1, 2, 5, 100)},
+}
+
+
+def ranks_of(lists):
+    """The ranks of the positives of lists of True and False, in any order, padded to the longest."""
+    found = [reference.ranks(one)[::-1] for one in lists]
+    width = max(map(len, found))
+    rows = [of + [(99, 99)] * (width - len(of)) for of in found]
+    before_pos, before_neg = torch.tensor(rows, dtype=torch.float64).movedim(2, 0)
+    valid = torch.arange(width) < torch.tensor([len(of) for of in found])[:, None]
+    return Ranks(before_pos.masked_fill(~valid, 0), before_neg.masked_fill(~valid, 0), valid)
+
+
+some_lists = st.lists(st.lists(st.booleans(), min_size=1, max_size=12).filter(any), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("name", OF_LISTS)
+@given(lists=some_lists)
+def test_metrics_of_lists(name, lists):
+    found = OF_LISTS[name](ranks_of(lists))
+    assert found.dtype == torch.float64
+    assert found.tolist() == pytest.approx([reference.value(name, one) for one in lists], rel=1e-12)
+
+
+@given(some_lists)
+def test_trapezoid_average_precision(lists):
+    found = trapezoid_average_precision(ranks_of(lists))
+    assert found.tolist() == pytest.approx([reference.trapezoid_average_precision(one) for one in lists], rel=1e-12)
+
+
+def test_lists_by_hand():
+    """The list - + - - +: the positives stand on places 2 and 5."""
+    ranks = ranks_of([[False, True, False, False, True]])
+    assert precision_at(ranks, 1).item() == 0
+    assert precision_at(ranks, 2).item() == 1 / 2
+    assert precision_at(ranks, 5).item() == 2 / 5
+    assert precision_at(ranks, 20).item() == 2 / 20  # 15 places are empty
+    assert reciprocal_rank(ranks).item() == 1 / 2
+    assert average_precision(ranks).item() == pytest.approx((1 / 2 + 2 / 5) / 2)
+    # before the first positive: 0 of 1, at it 1 of 2; before the second 1 of 4, at it 2 of 5
+    assert trapezoid_average_precision(ranks).item() == pytest.approx(((0 + 1 / 2) / 2 + (1 / 4 + 2 / 5) / 2) / 2)
+
+
+def test_a_perfect_list_by_hand():
+    """+ + -: all is 1, but of three places one is wrong."""
+    ranks = ranks_of([[True, True, False]])
+    assert precision_at(ranks, 3).item() == pytest.approx(2 / 3)
+    assert reciprocal_rank(ranks).item() == 1
+    assert trapezoid_average_precision(ranks).item() == 1
+
+
+def test_metrics_keep_the_dtype_of_the_ranks():
+    ranks = Ranks(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool))
+    for metric in (*OF_LISTS.values(), trapezoid_average_precision):
+        assert metric(ranks).dtype == torch.float32

@@ -63,7 +63,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_REFUSED, f"{self.prog}: {message}; see {self.prog} --help\n")
+        also = " See" if message.endswith("?") else "; see"
+        self.exit(_REFUSED, f"{self.prog}: {message}{also} {self.prog} --help\n")
 
     def read(self, whole: "Parser", arguments: list[str]) -> argparse.Namespace:
         """The options of this subcommand among the arguments of the whole command."""

@@ -1,30 +1,38 @@
 """`frontrank evaluate`: its options and examples, and which of them do not go together."""
 
 import argparse
+import math
 
-from frontrank.errors import InputError
+from frontrank.errors import InputError, require_number
 
 DESCRIPTION = """\
-How well embeddings rank: every metric over the full ranking by cosine similarity, with 95 % intervals.
-Without --gallery every row is a query and searches all the others. Rows with the same label are relevant."""
+How well embeddings rank: each metric over the full ranking by cosine similarity,
+with its 95 % interval. Without --gallery every row is a query and searches all
+the others. Rows with the same label are relevant to each other."""
 
 EPILOG = """\
 files:
-  embeddings    .npy, .npz, .parquet or .safetensors, a row per image, any float type; FILE:NAME picks an array of
-                --whiten, --distractors and --compare. .npy and .safetensors may be larger than memory.
-  labels        the name of an array beside the embeddings, or a file: .txt (one per line), .json, .npy, or
-                .csv, .npz, .parquet, .safetensors as FILE:COLUMN. Not needed where the file has "labels".
+  embeddings  .npy, .npz, .parquet or .safetensors: a row per image, any float
+              type. FILE:NAME picks one of several arrays. .npy and .safetensors
+              may be larger than memory.
+  labels      the name of an array beside the embeddings, or a file: .txt (one
+              per line), .json, .npy, or .csv, .npz, .parquet, .safetensors as
+              FILE:COLUMN. Not needed where the embeddings' file has "labels".
 
 examples:
   frontrank evaluate test.npy --labels labels.txt
   frontrank evaluate test.npz --metrics R@1,R@10,mAP --table markdown
-  frontrank evaluate test.npy --labels table.csv:product --protocol sop --json new.json
+  frontrank evaluate test.npy --labels table.csv:product --json new.json
   frontrank evaluate test.npy --labels labels.txt --compare old.json
-  frontrank evaluate queries.parquet --gallery gallery.parquet --augment --expand 5
-  frontrank evaluate queries.npy --labels queries.txt --gallery gallery.npy --gallery-labels gallery.txt --rerank
-  frontrank evaluate test.npz --whiten train.npy --dim 16
+  frontrank evaluate test.npz --protocol sop
+  frontrank evaluate test.npz --whiten train.npy --dim 16 --rerank
+  frontrank evaluate queries.npy --labels queries.txt \\
+      --gallery gallery.npy --gallery-labels gallery.txt
+  frontrank evaluate queries.parquet --gallery gallery.parquet \\
+      --augment --expand 5
   frontrank evaluate faces.npz --protocol ijb-c --templates template
-  frontrank evaluate q.npy --gallery g.npy --protocol revisited --ground-truth gnd_roxford5k.pkl --setup all
+  frontrank evaluate q.npy --gallery g.npy --protocol revisited \\
+      --ground-truth gnd_roxford5k.pkl --setup all
 """
 
 PROTOCOLS = "sop, cub, inaturalist, in-shop, vehicleid-small, -medium, -large, vggface2, ijb-c, revisited"
@@ -57,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     before.add_argument("--whiten", metavar="FILE", help="PCA whitening: training embeddings, or a saved whitening")
     before.add_argument("--power", metavar="P", type=float, help="of the variances; 0.25 by default, 0.5 is full")
     before.add_argument("--dim", metavar="N", type=_count, help="components to keep; all by default")
-    often: dict[str, object] = {"metavar": "K", "nargs": "?", "const": 10, "type": _count}
+    often: dict[str, object] = {"metavar": "K", "nargs": "?", "const": 10, "type": _neighbours}
     before.add_argument("--augment", **often, help="move every gallery item to its K nearest (10)")  # type: ignore[arg-type]
     before.add_argument("--expand", **often, help="move every query to its K nearest in the gallery (10)")  # type: ignore[arg-type]
     before.add_argument("--alpha", metavar="A", type=float, help="neighbours count by score^A; 2 by default")
@@ -78,17 +86,22 @@ def run(options: argparse.Namespace) -> None:
     """Evaluate, print, save, compare."""
     _refuse_lonely(options)
     _refuse_mixed(options)
+    for option, most in (("power", 1), ("alpha", math.inf)):
+        if getattr(options, option) is not None:
+            require_number(_flag(option), getattr(options, option), at_least=0, at_most=most)
     from frontrank.cli import evaluation  # torch, from here on
 
     evaluation.run(options)
 
 
 class _ListProtocols(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:  # type: ignore[override]
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from frontrank.evaluation.protocols import PROTOCOLS
 
         width = max(map(len, PROTOCOLS))
-        parser.exit(0, "".join(f"{name:{width}}  {protocol.help}\n" for name, protocol in PROTOCOLS.items()))
+        for name, protocol in PROTOCOLS.items():
+            print(f"{name:{width}}  {protocol.help}")
+        parser.exit()
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -96,14 +109,20 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"needs a whole number from 1, got {text!r}")
-    return int(text)
+    return _whole(text, "from 1")
+
+
+def _neighbours(text: str) -> int:
+    return _whole(text, "from 1, or nothing", "; put files before it")
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"needs a whole number from 0, got {text!r}")
+    return _whole(text, "from 0 to 2147483647", least=0)
+
+
+def _whole(text: str, said: str, remedy: str = "", least: int = 1) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"needs a whole number {said}, got {text!r}{remedy}")
     return int(text)
 
 

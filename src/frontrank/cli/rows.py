@@ -1,10 +1,11 @@
 """Rows of embeddings as a command is given them: files by name, with labels and ids, checked and described."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ class Rows:
     embeddings: Array
     file: EmbeddingFile
     labels: np.ndarray | None = None
+    labels_from: str = ""
 
     @property
     def name(self) -> str:
@@ -38,13 +40,15 @@ def split(source: str) -> tuple[str, str | None]:
     >>> split("both.npz:clip"), split("test.npy")
     (('both.npz', 'clip'), ('test.npy', None))
     """
-    found = None if Path(source).exists() else _PART.fullmatch(source)
+    found = None if os.path.exists(source) else _PART.fullmatch(source)
     return (found[1], found[2]) if found else (source, None)
 
 
 def read_rows(source: str, key: str | None = None) -> Rows:
     """The rows of a file, whose ids, if it has any, all differ."""
     path, part = split(source)
+    if key is not None and part is not None:
+        raise InputError(f"{source} names an array, and a key names {key!r}; leave one of them out")
     file = read_embeddings(path, key or part)
     if file.ids is not None:
         check_ids(file.ids, f"ids in {path}")
@@ -58,7 +62,7 @@ def with_labels(rows: Rows, labels: str | None, option: str) -> Rows:
         found = read_labels(labels, rows.file, len(rows.embeddings), option.strip("-").replace("-", " "))
     if found is None:
         raise InputError(f"{rows.source} has no labels in it; give them by {option}, as a file or the name of a column")
-    return Rows(rows.source, rows.embeddings, rows.file, found)
+    return replace(rows, labels=found, labels_from=labels or "")
 
 
 def described(rows: Rows) -> str:
@@ -69,7 +73,8 @@ def described(rows: Rows) -> str:
     if rows.labels is None:
         return said
     classes = len(np.unique(rows.labels))
-    return f"{said}, {classes:,} class{'es' * (classes != 1)}"
+    where = f" in {rows.labels_from}" if rows.labels_from else ""
+    return f"{said}, {classes:,} class{'es' * (classes != 1)}{where}"
 
 
 def require_one_dimension(first: Rows, *others: Rows) -> None:
@@ -83,25 +88,25 @@ def require_one_dimension(first: Rows, *others: Rows) -> None:
             )
 
 
-def require_same_rows(first: Rows, other: Rows) -> None:
-    """Refuse rows that are not of the same items in the same order, as far as the files tell."""
+def require_same_rows(first: Rows, other: Rows, labels: bool) -> None:
+    """Refuse rows that are not of the same items in the same order, as far as ids and, if asked, labels tell."""
     counts = len(first.embeddings), len(other.embeddings)
     if counts[0] != counts[1]:
         raise InputError(
             f"--compare: {first.source} has {counts[0]:,} rows and {other.source} has {counts[1]:,}; "
             "both must have the same rows in the same order"
         )
-    for what in ("ids", "labels"):
+    for what in ("ids", "labels")[: 1 + labels]:
         a, b = getattr(first.file, what), getattr(other.file, what)
         if a is None or b is None:
             continue
         differ = np.flatnonzero(a.astype(str) != b.astype(str))
         if len(differ):
-            row = differ[0]
             remedy = "sort both by id" if what == "ids" and set(a.tolist()) == set(b.tolist()) else "use the same rows"
+            row = differ[0]
             raise InputError(
-                f"--compare: the {what} of {first.source} and {other.source} differ in {len(differ):,} rows, "
-                f"first in row {row} ({a[row]} and {b[row]}); {remedy}, in the same order, in both"
+                f"--compare: the {what} of {first.source} and {other.source} differ in {len(differ):,} of {len(a):,} "
+                f"rows, first in row {row} ({a[row]} and {b[row]}); {remedy}, in the same order, in both"
             )
 
 

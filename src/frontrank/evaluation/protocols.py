@@ -85,16 +85,11 @@ def in_shop(
     """In-Shop Clothes: the query images search the gallery images."""
     recalls = ("R@1", "R@10", "R@20", "R@30", "R@40", "R@50", *_ALL_RANKS)
     official = _Set("In-Shop Clothes", recalls, 14_218, 3_985, 12_612)
-    report = evaluate(
-        queries,
-        labels,
-        gallery=gallery,
-        gallery_labels=gallery_labels,
-        metrics=metrics or official.metrics,
-        name=options.pop("name", "") or official.name,
-        **options,
-    )
-    return report.with_notes(official.note(_plain(labels), _plain(gallery_labels)))
+    if gallery is None or gallery_labels is None:
+        raise InputError("the protocol of In-Shop Clothes searches a gallery; give gallery and gallery_labels")
+    report = _evaluated(official, queries, labels, metrics, options, gallery=gallery, gallery_labels=gallery_labels)
+    of_gallery = read_labels("gallery_labels", gallery_labels, report.gallery_size, "gallery")
+    return report.with_notes(official.note(read_labels("labels", labels, report.queries, "embeddings"), of_gallery))
 
 
 def vehicleid(
@@ -144,16 +139,25 @@ def template_means(embeddings: Any, labels: Any, templates: Any) -> tuple[Tensor
     sums = torch.zeros(len(names), rows.dim, dtype=torch.float64)
     for some in rows.chunks():
         sums.index_add_(0, torch.from_numpy(at[some]), rows.read(some).exact_unit().cpu())
-    means = sums / torch.from_numpy(np.bincount(at))[:, None]
-    return means.to(rows.dtype), of_rows[first]
+    means = (sums / torch.from_numpy(np.bincount(at))[:, None]).to(rows.device, rows.dtype)
+    if (nothing := (means == 0).all(1)).any():
+        raise InputError(f"template {names[int(nothing.int().argmax())]} has rows that cancel out; drop it")
+    return means, of_rows[first]
+
+
+def _evaluated(
+    official: _Set, embeddings: Any, labels: Any, metrics: Iterable[str] | None, options: dict[str, Any], **gallery: Any
+) -> Report:
+    name = options.pop("name", "") or official.name
+    metrics = official.metrics if metrics is None else metrics
+    return evaluate(embeddings, labels, metrics=metrics, name=name, **gallery, **options)
 
 
 def _among_themselves(
     official: _Set, embeddings: Any, labels: Any, metrics: Iterable[str] | None, options: dict[str, Any]
 ) -> Report:
-    name = options.pop("name", "") or official.name
-    report = evaluate(embeddings, labels, metrics=metrics or official.metrics, name=name, **options)
-    return report.with_notes(official.note(_plain(labels)))
+    report = _evaluated(official, embeddings, labels, metrics, options)
+    return report.with_notes(official.note(read_labels("labels", labels, report.queries, "embeddings")))
 
 
 def _faces(
@@ -167,30 +171,24 @@ def _faces(
     """Templates to means, small identities left out, then every instance searches the others."""
     rows = Vectors("embeddings", embeddings)
     of_rows = read_labels("labels", labels, len(rows), "embeddings")
+    notes = official.note(of_rows)
     instances = embeddings
     if templates is not None:
         instances, of_rows = template_means(embeddings, labels, templates)
+        notes += (f"{len(rows):,} rows averaged into {len(of_rows):,} instances",)
     _, at, counts = np.unique(of_rows, return_inverse=True, return_counts=True)
     keep = counts[at] >= LEAST_INSTANCES
     if not keep.any():
         raise InputError(
-            f"labels has no identity with {LEAST_INSTANCES} instances or more, which {official.name} is evaluated on"
+            f"labels has no identity with {LEAST_INSTANCES} instances or more, as the protocol of {official.name} asks "
+            "for; use evaluate"
         )
-    notes = official.note(of_rows[keep]) if templates is None else ()
     if not keep.all():
         few = int((counts < LEAST_INSTANCES).sum())
-        notes += (f"{few:,} identities with fewer than {LEAST_INSTANCES} instances left out",)
-        chosen = torch.from_numpy(np.flatnonzero(keep))
-        instances = Vectors("embeddings", instances).unit(chosen)
-    if templates is not None:
-        notes += (f"{len(rows):,} rows averaged into {len(of_rows):,} instances",)
-    name = options.pop("name", "") or official.name
-    report = evaluate(instances, of_rows[keep], metrics=metrics or official.metrics, name=name, **options)
-    return report.with_notes(notes)
-
-
-def _plain(labels: Any) -> "np.ndarray":
-    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        of_them = "1 identity" if few == 1 else f"{few:,} identities"
+        notes += (f"{of_them} with fewer than {LEAST_INSTANCES} instances left out",)
+        instances = Vectors("embeddings", instances).read(torch.from_numpy(np.flatnonzero(keep))).raw
+    return _evaluated(official, instances, of_rows[keep], metrics, options).with_notes(notes)
 
 
 Kind = Literal["self", "query-gallery", "templates", "revisited"]

@@ -4,10 +4,11 @@ Radenović, Iscen, Tolias, Avrithis, Chum: Revisiting Oxford and Paris: Large-Sc
 CVPR 2018.
 """
 
-import pickle
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,6 +19,7 @@ from frontrank.errors import InputError, InputTypeError
 from frontrank.evaluation.evaluate import per_query_values
 from frontrank.evaluation.inputs import read_indices
 from frontrank.evaluation.measures import Measure
+from frontrank.evaluation.pickled import RefusedError, StoredArray, read_pickle
 from frontrank.evaluation.report import Report
 from frontrank.ranking import Lists, Ranks, Vectors, exact_ranks, trapezoid_average_precision
 from frontrank.ranking.vectors import Joined, same_dimensions
@@ -84,10 +86,13 @@ _MEASURES = [
 def _read_lists(ground_truth: Any, queries: int, items: int) -> dict[str, Lists]:
     if not isinstance(ground_truth, Sequence) or isinstance(ground_truth, str):
         raise InputTypeError(
-            f"ground_truth must be a list of mappings with easy, hard and junk, got {type(ground_truth).__name__}"
+            f"ground_truth must be a list of mappings with easy, hard and junk, got {type(ground_truth).__name__}; "
+            "give the lists of a GroundTruth"
         )
     if len(ground_truth) != queries:
-        raise InputError(f"ground_truth is of {len(ground_truth)} queries but queries has {queries} rows")
+        raise InputError(
+            f"ground_truth is of {len(ground_truth)} queries but queries has {queries} rows; give one entry per query"
+        )
     rows: dict[str, list[Tensor]] = {kind: [] for kind in _KINDS}
     for i, entry in enumerate(ground_truth):
         if not isinstance(entry, Mapping) or (missing := [kind for kind in _KINDS if kind not in entry]):
@@ -97,7 +102,8 @@ def _read_lists(ground_truth: Any, queries: int, items: int) -> dict[str, Lists]
             rows[kind].append(read_indices(f"ground_truth[{i}][{kind!r}]", entry[kind], items))
         values, counts = torch.cat([rows[kind][-1] for kind in _KINDS]).unique(return_counts=True)
         if bool((counts > 1).any()):
-            raise InputError(f"ground_truth[{i}] names item {int(values[counts > 1][0])} as two of easy, hard and junk")
+            twice = int(values[counts > 1][0])
+            raise InputError(f"ground_truth[{i}] names item {twice} as two of easy, hard and junk; name it in one")
     return {kind: Lists(torch.cat(of), torch.tensor([len(x) for x in of])) for kind, of in rows.items()}
 
 
@@ -118,78 +124,77 @@ class GroundTruth:
     boxes: list[tuple[float, ...]]
 
 
+_LARGEST = 1 << 24  # bytes of a file, and numbers in all its lists: a few bytes can name one list many times
+
+
 def read_ground_truth(path: str | Path) -> GroundTruth:
     """Read a gnd_roxford5k.pkl or gnd_rparis6k.pkl.
 
     The file is a pickle, which can run any code when it is loaded. This reader builds plain containers, numbers,
-    text and numpy arrays of numbers, and refuses everything else.
+    text and numpy arrays of these, and refuses everything else.
     """
     try:
-        with open(path, "rb") as file:
-            content = _Unpickler(file, encoding="latin1").load()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; look at the path") from error
-    except _RefusedError as error:
-        raise InputError(f"{path} is refused: it would run {error}, which a ground-truth file does not need") from None
-    except Exception as error:
-        raise InputError(
-            f"{path} is not a ground-truth pickle: {error or type(error).__name__}; copy it again"
-        ) from error
+        with Path(path).open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except TypeError as error:
+        raise InputTypeError(f"path must be the name of a file, got {type(path).__name__}") from error
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {said}; look at the path") from error
+    if len(data) > _LARGEST:
+        raise InputError(f"{path} has more than {_LARGEST:,} bytes, too many for a ground-truth file; look at the path")
     try:
-        lists = [
-            {kind: np.asarray(entry[kind], dtype=np.int64).reshape(-1) for kind in _KINDS} for entry in content["gnd"]
-        ]
-        boxes = [tuple(map(float, entry.get("bbx", ()))) for entry in content["gnd"]]
-        images, queries = ([str(x) for x in content[key]] for key in ("imlist", "qimlist"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path} lacks gnd (easy, hard, junk), imlist or qimlist; is it a gnd_*.pkl file?") from error
-    if len(queries) != len(lists):
-        raise InputError(f"{path} names {len(queries)} queries but has lists of {len(lists)}; copy it again")
+        content = read_pickle(data)
+    except RefusedError as error:
+        raise InputError(f"{path} is refused: it asks for {error}, which no ground-truth file needs") from None
+    except Exception as error:
+        said = shorten(str(error)[:500], 100, placeholder=" ...") or "it ends too early"
+        raise InputError(f"{path} is not a ground-truth pickle: {said}; copy it again") from error
+    try:
+        return _ground_truth(content)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InputError(f"{path} is not a ground-truth pickle: {error}; is it a gnd_*.pkl file?") from error
+
+
+def _ground_truth(content: Any) -> GroundTruth:
+    """The content of a file, checked; the error says what it lacks."""
+    for key in ("gnd", "imlist", "qimlist"):
+        if not isinstance(content, dict) or key not in content:
+            raise ValueError(f"it has no {key!r}")
+    images, queries = (
+        [x if isinstance(x, str) else x.decode("latin1") for x in _values(key, content[key], str, bytes)]
+        for key in ("imlist", "qimlist")
+    )
+    entries = _values("gnd", content["gnd"], dict)
+    if len(queries) != len(entries):
+        raise ValueError(f"it names {len(queries)} queries but has lists of {len(entries)}")
+    for i, entry in enumerate(entries):
+        if lacking := [kind for kind in _KINDS if kind not in entry]:
+            raise ValueError(f"gnd[{i}] has no {lacking[0]!r}")
+    if sum(_length(entry.get(key)) for entry in entries for key in (*_KINDS, "bbx")) > _LARGEST:
+        raise ValueError(f"its lists have more than {_LARGEST:,} numbers")
+    lists = [
+        {kind: np.array(_values(f"{kind} of gnd[{i}]", entry[kind], int), np.int64) for kind in _KINDS}
+        for i, entry in enumerate(entries)
+    ]
+    boxes = [
+        tuple(map(float, _values(f"bbx of gnd[{i}]", entry.get("bbx", ()), int, float)))
+        for i, entry in enumerate(entries)
+    ]
+    if not all(math.isfinite(x) for box in boxes for x in box):
+        raise ValueError("a bbx has NaN or infinite values")
     return GroundTruth(images, queries, lists, boxes)
 
 
-class _RefusedError(Exception):
-    """Something in a pickle that is more than data."""
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (found := _SAFE.get((module.replace("numpy._core", "numpy.core"), name))) is None:
-            raise _RefusedError(f"{module}.{name}")
-        return found
-
-
-_ARRAY = object()  # stands for the class numpy.ndarray, which a pickle names but need not call
-
-
-def _new_array(kind: Any, shape: Any, code: Any) -> "np.ndarray":
-    if kind is not _ARRAY:
-        raise _RefusedError("the constructor of something else than an array")
-    return np.empty(0, np.int8)  # what follows in the pickle gives it its shape and values
-
-
-def _number_type(code: Any, align: Any = False, copy: Any = True) -> "np.dtype[Any]":
-    found = np.dtype(code, copy=True)  # a copy of its own, because the pickle goes on to set its byte order
-    if found.kind not in "biufUS":
-        raise _RefusedError(f"an array of {found}")
+def _values(name: str, stored: Any, *types: type) -> Sequence[Any]:
+    """The items of a list or an array, all of some types."""
+    if not isinstance(stored, list | tuple | StoredArray):
+        raise ValueError(f"{name} is no list")
+    found = stored.values() if isinstance(stored, StoredArray) else stored
+    if not all(type(x) in types for x in found):
+        raise ValueError(f"{name} must have {types[0].__name__} in it and has something else")
     return found
 
 
-def _number(kind: "np.dtype[Any]", data: Any) -> Any:
-    return np.frombuffer(data.encode("latin1") if isinstance(data, str) else data, kind, 1)[0]
-
-
-def _encoded(text: str, encoding: str = "latin1") -> bytes:
-    return text.encode(encoding)
-
-
-_SAFE: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _new_array,
-    ("numpy.core.multiarray", "scalar"): _number,
-    ("numpy.core.numeric", "_frombuffer"): lambda data, kind, shape, order: np.frombuffer(data, kind).reshape(
-        shape, order=order
-    ),
-    ("numpy", "ndarray"): _ARRAY,
-    ("numpy", "dtype"): _number_type,
-    ("_codecs", "encode"): _encoded,
-}
+def _length(stored: Any) -> int:
+    return len(stored) if isinstance(stored, list | tuple | StoredArray) else 0

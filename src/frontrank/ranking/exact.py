@@ -25,14 +25,15 @@ from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import among
 from frontrank.ranking.relevance import Lists, Positives, Relevance
 from frontrank.ranking.steps import places, row_tiles
-from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, slack
+from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
 
-BLOCK = 512  # queries, and items, of a tile on the CPU: a megabyte of scores
+BLOCK = 1024  # queries, and items, of a tile on the CPU: four megabytes of scores
 _LARGE_BLOCK = 4096  # elsewhere, where a call costs more than what it computes
 _CELL = 64  # items looked at together: where the highest is below all positives, none is counted
 _HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
 _PAIRS = 1 << 23  # positives ranked in one pass over the gallery
 FEW = 40  # up to here each item is compared with each positive; beyond, it finds its place among them
+_FEW_PAIRS = 64  # so few pairs are scored in float64 at once
 _REDO = 64  # one comparison of so many left open: cheaper to multiply the tile again in float64
 
 Use = Callable[[Tensor, Ranks], None]
@@ -157,7 +158,8 @@ class _Block:
     def _settle_(self, rows: Chunk, items: Chunk, k: Tensor, query: Tensor, item: Tensor) -> None:
         """Compare items with positives again, in float64."""
         k, query, item = (x.to(self.exact.device) for x in (k, query, item))
-        above = exact_scores(rows, items, query, item) >= self.bound[query, k]
+        bound = self.bound[query, k]
+        above = _scores_again(rows, items, query, item, lambda s, off: (s - bound).abs() > off) >= bound
         self.counts.index_put_((k, query), above.to(self.counts), accumulate=True)
 
     def _recount_(self, rows: Chunk, items: Chunk) -> None:
@@ -207,15 +209,33 @@ class _LargeBlock(_Block):
         counted.scatter_add_(1, passed.clamp(min=0).to(counted.device), held.masked_fill(passed < 0, 0).to(counted))
         if many:
             query, item = (passed.gather(1, place.long()) < 0).nonzero().to(counted.device).T
-            exact = exact_scores(rows[tile], items, query, item)
-            for some, scored in zip(query.split(1024), exact.split(1024), strict=True):
-                found = torch.searchsorted(self._ordered[tile][some], scored[:, None], right=True)[:, 0]
-                counted.index_put_((some, found), torch.ones_like(scored), accumulate=True)
+            for some, them in zip(query.split(1024), item.split(1024), strict=True):
+                bounds = self._ordered[tile][some]
+
+                def place_of(scores: Tensor, bounds: Tensor = bounds) -> Tensor:
+                    return torch.searchsorted(bounds, scores[:, None], right=True)[:, 0]
+
+                again = _scores_again(
+                    rows[tile], items, some, them, lambda s, off: place_of(s - off) == place_of(s + off)
+                )
+                counted.index_put_((some, place_of(again)), torch.ones_like(again), accumulate=True)
 
     def ranks(self) -> Ranks:
         at_or_above = self._places.flip(1).cumsum(1).flip(1)[:, 1:]
         self.counts = torch.empty_like(self.exact).scatter_(1, self._order, at_or_above).T
         return super().ranks()
+
+
+def _scores_again(
+    rows: Chunk, items: Chunk, query: Tensor, item: Tensor, sure: Callable[[Tensor, float], Tensor]
+) -> Tensor:
+    """Scores of pairs, in float64 unless `sure(scores, how far off they can be)` of quicker ones [pair]."""
+    if len(query) < _FEW_PAIRS:
+        return exact_scores(rows, items, query, item)
+    scores = quick_scores(rows, items, query, item).to(query.device)
+    unsure = (~sure(scores, slack(64, torch.float32))).nonzero()[:, 0]
+    scores[unsure] = exact_scores(rows, items, query[unsure], item[unsure])
+    return scores
 
 
 def _histogram(place: Tensor, size: int) -> Tensor:

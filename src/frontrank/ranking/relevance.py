@@ -166,4 +166,4 @@ class Lists:
         counts = self.counts[queries]
         step = torch.arange(int(counts.max()) if len(counts) else 0)
         valid = step < counts[:, None]
-        return Positives(self.items[self._first[queries, None] + torch.where(valid, step, 0)], valid)
+        return Positives(self.items[torch.where(valid, self._first[queries, None] + step, 0)], valid)

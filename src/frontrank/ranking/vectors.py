@@ -4,6 +4,7 @@ Rows are handed out at length 1, in float32 (float64 if that is what they are). 
 float64; how far any other way of computing them can be off is `slack`.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import Tensor
 from frontrank.errors import InputError, InputTypeError
 
 CHUNK = 8192  # rows read at once
-_PAIRS = 4096  # exact scores computed at once
+_PAIRS = 512  # pairs scored at once, so that they stay in the cache
 
 Rows = slice | Tensor  # a range of rows, or their indices on the CPU
 
@@ -83,12 +84,12 @@ class Vectors:
     def read(self, rows: Rows) -> Chunk:
         """Some rows; refuses those that have no direction."""
         raw = self._read(rows)
-        length = torch.linalg.vector_norm(raw.double(), dim=1)
+        length = _lengths(raw)
         least = torch.finfo(raw.dtype).tiny ** 0.5
         if not bool(((length > least) & (length < 1 / least)).all()):
             self._refuse_bad_rows()
             raw = raw / raw.abs().amax(1, keepdim=True)  # squares would leave the range of the dtype
-            length = torch.linalg.vector_norm(raw.double(), dim=1)
+            length = _lengths(raw)
         return Chunk(raw, length, (raw * (1 / length).to(raw.dtype)[:, None]).to(self.device))
 
     def unit(self, rows: Rows | None = None) -> Tensor:
@@ -204,6 +205,21 @@ def full_precision(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """Lengths of rows, in float64."""
+    return torch.cat([torch.linalg.vector_norm(some.double(), dim=1) for some in rows.split(256)])  # stays in the cache
+
+
+def quick_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
+    """Cosines of pairs of rows, summed in groups of at most 64, so no further off than slack(64) [pair]."""
+    group = math.gcd(first.unit.shape[1], 64)
+    parts = [
+        first.unit[a].mul_(second.unit[b]).unflatten(1, (-1, group)).sum(2).sum(1, dtype=torch.float64)
+        for a, b in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True)
+    ]
+    return torch.cat(parts) if parts else first.length.new_empty(0)
 
 
 def exact_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:

@@ -1,0 +1,108 @@
+"""A folder with the files that the examples of `frontrank evaluate --help` name, and some more."""
+
+import pickle
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import frontrank as fr
+from frontrank.cli import main
+from tests.data.files import written
+
+DIM = 20
+RNG = np.random.default_rng(7)
+CENTRES = RNG.normal(size=(12, DIM))
+
+
+def rows(labels, noise=1.0):
+    return (CENTRES[labels] + noise * RNG.normal(size=(len(labels), DIM))).astype(np.float32)
+
+
+def lines(path, entries):
+    path.write_text("\n".join(map(str, entries)) + "\n")
+
+
+LABELS = np.arange(36) % 12
+QUERY_LABELS, GALLERY_LABELS = np.arange(18) % 6, np.arange(40) % 10
+FACES = np.arange(72) % 4
+GROUND_TRUTH = [
+    {"easy": np.arange(i, 40, 8), "hard": np.arange(i + 4, 32, 8), "junk": np.array([i + 36]), "bbx": [0, 0, 1, 1]}
+    for i in range(4)
+]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    test = rows(LABELS)
+    written(folder / "test.npy", embeddings=test)
+    written(folder / "test.npz", embeddings=test, labels=LABELS, group=LABELS % 4)
+    written(folder / "other.npz", embeddings=rows(LABELS, 1.6), labels=LABELS, text=np.array([f"{x}" for x in LABELS]))
+    lines(folder / "labels.txt", LABELS)
+    (folder / "table.csv").write_text("path,product\n" + "".join(f"{i}.jpg,p{x}\n" for i, x in enumerate(LABELS)))
+    written(folder / "train.npy", embeddings=rows(np.arange(90) % 12))
+    for name, labels in (("queries", QUERY_LABELS), ("gallery", GALLERY_LABELS)):
+        written(folder / f"{name}.npy", embeddings=rows(labels))
+        lines(folder / f"{name}.txt", labels)
+        ids = np.array([f"{name}/{i}.jpg" for i in range(len(labels))])
+        written(folder / f"{name}.parquet", embedding=rows(labels), label=labels, path=ids)
+    written(folder / "faces.npz", embeddings=rows(FACES), labels=FACES, template=np.arange(72) // 8 * 4 + FACES)
+    written(folder / "q.npy", embeddings=rows(np.arange(4)))
+    written(folder / "g.npy", embeddings=rows(np.arange(40) % 4))
+    written(folder / "distractors.npz", embeddings=rows(np.full(30, 5)), more=rows(np.full(30, 6)))
+    truth = {"imlist": [f"g{i}" for i in range(40)], "qimlist": list("abcd"), "gnd": GROUND_TRUTH}
+    (folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(truth))
+    fr.evaluate(rows(LABELS, 1.6), LABELS, name="older").save(folder / "old.json")
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path, monkeypatch):
+    """A copy of the files, as the current folder."""
+    path = tmp_path / "work"
+    shutil.copytree(made, path)
+    monkeypatch.chdir(path)
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    """A function that runs `frontrank` with these words and gives its status, stdout and stderr."""
+
+    def command(*words):
+        try:
+            status = main([str(word) for word in words])
+        except SystemExit as ended:
+            status = ended.code
+        out, err = capsys.readouterr()
+        return SimpleNamespace(status=status, out=out, err=err)
+
+    return command
+
+
+@pytest.fixture
+def report(run):
+    """A function that runs `frontrank evaluate` with these words and gives its report."""
+
+    def command(*words):
+        out = Path("report-of-this.json")
+        found = run("evaluate", *words, "--json", out, "--force")
+        assert found.status == 0, found.err
+        assert f"wrote {out}" in found.err or "--quiet" in words
+        return fr.Report.load(out)
+
+    return command
+
+
+def same(a, b):
+    """Whether two reports have the same values, per query too."""
+    return (
+        a.metrics == b.metrics
+        and a.per_query.keys() == b.per_query.keys()
+        and all(np.array_equal(a.per_query[name], b.per_query[name], equal_nan=True) for name in a.per_query)
+        and np.array_equal(a.positives, b.positives)
+        and a.gallery_size == b.gallery_size
+    )

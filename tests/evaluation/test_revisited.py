@@ -1,0 +1,331 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import frontrank as fr
+from frontrank.errors import InputError, InputTypeError
+from frontrank.evaluation import GroundTruth, evaluate_revisited
+from frontrank.ranking import exact
+from tests.reference import revisited as reference
+
+SETUPS = ["easy", "medium", "hard"]
+METRICS = ["mAP", "mP@1", "mP@5", "mP@10"]
+
+
+def some_ground_truth(queries, items, seed=0, most=6):
+    """Random easy, hard and junk items of each query; some lists are empty."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(queries):
+        edges = np.cumsum(rng.integers(0, most + 1, 3))
+        parts = np.split(rng.permutation(items)[: edges[-1]], edges[:-1])
+        found.append(dict(zip(("easy", "hard", "junk"), parts, strict=True)))
+    return found
+
+
+def check(report, expected):
+    """A report has the values of the reference, and their means over the queries that have any."""
+    assert list(report) == METRICS
+    for name in METRICS:
+        values = [math.nan if of is None else of[name] for of in expected]
+        np.testing.assert_allclose(report.per_query[name], values, rtol=1e-12, atol=0)
+        assert report[name] == pytest.approx(np.nanmean(values), rel=1e-12)
+
+
+def same(first, second):
+    """Two reports have the same values, bit for bit."""
+    assert dict(first) == dict(second)
+    for name in first:
+        assert first.per_query[name].tobytes() == second.per_query[name].tobytes()
+
+
+def on_a_circle(*degrees):
+    angles = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
+    return torch.stack([angles.cos(), angles.sin()], 1)
+
+
+def entry(easy=(), hard=(), junk=()):
+    return {"easy": list(easy), "hard": list(hard), "junk": list(junk)}
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float16),
+        (torch.bfloat16, torch.float32),
+    ],
+    ids=str,
+)
+def test_equal_to_the_reference(setup, dtypes):
+    queries, gallery = torch.randn(9, 5).to(dtypes[0]), torch.randn(40, 5).to(dtypes[1])
+    truth = some_ground_truth(9, 40)
+    report = evaluate_revisited(queries, gallery, truth, setup)
+    check(report, reference.evaluate(queries.tolist(), gallery.tolist(), truth, setup))
+    assert report.gallery_size == 40
+    assert report.settings == {"setup": setup}
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_many_positives_and_much_junk(setup):
+    """More than the routine for few positives takes, and lists that cover most of the gallery."""
+    queries, gallery = torch.randn(3, 4), torch.randn(200, 4)
+    truth = some_ground_truth(3, 200, most=65, seed=2)
+    assert max(len(of["easy"]) for of in truth) > exact.FEW
+    expected = reference.evaluate(queries.tolist(), gallery.tolist(), truth, setup)
+    check(evaluate_revisited(queries, gallery, truth, setup), expected)
+
+
+@given(st.data())
+def test_ties_anywhere(data):
+    """Few directions, so that most items are tied with others at some other length."""
+    number, dim = st.integers(-2, 2), 2
+    row = st.lists(number, min_size=dim, max_size=dim).filter(any)
+    queries = data.draw(st.lists(row, min_size=1, max_size=3))
+    gallery = data.draw(st.lists(row, min_size=1, max_size=12))
+    kinds = st.lists(st.sampled_from(["easy", "hard", "junk", ""]), min_size=len(gallery), max_size=len(gallery))
+    truth = []
+    for _ in queries:
+        drawn = data.draw(kinds)
+        truth.append({kind: [i for i, of in enumerate(drawn) if of == kind] for kind in ("easy", "hard", "junk")})
+    setup = data.draw(st.sampled_from(SETUPS))
+    expected = reference.evaluate(queries, gallery, truth, setup)
+    assume(any(of is not None for of in expected))
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
+    found = evaluate_revisited(torch.tensor(queries, dtype=dtype), torch.tensor(gallery, dtype=dtype), truth, setup)
+    check(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("setup", "ap", "at_1", "at_5"),
+    [
+        # 3 and 0 are taken out: 1+ 2 4. Precision before and at the positive is 1. It is also the last one.
+        ("easy", 1, 1, 1),
+        # 0 is taken out: 1+ 2 3+ 4. First positive (1 + 1) / 2, second (1/2 + 2/3) / 2 = 7/12; down to the third: 2/3.
+        ("medium", (1 + 7 / 12) / 2, 1, 2 / 3),
+        # 1 and 0 are taken out: 2 3+ 4. (0 + 1/2) / 2; none at the first place, one among two at the last positive.
+        ("hard", 1 / 4, 0, 1 / 2),
+    ],
+)
+def test_by_hand(setup, ap, at_1, at_5):
+    report = evaluate_revisited(
+        on_a_circle(0), on_a_circle(0, 10, 20, 30, 40), [entry(easy=[1], hard=[3], junk=[0])], setup
+    )
+    assert dict(report) == pytest.approx({"mAP": ap, "mP@1": at_1, "mP@5": at_5, "mP@10": at_5})
+
+
+def test_by_hand_with_a_positive_far_down():
+    """Positives at the places 2 and 12: the first k are looked at, all of them."""
+    report = evaluate_revisited(on_a_circle(0), on_a_circle(*range(0, 120, 10)), [entry(easy=[1], hard=[11])])
+    # (0 + 1/2) / 2 = 1/4 and (1/11 + 2/12) / 2 = 17/132
+    assert dict(report) == pytest.approx({"mAP": (1 / 4 + 17 / 132) / 2, "mP@1": 0, "mP@5": 1 / 5, "mP@10": 1 / 10})
+
+
+def test_by_hand_the_depth_is_that_of_the_last_positive():
+    """Places 1, 4 and 7 of 9: five are looked at for mP@5, and seven, not ten, for mP@10."""
+    report = evaluate_revisited(on_a_circle(0), on_a_circle(*range(0, 90, 10)), [entry(easy=[0, 3, 6])])
+    assert (report["mP@1"], report["mP@5"], report["mP@10"]) == pytest.approx((1, 2 / 5, 3 / 7))
+    # 1, (1/3 + 2/4) / 2 = 5/12, (2/6 + 3/7) / 2 = 8/21
+    assert report["mAP"] == pytest.approx((1 + 5 / 12 + 8 / 21) / 3)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_a_tie_counts_against_the_model_and_junk_does_not(order):
+    """Three items of one direction: the positive comes after the negative, and the junk is not there."""
+    gallery = torch.tensor([[1.0, 2.0]]) * torch.tensor(order)[:, None]
+    report = evaluate_revisited(torch.tensor([[3.0, 1.0]]), gallery, [entry(easy=[0], junk=[2])])
+    assert dict(report) == {"mAP": 1 / 4, "mP@1": 0, "mP@5": 1 / 2, "mP@10": 1 / 2}  # (0 + 1/2) / 2
+
+
+def test_all_items_listed_and_none_wrong():
+    report = evaluate_revisited(on_a_circle(0), on_a_circle(0, 10, 20), [entry(easy=[2], hard=[0], junk=[1])])
+    assert dict(report) == dict.fromkeys(METRICS, 1)
+
+
+def test_queries_without_a_positive_are_left_out():
+    """Only the first has an easy item, only the second a hard one, the third neither."""
+    truth = [entry(easy=[1]), entry(hard=[0], junk=[1]), entry(junk=[0])]
+    queries, gallery = on_a_circle(0, 0, 0), on_a_circle(0, 10, 20)
+    easy, hard = (evaluate_revisited(queries, gallery, truth, setup) for setup in ("easy", "hard"))
+    assert easy["mAP"] == 1 / 4
+    assert hard["mAP"] == 1
+    both = evaluate_revisited(queries, gallery, truth, "medium")
+    assert both["mAP"] == (1 / 4 + 1) / 2
+    assert [report.without_positive for report in (easy, hard, both)] == [2, 2, 1]
+    for report, empty in ((easy, [1, 2]), (hard, [0, 2]), (both, [2])):
+        for name in METRICS:
+            assert np.flatnonzero(np.isnan(report.per_query[name])).tolist() == empty
+        assert np.flatnonzero(report.positives == 0).tolist() == empty
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_no_positive_at_all(setup):
+    kind = "easy" if setup == "hard" else "junk"
+    with pytest.raises(InputError, match=rf"no relevant item for any query in setup '{setup}'; try another"):
+        evaluate_revisited(on_a_circle(0, 5), on_a_circle(0, 10), [entry(**{kind: [0]}), entry()], setup)
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_what_is_taken_out_may_be_anywhere(setup):
+    queries, gallery = torch.randn(6, 4), torch.randn(50, 4)
+    truth = some_ground_truth(6, 50, seed=5)
+    before = evaluate_revisited(queries, gallery, truth, setup)
+    for query, of in enumerate(truth):  # a query alone, as its junk is not that of others
+        gone = torch.as_tensor(np.concatenate([of[kind] for kind in reference.RELEVANT_AND_TAKEN_OUT[setup][1]]))
+        for direction in (queries[query], -queries[query], torch.randn(4)):
+            moved = gallery.clone()
+            moved[gone] = direction
+            if before.positives[query]:
+                after = evaluate_revisited(queries[query : query + 1], moved, [of], setup)
+                assert {name: before.per_query[name][query] for name in METRICS} == dict(after)
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_order_and_lengths_do_not_matter(setup):
+    queries, gallery = torch.randn(5, 4), torch.randn(30, 4)
+    truth = some_ground_truth(5, 30, seed=1)
+    order = torch.randperm(30)
+    shuffled = [{kind: order.argsort()[torch.as_tensor(of)] for kind, of in one.items()} for one in truth]
+    before = evaluate_revisited(queries, gallery, truth, setup)
+    after = evaluate_revisited(queries, gallery[order], shuffled, setup)
+    for name in METRICS:  # only the order in which positives are summed up differs
+        np.testing.assert_allclose(after.per_query[name], before.per_query[name], rtol=1e-14)
+    same(before, evaluate_revisited(queries * 4, gallery * torch.tensor([[0.5], [8.0]]).repeat(15, 1), truth, setup))
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f4", "f8"), ("f8", "f4"), ("f2", "f2"), ("f4", "f2")], ids=str)
+def test_distractors_in_a_mapped_file(tmp_path, setup, dtypes):
+    """The same, bit for bit, as a gallery that has them at its end; more rows than are read at once."""
+    rng = np.random.default_rng(3)
+    queries, gallery, more = (rng.standard_normal((n, 3)) for n in (4, 50, 9000))
+    gallery, more = gallery.astype(dtypes[0]), more.astype(dtypes[1])
+    more[:50] = gallery  # ties
+    np.save(tmp_path / "distractors.npy", more)
+    mapped = np.load(tmp_path / "distractors.npy", mmap_mode="r")
+    truth = some_ground_truth(4, 50, seed=4)
+    found = evaluate_revisited(queries, gallery, truth, setup, distractors=mapped)
+    same(found, evaluate_revisited(queries, np.concatenate([gallery, more]), truth, setup))
+    assert found.gallery_size == 9050
+    assert found["mAP"] < evaluate_revisited(queries, gallery, truth, setup)["mAP"]
+
+
+def test_distractors_against_the_reference():
+    queries, gallery, more = torch.randn(3, 4), torch.randn(10, 4).double(), torch.randn(30, 4)
+    truth = some_ground_truth(3, 10, most=3)
+    expected = reference.evaluate(queries.tolist(), gallery.tolist() + more.tolist(), truth, "medium")
+    check(evaluate_revisited(queries, gallery, truth, distractors=more), expected)
+
+
+LISTS = {
+    "list": list,
+    "tuple": tuple,
+    "int32": lambda of: np.array(of, np.int32),
+    "uint8": lambda of: np.array(of, np.uint8),
+    "int64": lambda of: np.array(of, np.int64),
+    "numpy scalars": lambda of: [np.int64(i) for i in of],
+    "empty arrays of floats": lambda of: np.array(of, np.int64) if of else np.array([]),
+    "tensor": lambda of: torch.tensor(of, dtype=torch.long),
+    "int32 tensor": lambda of: torch.tensor(of, dtype=torch.int32),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_lists_of_any_kind(kind):
+    plain = [entry([3, 1], [0], [4]), entry([], [2], []), entry([5], [], [])]
+    given = tuple({name: LISTS[kind](of) for name, of in one.items()} for one in plain)
+    queries, gallery = torch.randn(3, 4), torch.randn(8, 4)
+    for setup in SETUPS:
+        same(evaluate_revisited(queries, gallery, given, setup), evaluate_revisited(queries, gallery, plain, setup))
+
+
+def test_a_ground_truth_may_have_more_keys():
+    truth = [{**entry([0]), "bbx": [0, 0, 1, 1]}]
+    assert evaluate_revisited(on_a_circle(0), on_a_circle(0, 10), truth)["mAP"] == 1
+
+
+def test_name_device_and_progress(capsys):
+    queries, gallery = on_a_circle(0), on_a_circle(0, 10)
+    report = fr.evaluate_revisited(queries, gallery, [entry([1])], name="ROxford", device="cpu", progress=False)
+    assert (report.name, report["mAP"]) == ("ROxford", 1 / 4)
+    assert evaluate_revisited(queries, gallery, [entry([1])]).settings == {"setup": "medium"}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_nothing_is_changed():
+    queries, gallery = torch.randn(2, 3), torch.randn(6, 3)
+    truth = [entry([0], [1], [2]), entry([3, 5])]
+    before = (queries.clone(), gallery.clone(), [{k: list(v) for k, v in one.items()} for one in truth])
+    evaluate_revisited(queries, gallery, truth)
+    assert torch.equal(queries, before[0])
+    assert torch.equal(gallery, before[1])
+    assert truth == before[2]
+
+
+BAD = [
+    ([entry([0])], InputError, r"ground_truth is of 1 queries but queries has 2 rows; give one"),
+    ([entry([0])] * 3, InputError, r"ground_truth is of 3 queries but queries has 2 rows"),
+    ("ab", InputTypeError, r"ground_truth must be a list of mappings with easy, hard and junk, got str"),
+    (None, InputTypeError, r"ground_truth must be a list of mappings.*, got NoneType"),
+    (GroundTruth([], [], [], []), InputTypeError, r"ground_truth .*got GroundTruth; give the lists of a GroundTruth"),
+    ([entry([0]), [1]], InputError, r"ground_truth\[1\] has a list; it must be a mapping with easy, hard and junk"),
+    ([entry([0]), {"easy": [], "junk": []}], InputError, r"ground_truth\[1\] has no 'hard'; it must be a mapping"),
+    ([{}, entry([0])], InputError, r"ground_truth\[0\] has no 'easy'"),
+    ([entry([0]), entry([], [4])], InputError, r"ground_truth\[1\]\['hard'\] names item 4, but .* items 0 to 3"),
+    ([entry([0], junk=[-1]), entry()], InputError, r"ground_truth\[0\]\['junk'\] names item -1, but .* 0 to 3"),
+    ([entry([0]), entry([2, 1, 2])], InputError, r"ground_truth\[1\]\['easy'\] names item 2 more than once; name"),
+    ([entry([0]), entry([1], [2, 1])], InputError, r"ground_truth\[1\] names item 1 as two of easy, hard and junk; "),
+    ([entry([0], junk=[0]), entry()], InputError, r"ground_truth\[0\] names item 0 as two of easy, hard and junk"),
+    ([entry([0], [3], [3]), entry()], InputError, r"ground_truth\[0\] names item 3 as two of"),
+    ([entry([0]), entry([1.0])], InputTypeError, r"ground_truth\[1\]\['easy'\] must be a list of whole numbers, got fl"),
+    ([entry([0]), entry(["1"])], InputTypeError, r"ground_truth\[1\]\['easy'\] must be a list of whole numbers, got <U"),
+    ([entry([True]), entry()], InputTypeError, r"ground_truth\[0\]\['easy'\] must be a list of whole numbers, got bool"),
+    ([entry([[0], [1]]), entry()], InputTypeError, r"ground_truth\[0\]\['easy'\] must be .* of shape \(2, 1\)"),
+    ([{**entry(), "easy": 1}, entry()], InputTypeError, r"ground_truth\[0\]\['easy'\] must be .* of shape \(\)"),
+    ([{**entry(), "easy": None}, entry()], InputTypeError, r"ground_truth\[0\]\['easy'\] must be .*object"),
+]
+
+
+@pytest.mark.parametrize(("truth", "error", "message"), BAD)
+def test_bad_ground_truth(truth, error, message):
+    with pytest.raises(error, match=message) as raised:
+        evaluate_revisited(on_a_circle(0, 5), on_a_circle(0, 10, 20, 30), truth)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("setup", ["Easy", "", None, 1, ["easy"]])
+def test_bad_setup(setup):
+    with pytest.raises(InputError, match='setup must be "easy", "medium" or "hard", got '):
+        evaluate_revisited(on_a_circle(0), on_a_circle(0, 10), [entry([0])], setup)
+
+
+def test_bad_rows_and_dimensions():
+    queries, gallery, truth = torch.randn(1, 3), torch.randn(4, 3), [entry([0])]
+    nan, zero = gallery.clone(), gallery.clone()
+    nan[2, 1], zero[3] = math.nan, 0
+    with pytest.raises(InputError, match=r"gallery has NaN or infinite values in 1 row \(number 2\)"):
+        evaluate_revisited(queries, nan, truth)
+    with pytest.raises(InputError, match=r"distractors has NaN or infinite values in 1 row \(number 2\)"):
+        evaluate_revisited(queries, gallery, truth, distractors=nan)
+    with pytest.raises(InputError, match=r"distractors is all zeros in 1 row \(number 3\)"):
+        evaluate_revisited(queries, gallery, truth, distractors=zero)
+    with pytest.raises(InputError, match=r"queries has 2 dimensions and gallery has 3"):
+        evaluate_revisited(queries[:, :2], gallery, truth)
+    with pytest.raises(InputError, match=r"gallery has 3 dimensions and distractors has 2"):
+        evaluate_revisited(queries, gallery, truth, distractors=gallery[:, :2])
+    with pytest.raises(InputError, match=r"distractors has no rows"):
+        evaluate_revisited(queries, gallery, truth, distractors=gallery[:0])
+    with pytest.raises(InputTypeError, match=r"distractors must be floating point"):
+        evaluate_revisited(queries, gallery, truth, distractors=gallery.long())
+
+
+def test_a_distractor_cannot_be_listed():
+    with pytest.raises(InputError, match=r"names item 4, but the gallery has items 0 to 3"):
+        evaluate_revisited(torch.randn(1, 3), torch.randn(4, 3), [entry([4])], distractors=torch.randn(5, 3))
