@@ -139,6 +139,19 @@ def test_json_is_replaced_only_by_force(folder, run):
     assert fr.Report.load(target).name == "test"
 
 
+def test_json_that_appears_during_the_work_is_not_replaced(folder, run, monkeypatch):
+    def evaluated(*arguments, **options):
+        (folder / "new.json").write_text("mine")
+        return report
+
+    report = fr.evaluate(x_of_test(), LABELS)
+    monkeypatch.setattr(fr, "evaluate", evaluated)
+    found = run("evaluate", "test.npz", "--json", "new.json")
+    assert (found.status, (folder / "new.json").read_text()) == (2, "mine")
+    assert found.out == report.table() + "\n"
+    assert "frontrank evaluate: new.json exists already; choose another name" in found.err
+
+
 def test_the_table_is_printed_even_if_it_cannot_be_saved(folder, run, monkeypatch):
     def full(self, path, overwrite):
         raise fr.FrontrankError(f"{path} cannot be written: no space left")
@@ -165,6 +178,13 @@ def test_whitening_that_is_fitted(folder, report):
     )
     assert same(found, expected)
     assert found.settings == {"whitening": "train.npy, 8 dimensions, power 0.5"}
+
+
+def test_whitening_of_power_0(folder, report):
+    white = fr.Whitening.fit(np.load("train.npy"), power=0)
+    assert same(
+        report("test.npz", "--whiten", "train.npy", "--power", "0"), fr.evaluate(white.apply(x_of_test()), LABELS)
+    )
 
 
 def test_whitening_that_is_saved(folder, run, report):

@@ -282,5 +282,9 @@ def test_files_that_do_not_fit_are_found_before_the_work(more, run, monkeypatch)
         raise AssertionError("worked")
 
     monkeypatch.setattr(evaluation, "read_steps", work)
-    for words in ("test.npz --whiten narrow.npz", "ids.npz --compare shuffled.npz", "test.npz --labels queries.txt"):
+    for words in (
+        "test.npz --whiten narrow.npz",
+        "ids.npz --compare shuffled.npz",
+        "other.npz --labels text --gallery test.npz",
+    ):
         assert run("evaluate", *words.split()).status == 2

@@ -231,7 +231,6 @@ def test_large_and_tiny_rows(dtype, powers, few, monkeypatch):
         np.testing.assert_allclose(report.per_query[name], values, rtol=1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="rows read beside a tiny one are rounded, so ties with copies are lost")
 def test_a_tie_beside_a_tiny_row(monkeypatch):
     """Items 0 and 2 are equal, so whichever is the positive, the other stands before it: AP 1/2."""
     set_sizes(monkeypatch, chunk=2)

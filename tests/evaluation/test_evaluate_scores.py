@@ -228,7 +228,6 @@ def test_wrong_input(name):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="not checked")
 @pytest.mark.parametrize(
     "scores", [torch.zeros(10, 10).to_sparse(), [row.requires_grad_() for row in torch.zeros(10, 10)]]
 )

@@ -107,7 +107,7 @@ def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Call
 
 def _held(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":
     """Blocks with their rows, as many at a time as fit."""
-    size = max(1, _HELD // (queries.dim * max(len(block.queries) for block in blocks)))
+    size = max(1, _HELD // (queries.dim * _block_size(queries.device)))
     for i in range(0, len(blocks), size):
         yield [(block, queries.read(block.queries)) for block in blocks[i : i + size]]
 
@@ -131,7 +131,7 @@ class _Block:
 
     def parts(self, items: Chunk) -> list[Chunk]:
         """The items of a chunk in pieces that make a tile with these queries."""
-        size = _block_size(items.unit)
+        size = _block_size(items.unit.device)
         return [items[i : i + size] for i in range(0, len(items), size)]
 
     def count_(self, rows: Chunk, items: Chunk, scores: Tensor, swapped: bool = False) -> None:
@@ -267,8 +267,8 @@ def _exactly_at_or_above(scores: Tensor, bounds: Tensor) -> Tensor:
     return scores.shape[1] - torch.searchsorted(scores.sort(1)[0], bounds.contiguous())
 
 
-def _block_size(like: Tensor) -> int:
-    return BLOCK if like.device.type == "cpu" else _LARGE_BLOCK
+def _block_size(device: torch.device) -> int:
+    return BLOCK if device.type == "cpu" else _LARGE_BLOCK
 
 
 def _blocks(
@@ -282,7 +282,7 @@ def _blocks(
 ) -> list[_Block]:
     """The queries of a range in blocks, those with as many positives together; only those that have any, or all."""
     counts = relevance.counts[rows]
-    size = BLOCK if queries.device.type == "cpu" else _LARGE_BLOCK
+    size = _block_size(queries.device)
     blocks: list[_Block] = []
     for chunk in (rows.start + (torch.arange(len(counts)) if all_ else counts.nonzero()[:, 0])).split(16 * size):
         ordered = chunk[relevance.counts[chunk].argsort(stable=True)]

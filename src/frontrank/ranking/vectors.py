@@ -216,7 +216,12 @@ def quick_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
     """Cosines of pairs of rows, summed in groups of at most 64, so no further off than slack(64) [pair]."""
     group = math.gcd(first.unit.shape[1], 64)
     parts = [
-        first.unit[a].mul_(second.unit[b]).unflatten(1, (-1, group)).sum(2).sum(1, dtype=torch.float64)
+        first.unit[a]
+        .mul_(second.unit[b])
+        .unflatten(1, (-1, group))
+        .sum(2)
+        .to(first.raw.device)
+        .sum(1, dtype=torch.float64)
         for a, b in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True)
     ]
     return torch.cat(parts) if parts else first.length.new_empty(0)

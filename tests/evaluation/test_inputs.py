@@ -1,0 +1,302 @@
+"""What a user may hand to an evaluation, and what is said of everything else."""
+
+import datetime
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import frontrank as fr
+from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.evaluation.inputs import coded, read_indices, read_labels, read_lists, read_relevance
+
+X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), [0, 0, 1, 1, 2, 2]
+Z, ZY = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)), [0, 1, 1, 5]
+NAN_ROW, ZERO_ROW = X.clone(), X.clone()
+NAN_ROW[[1, 4]] = math.nan
+ZERO_ROW[5] = 0
+
+
+def refused(error, message, call, *args, **more):
+    """The call is refused in one line that says this."""
+    with pytest.raises(error, match=message) as caught:
+        call(*args, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_are_read_as_they_are():
+    assert read_labels("labels", torch.tensor([3, 1]), 2, "x").tolist() == [3, 1]
+    assert read_labels("labels", [None, "a"][1:], 1, "x").tolist() == ["a"]
+    assert read_labels("labels", np.array([5, "b"], dtype=object), 2, "x").tolist() == ["5", "b"]
+    assert read_labels("labels", [True, False], 2, "x").tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([4, 4, -1], [-1, 4, 9]),
+        (["b", "b", "a"], ["a", "b", "zz"]),
+        ([b"b", b"b", b"a"], ["a", "b", "zz"]),
+        (np.array([1, 1, 0], dtype=bool), np.array([0, 1, 7])),
+        (np.array([4, 4, 1], dtype=np.int8), np.array([1, 4, 300])),
+        (np.array([2**53 + 1, 2**53 + 1, 2**53]), np.array([2**53, 2**53 + 1, 0], dtype=np.uint64)),
+        (np.array([4, 4, -1]), np.array([2**64 - 1, 4, 0], dtype=np.uint64)),
+    ],
+)
+def test_the_same_label_has_the_same_number(first, second):
+    first, second = np.asarray(first), np.asarray(second)
+    mine, other = coded(first, second)
+    alone, again = coded(first, None)
+    assert mine.dtype == other.dtype == alone.dtype == torch.long
+    same = [[a == b for b in map(plain, second.tolist())] for a in map(plain, first.tolist())]
+    assert (mine[:, None] == other).tolist() == same
+    assert (alone[:, None] == again).tolist() == [[a == b for b in first.tolist()] for a in first.tolist()]
+
+
+def plain(label):
+    return label.decode() if isinstance(label, bytes) else label
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ([1, 2], InputError, "labels has 2 entries but rows has 3 rows; give one label per row"),
+        (range(1234), InputError, "labels has 1,234 entries"),
+        ([[1], [2], [3]], InputError, r"labels must have the shape \(items,\), got \(3, 1\).*give relevant"),
+        (7, InputError, r"got \(\)"),
+        ([1.0, 2.0, 3.0], InputTypeError, "labels must be whole numbers or text, got float64"),
+        (torch.ones(3), InputTypeError, "got float32"),
+        (["a", None, "b"], InputTypeError, "got missing entries; give one label per row of rows"),
+        (np.array(["2020"] * 3, dtype="datetime64"), InputTypeError, "got datetime64"),
+        (np.array(["a", math.nan, "b"], dtype=object), InputTypeError, "missing entries"),
+        ([[1], [1, 2], [3]], InputError, "labels"),
+        (torch.ones(3, dtype=torch.bfloat16), InputTypeError, "labels"),
+        (torch.ones(3, dtype=torch.long).to_sparse(), InputTypeError, "labels"),
+    ],
+)
+def test_wrong_labels(labels, error, message):
+    error = FrontrankError if error is InputError and message == "labels" else error
+    refused(error, message, read_labels, "labels", labels, 3, "rows")
+
+
+def test_text_and_numbers_are_not_compared():
+    message = "labels are text and gallery_labels are numbers; convert one to the other"
+    refused(InputTypeError, message, coded, np.array(["1"]), np.array([1]))
+
+
+def test_bytes_that_are_no_text():
+    mine, other = coded(read_labels("a", [b"\xff", b"\xfe"], 2, "x"), read_labels("b", ["a", "b"], 2, "y"))
+    assert not (mine[:, None] == other).any()
+
+
+def test_lists_of_indices_and_matrices():
+    sets = [[2, 0], [], [1]]
+    found = read_lists("relevant", sets, 3, 4)
+    assert (found.items.tolist(), found.counts.tolist()) == ([0, 2, 1], [2, 0, 1])
+    matrix = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]], dtype=bool)
+    ragged = np.empty(3, dtype=object)
+    ragged[:] = sets
+    for same in (matrix, matrix.tolist(), torch.tensor(matrix), list(matrix), ragged, tuple(map(np.array, sets))):
+        again = read_lists("relevant", same, 3, 4)
+        assert (again.items.tolist(), again.counts.tolist()) == ([0, 2, 1], [2, 0, 1])
+
+
+def test_whole_numbers_in_a_square_list_are_indices():
+    """[[1, 0], [0, 1]] names items; only True and False make a matrix."""
+    assert read_lists("relevant", [[1, 0], [0, 1]], 2, 2).counts.tolist() == [2, 2]
+    assert read_lists("relevant", [[True, False], [False, True]], 2, 2).counts.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("lists", "error", "message"),
+    [
+        (np.ones((3, 4)), InputTypeError, r"got an array of .*float64; use relevant.astype\(bool\) for a matrix"),
+        (torch.ones(3, 4, dtype=torch.long), InputTypeError, r"array of .*int64.*list\(relevant\) for indices"),
+        (np.ones((4, 3), dtype=bool), InputError, r"\(queries, gallery\) = \(3, 4\), got \(4, 3\)"),
+        (torch.ones(3, dtype=torch.bool), InputError, r"got \(3,\)"),
+        ([[True] * 4] * 2, InputError, r"got \(2, 4\)"),
+        ([[0]] * 2, InputError, "relevant has 2 lists for 3 queries; give one per query, empty if none"),
+        ([[0], [4], []], InputError, r"relevant\[1\] names item 4, but the gallery has items 0 to 3"),
+        ([[0], [1], [2, -1]], InputError, r"relevant\[2\] names item -1"),
+        ([[0], [1], [2, 3, 2]], InputError, r"relevant\[2\] names item 2 more than once; name each item once"),
+        ([[0], [1.0], []], InputTypeError, r"relevant\[1\] must be a list of whole numbers, got float64"),
+        ([[0], ["1"], []], InputTypeError, r"relevant\[1\] must be a list of whole numbers"),
+        ([[0], [[1, 2]], []], InputTypeError, r"relevant\[1\] .* of shape \(1, 2\)"),
+        ([0, 1, 2], InputTypeError, r"relevant\[0\] must be a list of whole numbers, got int64 of shape \(\)"),
+        ([[0], None, []], InputTypeError, r"relevant\[1\]"),
+        (list(torch.ones(3, 4, dtype=torch.bool)), InputTypeError, r"relevant\[0\] .* got bool"),
+        ("abc", InputTypeError, "a boolean matrix or a list of index arrays, one per query, got str"),
+        ({0: [1]}, InputTypeError, "got dict"),
+        (5, InputTypeError, "got int"),
+        (([0] for _ in range(3)), InputTypeError, "got generator"),
+        (np.array([["a"] * 4] * 3), InputTypeError, "relevant"),
+        ([[True], [True, False], [True]], FrontrankError, "relevant"),
+        ([[[1], [1, 2]], [0], [0]], FrontrankError, "relevant"),
+        (torch.eye(3, 4).bool().to_sparse(), FrontrankError, "relevant"),
+        ([torch.ones(1, dtype=torch.bfloat16), [0], [0]], InputTypeError, "relevant"),
+    ],
+)
+def test_wrong_lists(lists, error, message):
+    refused(error, message, read_lists, "relevant", lists, 3, 4)
+
+
+def test_indices_in_any_order_once():
+    assert read_indices("x", [3, 0, 2], 4).tolist() == [0, 2, 3]
+    assert read_indices("x", np.array([], dtype=np.float64), 4).dtype == torch.long
+    assert read_indices("x", torch.tensor([1], dtype=torch.uint8), 4).tolist() == [1]
+
+
+def test_relevance_without_oneself_and_without_what_is_ignored():
+    labels = (torch.tensor([0, 0, 0]),) * 2
+    relevance, removed = read_relevance(labels, None, [[0, 1], [2], []], 3, 3, own=True)
+    assert relevance.counts.tolist() == [1, 1, 2]
+    assert removed.counts.tolist() == [1, 1, 0]  # a query is not in its own list anyway
+    relevance, removed = read_relevance(None, [[0, 1], [1], [2]], None, 3, 3, own=True)
+    assert relevance.counts.tolist() == [1, 0, 0]
+    assert removed is None
+
+
+ODD_RELEVANT = {"gallery": Z, "relevant": [[]] * 6}
+WRONG = {
+    "other length": ((X, Y[1:]), {}, InputError, "labels has 5 entries but embeddings has 6 rows"),
+    "no labels": ((X,), {}, InputError, "labels is missing; give labels, or say what is relevant"),
+    "ignored alone": ((X,), {"ignored": [[]] * 6}, InputError, "ignored was given without labels or relevant"),
+    "NaN": ((NAN_ROW, Y), {}, InputError, r"embeddings has NaN or infinite values in 2 rows \(number 1, 4\)"),
+    "NaN in a gallery": (
+        (Z, ZY),
+        {"gallery": NAN_ROW, "gallery_labels": Y},
+        InputError,
+        r"gallery has NaN or infinite values in 2 rows \(number 1, 4\); drop those rows",
+    ),
+    "zeros": ((ZERO_ROW, Y), {}, InputError, r"embeddings is all zeros in 1 row \(number 5\)"),
+    "whole numbers": ((X.long(), Y), {}, InputTypeError, "embeddings must be floating point numbers, got torch.int64"),
+    "one row": ((X[0], Y), {}, InputError, r"embeddings must have the shape \(items, dimensions\), got \(3,\)"),
+    "no rows": ((X[:0], []), {}, InputError, "embeddings has no rows"),
+    "sparse": ((X.to_sparse(), Y), {}, InputTypeError, "embeddings must be dense"),
+    "a single item": ((X[:1], [0]), {}, InputError, "no query has a relevant item"),
+    "all different": ((X, range(6)), {}, InputError, "no query has a relevant item, so there is nothing to rank; look"),
+    "all different and ignored": ((X, range(6)), {"ignored": [[]] * 6}, InputError, "no query has a relevant item"),
+    "strangers": ((X, [8] * 6), {"gallery": Z, "gallery_labels": ZY}, InputError, "look at labels and gallery_labels"),
+    "none relevant": ((X,), ODD_RELEVANT, InputError, "no query has a relevant item.* look at relevant and ignored"),
+    "none at all": ((X,), ODD_RELEVANT | {"ignored": [[]] * 6}, InputError, "no query has a relevant item"),
+    "all ignored": ((X, Y), {"ignored": [range(6)] * 6}, InputError, "no query has a relevant item"),
+    "gallery alone": ((X, Y), {"gallery": Z}, InputError, "gallery was given without gallery_labels"),
+    "gallery labels alone": ((X, Y), {"gallery_labels": ZY}, InputError, "gallery_labels was given without gallery"),
+    "dimensions": (
+        (X, Y),
+        {"gallery": Z[:, :2], "gallery_labels": ZY},
+        InputError,
+        "embeddings has 3 dimensions and gallery has 2; both must come from the same model",
+    ),
+    "a gallery of whole numbers": ((X, Y), {"gallery": Z.long(), "gallery_labels": ZY}, InputTypeError, "gallery must"),
+    "few gallery labels": ((X, Y), {"gallery": Z, "gallery_labels": ZY[1:]}, InputError, "gallery has 4 rows"),
+    "no metrics": ((X, Y), {"metrics": []}, InputError, "metrics is empty"),
+    "groups without labels": (
+        (X,),
+        {"relevant": [[1]] * 6, "metrics": ["NMI"]},
+        InputError,
+        "NMI and dists@. need labels",
+    ),
+    "groups without gallery labels": (
+        (X, Y),
+        {"gallery": Z, "relevant": [[1]] * 6, "metrics": ["NMI"]},
+        InputError,
+        "gallery was given without gallery_labels",
+    ),
+    "seed": ((X, Y), {"metrics": ["NMI"], "seed": -1}, InputError, "seed must be at least 0, got -1"),
+    "name": ((X, Y), {"name": 5}, InputTypeError, "name must be a string"),
+    "no such device": ((X, Y), {"device": "gpu"}, InputError, "device"),
+    "not a device": ((X, Y), {"device": 7.5}, FrontrankError, "device"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input(name):
+    args, more, error, message = WRONG[name]
+    refused(error, message, fr.evaluate, *args, **more)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there():
+    refused(FrontrankError, "device", fr.evaluate, X, Y, device="cuda")
+
+
+def test_without_a_library_for_clusters(monkeypatch):
+    for name in ("faiss", "sklearn.cluster"):
+        monkeypatch.setitem(sys.modules, name, None)
+    refused(FrontrankError, "pip install", fr.evaluate, X, Y, metrics=["NMI"])
+
+
+ODD = [
+    *[
+        0,
+        5,
+        -1.5,
+        math.nan,
+        True,
+        1j,
+        "",
+        "abc",
+        b"x",
+        (),
+        [],
+        [[]],
+        [[[]]],
+        {},
+        {1, 2},
+        object(),
+        range(6),
+        [None] * 6,
+    ],
+    *[[[1.0], [1.0, 2.0]], [[True], [True, False]], [1, "a", None, 2.0, b"x", ()], [[1]] * 6, [["a"]] * 6, [{}] * 6],
+    *[(x for x in range(6)), datetime.date(2020, 1, 1), [2**70] * 6, [-(2**70), 2**70], [math.inf] * 6, lambda x: x],
+    *[np.float32(3), np.zeros(6), np.zeros((6, 0)), np.zeros((0, 6)), np.ones((6, 6), dtype=object), np.array(None)],
+    *[np.ones((6, 6), dtype="U1"), np.zeros(6, dtype="datetime64[s]"), np.zeros(6, dtype=[("a", "f4")])],
+    *[np.ones((6, 3), dtype=">f8"), np.ma.masked_array(np.ones((6, 3)), mask=True), np.ones((6, 6), dtype=np.uint16)],
+    *[np.full((6, 6), np.finfo(np.longdouble).max), np.ones((6, 6), dtype=np.complex64), np.ones((2, 2, 2))],
+    *[torch.tensor(1), torch.zeros(6), torch.ones(6, 6).to_sparse(), torch.ones(6, 6, dtype=torch.bfloat16)],
+    *[torch.ones(6, dtype=torch.bfloat16), torch.ones(6, 6, dtype=torch.float8_e5m2), torch.ones(6, 6, 6).bool()],
+    *[
+        [torch.ones(3, requires_grad=True)] * 6,
+        [torch.ones(2), torch.ones(3)],
+        [torch.eye(6).bool()] * 6,
+        torch.ones(6) > 0,
+    ],
+]
+SIMPLE = [odd for odd in ODD if not isinstance(odd, torch.Tensor | np.ndarray | list)]
+FORMS = [{}, {"gallery": Z, "gallery_labels": ZY}, {"gallery": Z, "gallery_labels": ZY, "relevant": [[1]] * 6}]
+
+
+def outcome(call, given):
+    """Empty if the call gives numbers or an error of the package in one line; else what went wrong."""
+    try:
+        report = call(**given)
+    except FrontrankError as error:
+        return "" if "\n" not in str(error) else f"several lines: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if all(map(math.isfinite, report.values())) else f"{report!r}"
+
+
+def assert_none_breaks(call, argument, odds, forms):
+    found = {str(odd)[:40]: outcome(call, form | {argument: odd}) for odd in odds for form in forms}
+    assert not {odd: wrong for odd, wrong in found.items() if wrong}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("argument", ["embeddings", "labels", "gallery", "gallery_labels", "relevant", "ignored"])
+def test_odd_input_is_refused_or_fine(argument):
+    base = {"embeddings": X, "labels": Y, "metrics": ["mAP", "dists@inter"]}
+    assert_none_breaks(fr.evaluate, argument, ODD, [base | form for form in FORMS])
+
+
+@pytest.mark.parametrize("argument", ["scores", "labels", "gallery_labels", "relevant", "ignored"])
+def test_odd_scores_are_refused_or_fine(argument):
+    assert_none_breaks(fr.evaluate_scores, argument, ODD, [{"scores": X @ X.T, "labels": Y, "metrics": ["mAP"]}])
+
+
+@pytest.mark.parametrize("argument", ["metrics", "seed", "name"])
+def test_odd_settings_are_refused_or_fine(argument):
+    assert_none_breaks(fr.evaluate, argument, SIMPLE, [{"embeddings": X, "labels": Y, "metrics": ["NMI"]}])
