@@ -56,7 +56,8 @@ def taken(monkeypatch):
     note(exact._Block, "_settle_", "settled")
     note(exact._Block, "_recount_", "again")
     note(exact._LargeBlock, "_count_rows_", "many")
-    note(exact, "exact_scores", lambda *_: {"_count_rows_": "many settled", "_pair_scores": "looked up"}.get(caller()))
+    note(exact, "_scores_again", lambda *_: {"_count_rows_": "many settled"}.get(caller()))
+    note(exact, "exact_scores", lambda *_: {"_pair_scores": "looked up"}.get(caller()))
     note(
         exact.Chunk,
         "exact_unit",

@@ -112,6 +112,7 @@ def test_metrics_and_seed(folder, report):
     found = report("test.npz", "--metrics", "P@3, R@2,NMI,dists@intra", "--seed", "5")
     assert same(found, fr.evaluate(x_of_test(), LABELS, metrics=["P@3", "R@2", "NMI", "dists@intra"], seed=5))
     assert found.settings == {"NMI seed": 5}
+    assert report("test.npz", "--metrics", "NMI", "--seed", "0").settings == {"NMI seed": 0}
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "latex"])

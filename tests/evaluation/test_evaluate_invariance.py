@@ -73,7 +73,7 @@ def test_a_wider_dtype_changes_nothing(dtype, labels):
         assert same(fr.evaluate(rows.double(), labels, metrics=NAMES), narrow)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_sizes_of_blocks_change_nothing(data, monkeypatch):
     rows = rows_with_ties(30) if data.draw(st.booleans()) else torch.randn(30, 5)
@@ -89,6 +89,7 @@ def test_sizes_of_blocks_change_nothing(data, monkeypatch):
         assert same(fr.evaluate(rows, y, metrics=NAMES), plain)
 
 
+@settings(max_examples=20)
 @given(st.permutations(range(20)), st.permutations(range(15)), st.integers(0, 50))
 def test_the_order_of_items_changes_nothing(order, item_order, seed):
     rows, items = rows_with_ties(20, seed=seed), rows_with_ties(15, seed=seed + 1)

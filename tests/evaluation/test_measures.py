@@ -40,7 +40,7 @@ def test_names_are_read_in_order_and_once():
 def test_any_k():
     """Of 3 positives one stands on place 5, one on 10 and one on 4321."""
     ranks = Ranks(*torch.tensor([[[0.0, 1, 2]], [[4.0, 8, 4318]]]), torch.ones(1, 3, dtype=torch.bool))
-    for k in (1, 4, 5, 9, 10, 11, 4320, 4321, 10**15):
+    for k in (1, 4, 5, 9, 10, 11, 4320, 4321, 10**12):
         hits = sum(place <= k for place in (5, 10, 4321))
         assert measure(f"R@{k}").value(ranks).item() == float(hits > 0)
         assert measure(f"P@{k}").value(ranks).item() == pytest.approx(hits / k, rel=1e-6)

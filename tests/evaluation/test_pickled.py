@@ -224,6 +224,10 @@ ARRAYS = {
     "data that is a list": (array((1,), data=[1]), "an array of something else"),
     "data that is a number": (Call(_frombuffer, 10**12, np.dtype("i8"), (1,), "C"), "an array of something else"),
     "data that is an array": (Call(_frombuffer, array((1,)), np.dtype("i8"), (1,), "C"), "an array of something else"),
+    "objects from bytes": (
+        Call(_frombuffer, bytes(8), np.dtype("O"), (1,), "C"),
+        "refused: .*an array of something else",
+    ),
     "a dtype that is none": (Call(_frombuffer, b"", "i8", (0,), "C"), "an array of something else"),
     "a dtype with fields": (
         Call(_frombuffer, b"", dtype("i8", 3, "<", None, ("a",), {"a": 1}, -1, -1, 0), (0,), "C"),

@@ -1,6 +1,7 @@
 """Exact ranks on every path, against lists sorted without rounding."""
 
 import functools
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -63,6 +64,7 @@ PATHS = {  # sizes, and the paths that are taken with ties: without a gallery an
     "plain": ({}, ["symmetric", "few", "padded"], ["gallery", "few", "padded"]),
     "small": (SMALL, ["symmetric", "few", "swapped", "padded"], ["gallery", "few", "padded"]),
     "one block held": (SMALL | {"held": 1, "block": 3}, ["symmetric", "few", "swapped"], ["gallery", "few"]),
+    "two blocks held": (SMALL | {"held": 2 * 7 * 6}, ["symmetric", "few", "swapped"], ["gallery", "few"]),
     "groups": (SMALL | {"pairs": 30}, ["gallery", "few"], ["gallery", "few"]),
     "settled": (SMALL | {"redo": 0}, ["symmetric", "swapped", "settled"], ["gallery", "settled"]),
     "again": (SMALL | {"redo": 10**9}, ["symmetric", "swapped", "again"], ["gallery", "again"]),
@@ -245,6 +247,26 @@ def test_nearly_collapsed(path, monkeypatch):
     labels = torch.arange(24) % 5
     result = expected(rows, None, reference.same_label(labels.tolist()))
     assert found(rows, None, LabelRelevance(labels, labels, own=True)) == result
+
+
+@pytest.mark.parametrize("few", [40, 0])
+def test_what_quick_scores_cannot_tell_is_scored_in_float64(few, monkeypatch):
+    """The band of 640 dimensions is wider than what sums of 64 leave open; an exact tie stays open."""
+    set_sizes(monkeypatch, few=few, redo=0)
+    rows, items = (1 + 2e-2 * torch.randn(n, 640) for n in (5, 24))
+    items[3] = items[4]
+    pairs = {"quick_scores": 0, "exact_scores": 0}
+    for name in pairs:
+        real = getattr(exact, name)
+
+        def noted(first, second, i, j, real=real, name=name):
+            pairs[name] += len(i) * (sys._getframe(1).f_code.co_name == "_scores_again")
+            return real(first, second, i, j)
+
+        monkeypatch.setattr(exact, name, noted)
+    relevant = [{3, q + 10} for q in range(5)]
+    assert found(rows, items, lists(relevant)) == expected(rows, items, relevant)
+    assert 0 < pairs["exact_scores"] < pairs["quick_scores"] / 2
 
 
 @pytest.mark.parametrize("few", [40, 0])

@@ -36,6 +36,8 @@ def coded(labels: "np.ndarray", gallery_labels: "np.ndarray | None") -> tuple[Te
     if (labels.dtype.kind in "US") != (gallery_labels.dtype.kind in "US"):
         kinds = ["text" if x.dtype.kind in "US" else "numbers" for x in (labels, gallery_labels)]
         raise InputTypeError(f"labels are {kinds[0]} and gallery_labels are {kinds[1]}; convert one to the other")
+    if {labels.dtype, gallery_labels.dtype} == {np.dtype(np.int64), np.dtype(np.uint64)}:
+        labels, gallery_labels = labels.astype(object), gallery_labels.astype(object)  # together they would be floats
     both = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int64)
     return torch.from_numpy(both[: len(labels)]), torch.from_numpy(both[len(labels) :])
 
@@ -91,7 +93,10 @@ def read_lists(name: str, lists: Any, queries: int, items: int) -> Lists:
 
 def read_indices(name: str, indices: Any, items: int) -> Tensor:
     """Some gallery items by their index, each once."""
-    found = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
+    try:
+        found = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
+    except ValueError as error:
+        raise InputTypeError(f"{name} must be a list of whole numbers, got lists of several lengths") from error
     if found.size == 0:
         return torch.empty(0, dtype=torch.long)
     if found.dtype.kind not in "iu" or found.ndim != 1:

@@ -64,7 +64,7 @@ class Vectors:
         self._data = _as_rows(name, data)
         self.shape = (len(self._data), self._data.shape[1])
         own_device = self._data.device if isinstance(self._data, Tensor) else torch.device("cpu")
-        self.device = own_device if device is None else torch.device(device)
+        self.device = own_device if device is None else _device(device)
         wide = self._data.dtype in (torch.float64, np.dtype(np.float64), np.dtype(np.longdouble))
         on_mps = self.device.type == "mps"  # which has no float64
         self.exact_device = torch.device("cpu") if on_mps else self.device
@@ -127,6 +127,13 @@ class Vectors:
                 f"{self.name} is all zeros in {_these(zero)}, which have no direction; "
                 "drop those rows, or look at what the model made of their images"
             )
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(f"device {str(device)!r} is not to be had here; use cpu, or leave it out") from error
 
 
 def _these(rows: list[int]) -> str:

@@ -1,0 +1,382 @@
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+import frontrank as fr
+from frontrank.errors import InputError, InputTypeError
+from frontrank.evaluation import evaluate_revisited, protocols
+from frontrank.evaluation.protocols import PROTOCOLS, template_means
+
+ALL_RANKS = ["mAP", "mAP@R", "R-precision"]
+AMONG_THEMSELVES = {  # the metrics of the papers, the name, images and classes of the test set
+    "sop": (["R@1", "R@10", "R@100", "R@1000", *ALL_RANKS], "Stanford Online Products", 60_502, 11_316),
+    "cub": (["R@1", "R@2", "R@4", "R@8", *ALL_RANKS], "CUB-200-2011", 5_924, 100),
+    "inaturalist": (["R@1", "R@4", "R@16", "R@32", *ALL_RANKS], "iNaturalist 2018", 136_093, 2_452),
+    "vehicleid-small": (["R@1", "R@5", *ALL_RANKS], "VehicleID small", 7_332, 800),
+    "vehicleid-medium": (["R@1", "R@5", *ALL_RANKS], "VehicleID medium", 12_995, 1_600),
+    "vehicleid-large": (["R@1", "R@5", *ALL_RANKS], "VehicleID large", 20_038, 2_400),
+    "vggface2": (["mAP", "R@1"], "VGGFace2", 169_396, 500),
+    "ijb-c": (["mAP", "R@1"], "IJB-C", 148_824, 3_531),
+}
+FACES = ["vggface2", "ijb-c"]
+
+
+def some_rows(items=60, classes=6, seed=0):
+    """Embeddings around the means of their classes, and labels; every class has ten items."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(items) % classes
+    return (rng.standard_normal((classes, 8))[labels] + 1.5 * rng.standard_normal((items, 8))).astype("f4"), labels
+
+
+def same(first, second):
+    """Two reports have the same values, bit for bit."""
+    assert dict(first) == dict(second)
+    for name in first:
+        assert first.per_query[name].tobytes() == second.per_query[name].tobytes()
+    assert first.gallery_size == second.gallery_size
+    assert first.positives.tolist() == second.positives.tolist()
+
+
+def official(monkeypatch, **counts):
+    """Make every test set have these counts."""
+    made = protocols._Set
+
+    def smaller(name, metrics, images, classes, gallery=None):
+        of_gallery = None if gallery is None else counts["gallery"]
+        return made(name, metrics, counts["images"], counts["classes"], of_gallery)
+
+    monkeypatch.setattr(protocols, "_Set", smaller)
+
+
+@pytest.mark.parametrize("name", AMONG_THEMSELVES)
+def test_every_image_searches_the_others(name):
+    metrics, title, images, classes = AMONG_THEMSELVES[name]
+    rows, labels = some_rows()
+    report = PROTOCOLS[name](rows, labels)
+    assert list(report) == metrics
+    assert report.name == title
+    same(report, fr.evaluate(rows, labels, metrics=metrics))
+    assert 0.2 < report["mAP"] < 0.99
+    assert report.notes == (
+        f"the test set of {title} has {images:,} images of {classes:,} classes, these are 60 images of 6 classes: "
+        "not comparable with published figures",
+    )
+
+
+@pytest.mark.parametrize("name", AMONG_THEMSELVES)
+def test_no_note_on_the_whole_test_set(monkeypatch, name):
+    rows, labels = some_rows()
+    official(monkeypatch, images=60, classes=6)
+    assert PROTOCOLS[name](rows, labels).notes == ()
+    assert len(PROTOCOLS[name](rows[:-1], labels[:-1]).notes) == 1
+    other = labels.copy()
+    other[labels == 5] = 4
+    assert "these are 60 images of 5 classes" in PROTOCOLS[name](rows, other).notes[0]
+
+
+def test_counts_in_the_note():
+    of = protocols._Set("Shop", ("mAP",), 3, 2, 4)
+    assert of.note(np.array([0, 1, 0]), np.array([1, 1, 0, 0])) == ()
+    assert of.note(np.array([0, 0, 0]), np.array([1, 1, 1, 1])) == ()  # classes of queries and gallery together
+    for queries, gallery in (([0, 1], [1, 1, 0, 0]), ([0, 1, 0], [1, 0, 0]), ([0, 1, 2], [1, 1, 0, 0])):
+        (note,) = of.note(np.array(queries), np.array(gallery))
+        assert note == (
+            f"the test set of Shop has 3 queries and 4 gallery images of 2 classes, these are {len(queries)} queries "
+            f"and {len(gallery)} gallery images of {len({*queries, *gallery})} classes: "
+            "not comparable with published figures"
+        )
+
+
+def test_vehicleid_by_size():
+    rows, labels = some_rows()
+    for size in ("small", "medium", "large"):
+        report = protocols.vehicleid(rows, labels, size)
+        assert report.name == f"VehicleID {size}"
+        assert report.notes == PROTOCOLS[f"vehicleid-{size}"](rows, labels).notes
+    assert protocols.vehicleid(rows, labels).name == "VehicleID small"
+    for size in ("Small", "", None, 800, ["small"]):
+        with pytest.raises(InputError, match='size must be "small", "medium" or "large", got '):
+            protocols.vehicleid(rows, labels, size)
+
+
+def shop():
+    rows, labels = some_rows()
+    return rows[:25], labels[:25], rows[25:], labels[25:]
+
+
+def test_in_shop():
+    report = PROTOCOLS["in-shop"](*shop())
+    metrics = ["R@1", "R@10", "R@20", "R@30", "R@40", "R@50", *ALL_RANKS]
+    queries, labels, gallery, gallery_labels = shop()
+    assert list(report) == metrics
+    same(report, fr.evaluate(queries, labels, gallery=gallery, gallery_labels=gallery_labels, metrics=metrics))
+    assert report.name == "In-Shop Clothes"
+    assert report.notes == (
+        "the test set of In-Shop Clothes has 14,218 queries and 12,612 gallery images of 3,985 classes, "
+        "these are 25 queries and 35 gallery images of 6 classes: not comparable with published figures",
+    )
+
+
+def test_in_shop_on_the_whole_test_set(monkeypatch):
+    official(monkeypatch, images=25, classes=6, gallery=35)
+    queries, labels, gallery, gallery_labels = shop()
+    assert protocols.in_shop(queries, labels, gallery, gallery_labels).notes == ()
+    assert protocols.in_shop(queries, torch.tensor(labels), gallery, list(gallery_labels)).notes == ()
+    assert len(protocols.in_shop(queries, labels, gallery[1:], gallery_labels[1:]).notes) == 1
+    assert len(protocols.in_shop(queries[1:], labels[1:], gallery, gallery_labels).notes) == 1
+
+
+@pytest.mark.parametrize("left_out", [[2], [3], [2, 3]])
+def test_in_shop_without_a_gallery(left_out):
+    given = [None if i in left_out else of for i, of in enumerate(shop())]
+    with pytest.raises(InputError, match="In-Shop Clothes searches a gallery; give gallery and gallery_labels"):
+        protocols.in_shop(*given)
+
+
+@pytest.mark.parametrize("name", [*AMONG_THEMSELVES, "in-shop"])
+def test_options_are_passed_on(monkeypatch, name):
+    seen = {}
+
+    def evaluate(*args, **options):
+        seen.update(options)
+        return fr.evaluate(*args, **options)
+
+    monkeypatch.setattr(protocols, "evaluate", evaluate)
+    given = shop() if name == "in-shop" else some_rows()
+    options = {"metrics": ["MRR", "NMI"], "name": "mine", "device": "cpu", "progress": False, "seed": 3}
+    report = PROTOCOLS[name](*given, **options)
+    assert {key: seen[key] for key in options} == options
+    assert list(report) == ["MRR", "NMI"]
+    assert report.name == "mine"
+    assert len(report.notes) == 1
+    with pytest.raises(TypeError, match="speed"):
+        PROTOCOLS[name](*given, speed=3)
+
+
+def test_metrics_of_any_kind():
+    rows, labels = some_rows()
+    for metrics in (["R@1", "mAP"], ("R@1", "mAP"), np.array(["R@1", "mAP"]), iter(["R@1", "mAP"])):
+        assert list(protocols.sop(rows, labels, metrics=metrics)) == ["R@1", "mAP"]
+    assert list(protocols.in_shop(*shop(), metrics=np.array(["R@1", "mAP"]))) == ["R@1", "mAP"]
+    assert list(protocols.sop(rows, labels, metrics="R@7")) == ["R@7"]
+    assert list(protocols.cub(rows, labels, metrics=None)) == AMONG_THEMSELVES["cub"][0]
+    for empty in ([], ()):
+        with pytest.raises(InputError, match="metrics is empty"):
+            protocols.sop(rows, labels, metrics=empty)
+    assert protocols.sop(rows, labels, name="").name == "Stanford Online Products"
+
+
+LABELS = {
+    "list": list,
+    "tuple": tuple,
+    "tensor": torch.tensor,
+    "text": lambda of: [f"class {i}" for i in of],
+    "an array of text": lambda of: np.array([f"class {i}" for i in of]),
+    "objects": lambda of: np.array([f"class {i}" for i in of], object),
+    "objects of two types": lambda of: np.array([int(i) if i < 3 else f"class {i}" for i in of], object),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("name", [*AMONG_THEMSELVES, "in-shop"])
+def test_labels_of_any_kind(monkeypatch, name, kind):
+    official(monkeypatch, images=25 if name == "in-shop" else 60, classes=6, gallery=35)
+    given = list(shop()) if name == "in-shop" else list(some_rows())
+    before = PROTOCOLS[name](*given)
+    given[1::2] = [LABELS[kind](of) for of in given[1::2]]
+    after = PROTOCOLS[name](*given)
+    same(before, after)
+    assert before.notes == after.notes == ()
+
+
+@pytest.mark.parametrize("name", [*AMONG_THEMSELVES, "in-shop"])
+def test_rows_of_any_kind(tmp_path, name):
+    given = list(shop()) if name == "in-shop" else list(some_rows())
+    before = PROTOCOLS[name](*given)
+    for i in range(0, len(given), 2):
+        np.save(tmp_path / f"{i}.npy", given[i])
+    mapped = [np.load(tmp_path / f"{i}.npy", mmap_mode="r") if i % 2 == 0 else of for i, of in enumerate(given)]
+    same(before, PROTOCOLS[name](*mapped))
+    same(before, PROTOCOLS[name](*[torch.from_numpy(of) if i % 2 == 0 else of for i, of in enumerate(given)]))
+    same(before, PROTOCOLS[name](*[of.astype("f8") if i % 2 == 0 else of for i, of in enumerate(given)]))
+
+
+@pytest.mark.parametrize("name", AMONG_THEMSELVES)
+def test_wrong_labels(name):
+    rows, labels = some_rows()
+    with pytest.raises(InputError, match="labels has 59 entries but embeddings has 60 rows"):
+        PROTOCOLS[name](rows, labels[:-1])
+    with pytest.raises(InputTypeError, match="labels must be whole numbers or text"):
+        PROTOCOLS[name](rows, labels / 2)
+
+
+def test_means_of_templates_by_hand():
+    """Rows count by their direction, not their length; the templates are in order."""
+    rows = torch.tensor([[3.0, 4.0], [0.0, 10.0], [5.0, 0.0], [0.0, -2.0]])
+    means, labels = template_means(rows, ["x", "y", "x", "y"], [7, 2, 7, 5])
+    # 2: (0, 1); 5: (0, -1); 7: the mean of (0.6, 0.8) and (1, 0)
+    assert torch.equal(means, torch.tensor([[0.0, 1.0], [0.0, -1.0], [0.8, 0.4]]))
+    assert labels.tolist() == ["y", "y", "x"]
+    assert means.dtype == torch.float32
+    assert template_means(rows.double(), [0] * 4, [7, 2, 7, 5])[0].dtype == torch.float64
+
+
+def test_means_of_many_rows(tmp_path):
+    """More rows than are read at once, from a mapped file, as a loop finds them."""
+    rng = np.random.default_rng(0)
+    rows, templates = rng.standard_normal((9000, 3)).astype("f4"), rng.integers(0, 40, 9000)
+    np.save(tmp_path / "rows.npy", rows)
+    means, labels = template_means(np.load(tmp_path / "rows.npy", mmap_mode="r"), templates % 7, templates)
+    for template in range(40):
+        here = rows[templates == template].astype("f8")
+        expected = (here / np.sqrt((here**2).sum(1, keepdims=True))).mean(0)
+        np.testing.assert_allclose(means[template], expected, rtol=1e-6, atol=1e-7)
+        assert labels[template] == template % 7
+
+
+def test_templates_that_cannot_be():
+    rows = torch.randn(4, 3)
+    with pytest.raises(InputError, match=r"template b has rows of two labels, 1 and 2 \(row 3\); a template is of one"):
+        template_means(rows, [1, 1, 1, 2], ["b", "a", "a", "b"])
+    with pytest.raises(InputError, match="templates has 3 entries but embeddings has 4 rows"):
+        template_means(rows, [1] * 4, [1, 2, 3])
+    with pytest.raises(InputTypeError, match="templates must be whole numbers or text, got missing entries"):
+        template_means(rows, [1] * 4, ["a", "b", None, "b"])
+    opposite = torch.tensor([[1.0, 2.0], [3.0, 4.0], [-3.0, -4.0]])
+    with pytest.raises(InputError, match="template 8 has rows that cancel out; drop it"):
+        template_means(opposite, [0] * 3, [1, 8, 8])
+
+
+def templates_of(labels):
+    """Every identity has a template of three rows and others of one."""
+    return [f"{label}-{max(0, i // 6 - 2)}" for i, label in enumerate(labels)]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_templates(name):
+    rows, labels = some_rows()
+    of_rows = templates_of(labels)
+    means, of_means = template_means(rows, labels, of_rows)
+    assert len(means) == 6 * 8
+    report = PROTOCOLS[name](rows, labels, of_rows)
+    same(report, fr.evaluate(means, of_means, metrics=["mAP", "R@1"]))
+    assert report.notes[1:] == ("60 rows averaged into 48 instances",)
+    same(report, PROTOCOLS[name](rows, labels, templates=np.unique(of_rows, return_inverse=True)[1]))
+    same(report, PROTOCOLS[name](rows, [f"p{x}" for x in labels], templates=of_rows))
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_templates_of_one_row_each(name):
+    rows, labels = some_rows()
+    alone = PROTOCOLS[name](rows, labels, torch.arange(60))
+    assert dict(alone) == pytest.approx(dict(PROTOCOLS[name](rows, labels)))
+
+
+def test_rows_of_the_whole_test_set_in_templates(monkeypatch):
+    """The counts of a test set are of its images and frames."""
+    rows, labels = some_rows()
+    official(monkeypatch, images=60, classes=6)
+    assert protocols.ijb_c(rows, labels, templates_of(labels)).notes == ("60 rows averaged into 48 instances",)
+
+
+@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_small_identities_are_neither_queries_nor_gallery(tmp_path, name, dtype):
+    rows, labels = some_rows()
+    rows = rows.astype(dtype)
+    labels[:12] = [100, 100, 100, 100, 101, 101, 101, 101, 101, 102, 103, 103]  # 4, 5, 1 and 2 of them
+    kept = ~np.isin(labels, [100, 102, 103])
+    report = PROTOCOLS[name](rows, labels)
+    same(report, fr.evaluate(rows[kept], labels[kept], metrics=["mAP", "R@1"]))
+    assert (report.queries, report.gallery_size) == (53, 53)
+    assert report.notes[1:] == ("3 identities with fewer than 5 instances left out",)
+    np.save(tmp_path / "rows.npy", rows)
+    same(report, PROTOCOLS[name](np.load(tmp_path / "rows.npy", mmap_mode="r"), labels))
+
+
+def test_ties_are_kept_when_identities_are_left_out():
+    """Rows of one direction and any length are tied, also after the small identities have gone."""
+    ahead, aside = torch.tensor([1.0, 0, 0]), torch.tensor([1.0, 2, 3])
+    rows = torch.stack([ahead] * 4 + [aside * length for length in (13, 3, 7, 11, 17, 19)] + [ahead])
+    report = protocols.vggface2(rows, [0] * 5 + [1] * 5 + [2])
+    # a query ahead finds the three others, then the five of the other class, then the one aside: (3 + 4/9) / 4
+    assert report.per_query["mAP"][:4].tolist() == pytest.approx([(3 + 4 / 9) / 4] * 4)
+
+
+def test_identities_are_counted_in_templates():
+    """Six rows, but four instances: left out."""
+    rows = torch.randn(11, 4)
+    labels, templates = ["a"] * 6 + ["b"] * 5, [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+    report = protocols.ijb_c(rows, labels, templates)
+    assert (report.queries, report.gallery_size) == (5, 5)
+    assert report.notes[1:] == (
+        "11 rows averaged into 9 instances",
+        "1 identity with fewer than 5 instances left out",
+    )
+    same(report, fr.evaluate(*(of[4:] for of in template_means(rows, labels, templates)), metrics=["mAP", "R@1"]))
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_no_identity_left(name):
+    rows = torch.randn(8, 4)
+    with pytest.raises(
+        InputError, match=r"labels has no identity with 5 instances or more, as the protocol of \S+ ask"
+    ):
+        PROTOCOLS[name](rows, [0, 0, 0, 0, 1, 1, 1, 1])
+    with pytest.raises(InputError, match="labels has no identity with 5 instances"):
+        PROTOCOLS[name](rows, [0] * 8, [0, 0, 0, 0, 0, 1, 2, 3])
+    with pytest.raises(InputError, match="template 0 has rows of two labels, 1 and 2"):
+        PROTOCOLS[name](rows, [1, 2] * 4, [0] * 8)
+
+
+def test_a_bad_row_is_named_by_its_number():
+    rows, labels = some_rows()
+    labels[0] = 77  # left out, so that the rows move up
+    rows[9] = np.nan
+    for name in FACES:
+        with pytest.raises(InputError, match=r"embeddings has NaN or infinite values in 1 row \(number 9\)"):
+            PROTOCOLS[name](rows, labels)
+
+
+def test_revisited_is_among_them():
+    rows, _ = some_rows()
+    truth = [{"easy": [i], "hard": [i + 9], "junk": [0]} for i in range(1, 4)]
+    for setup in ("easy", "medium", "hard"):
+        found = PROTOCOLS["revisited"](rows[:3], rows[3:], truth, setup, name="mine")
+        same(found, evaluate_revisited(rows[:3], rows[3:], truth, setup))
+        assert found.name == "mine"
+
+
+def test_the_names():
+    kinds = {name: of.kind for name, of in PROTOCOLS.items()}
+    assert kinds == {
+        **dict.fromkeys(
+            ["sop", "cub", "inaturalist", "vehicleid-small", "vehicleid-medium", "vehicleid-large"], "self"
+        ),
+        "in-shop": "query-gallery",
+        "vggface2": "templates",
+        "ijb-c": "templates",
+        "revisited": "revisited",
+    }
+    arguments = {
+        "self": ["embeddings", "labels"],
+        "query-gallery": ["queries", "labels", "gallery", "gallery_labels"],
+        "templates": ["embeddings", "labels", "templates"],
+        "revisited": ["queries", "gallery", "ground_truth", "setup"],
+    }
+    for of in PROTOCOLS.values():
+        taken = inspect.signature(of.function).parameters
+        assert list(taken)[: len(arguments[of.kind])] == arguments[of.kind]
+
+
+def test_help_is_one_line_each():
+    said = {name: of.help for name, of in PROTOCOLS.items()}
+    assert len(set(said.values())) == len(said)
+    for text in said.values():
+        assert 20 < len(text) < 120
+        assert "\n" not in text
+        assert not text.endswith(".")
+    assert said["sop"] == "Stanford Online Products: every test image searches all the others"
+    assert said["vehicleid-medium"] == "PKU VehicleID, medium: every image of the test list searches all the others"
