@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.evaluation import measures
 from frontrank.evaluation.inputs import coded, read_labels, read_relevance
 from frontrank.evaluation.measures import Measure, class_distances, normalized_mutual_information, read_metrics
 from frontrank.evaluation.report import Report
 from frontrank.ranking import Exact, Lists, Positives, Ranks, Relevance, Vectors, exact_ranks
-from frontrank.ranking.vectors import same_dimensions
+from frontrank.ranking.vectors import as_array, comparable
 from frontrank.retrieval import kmeans_labels
 
 _SCORES = 1 << 24  # given scores looked at together
@@ -60,7 +60,7 @@ def evaluate(
     queries = Vectors("embeddings", embeddings, device)
     items = None if gallery is None else Vectors("gallery", gallery, queries.device)
     if items is not None:
-        same_dimensions(queries, items)
+        comparable(queries, items)
     codes = _codes(queries, items, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items
     relevance, removed = read_relevance(codes, relevant, ignored, len(queries), len(searched), own=items is None)
@@ -165,15 +165,26 @@ def _group_metrics(
 
 
 def _read_scores(scores: Any) -> Tensor:
-    try:
-        matrix = scores.detach() if isinstance(scores, Tensor) else torch.from_numpy(np.array(scores, copy=True))
-    except (TypeError, ValueError) as error:
-        raise InputTypeError("scores must be a matrix of numbers, all rows of one length") from error
+    if isinstance(scores, Tensor) and scores.layout == torch.strided:
+        matrix = scores.detach()
+    else:
+        try:
+            matrix = torch.from_numpy(_native(as_array("scores", scores)))
+        except (FrontrankError, TypeError) as error:
+            raise InputTypeError("scores must be a matrix of numbers, dense, all rows of one length") from error
     if matrix.ndim != 2 or not matrix.numel():
         raise InputError(f"scores must have the shape (queries, gallery), got {tuple(matrix.shape)}")
     if not matrix.dtype.is_floating_point:
         raise InputTypeError(f"scores must be floating point numbers, got {matrix.dtype}; convert to float32")
     return matrix
+
+
+def _native(scores: "np.ndarray") -> "np.ndarray":
+    """A copy, in the byte order of torch, in at most 64 bits."""
+    if scores.dtype.kind not in "fiub":
+        raise InputTypeError(f"scores of {scores.dtype}")
+    with np.errstate(over="ignore"):  # what overflows is refused as infinite
+        return scores.astype(np.float64 if scores.dtype.itemsize > 8 else scores.dtype.newbyteorder("="))
 
 
 def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed: Lists | None, own: bool) -> Ranks:

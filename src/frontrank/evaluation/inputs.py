@@ -9,13 +9,17 @@ from torch import Tensor
 
 from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking import LabelRelevance, Lists, Relevance
+from frontrank.ranking.vectors import as_array
 
 
 def read_labels(name: str, labels: Any, length: int, of: str) -> "np.ndarray":
     """Labels of any kind, numbers or text, one per row."""
-    found = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    found = as_array(name, labels)
     if found.dtype == object:
-        found = np.asarray([None if x is None else str(x) for x in found.ravel()]).reshape(found.shape)
+        missing = [x is None or x != x for x in found.ravel()]
+        found = found if any(missing) else np.asarray([str(x) for x in found.ravel()]).reshape(found.shape)
+    if found.dtype.kind == "S":
+        found = np.char.decode(found, "latin1")
     if found.dtype.kind not in "iubUS":
         what = "missing entries" if found.dtype == object else f"{found.dtype}"
         raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row of {of}")
@@ -69,17 +73,18 @@ def read_relevance(
 
 def read_lists(name: str, lists: Any, queries: int, items: int) -> Lists:
     """Gallery items of each query, from a boolean matrix or from a list of index arrays."""
+    if isinstance(lists, np.ndarray) and lists.dtype == object and lists.ndim:
+        lists = list(lists)
     if isinstance(lists, Tensor | np.ndarray) or _is_nested_bool(lists):
-        matrix = lists.cpu() if isinstance(lists, Tensor) else torch.from_numpy(np.array(lists, copy=True))
-        if matrix.dtype != torch.bool:
+        found = as_array(name, lists)
+        if found.dtype != bool:
             raise InputTypeError(
-                f"{name} must be a boolean matrix or a list of index arrays, got an array of {matrix.dtype}; "
+                f"{name} must be a boolean matrix or a list of index arrays, got an array of {found.dtype}; "
                 f"use {name}.astype(bool) for a matrix, list({name}) for indices"
             )
-        if matrix.shape != (queries, items):
-            raise InputError(
-                f"{name} must have the shape (queries, gallery) = ({queries}, {items}), got {tuple(matrix.shape)}"
-            )
+        if found.shape != (queries, items):
+            raise InputError(f"{name} must have the shape (queries, gallery) = ({queries}, {items}), got {found.shape}")
+        matrix = torch.from_numpy(found.copy())
         return Lists(matrix.nonzero()[:, 1], matrix.sum(1))
     if not isinstance(lists, Sequence) or isinstance(lists, str):
         raise InputTypeError(
@@ -87,16 +92,13 @@ def read_lists(name: str, lists: Any, queries: int, items: int) -> Lists:
         )
     if len(lists) != queries:
         raise InputError(f"{name} has {len(lists):,} lists for {queries:,} queries; give one per query, empty if none")
-    found = [read_indices(f"{name}[{i}]", of, items) for i, of in enumerate(lists)]
-    return Lists(torch.cat(found), torch.tensor([len(of) for of in found]))
+    rows = [read_indices(f"{name}[{i}]", of, items) for i, of in enumerate(lists)]
+    return Lists(torch.cat(rows), torch.tensor([len(of) for of in rows]))
 
 
 def read_indices(name: str, indices: Any, items: int) -> Tensor:
     """Some gallery items by their index, each once."""
-    try:
-        found = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
-    except ValueError as error:
-        raise InputTypeError(f"{name} must be a list of whole numbers, got lists of several lengths") from error
+    found = as_array(name, indices)
     if found.size == 0:
         return torch.empty(0, dtype=torch.long)
     if found.dtype.kind not in "iu" or found.ndim != 1:
@@ -114,5 +116,5 @@ def _is_nested_bool(lists: Any) -> bool:
     """Is it a list of rows of True and False?"""
     if not isinstance(lists, Sequence) or isinstance(lists, str):
         return False
-    kinds = {np.asarray(row).dtype for row in lists[:8] if not isinstance(row, Tensor) and len(np.atleast_1d(row))}
-    return kinds == {np.dtype(bool)}
+    rows = [row for row in lists if isinstance(row, Sequence | np.ndarray | Tensor) and len(row)]
+    return bool(rows) and all(isinstance(x, bool | np.bool) for row in rows[:8] for x in list(row)[:8])

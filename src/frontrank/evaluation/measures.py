@@ -45,6 +45,8 @@ class Measure:
 
 def read_metrics(metrics: Iterable[str]) -> tuple[list[Measure], list[str]]:
     """The metrics asked for: those of ranks, and those of groups of embeddings; each once."""
+    if not isinstance(metrics, Iterable):
+        raise InputTypeError(f'metrics must be a list of names such as "R@1", got {metrics!r}')
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     if not names:
         raise InputError('metrics is empty; name at least one, such as "mAP"')
@@ -61,15 +63,16 @@ def measure(name: str) -> Measure:
     if name in _OF_RANKS:
         return Measure(name, _OF_RANKS[name], empty)
     if at := re.fullmatch(r"([RP])@0*([1-9]\d*)", name):
-        return Measure(name, partial(_at_k, _AT_K[at[1]], int(at[2])), empty)
-    known = [*_OF_RANKS, *GROUP_METRICS, "R@1", "P@1"]
-    folded = {x.lower().replace("-", "").replace("recall", "r").replace("precision", "p"): x for x in known}
-    folded["map@r"], folded["rprecision"] = "mAP@R", "R-precision"
-    key = name.lower().replace("-", "").replace("_", "").replace("recall", "r").replace(" ", "")
-    near = get_close_matches(key, folded, 1, 0.7)
-    hint = f"did you mean {folded[near[0]]}? " if near else ""
+        return Measure(name, partial(_at_k, _AT_K[at[1]], int(at[2][:16])), empty)  # no list is longer
+    known = [*_OF_RANKS, *GROUP_METRICS]
+    spoken = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
+    hint = ""
+    if at := re.fullmatch(r"([rp])@(\d*)[.\d]*", spoken):
+        hint = f"did you mean {at[1].upper()}@{at[2] or 1}? "
+    elif near := get_close_matches(name.lower().replace("_at_", "@"), lower := {x.lower(): x for x in known}, 1, 0.7):
+        hint = f"did you mean {lower[near[0]]}? "
     raise InputError(
-        f"metrics: {name!r} is not known; {hint}there are R@k and P@k for any whole k from 1, {', '.join(known[:-2])}"
+        f"metrics: {name!r} is not known; {hint}there are R@k and P@k for any whole k from 1, {', '.join(known)}"
     )
 
 

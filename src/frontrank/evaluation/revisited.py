@@ -22,7 +22,7 @@ from frontrank.evaluation.measures import Measure
 from frontrank.evaluation.pickled import RefusedError, StoredArray, read_pickle
 from frontrank.evaluation.report import Report
 from frontrank.ranking import Lists, Ranks, Vectors, exact_ranks, trapezoid_average_precision
-from frontrank.ranking.vectors import Joined, same_dimensions
+from frontrank.ranking.vectors import Joined, comparable
 
 Setup = Literal["easy", "medium", "hard"]
 _KINDS = ("easy", "hard", "junk")
@@ -59,7 +59,7 @@ def evaluate_revisited(
     searched = items
     if distractors is not None:
         searched = Joined([items, Vectors("distractors", distractors, asked.device)])
-    same_dimensions(asked, searched)
+    comparable(asked, searched)
     relevant, removed = (
         _together([lists[kind] for kind in _KINDS if (kind in _RELEVANT[setup]) == wanted]) for wanted in (True, False)
     )

@@ -142,13 +142,15 @@ class Lists:
     def of(cls, relevance: Relevance) -> "Lists":
         """The positives of all queries, written out."""
         used = relevance.counts.nonzero()[:, 0]
-        parts = [relevance.positives(some) for some in used.split(4096)]
+        parts = [relevance.positives(some) for some in used.split(4096) if len(some)]
         items = [positives.index[positives.valid] for positives in parts]
         return cls(torch.cat(items) if items else used, relevance.counts)
 
     def without(self, other: "Lists") -> "Lists":
         """What is in these lists and not in the others."""
-        size = 1 + int(torch.cat([self.items, other.items]).max())
+        if not len(self.items) or not len(other.items):
+            return self
+        size = 1 + int(torch.maximum(self.items.max(), other.items.max()))
         keep = ~torch.isin(self.queries * size + self.items, other.queries * size + other.items)
         return Lists(self.items[keep], torch.bincount(self.queries[keep], minlength=len(self.counts)))
 
@@ -166,4 +168,5 @@ class Lists:
         counts = self.counts[queries]
         step = torch.arange(int(counts.max()) if len(counts) else 0)
         valid = step < counts[:, None]
-        return Positives(self.items[torch.where(valid, self._first[queries, None] + step, 0)], valid)
+        place = self._first[queries, None] + torch.where(valid, step, 0)
+        return Positives(self.items[place.clamp(max=len(self.items) - 1)], valid)  # the clamp is for empty lists

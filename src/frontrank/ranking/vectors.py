@@ -65,7 +65,7 @@ class Vectors:
         self.shape = (len(self._data), self._data.shape[1])
         own_device = self._data.device if isinstance(self._data, Tensor) else torch.device("cpu")
         self.device = own_device if device is None else _device(device)
-        wide = self._data.dtype in (torch.float64, np.dtype(np.float64), np.dtype(np.longdouble))
+        wide = self._data.dtype == torch.float64 if isinstance(self._data, Tensor) else self._data.dtype.itemsize >= 8
         on_mps = self.device.type == "mps"  # which has no float64
         self.exact_device = torch.device("cpu") if on_mps else self.device
         self.dtype = torch.float64 if wide and not on_mps else torch.float32
@@ -88,8 +88,7 @@ class Vectors:
         least = torch.finfo(raw.dtype).tiny ** 0.5
         if not bool(((length > least) & (length < 1 / least)).all()):
             self._refuse_bad_rows()
-            raw = raw / raw.abs().amax(1, keepdim=True)  # squares would leave the range of the dtype
-            length = _lengths(raw)
+            raw, length = _in_range(raw)
         return Chunk(raw, length, (raw * (1 / length).to(raw.dtype)[:, None]).to(self.device))
 
     def unit(self, rows: Rows | None = None) -> Tensor:
@@ -129,6 +128,21 @@ class Vectors:
             )
 
 
+def as_array(name: str, data: object) -> "np.ndarray":
+    """What a user gave, a tensor, an array or nested lists, as an array."""
+    try:
+        if isinstance(data, Tensor):
+            here = data.detach().cpu()
+            return (here.float() if here.dtype == torch.bfloat16 else here).numpy()
+        if isinstance(data, list | tuple) and any(isinstance(x, Tensor) for x in data):
+            return np.asarray([as_array(name, x) for x in data])
+        return np.asarray(data)
+    except ValueError as error:
+        raise InputError(f"{name} must have rows of one length; {error}") from error
+    except (TypeError, RuntimeError, NotImplementedError, OverflowError) as error:
+        raise InputTypeError(f"{name} must be a dense array of plain numbers; {str(error).splitlines()[0]}") from error
+
+
 def _device(device: torch.device | str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
@@ -143,10 +157,7 @@ def _these(rows: list[int]) -> str:
 
 def _as_rows(name: str, data: object) -> "Tensor | np.ndarray":
     if not isinstance(data, Tensor | np.ndarray):
-        try:
-            data = np.asarray(data)
-        except ValueError as error:
-            raise InputError(f"{name} must have rows of one length; {error}") from error
+        data = as_array(name, data)
     if isinstance(data, Tensor) and data.layout != torch.strided:
         raise InputTypeError(f"{name} must be dense, got {data.layout}; use {name}.to_dense()")
     floating = data.dtype.is_floating_point if isinstance(data, Tensor) else data.dtype.kind == "f"
@@ -193,12 +204,17 @@ class Joined(Vectors):
 
 
 def same_dimensions(first: Vectors, second: Vectors) -> None:
-    """Refuse two sets of rows that cannot be compared; let both be computed with in the wider dtype."""
+    """Refuse two sets of rows that cannot be compared."""
     if first.dim != second.dim:
         raise InputError(
             f"{first.name} has {first.dim} dimensions and {second.name} has {second.dim}; "
             "both must come from the same model and the same whitening"
         )
+
+
+def comparable(first: Vectors, second: Vectors) -> None:
+    """Refuse two sets of rows that cannot be compared; let both be computed with in the wider dtype."""
+    same_dimensions(first, second)
     first.dtype = second.dtype = torch.promote_types(first.dtype, second.dtype)
 
 
@@ -212,6 +228,14 @@ def full_precision(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that are finite and not zero, scaled by powers of 2 where their squares would not be; and their lengths."""
+    _, exponent = torch.frexp(rows.abs().amax(1, keepdim=True))
+    far = exponent.abs() > 60 if rows.dtype == torch.float32 else exponent.abs() > 500
+    scaled = torch.where(far, torch.ldexp(torch.ldexp(rows, -exponent // 2), -exponent - (-exponent // 2)), rows)
+    return scaled, _lengths(scaled)
 
 
 def _lengths(rows: Tensor) -> Tensor:
