@@ -61,7 +61,7 @@ def taken(monkeypatch):
     note(
         exact.Chunk,
         "exact_unit",
-        lambda _: {"_count_rows_": "many again", "_pair_scores": "products with all"}.get(caller()),
+        lambda _: {"count_": "many again", "_pair_scores": "products with all"}.get(caller()),
     )
     note(torch.nn.functional, "pad", lambda *_, **more: "padded" if more else "")
     return paths

@@ -194,18 +194,22 @@ class _LargeBlock(_Block):
 
     def count_(self, rows: Chunk, items: Chunk, scores: Tensor, swapped: bool = False) -> None:
         scores = scores.T.contiguous() if swapped else scores
+        exact: Tensor | None = None
         for tile in row_tiles(scores):
-            self._count_rows_(rows, items, scores[tile], tile)
+            if exact is None and not self._count_rows_(rows, items, scores[tile], tile):
+                exact = rows.exact_unit() @ items.exact_unit().T  # for all tiles from here: the next ones are alike
+            if exact is not None:
+                again = places(exact[tile], self._ordered[tile])
+                self._places[tile] += _histogram(again, self._places.shape[1]).to(self._places)
 
-    def _count_rows_(self, rows: Chunk, items: Chunk, scores: Tensor, tile: slice) -> None:
+    def _count_rows_(self, rows: Chunk, items: Chunk, scores: Tensor, tile: slice) -> bool:
+        """Count the items for some of the queries, unless rounding could decide too many comparisons."""
         passed, counted = self._passed[tile], self._places[tile]
         place = places(scores, self._edges[tile])
         held = _histogram(place, passed.shape[1])
         many = int(held.masked_fill(passed >= 0, 0).sum())
         if many * _REDO > scores.numel():
-            again = places(rows[tile].exact_unit() @ items.exact_unit().T, self._ordered[tile])
-            counted += _histogram(again, counted.shape[1]).to(counted)
-            return
+            return False
         counted.scatter_add_(1, passed.clamp(min=0).to(counted.device), held.masked_fill(passed < 0, 0).to(counted))
         if many:
             query, item = (passed.gather(1, place.long()) < 0).nonzero().to(counted.device).T
@@ -219,6 +223,7 @@ class _LargeBlock(_Block):
                     rows[tile], items, some, them, lambda s, off: place_of(s - off) == place_of(s + off)
                 )
                 counted.index_put_((some, place_of(again)), torch.ones_like(again), accumulate=True)
+        return True
 
     def ranks(self) -> Ranks:
         at_or_above = self._places.flip(1).cumsum(1).flip(1)[:, 1:]
