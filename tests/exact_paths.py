@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from frontrank.ranking import exact, vectors
+from frontrank.ranking import exact, steps, vectors
 
 SMALL = {"block": 7, "cell": 4, "chunk": 16, "pairs_at_once": 5}
 
@@ -19,6 +19,7 @@ def set_sizes(
     redo=None,
     chunk=None,
     pairs_at_once=None,
+    tile=None,
 ):
     """Set how many queries, numbers, positives, ... are worked on at once; None leaves it as it is."""
     sizes = {"BLOCK": block, "_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk}
@@ -28,6 +29,8 @@ def set_sizes(
     if chunk is not None:
         for kind in (vectors.Vectors, vectors.Joined):
             monkeypatch.setattr(kind.chunks, "__defaults__", (chunk,))
+    if tile is not None:
+        monkeypatch.setattr(steps, "TILE", tile)
     if pairs_at_once is not None:
         monkeypatch.setattr(vectors, "_PAIRS", pairs_at_once)
 

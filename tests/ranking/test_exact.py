@@ -71,6 +71,7 @@ PATHS = {  # sizes, and the paths that are taken with ties: without a gallery an
     "many": (SMALL | {"few": 5}, ["gallery", "few", "many"], ["gallery", "few", "many"]),
     "many settled": (SMALL | {"few": 0, "redo": 0}, *[["gallery", "many", "many settled"]] * 2),
     "many again": (SMALL | {"few": 0, "redo": 10**9}, *[["gallery", "many", "many again"]] * 2),
+    "many in tiles": (SMALL | {"few": 0, "tile": 32}, *[["gallery", "many", "many again"]] * 2),
     "many in one chunk": ({"few": 0}, *[["gallery", "many"]] * 2),
 }
 
@@ -137,6 +138,19 @@ def test_several_groups_and_several_held(monkeypatch):
     set_sizes(monkeypatch, held=3 * 7 * 6, pairs=1 << 23)  # three blocks of 7 rows of 6 numbers
     found(rows_of("apart", len(LABELS)), None, relevance)
     assert sizes == [3, 2]  # 3 queries without a positive are a block; the other 28 make 4
+
+
+def test_tiles_of_one_block_that_are_counted_in_different_ways(monkeypatch):
+    """Two queries with all items apart, then four that are at right angles to all: only these are counted again."""
+    set_sizes(monkeypatch, few=0, redo=2, tile=2 * 40)  # two queries by 40 items
+    paths = taken(monkeypatch)
+    items = torch.cat([torch.zeros(40, 1), torch.randn(40, 5)], 1)
+    rows = torch.cat([torch.randn(2, 6), torch.eye(6)[:1].expand(4, 6)])
+    relevant = [{q, q + 9, 30} for q in range(6)]
+    assert found(rows, items, lists(relevant)) == expected(rows, items, relevant)
+    assert paths.count("many") == 2  # after the second tile nothing more is tried
+    assert "many settled" in paths
+    assert "many again" in paths
 
 
 @pytest.mark.parametrize("each", [1, 40])
