@@ -300,3 +300,17 @@ def test_odd_scores_are_refused_or_fine(argument):
 @pytest.mark.parametrize("argument", ["metrics", "seed", "name"])
 def test_odd_settings_are_refused_or_fine(argument):
     assert_none_breaks(fr.evaluate, argument, SIMPLE, [{"embeddings": X, "labels": Y, "metrics": ["NMI"]}])
+
+
+def test_a_query_without_a_positive_is_looked_at_too():
+    queries = torch.ones(2, 3)
+    queries[1, 0] = math.nan
+    refused(
+        InputError,
+        r"embeddings has NaN .*\(number 1\)",
+        fr.evaluate,
+        queries,
+        [0, 1],
+        gallery=X,
+        gallery_labels=[0] * len(X),
+    )

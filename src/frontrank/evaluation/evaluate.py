@@ -61,6 +61,7 @@ def evaluate(
     items = None if gallery is None else Vectors("gallery", gallery, queries.device)
     if items is not None:
         comparable(queries, items)
+        queries.check()  # also those that have no positive, which are never looked at
     codes = _codes(queries, items, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items
     relevance, removed = read_relevance(codes, relevant, ignored, len(queries), len(searched), own=items is None)

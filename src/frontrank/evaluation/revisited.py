@@ -60,6 +60,7 @@ def evaluate_revisited(
     if distractors is not None:
         searched = Joined([items, Vectors("distractors", distractors, asked.device)])
     comparable(asked, searched)
+    asked.check()
     relevant, removed = (
         _together([lists[kind] for kind in _KINDS if (kind in _RELEVANT[setup]) == wanted]) for wanted in (True, False)
     )

@@ -57,7 +57,7 @@ def exact_ranks(
     with torch.no_grad(), full_precision(queries.device):
         groups = _groups(counts)
         symmetric = gallery is None and len(groups) == 1 and int(counts.max()) <= FEW
-        work = len(items) * (len(items) + 1) / 2 if symmetric else len(items) * int((counts > 0).sum())
+        work = len(items) ** 2 / 2 if symmetric else len(items) * int((counts > 0).sum())
         with progress("ranking", work, show) as step:
             for rows in groups:
                 blocks = _blocks(queries, items, rows, relevance, removed, own=gallery is None, all_=symmetric)

@@ -232,9 +232,10 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows that are finite and not zero, scaled by powers of 2 where their squares would not be; and their lengths."""
-    _, exponent = torch.frexp(rows.abs().amax(1, keepdim=True))
-    far = exponent.abs() > 60 if rows.dtype == torch.float32 else exponent.abs() > 500
-    scaled = torch.where(far, torch.ldexp(torch.ldexp(rows, -exponent // 2), -exponent - (-exponent // 2)), rows)
+    largest = rows.abs().amax(1, keepdim=True)
+    mantissa, exponent = torch.frexp(largest)
+    far = exponent.abs() > (60 if rows.dtype == torch.float32 else 500)
+    scaled = torch.where(far, rows / (largest / (2 * mantissa)), rows)  # exact: a power of 2
     return scaled, _lengths(scaled)
 
 
