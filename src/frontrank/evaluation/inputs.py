@@ -117,4 +117,4 @@ def _is_nested_bool(lists: Any) -> bool:
     if not isinstance(lists, Sequence) or isinstance(lists, str):
         return False
     rows = [row for row in lists if isinstance(row, Sequence | np.ndarray | Tensor) and len(row)]
-    return bool(rows) and all(isinstance(x, bool | np.bool) for row in rows[:8] for x in list(row)[:8])
+    return bool(rows) and all(isinstance(x, bool | np.bool_) for row in rows[:8] for x in list(row)[:8])
