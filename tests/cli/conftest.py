@@ -1,4 +1,4 @@
-"""A folder with the files that the examples of `frontrank evaluate --help` name, and some more."""
+"""A folder with what the examples of the commands' --help name, and some more."""
 
 import pickle
 import shutil
@@ -10,6 +10,7 @@ import pytest
 
 import frontrank as fr
 from frontrank.cli import main
+from tests.cli.images import photos, small_model
 from tests.data.files import written
 
 DIM = 20
@@ -56,7 +57,15 @@ def made(tmp_path_factory):
     truth = {"imlist": [f"g{i}" for i in range(40)], "qimlist": list("abcd"), "gnd": GROUND_TRUTH}
     (folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(truth))
     fr.evaluate(rows(LABELS, 1.6), LABELS, name="older").save(folder / "old.json")
+    photos(folder / "my_photos")
+    small_model(folder / "runs" / "first" / "model")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    """Which images were found good is remembered here, and not in the user's own folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture

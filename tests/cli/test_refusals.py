@@ -90,7 +90,7 @@ CASES = [
     ),
     # files
     ("tset.npz", "tset.npz is not there; did you mean 'test.npz'?"),
-    (".", ". is a folder; give a file of embeddings in it"),
+    (".", ". is a folder, as of a model, which needs --data; add it, or name a file"),
     ("labels.txt", "labels.txt ends in '.txt', but embeddings are read from .npy, .npz, .parquet, .safetensors"),
     ("test.npz --gallery galery.npy", "galery.npy is not there; did you mean 'gallery.npy'?"),
     ("test.npz --whiten trian.npy", "trian.npy is not there; did you mean 'train.npy'?"),

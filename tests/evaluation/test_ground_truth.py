@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontrank.data import ground_truth
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation import evaluate_revisited, read_ground_truth, revisited
+from frontrank.evaluation import evaluate_revisited, read_ground_truth
 from tests.evaluation import python2_pickles
 
 PROTOCOLS = range(6)
@@ -213,7 +214,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_a_file_that_is_too_large(tmp_path, monkeypatch):
     data = pickle.dumps(content())
-    monkeypatch.setattr(revisited, "_LARGEST", len(data))
+    monkeypatch.setattr(ground_truth, "_LARGEST", len(data))
     check(read(tmp_path, data))
     with pytest.raises(InputError, match=rf"gnd\.pkl has more than {len(data)} bytes, too many for a ground-truth"):
         read(tmp_path, data + b" ")
@@ -224,9 +225,9 @@ def test_one_list_named_very_often(tmp_path, monkeypatch):
     entry = {"easy": list(range(100)), "hard": np.arange(100), "junk": [], "bbx": [0.0] * 4}
     stored = {"imlist": [], "qimlist": ["q"] * 30, "gnd": [entry] * 30}  # 30 * (100 + 100 + 4) = 6120 numbers
     assert len(pickle.dumps(stored)) < 3000
-    monkeypatch.setattr(revisited, "_LARGEST", 6120)
+    monkeypatch.setattr(ground_truth, "_LARGEST", 6120)
     assert len(read(tmp_path, stored).lists) == 30
-    monkeypatch.setattr(revisited, "_LARGEST", 6119)
+    monkeypatch.setattr(ground_truth, "_LARGEST", 6119)
     with pytest.raises(InputError, match="its lists have more than 6,119 numbers"):
         read(tmp_path, stored)
 

@@ -43,7 +43,7 @@ def official(monkeypatch, **counts):
     """Make every test set have these counts."""
     made = protocols._Set
 
-    def smaller(name, metrics, images, classes, gallery=None):
+    def smaller(name, metrics, images, classes, gallery=None, released=None):
         of_gallery = None if gallery is None else counts["gallery"]
         return made(name, metrics, counts["images"], counts["classes"], of_gallery)
 
@@ -99,6 +99,13 @@ def test_vehicleid_by_size():
     for size in ("Small", "", None, 800, ["small"]):
         with pytest.raises(InputError, match='size must be "small", "medium" or "large", got '):
             protocols.vehicleid(rows, labels, size)
+
+
+def test_vehicleid_as_released_has_no_note(monkeypatch):
+    monkeypatch.setattr(protocols, "_VEHICLEID", {"small": (2, 3, 4)})
+    rows = torch.eye(5)[:, :4] + 0.1
+    for labels, notes in (([0, 0, 1, 1], 0), ([0, 0, 1], 0), ([0, 0, 0, 0], 1), ([0, 0, 1, 1, 1], 1)):
+        assert len(protocols.vehicleid(rows[: len(labels)], labels).notes) == notes
 
 
 def shop():

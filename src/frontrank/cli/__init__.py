@@ -7,15 +7,22 @@ and imports torch only once its options are read, so that `--help` is quick.
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from frontrank.errors import FrontrankError
+from frontrank.errors import FrontrankError, FrontrankWarning, InterruptedRunError
 
-_COMMANDS = {"evaluate": "how well embeddings rank: exact metrics with intervals, and comparisons"}
+_COMMANDS = {
+    "train": "train a model on a folder of images, a table or a published data set",
+    "evaluate": "how well a model or embeddings rank: exact metrics with intervals, and comparisons",
+    "embed": "embed images with a trained model",
+    "data": "look at images before training: counts, broken files, leakage",
+}
 _INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first two as of a shell's commands
 
 
@@ -45,13 +52,15 @@ def _status(arguments: list[str]) -> int:
     module.add_arguments(commands[command])
     options = commands[command].read(parser, arguments)
     try:
-        module.run(options)
+        with warnings.catch_warnings():  # whoever calls this from Python gets back what they had
+            warnings.showwarning = partial(_show_warning, warnings.showwarning, command)
+            module.run(options)
     except KeyboardInterrupt:
         return _said(command, "interrupted", _INTERRUPTED)
     except BrokenPipeError:
         raise
     except FrontrankError as error:
-        return _said(command, str(error), _REFUSED)
+        return _said(command, str(error), _INTERRUPTED if isinstance(error, InterruptedRunError) else _REFUSED)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -98,6 +107,16 @@ def _nearest(word: str, words: Iterable[str]) -> str:
 def _said(command: str, message: str, status: int) -> int:
     print(f"frontrank {command}: {' '.join(message.splitlines())}", file=sys.stderr)
     return status
+
+
+def _show_warning(
+    other: Callable[..., None], command: str, message: Warning | str, category: type[Warning], *rest: Any
+) -> None:
+    """Ours in one line, without the place in the code that raised it."""
+    if issubclass(category, FrontrankWarning):
+        _said(command, f"warning: {message}", 0)
+    else:
+        other(message, category, *rest)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -2,13 +2,16 @@
 
 import argparse
 import math
+from pathlib import Path
 
+from frontrank.cli.embed import add_image_arguments
 from frontrank.errors import InputError, require_number
 
 DESCRIPTION = """\
 How well embeddings rank: each metric over the full ranking by cosine similarity,
 with its 95 % interval. Without --gallery every row is a query and searches all
-the others. Rows with the same label are relevant to each other."""
+the others. Rows with the same label are relevant to each other. A model in place
+of the embeddings embeds the images of --data first."""
 
 EPILOG = """\
 files:
@@ -21,6 +24,7 @@ files:
 
 examples:
   frontrank evaluate test.npy --labels labels.txt
+  frontrank evaluate runs/first/model --data my_photos --split test
   frontrank evaluate test.npz --metrics R@1,R@10,mAP --table markdown
   frontrank evaluate test.npy --labels table.csv:product --json new.json
   frontrank evaluate test.npy --labels labels.txt --compare old.json
@@ -41,10 +45,12 @@ PROTOCOLS = "sop, cub, inaturalist, in-shop, vehicleid-small, -medium, -large, v
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.usage = "frontrank evaluate EMBEDDINGS [--labels LABELS] [--gallery FILE] [options]"
-    parser.add_argument("embeddings", metavar="EMBEDDINGS", help="file of embeddings: the queries")
+    parser.usage = "frontrank evaluate EMBEDDINGS|MODEL [--labels LABELS|--data PATH] [options]"
+    parser.add_argument("embeddings", metavar="EMBEDDINGS", help="file of embeddings: the queries; or a model's folder")
     parser.add_argument("--key", metavar="NAME", help='the array in EMBEDDINGS; "embeddings" by default')
     parser.add_argument("--labels", metavar="LABELS", help="a label per row; see files")
+
+    add_image_arguments(parser.add_argument_group("the images, where a model is given"))
 
     gallery = parser.add_argument_group("what is searched")
     gallery.add_argument("--gallery", metavar="FILE", help="embeddings to search, instead of the queries themselves")
@@ -84,14 +90,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate, print, save, compare."""
+    if Path(options.embeddings).is_dir():
+        _evaluate_model(options)
+        return
+    for option in filter(lambda option: _is_given(options, option), _OF_MODELS):
+        raise InputError(f"{_flag(option)} goes with a model, and {options.embeddings} is no folder; leave it out")
+    _evaluate(options)
+
+
+def _evaluate_model(options: argparse.Namespace) -> None:
+    if options.data is None:
+        raise InputError(f"{options.embeddings} is a folder, as of a model, which needs --data; add it, or name a file")
+    for option in filter(lambda option: _is_given(options, option), _NOT_OF_MODELS):
+        raise InputError(f"{_flag(option)} does not go with --data, which has its own; leave it out")
+    from frontrank.cli.embedding import embedded
+
+    with embedded(options) as chosen:
+        _evaluate(chosen)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    refuse(options)
+    from frontrank.cli import evaluation  # torch, from here on
+
+    evaluation.run(options)
+
+
+def refuse(options: argparse.Namespace) -> None:
+    """Refuse options that do not go together, or cannot be."""
     _refuse_lonely(options)
     _refuse_mixed(options)
     for option, most in (("power", 1), ("alpha", math.inf)):
         if getattr(options, option) is not None:
             require_number(_flag(option), getattr(options, option), at_least=0, at_most=most)
-    from frontrank.cli import evaluation  # torch, from here on
-
-    evaluation.run(options)
 
 
 class _ListProtocols(argparse.Action):
@@ -134,6 +165,8 @@ _NEEDS = {  # option -> those of which one must be there too
     "alpha": ("expand", "augment"),
     "force": ("json",),
 }
+_OF_MODELS = ("data", "layout", "split", "allow_partial", "batch_size", "workers")
+_NOT_OF_MODELS = ("key", "labels", "gallery", "gallery_key", "gallery_labels", "distractors")
 _OF_REVISITED = ("ground_truth", "setup", "distractors")
 _NOT_OF_REVISITED = ("labels", "gallery_labels", "metrics")
 
@@ -173,7 +206,8 @@ def _refuse_mixed(options: argparse.Namespace) -> None:
 
 
 def _is_given(options: argparse.Namespace, option: str) -> bool:
-    return getattr(options, option) not in (None, False)
+    value = getattr(options, option)
+    return value is not None and value is not False  # 0 is given
 
 
 def _flag(option: str) -> str:

@@ -99,9 +99,10 @@ def _comparison(
         theirs = inputs.other.name
     else:  # a report named after a data set says nothing here
         theirs = Path(options.compare).stem if other.name in ("", report.name) else other.name
-    names = (theirs, ours) if theirs != ours else (options.compare, options.embeddings)
+    if theirs == ours:
+        theirs, ours = options.compare, options.embeddings if options.data is None else f"{ours} (new)"
     try:
-        return fr.compare(other, report, seed=options.seed, names=names)
+        return fr.compare(other, report, seed=options.seed, names=(theirs, ours))
     except InputError as error:
         said = f"report_a is {options.compare}, report_b is {options.embeddings}"
         raise InputError(f"--compare: {error} ({said})") from error

@@ -50,11 +50,8 @@ class Inputs:
 
 def read_inputs(options: argparse.Namespace) -> Inputs:
     """Read and check all that can be checked before the work; says what was read."""
-    protocol = _protocol(options)
-    _require_metrics(options)
-    _require_device(options.device)
-    targets = _json_targets(options)
-    _require_files(options)
+    protocol, targets = check_options(options)
+    _require_files(options.embeddings, options.gallery, options.distractors)
     revisited = protocol is not None and protocol.kind == "revisited"
     other: fr.Report | Rows | None = None
     if (options.compare or "").lower().endswith(".json"):
@@ -77,6 +74,16 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     _say_what_was_read(options, inputs)
     _require_fit(options, inputs)
     return inputs
+
+
+def check_options(options: argparse.Namespace) -> tuple[Protocol | None, dict[str, Path]]:
+    """The protocol, and where reports are saved; refuses what can be refused before embeddings are there."""
+    protocol = _protocol(options)
+    _require_metrics(options)
+    _require_device(options.device)
+    targets = _json_targets(options)
+    _require_files(options.whiten, options.compare)
+    return protocol, targets
 
 
 def setups_of(options: argparse.Namespace) -> tuple[str, ...]:
@@ -130,9 +137,9 @@ def _require_device(name: str | None) -> None:
         ) from error
 
 
-def _require_files(options: argparse.Namespace) -> None:
+def _require_files(*sources: str | None) -> None:
     """Refuse a file that is not there before another one is read, which may be large."""
-    for source in (options.embeddings, options.gallery, options.distractors, options.whiten, options.compare):
+    for source in sources:
         if source is not None and not source.lower().endswith(".json"):
             existing_file(Path(split(source)[0]), ENDINGS, "embeddings")
 
@@ -162,6 +169,8 @@ def _json_targets(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def _say_what_was_read(options: argparse.Namespace, inputs: Inputs) -> None:
+    if options.data is not None:  # the images were named, and the files of their embeddings are not the user's
+        return
     parts = (inputs.queries, inputs.gallery, inputs.distractors, inputs.whitening, inputs.other)
     for rows in parts:
         if isinstance(rows, Rows):

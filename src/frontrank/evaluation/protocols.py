@@ -21,25 +21,31 @@ from frontrank.ranking import Vectors
 Size = Literal["small", "medium", "large"]
 LEAST_INSTANCES = 5  # of an identity in the face protocols
 
+# classes, images as the papers print them, and as the released lists have them, which were changed after the papers
+_VEHICLEID = {"small": (800, 7_332, 6_493), "medium": (1_600, 12_995, 13_377), "large": (2_400, 20_038, 19_777)}
 _ALL_RANKS = ("mAP", "mAP@R", "R-precision")
 
 
 @dataclass(frozen=True)
 class _Set:
-    """A test set: its name, the metrics its papers report, how many images and classes it has."""
+    """A test set: its name, the metrics its papers report, how many images and classes it has.
+
+    released: how many images it has in the files that can be had, where that differs from what the papers print
+    """
 
     name: str
     metrics: tuple[str, ...]
     images: int
     classes: int
     gallery: int | None = None
+    released: int | None = None
 
     def note(self, labels: "np.ndarray", gallery_labels: "np.ndarray | None" = None) -> tuple[str, ...]:
         """Whether these are all of its images, in words."""
         every = labels if gallery_labels is None else np.concatenate([labels, gallery_labels])
         classes = len(np.unique(every))
         here = (len(labels), classes, None if gallery_labels is None else len(gallery_labels))
-        if here == (self.images, self.classes, self.gallery):
+        if here in [(images, self.classes, self.gallery) for images in (self.images, self.released)]:
             return ()
         there = (self.images, self.classes, self.gallery)
         said = [
@@ -98,8 +104,8 @@ def vehicleid(
     """PKU VehicleID: every image of the small, medium or large test list searches all the others of the list."""
     if size not in get_args(Size):
         raise InputError(f'size must be "small", "medium" or "large", got {size!r}')
-    images, classes = {"small": (7_332, 800), "medium": (12_995, 1_600), "large": (20_038, 2_400)}[size]
-    official = _Set(f"VehicleID {size}", ("R@1", "R@5", *_ALL_RANKS), images, classes)
+    classes, of_papers, of_release = _VEHICLEID[size]
+    official = _Set(f"VehicleID {size}", ("R@1", "R@5", *_ALL_RANKS), of_papers, classes, released=of_release)
     return _among_themselves(official, embeddings, labels, metrics, options)
 
 

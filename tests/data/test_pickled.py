@@ -14,8 +14,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from frontrank.data import pickled
+from frontrank.data.ground_truth import read_ground_truth
 from frontrank.errors import InputError
-from frontrank.evaluation import pickled, read_ground_truth
 
 try:
     from numpy._core.multiarray import _reconstruct, scalar

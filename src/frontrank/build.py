@@ -1,0 +1,272 @@
+"""The one place where a name in the settings becomes an object; and `train`, which does it all."""
+
+import inspect
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from frontrank import losses
+from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig, TrainConfig
+from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
+from frontrank.data.epoch_batches import EpochBatches
+from frontrank.data.folders import read_folder, read_table
+from frontrank.data.image_check import Checked, check_images
+from frontrank.data.image_table import ImageTable
+from frontrank.data.published import PUBLISHED, detect_layout, read_published
+from frontrank.data.splits import hold_out_classes, merge_classes
+from frontrank.errors import InputError
+from frontrank.evaluation.measures import read_metrics
+from frontrank.models import Embedder
+from frontrank.settings import read_config, read_recipe
+from frontrank.training import distributed
+from frontrank.training.loop import Run, Standing, steps_of
+from frontrank.training.loop import train as train_run
+from frontrank.training.optimizers import build_optimizer, check_optimizer
+from frontrank.training.peer_losses import peer_loss
+from frontrank.training.run_folder import require_new, write_beginning, write_config, write_end
+
+LOSSES: dict[str, type[nn.Module]] = {
+    "PNP": losses.PNP,
+    "SmoothAP": losses.SmoothAP,
+    "FastAP": losses.FastAP,
+    "QuantizedAP": losses.QuantizedAP,
+    "BlackboxRecall": losses.BlackboxRecall,
+    "BlackboxAP": losses.BlackboxAP,
+}
+_BATCH = 112
+PEERS = "pml."  # the prefix of losses of pytorch-metric-learning
+_CHANGEABLE = (
+    "epochs",
+    "iterations",
+    "patience",
+    "checkpoint_every",
+    "log_every",
+    "device",
+    "data.path",
+    "data.workers",
+)
+
+
+def train(config: TrainConfig, out: str | os.PathLike[str], *, quiet: bool = False) -> Standing:
+    """Train as the settings say, and leave everything in the folder `out`; gives how it went.
+
+    The model is then `fr.Embedder.load(out + "/model")`.
+    """
+    folder = Path(out)
+    require_new(folder)
+    with processes(config.device) as device:
+        run = build_run(config, folder, device, quiet=quiet)
+        if distributed.is_main():
+            write_beginning(run)
+        distributed.barrier()
+        return _trained(run)
+
+
+def resume(out: str | os.PathLike[str], overrides: Mapping[str, str] | None = None, *, quiet: bool = False) -> Standing:
+    """Go on with the run in `out` from its last checkpoint; of its settings only a few can change."""
+    folder = Path(out)
+    if not (folder / "config.yaml").is_file():
+        raise InputError(f"--resume {folder} holds no run (there is no config.yaml); give the folder of --out")
+    for name in overrides or {}:
+        if name not in _CHANGEABLE:
+            raise InputError(
+                f"--{name} cannot change in a run that goes on; leave it out, or start a new run with --out"
+            )
+    config = read_config(read_recipe(folder / "config.yaml"), overrides)
+    with processes(config.device) as device:
+        run = build_run(config, folder, device, quiet=quiet)
+        if distributed.is_main() and overrides:
+            write_config(run)
+        return _trained(run)
+
+
+@contextmanager
+def processes(device: str) -> Iterator[torch.device]:
+    """Within, this process works with the others that torchrun started, if any, on the device it is given."""
+    own = not torch.distributed.is_initialized()
+    try:
+        yield distributed.start(build_device(device))
+    finally:
+        if own:
+            distributed.stop()
+
+
+def build_run(
+    config: TrainConfig, folder: Path, device: torch.device, *, quiet: bool = False, remember: bool = True
+) -> Run:
+    """All that a run works with; reads and checks the images, writes nothing to the folder.
+
+    What takes long comes last: a misspelt name is found before a million images are decoded.
+    """
+    read_metrics((config.metric,))
+    images = build_images(config.data)
+    build_loss(config.loss, 1, 1)
+    torch.manual_seed(config.seed)  # the same first weights in every process
+    model = build_model(config.model, config.data).to(device)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    table = build_table(images, config, quiet=quiet, remember=remember).table
+    training = table.of("train")
+    config = replace(config, batches=_with_size(config.batches, training))
+    sampler = build_sampler(config.batches, training, config.seed)
+    check_optimizer(config.optimizer, steps_of(config, len(sampler)))
+    loss = build_loss(config.loss, len(set(training.labels)), model.dim).to(device)
+    parts = model.backbone_parameters(), model.head_parameters(), list(loss.parameters())
+    optimizer = build_optimizer(config.optimizer, *parts, undecayed=model.undecayed_names())
+    return Run(config, folder, table, model, loss, sampler, optimizer, device, quiet)
+
+
+def build_images(config: DataConfig) -> ImageTable:
+    """The images a path stands for, by its layout."""
+    if not config.path:
+        raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
+    path = Path(config.path)
+    if not path.exists():
+        raise InputError(f"--data {path} is not there; give a folder of images, a table, or a data set's root")
+    layout = config.layout
+    if layout == "auto":
+        layout = "table" if path.is_file() else detect_layout(path) or "folder"
+    if layout == "folder":
+        return read_folder(path)
+    if layout == "table":
+        return read_table(path)
+    if layout in PUBLISHED:
+        return read_published(layout, path, allow_partial=config.allow_partial)
+    raise InputError(f"data.layout {layout!r} is not known{_nearest(layout, ['auto', 'folder', 'table', *PUBLISHED])}")
+
+
+def build_table(table: ImageTable, config: TrainConfig, *, quiet: bool = False, remember: bool = True) -> Checked:
+    """The images of a run: split, and every one of those it will read looked at."""
+    if not len(table.of("train")):
+        raise InputError(f"--data {config.data.path} has no images to train with; give some the split train")
+    table = hold_out_classes(table, config.data.validation, config.seed)
+    if config.data.merge_classes > 1:
+        table = merge_classes(table, config.data.merge_classes, config.seed)
+    used = table.rows((table.splits == "train") | (table.splits == "validation"))
+    return check_images(
+        used,
+        how=config.data.check,
+        broken=config.data.broken,
+        workers=max(1, config.data.workers),
+        remembered=_memory_of_checks(used.root) if remember and distributed.is_main() else None,
+        show=None if distributed.is_main() and not quiet else False,
+    )
+
+
+def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBatches:
+    """The batches of training images."""
+    if config.kind == "categories":
+        per_class = config.per_class or None
+        if not any(table.categories):
+            raise InputError("batches.kind categories needs images with categories; use batches.kind balanced")
+        return CategoryBatches(
+            table.labels,
+            table.categories,
+            config.size,
+            per_class,
+            categories_per_batch=config.categories,
+            batches_per_group=config.per_group,
+            groups_per_epoch=config.groups or None,
+            seed=seed,
+        )
+    if config.kind == "all-classes":
+        return AllClassesBatches(table.labels, config.size, seed=seed)
+    return BalancedBatches(table.labels, config.size, config.per_class, seed=seed)
+
+
+def _with_size(config: BatchConfig, table: ImageTable) -> BatchConfig:
+    """The settings with a batch size, where that was left open."""
+    if config.size:
+        return config
+    per_class, classes = config.per_class or 4, len(set(table.labels))
+    fits = len(table) if config.kind == "all-classes" else classes * per_class
+    return replace(config, size=min(_BATCH, fits) // per_class * per_class)
+
+
+def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
+    """The network, with its first weights."""
+    return Embedder(
+        config.backbone,
+        weights=None if config.weights == "none" else config.weights,
+        pooling=config.pooling,
+        dim=config.dim,
+        batch_norm=config.batch_norm,
+        layer_norm=config.layer_norm,
+        dropout=config.dropout,
+        image_size=data.size,
+        resize=data.resize,
+    )
+
+
+def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
+    """The loss, with those of its settings that are given.
+
+    classes, dim: of the training images and the embeddings, for losses that learn a proxy per class
+
+    >>> build_loss(LossConfig("SmoothAP", temperature=0.1))
+    SmoothAP(metric=AveragePrecision(), relaxation=Sigmoid(temperature=0.1), include_query=False)
+    """
+    given = {name: value for name, value in vars(config).items() if name != "name" and value is not None}
+    if config.name.startswith(PEERS):
+        options, miner = given.pop("options", {}), given.pop("miner", None)
+        _refuse_settings(config.name, given, ("options", "miner"))
+        return peer_loss(config.name.removeprefix(PEERS), options, miner=miner, classes=classes, dim=dim)
+    if config.name not in LOSSES:
+        near = _nearest(config.name, LOSSES) or f"; there are {', '.join(LOSSES)}, and {PEERS}NAME"
+        raise InputError(f"loss.name {config.name!r} is not known{near}")
+    kind = LOSSES[config.name]
+    _refuse_settings(config.name, given, tuple(inspect.signature(kind).parameters))
+    return kind(**given)
+
+
+def build_device(name: str) -> torch.device:
+    """The device by name; "auto" takes the best there is. Each process of a machine has a GPU of its own."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if name == "auto":
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        said = str(error).splitlines()[0][:120]
+        raise InputError(
+            f"device {name!r} cannot be used ({said}); use auto, cpu, or a device of this machine"
+        ) from error
+    return device
+
+
+def _refuse_settings(loss: str, given: Mapping[str, Any], has: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in has:
+            raise InputError(f"loss.{name} is not a setting of {loss}, which has {', '.join(has)}; leave it out")
+
+
+def _nearest(word: str, words: Any) -> str:
+    near = get_close_matches(word, list(words), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _trained(run: Run) -> Standing:
+    standing = train_run(run)
+    if distributed.is_main():
+        write_end(run, standing)
+    return standing
+
+
+def _memory_of_checks(root: Path) -> Path | None:
+    """Where is remembered which images were found good; None where nothing can be kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "frontrank"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return cache / f"checked-{sha256(str(root.resolve()).encode()).hexdigest()[:16]}.json"

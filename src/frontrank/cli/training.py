@@ -1,0 +1,109 @@
+"""What `frontrank train` does with its options: train, go on, or print the plan."""
+
+import argparse
+import math
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from frontrank.build import build_run, processes, resume, train
+from frontrank.cli.train import overrides
+from frontrank.config import TrainConfig
+from frontrank.errors import InterruptedRunError
+from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe
+from frontrank.training import distributed
+from frontrank.training.fit import images_that_fit
+from frontrank.training.loop import Run, Standing, steps_of
+from frontrank.training.run_folder import require_new
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, go on, or print the plan."""
+    if options.resume is not None:
+        folder = Path(options.resume)
+        _report(folder, lambda: resume(folder, overrides(options), quiet=options.quiet))
+        return
+    config = _config(options)
+    folder = Path(options.out) if options.out else _default_folder(options, config)
+    if options.dry_run:
+        require_new(folder)
+        with processes(config.device) as device:
+            _print_plan(build_run(config, folder, device, quiet=options.quiet, remember=False))
+        return
+    _report(folder, lambda: train(config, folder, quiet=options.quiet))
+
+
+def _config(options: argparse.Namespace) -> TrainConfig:
+    recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe))
+    return read_config(recipe, overrides(options))
+
+
+def _default_folder(options: argparse.Namespace, config: TrainConfig) -> Path:
+    name = (
+        Path(options.recipe).stem if options.recipe else f"{Path(config.data.path).resolve().stem}-{config.loss.name}"
+    )
+    return Path("runs") / name
+
+
+def _report(folder: Path, work: Callable[[], Standing]) -> None:
+    """Do the work and say how it went; where it was told to stop, the error says how to go on."""
+    try:
+        standing = work()
+    except InterruptedRunError as error:
+        raise InterruptedRunError(f"{error}; go on with: frontrank train --resume {_word(folder)}") from error
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if standing.best is None:
+        print(f"trained {standing.step:,} steps; there were no held-out classes to choose a checkpoint by")
+    else:
+        early = ", stopped early" if standing.stopped_early else ""
+        print(
+            f"trained {standing.step:,} steps{early}; held-out classes: {standing.before:.4f} before, "
+            f"{standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
+        )
+    model = _word(folder / "model")
+    print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
+
+
+def _word(path: Path) -> str:
+    """A path as it is written in a shell."""
+    return shlex.quote(str(path))
+
+
+def _print_plan(run: Run) -> None:
+    """What would be done, and whether it fits."""
+    if not distributed.is_main():
+        return
+    config, batches, model = run.config, run.config.batches, run.model
+    steps, weights = steps_of(config, len(run.sampler)), sum(each.numel() for each in model.parameters())
+    lines = {
+        "batches": f"{batches.size} images each ({batches.kind}), {len(run.sampler):,} an epoch; {steps:,} steps",
+        "model": f"{config.model.backbone}, {weights / 1e6:.1f} M weights, {model.dim} dimensions; {model.origin}",
+        "loss": str(run.loss),
+        "device": f"{run.device}, {distributed.world_size()} process(es), {config.precision}",
+        "memory": _memory(run),
+        "out": str(run.folder),
+    }
+    print(f"{run.table.describe()}\n")
+    for name, text in lines.items():
+        print(f"{name:9} {text}")
+    print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")
+
+
+def _memory(run: Run) -> str:
+    size = run.config.data.size
+    each, most = images_that_fit(run.model, torch.zeros(2, 3, size, size, device=run.device), run.device)
+    said = f"about {each / 1e6:,.1f} MB of activations per image"
+    if most is None:
+        return f"{said}; this device does not tell how much it has"
+    own = math.ceil(run.config.batches.size / distributed.world_size())
+    chunk = min(run.config.batches.chunk or own, own)
+    said += f"; about {most:,} images fit at once"
+    if chunk <= most:
+        return f"{said}, {chunk:,} are needed"
+    if most < 1:
+        return f"{said}; use a smaller model, data.size, or another device"
+    return f"{said}, but {chunk:,} are asked for: set batches.chunk to {most:,} or less (the gradient stays exact)"

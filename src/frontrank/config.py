@@ -1,0 +1,229 @@
+"""All settings of a training run, with their defaults, and what they cannot be.
+
+`settings.py` reads them from recipes and command lines; `build.py` turns them into objects.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+
+def _setting(default: Any, says: str) -> Any:
+    """A field with its one line of help."""
+    return field(default=default, metadata={"help": says})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The images."""
+
+    path: str = _setting("", "folder of images, table (.csv, .parquet), or root of a published data set")
+    layout: str = _setting(
+        "auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ijb-c, ..."
+    )
+    validation: float = _setting(0.1, "share of the training classes held out to choose the checkpoint")
+    merge_classes: int = _setting(1, "merge every so many training classes into one (PNP's robustness experiment)")
+    broken: Literal["fail", "skip"] = _setting("fail", "a broken image fails the run before it begins, or is left out")
+    check: Literal["full", "quick", "none"] = _setting(
+        "full", "decode every image first, look at its header, or trust it"
+    )
+    allow_partial: bool = _setting(False, "go on with a published data set whose counts are not the official ones")
+    resize: int = _setting(256, "images are made this large, both sides, before they are cropped")
+    size: int = _setting(224, "side of the square crop the model sees")
+    augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = _setting(
+        "crop", "what training images go through"
+    )
+    flip: bool = _setting(True, "mirror half of the training images")
+    workers: int = _setting(2, "processes that read images; 0 reads in the main one")
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How batches are drawn."""
+
+    kind: Literal["balanced", "categories", "all-classes"] = _setting(
+        "balanced", "balanced, categories (FastAP) or all-classes (AP_Q)"
+    )
+    size: int = _setting(0, "images of a batch, over all processes; 0 is 112, or as many as the classes allow")
+    per_class: int = _setting(4, "images per class; 0 takes whole classes (kind categories only)")
+    categories: int = _setting(2, "categories of a batch (kind categories)")
+    per_group: int = _setting(5, "batches per group of categories and epoch (kind categories)")
+    groups: int = _setting(0, "groups of categories drawn an epoch; 0 is all of them (kind categories)")
+    chunk: int = _setting(
+        0, "images whose activations are held at once; 0 is the whole batch, else multistage backprop"
+    )
+    accumulate: int = _setting(1, "batches whose gradients are added up before a step")
+    memory: int = _setting(0, "past embeddings that join the gallery; 0 is none")
+    memory_after: int = _setting(0, "steps before the memory is used")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network."""
+
+    backbone: str = _setting("resnet50", "any name timm knows")
+    weights: str = _setting(
+        "pretrained", "pretrained (timm's hub), none, a file (.safetensors, .pth) or a Frontrank model's folder"
+    )
+    pooling: Literal["average", "max", "gem", "rmac"] = _setting("average", "how the feature map becomes one vector")
+    dim: int = _setting(512, "of the embedding; 0 leaves out the linear head")
+    batch_norm: Literal["frozen", "train"] = _setting("frozen", "BatchNorm statistics: kept, or of each batch")
+    layer_norm: bool = _setting(False, "layer normalisation of the pooled features before the head")
+    dropout: float = _setting(0.0, "before the head")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The loss: a name, and of the other settings those it has. An empty one is the loss's own default."""
+
+    name: str = _setting(
+        "PNP", "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, or pml.NAME of pytorch-metric-learning"
+    )
+    variant: str | None = _setting(None, "PNP: O, I_u, I_b, D_s, D_q")
+    alpha: float | None = _setting(None, "PNP D_q")
+    b: float | None = _setting(None, "PNP I_b, D_s")
+    temperature: float | None = _setting(None, "PNP, SmoothAP")
+    include_query: bool | None = _setting(None, "PNP, SmoothAP: the query is in its own list")
+    bins: int | None = _setting(None, "FastAP, QuantizedAP")
+    distance: str | None = _setting(None, "FastAP: squared or euclidean")
+    tie_aware: bool | None = _setting(None, "QuantizedAP")
+    balance_classes: bool | None = _setting(None, "QuantizedAP: every class weighs the same")
+    weighting: str | None = _setting(None, "BlackboxRecall: log or loglog")
+    lam: float | None = _setting(None, "BlackboxRecall, BlackboxAP")
+    margin: float | None = _setting(None, "BlackboxRecall, BlackboxAP")
+    miner: str | None = _setting(None, "pml.NAME: a miner of pytorch-metric-learning")
+    options: dict[str, Any] | None = field(default=None, metadata={"help": "pml.NAME: its arguments, as {name: value}"})
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The steps."""
+
+    name: Literal["adam", "adamw", "sgd"] = _setting("adam", "adam, adamw or sgd")
+    lr: float = _setting(1e-5, "learning rate of the backbone")
+    head_lr: float = _setting(1.0, "learning rate of pooling and head, as a multiple of lr")
+    weight_decay: float = _setting(4e-4, "of all weights; not of biases and norms with adamw")
+    momentum: float = _setting(0.9, "of sgd")
+    clip: float = _setting(0.0, "largest norm of the gradient; 0 does not clip")
+    schedule: Literal["constant", "multistep", "linear", "cosine"] = _setting("constant", "how the learning rate goes")
+    milestones: tuple[int, ...] = _setting((), "epochs (iterations, where those are set) of multistep")
+    gamma: float = _setting(0.3, "what multistep multiplies by")
+    warmup: int = _setting(0, "steps in which the learning rate rises from 0")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A whole run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    epochs: int = _setting(50, "passes over the training images")
+    iterations: int = _setting(0, "steps in all, instead of epochs")
+    precision: Literal["float32", "bf16", "fp16"] = _setting("float32", "of the forward pass, by autocast")
+    channels_last: bool = _setting(False, "memory layout of images; often faster for convolutions")
+    metric: str = _setting("R@1", "of the held-out classes, that chooses the checkpoint")
+    evaluate_every: int = _setting(1, "epochs between evaluations; with iterations, 10 evaluations are made")
+    patience: int = _setting(0, "evaluations without a better one before the run stops; 0 never stops")
+    checkpoint_every: int = _setting(500, "steps between checkpoints; there is one after each epoch too")
+    log_every: int = _setting(10, "steps between lines of the log")
+    seed: int = _setting(0, "of everything random")
+    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
+
+
+def problems(config: TrainConfig) -> list[str]:
+    """What cannot be, one sentence each: all of it, so that it can be mended at once."""
+    return [*_out_of_bounds(config), *_do_not_fit(config)]
+
+
+def _out_of_bounds(config: TrainConfig) -> Iterator[str]:
+    for name, value in _numbers(config, ""):
+        least, most = _BOUNDS.get(name, (-_ANY, _ANY))
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name} must be a finite number, got {value}"
+        elif not least <= value <= most:
+            said = f"at least {least}" if most == _ANY else f"from {least} to {most}"
+            yield f"{name} must be {said}, got {value}"
+        elif value == 0 and name in _NOT_ZERO:
+            yield f"{name} must be greater than 0, got {value}"
+
+
+def _do_not_fit(config: TrainConfig) -> Iterator[str]:
+    """Settings that are fine each, but not together."""
+    data, batches, optimizer = config.data, config.batches, config.optimizer
+    if data.resize < data.size:
+        yield f"data.resize {data.resize} is smaller than data.size {data.size}; make it as large"
+    if 0 < batches.size < batches.chunk:
+        yield f"batches.chunk {batches.chunk} is more than batches.size {batches.size}; make it less, or 0"
+    if batches.kind == "balanced" and batches.per_class in (0, 1):
+        yield f"batches.per_class must be at least 2, got {batches.per_class}"
+    elif batches.kind == "categories" and batches.per_class == 1:
+        yield "batches.per_class must be at least 2, or 0 for whole classes, got 1"
+    elif batches.kind == "balanced" and batches.per_class > 0 and batches.size % batches.per_class:
+        more = batches.size + batches.per_class - batches.size % batches.per_class
+        yield (
+            f"batches.size {batches.size} is not a multiple of batches.per_class {batches.per_class}; "
+            f"make it one, such as {more}"
+        )
+    if optimizer.schedule == "multistep" and not optimizer.milestones:
+        yield "optimizer.schedule multistep needs optimizer.milestones, such as [120, 220]"
+    if list(optimizer.milestones) != sorted({each for each in optimizer.milestones if each > 0}):
+        yield f"optimizer.milestones must grow from at least 1, got {list(optimizer.milestones)}"
+    if data.validation == 0 and config.patience:
+        yield "patience needs held-out classes; set data.validation above 0"
+
+
+def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, float]]:
+    """The settings that are numbers, by their full names."""
+    for each in fields(group):
+        value = getattr(group, each.name)
+        if is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{each.name}.")
+        elif isinstance(value, int | float):
+            yield prefix + each.name, value
+
+
+_ANY = math.inf
+_NOT_ZERO = ("optimizer.lr", "optimizer.gamma")
+_BOUNDS = {
+    "data.validation": (0, 0.9),
+    "data.merge_classes": (1, _ANY),
+    "data.resize": (1, _ANY),
+    "data.size": (1, _ANY),
+    "data.workers": (0, _ANY),
+    "batches.size": (0, _ANY),
+    "batches.per_class": (0, _ANY),
+    "batches.categories": (1, _ANY),
+    "batches.per_group": (1, _ANY),
+    "batches.groups": (0, _ANY),
+    "batches.chunk": (0, _ANY),
+    "batches.accumulate": (1, _ANY),
+    "batches.memory": (0, _ANY),
+    "batches.memory_after": (0, _ANY),
+    "model.dim": (0, _ANY),
+    "model.dropout": (0, 0.99),
+    "optimizer.lr": (0, _ANY),
+    "optimizer.head_lr": (0, _ANY),
+    "optimizer.weight_decay": (0, _ANY),
+    "optimizer.momentum": (0, 1),
+    "optimizer.clip": (0, _ANY),
+    "optimizer.gamma": (0, 1),
+    "optimizer.warmup": (0, _ANY),
+    "epochs": (1, _ANY),
+    "iterations": (0, _ANY),
+    "evaluate_every": (1, _ANY),
+    "patience": (0, _ANY),
+    "checkpoint_every": (1, _ANY),
+    "log_every": (1, _ANY),
+    "seed": (0, 2**31 - 1),
+}
+
+
+def value_of(config: Any, name: str) -> Any:
+    """The value of a setting by its full name."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config

@@ -1,0 +1,274 @@
+"""A user's own images: folders of classes, tables (.csv, .parquet), or just pictures without labels."""
+
+import csv
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from frontrank.data.image_table import COLUMNS, TABLE_ENDINGS, ImageTable, import_arrow, shown
+from frontrank.data.stored_arrays import did_you_mean, existing_file, parsing
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_OTHER_PICTURES = (".heic", ".heif", ".avif", ".svg", ".jp2", ".jxl", ".psd", ".dng", ".cr2", ".nef", ".arw")
+_JUNK = ("thumbs.db", "desktop.ini", "__macosx")
+_TOP = {  # a folder at the top: the split and the role of what is in it
+    "train": ("train", ""),
+    "validation": ("validation", ""),
+    "val": ("validation", ""),
+    "test": ("test", ""),
+    "query": ("test", "query"),
+    "gallery": ("test", "gallery"),
+}
+_SPLIT_WORDS = {"": "train", "val": "validation"}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is in a folder at any depth: the images, relative to it and sorted; and the other files, by their ending."""
+
+    images: tuple[str, ...]
+    others: Mapping[str, int]
+
+
+def list_images(folder: str | os.PathLike[str]) -> Listing:
+    """All images in a folder and the folders in it, whatever the file system's own order.
+
+    An image is what ends in .jpg, .jpeg, .png, .webp, .bmp, .gif, .tif or .tiff, in capitals or not. Hidden files and
+    folders, Thumbs.db, desktop.ini and __MACOSX are passed over. Links are followed, but never back to a folder above.
+    """
+    folder = _existing_folder(folder)
+    images, others = [], Counter[str]()
+    for path in _walk(folder, "", ()):
+        ending = os.path.splitext(path)[1].lower()
+        if ending in IMAGE_ENDINGS:
+            images.append(path)
+        else:
+            others[ending] += 1
+    return Listing(tuple(sorted(images)), dict(sorted(others.items())))
+
+
+def read_folder(root: str | os.PathLike[str]) -> ImageTable:
+    """The images of `root/<class>/<image>` or `root/<category>/<class>/<image>`.
+
+    Where all folders at the top are named train, validation (or val), test, query or gallery, each of them is such a
+    tree and says what its images are for: query and gallery are the two sides of the test. Else all are for training.
+    A class inside a category has the label "category/class", as two categories may have classes of one name.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for path in ("cat/2.jpg", "cat/1.JPG", "dog/1.png", "dog/notes.txt"):
+    ...         (Path(folder) / path).parent.mkdir(exist_ok=True)
+    ...         (Path(folder) / path).touch()
+    ...     table = read_folder(folder)
+    >>> table.paths.tolist(), table.labels.tolist()
+    (['cat/1.JPG', 'cat/2.jpg', 'dog/1.png'], ['cat', 'cat', 'dog'])
+    """
+    root = _existing_folder(root)
+    images = _some_images([root], [list_images(root)])
+    tops = {path.split("/")[0] for path in images if "/" in path}
+    by_use = bool(tops) and all(top.lower() in _TOP for top in tops)
+    parts = [path.split("/")[1:] if by_use else path.split("/") for path in images]
+    _check_depths(root, images, [len(part) for part in parts], by_use)
+    uses = [_TOP[path.split("/")[0].lower()] if by_use else ("train", "") for path in images]
+    return ImageTable(
+        root,
+        np.array(images),
+        labels=np.array(["/".join(part[:-1]) for part in parts]),
+        categories=np.array([part[0] if len(part) == 3 else "" for part in parts]),
+        splits=np.array([split for split, _ in uses]),
+        roles=np.array([role for _, role in uses]),
+        name=root.resolve().name,
+    ).check()
+
+
+def read_unlabelled(paths: Sequence[str | os.PathLike[str]]) -> ImageTable:
+    """Images without labels, to be embedded or searched: files of any name, and folders with all that is in them.
+
+    An image that is named twice is taken once. The split is "test", the role "".
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    folders = [path for path in paths if os.path.isdir(path)]
+    listings = {str(folder): list_images(folder) for folder in folders}
+    if folders:
+        _some_images(folders, list(listings.values()), enough=len(paths) > len(folders))
+    found: dict[str, str] = {}
+    for path in paths:
+        if not os.path.exists(path):
+            raise InputError(f"{shown(path)} is not there; check the path")
+        inside = listings[str(path)].images if str(path) in listings else None
+        names = [str(path)] if inside is None else [os.path.join(path, image) for image in inside]
+        for name in names:
+            found.setdefault(os.path.abspath(name), Path(name).as_posix())
+    nothing = np.full(len(found), "")
+    splits = np.full(len(found), "test")
+    return ImageTable(
+        Path.cwd(), np.array(list(found.values())), nothing, nothing, splits, nothing, name="images"
+    ).check(labelled=False)
+
+
+def read_table(path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> ImageTable:
+    """The images of a .csv or .parquet file with the columns path and label, and perhaps category, split and role.
+
+    root: what the paths start from; else the folder of the table. Absolute paths are taken as they are.
+
+    A .csv file is UTF-8 and its first line names the columns. Labels are text: "007" is not "7". Without a split (or
+    where it is blank) an image is for training; "val" is "validation". Other columns go to `extra`, as text from .csv
+    and as they are from .parquet, where columns of lists are left out. Rows keep their order.
+    """
+    path = existing_file(Path(path), TABLE_ENDINGS, "tables of images")
+    with parsing(path), _utf8(path):
+        columns = _csv_columns(path) if path.suffix.lower() == ".csv" else _parquet_columns(path)
+    for name in ("path", "label"):
+        if name not in columns:
+            held = ", ".join(map(repr, list(columns)[:10])) or "nothing"
+            remedy = did_you_mean(name, columns) or f"name the column {name!r} in the first line, commas between names"
+            raise InputError(f"{shown(path)} has no column {name!r}, only {held}; {remedy}")
+    rows = len(columns["path"])
+    known = {kept: columns.pop(name, np.full(rows, "")) for kept, name in COLUMNS.items()}
+    known = {kept: _as_text(path, COLUMNS[kept], column) for kept, column in known.items()}
+    known["splits"] = np.array([_SPLIT_WORDS.get(split, split) for split in known["splits"].tolist()], dtype=str)
+    base = path.parent if root is None else _existing_folder(root)
+    return ImageTable(base, **known, extra=columns, name=path.stem).check()
+
+
+def _existing_folder(folder: str | os.PathLike[str]) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise InputTypeError(f"the folder of images must be a path, got {folder!r}")
+    if not os.path.isdir(folder):
+        what = "is a file, not a folder" if os.path.exists(folder) else "is not there"
+        table = str(folder).lower().endswith(TABLE_ENDINGS) and os.path.exists(folder)
+        raise InputError(
+            f"{shown(folder)} {what}; {'read it as a table' if table else 'give the folder of the images'}"
+        )
+    return Path(folder)
+
+
+def _walk(folder: Path, inside: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """The files of a folder and of the folders in it, relative, with slashes; `above` are the folders that led here."""
+    here = os.path.join(folder, inside)
+    try:
+        found = os.stat(here)
+        entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+    except OSError as error:
+        raise InputError(f"{shown(here)} cannot be listed ({error.strerror}); see that you may read it") from error
+    identity = (found.st_dev, found.st_ino)
+    if identity in above:
+        return
+    for entry in entries:
+        name = entry.name
+        if name.startswith(".") or name.lower() in _JUNK:
+            continue
+        if _is_folder(entry):
+            yield from _walk(folder, f"{inside}{name}/", (*above, identity))
+        else:
+            yield inside + name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _some_images(
+    folders: Iterable[str | os.PathLike[str]], listings: Sequence[Listing], enough: bool = False
+) -> tuple[str, ...]:
+    """All images listed; refuses to go on without any, and says which pictures were passed over."""
+    where = ", ".join(map(shown, folders))
+    others = sum((Counter(listing.others) for listing in listings), Counter[str]())
+    lost = [ending for ending in others if ending in _OTHER_PICTURES]
+    images = tuple(image for listing in listings for image in listing.images)
+    if not images and not enough:
+        seen = f"{others.total()} other files" if others else "no files"
+        raise InputError(f"{where} has no images but {seen}; images end in {', '.join(IMAGE_ENDINGS)}")
+    if lost:
+        number = sum(others[ending] for ending in lost)
+        warnings.warn(
+            f"{where}: {number} pictures that end in {', '.join(lost)} are left out; convert them to .jpg or .png",
+            FrontrankWarning,
+            stacklevel=3,
+        )
+    return images
+
+
+def _check_depths(root: Path, images: Sequence[str], depths: Sequence[int], by_use: bool) -> None:
+    example = dict(zip(reversed(depths), reversed(images), strict=True))  # the first of each
+    layout = f"{shown(root)}/{'train/' if by_use else ''}<class>/<image>"
+    if 0 in example or 1 in example:
+        image = example.get(0, example.get(1, ""))
+        raise InputError(
+            f"{shown(root / image)} is in no folder of a class; put the images of each class into {layout}"
+        )
+    if max(example) > 3:
+        image = example[max(example)]
+        raise InputError(f"{shown(root / image)} is too deep; use {layout}, or one folder of categories around classes")
+    if len(example) > 1:
+        raise InputError(
+            f"{shown(root)} has images in a class ({shown(example[2])}) and in a class of a category "
+            f"({shown(example[3])}); use one of the two everywhere"
+        )
+
+
+@contextmanager
+def _utf8(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{shown(path)} is not UTF-8 ({error.reason} in it); save it as CSV UTF-8") from error
+
+
+def _csv_columns(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, strict=True)
+        header = [name.strip() for name in next(lines, [])]
+        repeated = [name for name, count in Counter(header).items() if count > 1]
+        if repeated:
+            raise InputError(f"{shown(path)} has several columns {repeated[0]!r}; rename all but one")
+        rows = []
+        for line in lines:
+            if line and len(line) != len(header):
+                raise InputError(
+                    f"{shown(path)} has {len(line)} fields in line {lines.line_num} and {len(header)} in its first; "
+                    "write as many in each, and quote a field that has a comma"
+                )
+            if line:
+                rows.append(line)
+    columns = zip(*rows, strict=True) if rows else [()] * len(header)
+    return {name: np.array(column, dtype=str) for name, column in zip(header, columns, strict=True)}
+
+
+def _parquet_columns(path: Path) -> dict[str, np.ndarray]:
+    arrow = import_arrow("pyarrow")
+    table = import_arrow("pyarrow.parquet").read_table(path)
+    found = {}
+    for field in table.schema:
+        if arrow.types.is_nested(field.type):
+            continue
+        column = table.column(field.name).combine_chunks()
+        if arrow.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        kind = column.type
+        number = arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)
+        if number and not column.null_count:
+            found[field.name] = column.to_numpy(zero_copy_only=False)
+        else:
+            values = column.cast(arrow.large_string()).fill_null("")
+            found[field.name] = np.array(values.to_pylist(), dtype=str)
+    return found
+
+
+def _as_text(path: Path, name: str, column: np.ndarray) -> np.ndarray:
+    if column.dtype.kind in "iu":
+        return column.astype(str)
+    if column.dtype.kind != "U":
+        raise InputError(f"{shown(path)} has {column.dtype} in the column {name!r}; write text or integers there")
+    return column

@@ -1,0 +1,301 @@
+"""Image files as pictures: whatever a file holds becomes upright 8-bit RGB, or one line that says why it cannot.
+
+The rules, the same everywhere an image is read:
+- The EXIF orientation is applied; of an animation, a multi-page TIFF or an MPO the first picture is taken.
+- Transparent pixels are laid on white. An ICC profile is left unused.
+- 16-bit greys are divided by 257, not clipped. Other integers beyond 16 bits, and floats beyond 0..255, are stretched
+  from their own least to their own greatest value; floats within 0..1 are multiplied by 255.
+- A file that is cut short is refused. Damage in the middle of a file is found as far as its format has checks: in a
+  PNG always, in a JPEG seldom.
+"""
+
+import math
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from frontrank.data.image_table import shown
+from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.progress import progress
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+T = TypeVar("T")
+
+MAX_PIXELS = 178_956_970  # where Pillow itself refuses: 2 x its MAX_IMAGE_PIXELS
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF")
+_ORIENTATION = 0x0112
+_TURNS = {  # the EXIF orientation: the turn that undoes it
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+_STARTS = {  # what a file that is no image often is instead
+    b"<svg": "an SVG drawing",
+    b"<!doctype svg": "an SVG drawing",
+    b"<!doctype html": "a web page",
+    b"<html": "a web page",
+    b"%pdf": "a PDF document",
+    b"version https://git-lfs": "a Git LFS pointer",
+}
+_CHUNK = 32  # files a worker takes at once
+
+
+def read_image(
+    path: str | os.PathLike[str],
+    box: Sequence[float] | None = None,
+    at_least: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> "Image":
+    """The picture of a file, upright and in RGB; see the head of this module for what becomes of other modes.
+
+    box:        (left, top, right, bottom) in pixels of the upright picture; it is rounded, and cut to the picture
+    at_least:   a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, which is faster, as long as both sides have this
+                many pixels; without effect on other formats, and where there is a box
+    max_pixels: a larger picture is refused before it is decoded; Pillow refuses more than 178,956,970 in any case
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Image.new("LA", (4, 3), (0, 0)).save(f"{folder}/clear.png")
+    ...     picture = read_image(f"{folder}/clear.png", box=(1, 0, 4, 3))
+    >>> picture.mode, picture.size, picture.getpixel((0, 0))
+    ('RGB', (3, 3), (255, 255, 255))
+    """
+    require_pillow()
+    if at_least is not None:
+        require_number("at_least", at_least, at_least=1)
+    require_number("max_pixels", max_pixels, at_least=1)
+    try:
+        with _quiet:
+            return _decoded(path, None if box is None else _whole_box(box), at_least, max_pixels)
+    except _FaultError as fault:
+        raise InputError(f"{shown(path)} {fault}; replace it, or leave it out") from fault.__cause__
+
+
+def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None:
+    """Why an image cannot be read, as in "is empty (0 bytes)"; None if it can.
+
+    decode: False looks at the header only.
+    """
+    try:
+        with _quiet:
+            if decode:
+                _decoded(path, None, None, MAX_PIXELS)
+            else:
+                with _opened(path, MAX_PIXELS):
+                    pass
+    except _FaultError as fault:
+        return str(fault)
+    return None
+
+
+def map_images(
+    function: Callable[[str], T], files: Sequence[str], workers: int, what: str, show: bool | None = None
+) -> Iterator[T]:
+    """What the function makes of each file, in order, by some threads (Pillow decodes outside Python's lock)."""
+
+    def some(start: int) -> list[T]:
+        return [function(file) for file in files[start : start + _CHUNK]]
+
+    starts = range(0, len(files), _CHUNK)
+    pool = ThreadPoolExecutor(max(1, workers))
+    try:
+        with progress(what, len(files), show) as step:
+            for results in pool.map(some, starts) if workers > 1 else map(some, starts):
+                step(len(results))
+                yield from results
+    finally:
+        pool.shutdown(cancel_futures=True)  # what is left after an error or Ctrl-C
+
+
+def require_pillow() -> None:
+    """Refuse to go on without Pillow."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise InputError("reading images needs Pillow; pip install 'frontrank[train]'") from None
+
+
+class _FaultError(Exception):
+    """Why a file cannot be read, as a clause that follows its name."""
+
+
+class _Quiet:
+    """No warnings while at least one thread is inside, where catch_warnings of one thread would undo another's."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._caught.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
+if hasattr(os, "register_at_fork"):  # a child must not wait for a lock that a thread of its parent held
+    os.register_at_fork(after_in_child=_quiet.__init__)  # type: ignore[misc]
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], max_pixels: int) -> Iterator["Image"]:
+    """The image of a file whose header is read; all that goes wrong, inside too, is a _FaultError."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with _regular_file(path) as file, Image.open(file, formats=_FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise _FaultError(f"has {image.width} x {image.height} pixels, more than the limit of {max_pixels:,}")
+            yield image
+    except _FaultError:
+        raise
+    except UnidentifiedImageError as error:
+        raise _FaultError(_what_it_is(path)) from error
+    except Image.DecompressionBombError as error:
+        raise _FaultError(f"has more pixels than Pillow's limit of {MAX_PIXELS:,}") from error
+    except MemoryError as error:
+        raise _FaultError("does not fit into memory, or is damaged") from error
+    except Exception as error:  # a damaged file makes Pillow raise almost anything
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise _FaultError(f"cannot be decoded ({reason})") from error
+
+
+def _regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """The open file; of a pipe or a device, opening alone could take forever."""
+    try:
+        kind = os.stat(path)
+        if stat.S_ISDIR(kind.st_mode):
+            raise _FaultError("is a folder, not an image")
+        if not stat.S_ISREG(kind.st_mode):
+            raise _FaultError("is a pipe or a device, not an image")
+        if kind.st_size == 0:
+            raise _FaultError("is empty (0 bytes)")
+        return open(path, "rb")
+    except FileNotFoundError as error:
+        raise _FaultError("is not there") from error
+    except (OSError, ValueError) as error:
+        raise _FaultError(f"cannot be opened ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _what_it_is(path: str | os.PathLike[str]) -> str:
+    with open(path, "rb") as file:
+        head = file.read(1024)
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    found = next((what for start, what in _STARTS.items() if text.startswith(start)), None)
+    if text.startswith(b"<?xml") and b"<svg" in text:
+        found = "an SVG drawing"
+    if head[4:8] == b"ftyp":
+        found = "a HEIC or AVIF image or a video"
+    return f"is {found or 'no image'}, not JPEG, PNG, WebP, BMP, GIF or TIFF"
+
+
+def _decoded(
+    path: str | os.PathLike[str], box: tuple[int, int, int, int] | None, at_least: int | None, max_pixels: int
+) -> "Image":
+    with _opened(path, max_pixels) as image:
+        if at_least is not None and box is None:
+            image.draft(None, (math.ceil(at_least),) * 2)
+        image.load()
+        if image.format in ("JPEG", "MPO") and not _jpeg_ends(path):
+            raise _FaultError("has no end: it was cut short and filled up")
+        picture = _rgb(_upright(image))
+        picture.info = {}  # an orientation left there would be applied again by others
+        return picture if box is None else _cropped(picture, box)
+
+
+def _jpeg_ends(path: str | os.PathLike[str]) -> bool:
+    """Whether the end marker follows the pixels; its decoder takes the zeros of a half-written file for grey."""
+    with open(path, "rb") as file:
+        data = file.read()
+    place = 2
+    while data[place : place + 2] != b"\xff\xda" and data[place : place + 1] == b"\xff":  # segments before the pixels
+        fill = data[place + 1 : place + 2] == b"\xff"
+        place += 1 if fill else 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+    return data.find(b"\xff\xd9", place) >= 0
+
+
+def _upright(image: "Image") -> "Image":
+    from PIL.Image import Transpose
+
+    try:
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF data says nothing about the picture
+        turn = None
+    return image if turn is None else image.transpose(Transpose[turn])
+
+
+def _rgb(image: "Image") -> "Image":
+    from PIL import Image
+
+    mode = image.mode
+    if mode.startswith("I") or mode == "F":
+        return Image.fromarray(_grey(np.asarray(image), sixteen="16" in mode)).convert("RGB")
+    if mode == "LAB":
+        from PIL import ImageCms
+
+        profiles = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        found = ImageCms.profileToProfile(image, *profiles, outputMode="RGB")
+        if found is None:
+            raise _FaultError("is in LAB colours that cannot be turned into RGB")
+        return found
+    if mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _grey(values: np.ndarray, sixteen: bool) -> np.ndarray:
+    """Numbers of any size as uint8, by the rules at the head of this module."""
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise _FaultError("has pixels that are no finite numbers")
+    least, greatest = float(numbers.min()), float(numbers.max())
+    whole = values.dtype.kind != "f"
+    if whole and (sixteen or 0 <= least <= greatest < 65536):  # older Pillows read 16 bits as 32
+        numbers /= 257
+    elif not whole and 0 <= least <= greatest <= 1:
+        numbers *= 255
+    elif not (not whole and 0 <= least <= greatest <= 255):
+        numbers = (numbers - least) / ((greatest - least) or 1) * 255
+    return np.rint(numbers).astype(np.uint8)
+
+
+def _whole_box(box: Sequence[float]) -> tuple[int, int, int, int]:
+    try:
+        edges = [float(edge) for edge in box]
+    except (TypeError, ValueError):
+        raise InputTypeError(f"box must be four numbers (left, top, right, bottom), got {box!r}") from None
+    if len(edges) != 4 or not all(map(math.isfinite, edges)):
+        raise InputError(f"box must be four finite numbers (left, top, right, bottom), got {box!r}")
+    left, top, right, bottom = map(round, edges)
+    return left, top, right, bottom
+
+
+def _cropped(picture: "Image", box: tuple[int, int, int, int]) -> "Image":
+    left, top = max(box[0], 0), max(box[1], 0)
+    right, bottom = min(box[2], picture.width), min(box[3], picture.height)
+    if left >= right or top >= bottom:
+        raise _FaultError(f"has nothing in the box {box}, being {picture.width} x {picture.height}")
+    return picture.crop((left, top, right, bottom))

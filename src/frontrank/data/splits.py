@@ -1,0 +1,100 @@
+"""Which classes train, validate and test: whole classes move, drawn by a seed whatever the order of the rows."""
+
+from dataclasses import replace
+from hashlib import blake2b
+
+import numpy as np
+
+from frontrank.data.image_table import ImageTable
+from frontrank.errors import InputError, InputTypeError, require_number
+
+_LEAST = 2  # classes of two images or more that each side needs: one to be found, and another to be mistaken for it
+
+
+def hold_out_classes(table: ImageTable, share: float, seed: int = 0) -> ImageTable:
+    """The table with a share of its training classes in the split "validation".
+
+    The model is chosen on classes it has not seen, as it is tested. Classes are drawn evenly from all of them; both
+    sides have at least two classes of two images or more. A table that has a validation split already, or a share of
+    0, is given back as it is. Images without a label stay where they are.
+
+    >>> labels = np.array(["a", "a", "b", "b", "c", "c", "d", "d", "e", "e"])
+    >>> paths, nothing = np.arange(10).astype(str), np.full(10, "")
+    >>> table = ImageTable("pets", paths, labels, nothing, np.full(10, "train"), nothing)
+    >>> hold_out_classes(table, 0.4).of("validation").labels.tolist()
+    ['b', 'b', 'e', 'e']
+    """
+    return _moved(table, "validation", share, seed)
+
+
+def split_test_classes(table: ImageTable, share: float = 0.5, seed: int = 0) -> ImageTable:
+    """The table with a share of its training classes in the split "test", by the same rules as `hold_out_classes`."""
+    return _moved(table, "test", share, seed)
+
+
+def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTable:
+    """The table with every so many training classes merged into one, "a+b+c"; the last one may be of fewer.
+
+    Zhuo Li et al., "Rethinking the Optimization of Average Precision: Only Penalizing Negative Instances before
+    Positive Ones is Enough", AAAI 2022 (Tables 6 and 7) merge every three classes of the training set, so that each
+    has several centres, and test on the classes as they were. The paper does not say which classes go together; here
+    they are drawn by the seed from all training classes, across categories. Images keep their category.
+
+    >>> labels, nothing = np.array(["a", "b", "c", "d", "e"]), np.full(5, "")
+    >>> table = ImageTable("pets", labels, labels, nothing, np.full(5, "train"), nothing)
+    >>> merge_classes(table, every=3).labels.tolist()
+    ['a+b', 'a+b', 'c+d+e', 'c+d+e', 'c+d+e']
+    """
+    _require_whole("every", every, 1)
+    classes = _drawn(table, "merge", seed)[0]
+    if every == 1:
+        return table
+    groups = [sorted(classes[start : start + every]) for start in range(0, len(classes), every)]
+    if len(groups) < 2:
+        raise InputError(
+            f"every is {every}, but there are {len(classes)} training classes, of which two merged ones at least must "
+            f"be left; use at most {max(1, len(classes) - 1)}"
+        )
+    merged = {label: "+".join(group) for group in groups for label in group}
+    if len(set(merged.values())) < len(groups):
+        raise InputError("labels with '+' in them become the same when they are merged; rename these classes")
+    labels = table.labels.tolist()
+    training = (table.splits == "train").tolist()
+    renamed = [merged.get(label, label) if train else label for label, train in zip(labels, training, strict=True)]
+    return replace(table, labels=np.array(renamed, dtype=str))
+
+
+def _moved(table: ImageTable, to: str, share: float, seed: int) -> ImageTable:
+    require_number("share", share, at_least=0, at_most=1)
+    classes, sizes = _drawn(table, to, seed)
+    if share == 0 or (table.splits == to).any():
+        return table
+    several = [label for label in classes if sizes[label] > 1]
+    if len(several) < 2 * _LEAST:
+        raise InputError(
+            f"the training split has {len(several)} classes of two images or more (of {len(classes)} classes), too few "
+            f"to move some to {to!r}: both sides need {_LEAST}; give more classes, or set the share to 0"
+        )
+    first, last = several[:_LEAST], several[-_LEAST:]
+    others = [label for label in classes if label not in first and label not in last]
+    number = min(max(round(share * len(classes)), _LEAST), len(classes) - _LEAST)
+    chosen = (first + others + last)[:number]
+    moves = (table.splits == "train") & np.isin(table.labels, chosen)
+    return replace(table, splits=np.where(moves, to, table.splits))
+
+
+def _drawn(table: ImageTable, purpose: str, seed: int) -> tuple[list[str], dict[str, int]]:
+    """The training classes in an order drawn by the seed, and how many images each has."""
+    _require_whole("seed", seed, 0)
+    labels, sizes = np.unique(table.labels[(table.splits == "train") & (table.labels != "")], return_counts=True)
+
+    def lot(label: str) -> bytes:  # the same on any machine, and whatever other classes there are
+        return blake2b(f"{purpose}/{seed}/{label}".encode(errors="surrogatepass")).digest()
+
+    return sorted(labels.tolist(), key=lot), dict(zip(labels.tolist(), sizes.tolist(), strict=True))
+
+
+def _require_whole(name: str, value: object, least: int) -> None:
+    require_number(name, value, at_least=least)
+    if not isinstance(value, int):
+        raise InputTypeError(f"{name} must be a whole number, got {value!r}")

@@ -1,0 +1,295 @@
+"""The model: a network of timm, a pooling, a head, and vectors of length 1."""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.models import storage
+from frontrank.models.backbone import build_backbone, examine, feature_maps
+from frontrank.models.export import export_onnx
+from frontrank.models.pooling import Pooling, unit
+from frontrank.models.weights import load_weights
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an embedder is built from, its weights apart; also what `config.json` holds."""
+
+    backbone: str
+    pooling: str
+    dim: int
+    batch_norm: str
+    layer_norm: bool
+    dropout: float
+    image_size: int
+    resize: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    backbone_options: Mapping[str, Any]
+
+
+class Embedder(nn.Module):
+    """Images in, embeddings of length 1 out: backbone, pooling, head.
+
+    backbone: a name of timm: resnet50, seresnet50 (SENet-50; legacy_seresnet50 has the original's layout),
+        vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights
+    weights: None for random ones, "pretrained" for timm's, a file (.safetensors, .pth, .pt, .bin), or the folder of
+        a saved model; what came of it is told by `model.origin`
+    pooling: "average", "max", "gem" (its power is trained) or "rmac"; of a transformer's patch tokens likewise
+    dim: of the embedding; 0 or None leaves the linear layer out
+    batch_norm: "frozen" keeps the statistics of BatchNorm as they are in training, as suits pretrained weights (its
+        scales and shifts are trained); "train" uses and updates those of each batch
+    layer_norm, dropout: before the linear layer
+    image_size, resize: images are made `resize` large (None: 8/7 of image_size), then cropped to `image_size`
+    mean, std: of the colours, three numbers each; None takes what timm's pretrained weights were trained with
+    backbone_options: passed on to timm, e.g. drop_path_rate=0.1
+
+    >>> model = Embedder("test_resnet", pooling="gem", dim=16, image_size=64)
+    >>> model(torch.zeros(2, 3, 64, 64)).shape
+    torch.Size([2, 16])
+    """
+
+    backbone: Any  # of timm: its attributes are not in nn.Module's types
+
+    def __init__(
+        self,
+        backbone: str = "resnet50",
+        *,
+        weights: str | os.PathLike[str] | None = None,
+        pooling: Literal["average", "max", "gem", "rmac"] = "average",
+        dim: int | None = 512,
+        batch_norm: Literal["frozen", "train"] = "frozen",
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        image_size: int = 224,
+        resize: int | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        **backbone_options: Any,
+    ) -> None:
+        super().__init__()
+        resize = _checked_sizes(image_size, resize)
+        _check_head(dim, batch_norm, layer_norm, dropout)
+        options = _plain(backbone_options)
+        self.pooling = Pooling(pooling)
+        with torch.inference_mode(False), torch.enable_grad():  # else a model built inside no_grad could not be trained
+            self.backbone = build_backbone(backbone, image_size, options)
+            shape, used = examine(self.backbone, backbone, image_size)
+            if pooling == "rmac" and len(shape) != 4:
+                raise InputError(
+                    f"pooling rmac needs a map, but {backbone} gives tokens in no grid; give another pooling"
+                )
+            for parameter in self.backbone.parameters():
+                parameter.requires_grad_(parameter in used)
+            self.head = Head(shape[1], dim or 0, layer_norm, float(dropout))
+        timm = self.backbone.pretrained_cfg or {}
+        self.mean = _colours("mean", mean, timm.get("mean") or _IMAGENET_MEAN)
+        self.std = _colours("std", std, timm.get("std") or _IMAGENET_STD)
+        if min(self.std) <= 0:
+            raise InputError(f"std must be greater than 0, got {self.std}")
+        self.image_size, self.resize = image_size, resize
+        self.settings = Settings(
+            backbone, pooling, dim or 0, batch_norm, layer_norm, float(dropout), image_size, resize,
+            self.mean, self.std, options,
+        )  # fmt: skip
+        self.dim = dim or shape[1]
+        self._fixed_size = bool(timm.get("fixed_input_size")) and not options.get("dynamic_img_size")
+        self.origin = load_weights(self, weights)
+        self.train()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embeddings [image, dim] of length 1, in float32, of images [image, 3, height, width].
+
+        Images are float, normalised by `mean` and `std`, or uint8, which are normalised here. A model that works
+        under autocast still pools and projects in float32.
+        """
+        images = self._prepared(images)
+        if images.shape[0] == 0:  # len() would fix the number of images in an export
+            return self._nothing()
+        maps = feature_maps(self.backbone, images)
+        device = images.device.type
+        exact = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+        with exact:
+            return self.head(self.pooling(maps))
+
+    def train(self, mode: bool = True) -> "Embedder":
+        """Training or evaluation mode; a frozen BatchNorm stays in the latter."""
+        super().train(mode)
+        if self.settings.batch_norm == "frozen":
+            for module in self.backbone.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def backbone_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Names and parameters of the backbone that are trained."""
+        return [(name, p) for name, p in self.named_parameters() if name.startswith("backbone.") and p.requires_grad]
+
+    def head_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Names and parameters of pooling and head that are trained."""
+        return [
+            (name, p) for name, p in self.named_parameters() if not name.startswith("backbone.") and p.requires_grad
+        ]
+
+    def undecayed_names(self) -> set[str]:
+        """Names of the parameters that weight decay does not suit: biases, norms, GeM's power, position embeddings."""
+        special: set[str] = getattr(self.backbone, "no_weight_decay", set)()
+        return {name for name, p in self.named_parameters() if p.ndim <= 1 or name.removeprefix("backbone.") in special}
+
+    @property
+    def fingerprint(self) -> str:
+        """A sha256 of the weights and of the settings that embeddings depend on: equal models, equal embeddings."""
+        return storage.fingerprint(asdict(self.settings), self.state_dict())
+
+    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write `model.safetensors`, `config.json` and a model card, `README.md`, to a folder: all, or nothing.
+
+        overwrite: replace a model that is there; a folder of anything else is refused all the same
+        """
+        storage.save(folder, asdict(self.settings), self.state_dict(), self.dim, overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> "Embedder":
+        """A saved model, in evaluation mode.
+
+        path: the folder, or `user/name` of a model on the Hugging Face hub
+        """
+        folder = storage.find(path)
+        config, tensors = storage.read(folder)
+        model = cls.from_settings(config, f"{folder / storage.CONFIG}")
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError:
+            raise InputError(
+                f"{folder / storage.WEIGHTS} does not hold the weights that {storage.CONFIG} beside it describes; "
+                "save the model again"
+            ) from None
+        model.origin = f"{folder}"
+        try:
+            return model.to(device).eval()
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device {device!s} cannot be used ({str(error).splitlines()[0]}); give cpu") from error
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], named: str = "settings") -> "Embedder":
+        """A model with random weights from the mapping that `config.json` holds.
+
+        named: what to call it in a message
+        """
+        known = {field.name for field in fields(Settings)}
+        options = settings.get("backbone_options")
+        if set(settings) != known or not isinstance(options, Mapping) or (known | {"weights"}) & set(options):
+            odd = sorted(map(str, known ^ set(settings))) or ["backbone_options"]
+            raise InputError(f"{named} is damaged or not of this version: {odd[0]} is amiss; save the model again")
+        own = {name: settings[name] for name in known - {"backbone_options", "backbone"}}
+        try:
+            return cls(settings["backbone"], **own, **options)
+        except (InputError, InputTypeError) as error:
+            raise InputError(f"{named} cannot be used: {error}") from error
+
+    def export_onnx(self, path: str | os.PathLike[str], overwrite: bool = False, tolerance: float = 1e-4) -> None:
+        """Write one ONNX file, for any number of normalised images, after comparing it with this model.
+
+        tolerance: the largest difference allowed in an entry of an embedding; above it no file is left
+        """
+        export_onnx(self, path, overwrite, tolerance)
+
+    def _prepared(self, images: object) -> Tensor:
+        wanted = "images must be a tensor [image, 3, height, width]"
+        if not isinstance(images, Tensor):
+            raise InputTypeError(f"{wanted}, got {type(images).__name__}; stack them with torch.stack")
+        if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
+            remedy = "; add a first dimension, images[None]" if images.ndim == 3 else ""
+            raise InputError(f"{wanted}, got {list(images.shape)}{remedy}")
+        if self._fixed_size and images.shape[2:] != (self.image_size, self.image_size):
+            size = self.image_size
+            raise InputError(
+                f"images are {images.shape[2]} x {images.shape[3]}, but {self.settings.backbone} was built for "
+                f"{size} x {size}; resize them, or build it with image_size or dynamic_img_size=True"
+            )
+        weight = next(self.parameters())
+        if images.device != weight.device:
+            raise InputError(f"images are on {images.device}, the model is on {weight.device}; move one of them")
+        if images.dtype == torch.uint8:
+            mean, std = (torch.tensor(colour, device=images.device)[:, None, None] for colour in (self.mean, self.std))
+            images = (images / 255 - mean) / std
+        elif not images.is_floating_point():
+            raise InputTypeError(f"images must be float (normalised) or uint8, got {images.dtype}; convert them")
+        return images.to(weight.dtype)
+
+    def _nothing(self) -> Tensor:
+        """Embeddings of no image, with a gradient (of zeros) for every parameter, as distributed training needs."""
+        weights = [p for p in self.parameters() if p.requires_grad]
+        dtype = torch.float64 if weights[0].dtype == torch.float64 else torch.float32
+        empty = torch.zeros(0, self.dim, dtype=dtype, device=weights[0].device)
+        return sum((p.reshape(-1)[:0].sum() for p in weights), empty)
+
+
+class Head(nn.Module):
+    """Layer normalisation, dropout and a linear layer, as far as asked for, then length 1."""
+
+    def __init__(self, features: int, dim: int, layer_norm: bool, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(features) if layer_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(features, dim) if dim else nn.Identity()
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """[image, dim] in float32, float64 if that is what comes in."""
+        weight = next(self.parameters(), pooled)
+        projected = self.linear(self.dropout(self.norm(pooled.to(weight.dtype))))
+        return unit(projected if projected.dtype == torch.float64 else projected.float())
+
+
+def _checked_sizes(image_size: int, resize: int | None) -> int:
+    """What images are resized to before they are cropped."""
+    _check_whole("image_size", image_size, 1)
+    resize = image_size * 8 // 7 if resize is None else resize
+    _check_whole("resize", resize, 1)
+    if resize < image_size:
+        raise InputError(f"resize is {resize}, smaller than image_size, {image_size}, the crop out of it; raise it")
+    return resize
+
+
+def _check_head(dim: int | None, batch_norm: str, layer_norm: bool, dropout: float) -> None:
+    _check_whole("dim", dim or 0, 0)
+    if batch_norm not in ("frozen", "train"):
+        raise InputError(f"batch_norm is {batch_norm!r}; give frozen or train")
+    if not isinstance(layer_norm, bool):
+        raise InputTypeError(f"layer_norm must be true or false, got {layer_norm!r}")
+    require_number("dropout", dropout, at_least=0, at_most=0.99)
+
+
+def _check_whole(name: str, value: object, at_least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputTypeError(f"{name} must be a whole number, got {value!r}")
+    require_number(name, value, at_least=at_least)
+
+
+def _colours(name: str, given: object, default: tuple[float, ...]) -> tuple[float, ...]:
+    values = default if given is None else given
+    if not isinstance(values, list | tuple) or len(values) != 3:
+        raise InputError(f"{name} must be three numbers, of red, green and blue, got {values!r}")
+    for value in values:
+        require_number(name, value)
+    return tuple(float(value) for value in values)
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they come back from a saved model."""
+    try:
+        return json.loads(json.dumps(options, allow_nan=False))
+    except (TypeError, ValueError):
+        raise InputTypeError(
+            f"options of the backbone must be numbers, text, lists or true/false, to be saved; got {options!r}"
+        ) from None

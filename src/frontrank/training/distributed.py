@@ -1,0 +1,209 @@
+"""Several processes as one: each embeds its share of a batch, all of them see the whole.
+
+Start with `torchrun --nproc-per-node 2 ...`; a single process is the same code with a world of one. Nothing here is
+needed to train on one device, and every function then gives back what it was given.
+"""
+
+import os
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.parallel import DistributedDataParallel
+
+from frontrank.errors import InputError, InputTypeError, require_number
+
+T = TypeVar("T")
+
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.device:
+    """Join the other processes that torchrun started, and give the device of this one.
+
+    device:  "cpu" (gloo) or "cuda" (nccl; each process of a machine gets a device of its own)
+    timeout: seconds a process waits for another before it fails; the others' evaluation is part of that wait
+
+    Where torchrun started no other process, nothing is joined.
+    """
+    require_number("timeout", timeout, above=0)
+    device = torch.device(device)
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return device
+    local = _environment()
+    if device.type == "cuda":
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device {device.type} trains in one process only; start without torchrun, or use cpu or cuda")
+    if not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    return device
+
+
+def _environment() -> int:
+    """The number of this process on its machine, after a look at what torchrun sets."""
+    if missing := [name for name in _ENVIRONMENT if name not in os.environ]:
+        raise InputError(f"WORLD_SIZE is set but {', '.join(missing)} is not; start with torchrun, or unset WORLD_SIZE")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+        if not os.environ[name].isdecimal():
+            raise InputError(f"{name} must be a whole number, got {os.environ[name]!r}; start with torchrun")
+    rank_, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank_ >= world:
+        raise InputError(f"RANK is {rank_} but WORLD_SIZE is {world}; start with torchrun")
+    return int(os.environ["LOCAL_RANK"])
+
+
+def stop() -> None:
+    """Leave the other processes."""
+    if _joined():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if _joined() else 0
+
+
+def world_size() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if _joined() else 1
+
+
+def is_main() -> bool:
+    """Whether this is the process that writes and prints."""
+    return rank() == 0
+
+
+def barrier() -> None:
+    """Wait until every process is here."""
+    any_rank(False)
+
+
+def wrapped(model: nn.Module) -> nn.Module:
+    """The model, its gradients averaged over the processes where there are several; its weights become rank 0's."""
+    if world_size() == 1:
+        return model
+    device = next(model.parameters()).device
+    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether it is so on any process; all must ask."""
+    if world_size() == 1:
+        return flag
+    asked = torch.tensor([int(flag)], device=_channel())
+    dist.all_reduce(asked, op=dist.ReduceOp.MAX)
+    return bool(asked)
+
+
+def from_main(value: T) -> T:
+    """What rank 0 has, on every process."""
+    if world_size() == 1:
+        return value
+    values: list[Any] = [value]
+    dist.broadcast_object_list(values, src=0, device=_channel())
+    return values[0]
+
+
+def gather_objects(value: T) -> list[T]:
+    """What every process has, in the order of ranks."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def gather(embeddings: Tensor) -> Tensor:
+    """The rows of all processes, in the order of ranks, differentiable.
+
+    embeddings: [row, dim] on each process; the numbers of rows may differ, and be 0
+
+    Every process computes the same loss L of all rows. Backward gives each process its own rows of dL/drows, times the
+    number of processes: what reaches the weights there is its share of the gradient, and DistributedDataParallel
+    *averages* the shares, where their sum is the gradient of L.
+
+    >>> gather(torch.tensor([[1.0, 2.0]]))  # of one process
+    tensor([[1., 2.]])
+    """
+    if world_size() == 1:
+        return embeddings
+    return _Gather.apply(embeddings)
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """The same for numbers without a gradient, such as labels [row]."""
+    if not isinstance(rows, Tensor) or rows.dim() == 0:
+        raise InputTypeError("rows must be a tensor with at least one dimension")
+    if world_size() == 1:
+        return rows
+    return torch.cat(_exchange(rows.detach()))
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
+        parts = _exchange(embeddings)
+        ctx.first = sum(len(part) for part in parts[: rank()])
+        ctx.rows = len(embeddings)
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad[ctx.first : ctx.first + ctx.rows] * world_size()
+
+
+def _exchange(rows: Tensor) -> list[Tensor]:
+    """The rows of every process. They travel padded to the largest number: unequal sizes would corrupt the exchange."""
+    channel = _channel()
+    width = rows[:1].numel() if len(rows) else rows.new_empty((1, *rows.shape[1:])).numel()
+    shape = torch.tensor([len(rows), width, _KINDS.index(rows.dtype)], device=channel)
+    shapes = [torch.empty_like(shape) for _ in range(world_size())]
+    dist.all_gather(shapes, shape)
+    counts, widths, kinds = torch.stack(shapes).T.tolist()
+    if len(set(widths)) > 1 or len(set(kinds)) > 1:
+        raise InputError(
+            f"rows differ between processes: {widths} numbers each, of {[str(_KINDS[kind]) for kind in kinds]}; "
+            "give every process the same model and settings"
+        )
+    if max(counts) == 0:
+        return [rows] * world_size()
+    padded = torch.zeros((max(counts), *rows.shape[1:]), dtype=rows.dtype, device=channel)
+    padded[: len(rows)] = rows.to(channel)
+    # bytes, since not every backend knows every dtype
+    sent = padded.contiguous().view(max(counts), -1).view(torch.uint8)
+    received = [torch.empty_like(sent) for _ in counts]
+    dist.all_gather(received, sent)
+    return [
+        part.view(rows.dtype).view(padded.shape)[:count].to(rows.device)
+        for part, count in zip(received, counts, strict=True)
+    ]
+
+
+_KINDS = [
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def _joined() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _channel() -> torch.device:
+    """Where tensors must be to travel."""
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")

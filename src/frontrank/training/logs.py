@@ -1,0 +1,210 @@
+"""The log of a run: a file of JSON lines, TensorBoard events, and short lines on stderr where that is no terminal."""
+
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.training.checkpoints import atomic_write
+
+_OWN = ("step", "epoch", "time", "not_finite")
+
+
+class Log:
+    """Writes `log.jsonl`, and `tensorboard/` beside it, in the folder of a run.
+
+    A line is an object of step, epoch, time (seconds since 1970) and the values given. JSON has no NaN and no infinity:
+    such a value is null, and named in the entry `not_finite`. Every line is written out at once. Write what belongs to
+    a step before the checkpoint of that step: then a run that goes on from it has every line once.
+
+    resume_step: go on with the log of the folder after this step; what it says of later ones is dropped. 0 begins anew,
+        without what was said before the first step. None refuses a folder that has a log.
+    enabled: False, in all processes but the first, does nothing
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with Log(folder, tensorboard=False) as log:
+    ...     log.write(10, {"loss": 0.5})
+    >>> with Log(folder, tensorboard=False, resume_step=10) as log:
+    ...     log.write(20, {"loss": math.inf}, epoch=2)
+    >>> [(line["step"], line["loss"]) for line in read_log(Path(folder) / "log.jsonl")]
+    [(10, 0.5), (20, inf)]
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        tensorboard: bool = True,
+        resume_step: int | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self._file: TextIO | None = None
+        self._events: Any = None
+        if not enabled:
+            return
+        self._path = Path(folder) / "log.jsonl"
+        if resume_step is None and self._path.exists():
+            raise InputError(f"{self._path} exists already; resume that run, or choose another folder")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if resume_step is not None:
+                _keep_until(self._path, resume_step or -1)
+            self._file = self._path.open("a", encoding="utf-8")
+            if tensorboard:
+                self._events = _events(self._path.with_name("tensorboard"), resume_step)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def write(self, step: int, values: Mapping[str, object], epoch: float | None = None) -> None:
+        """Add a line. values: numbers (also tensors of one item) and text, by name."""
+        if self._file is None:
+            return
+        if taken := [name for name in values if name in _OWN]:
+            raise InputError(f"values has the name {taken[0]}, which each line of the log has already; choose another")
+        plain = {name: _plain(name, value) for name, value in values.items()}
+        try:
+            self._file.write(_line(step, epoch, plain))
+            self._file.flush()
+            if self._events is not None:
+                for name, value in plain.items():
+                    if not isinstance(value, str):
+                        self._events.add_scalar(name, value, step)
+                self._events.flush()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def close(self) -> None:
+        for written in (self._file, self._events):
+            if written is not None:
+                with suppress(OSError):  # every line was flushed: what fails here has been reported by `write`
+                    written.close()
+        self._file = self._events = None
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(
+            f"{self._path} cannot be written: {error.strerror or error}; free some space, or choose another folder"
+        )
+
+
+def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a `log.jsonl`. A last one that was cut off is left out; any other that cannot be read is refused."""
+    entries = []
+    for number, (_, entry) in enumerate(_lines(Path(path)), 1):
+        if entry is None:
+            raise InputError(f"{path} line {number} is damaged; delete that line")
+        entries.append(entry)
+    return entries
+
+
+def console_line(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> None:
+    """Print a line of the log to stderr, unless that is a terminal: there a bar of `progress` is better."""
+    if not sys.stderr.isatty():
+        print(line_text(step, steps, epoch, values), file=sys.stderr, flush=True)
+
+
+def line_text(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> str:
+    """A line of the log as short text; a speed (a name that ends in /s) stands before its unit.
+
+    >>> line_text(120, 400, 3, {"loss": 0.43212, "R@1": 0.51, "images/s": 123.4})
+    'epoch 3  step 120/400  loss 0.4321  R@1 0.51  123 images/s'
+    """
+    parts = [] if epoch is None else [f"epoch {epoch:.4g}"]
+    parts.append(f"step {step}/{steps}")
+    for name, given in values.items():
+        value = _plain(name, given)
+        if name.endswith("/s") and not isinstance(value, str):
+            parts.append(f"{value:.0f} {name}")
+        else:
+            parts.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    return "  ".join(parts)
+
+
+def _plain(name: str, value: Any) -> float | str:
+    """A Python number or text; tensors and numpy's numbers have `item`."""
+    plain = value
+    if not isinstance(value, int | float | str) and hasattr(value, "item"):
+        try:
+            plain = value.item()
+        except (RuntimeError, ValueError):
+            plain = None
+    if isinstance(plain, float):
+        return float(plain)
+    if isinstance(plain, int | str):
+        return plain
+    raise InputTypeError(f"values has {value!r:.60} as {name}; give a number or text")
+
+
+def _line(step: int, epoch: float | None, values: Mapping[str, float | str]) -> str:
+    odd = {name: repr(value) for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
+    entry: dict[str, Any] = {"step": int(step), "epoch": epoch, "time": round(time.time(), 3)}
+    entry |= {name: None if name in odd else value for name, value in values.items()}
+    if odd:
+        entry["not_finite"] = odd
+    return json.dumps(entry, allow_nan=False) + "\n"
+
+
+def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
+    """(as written, what it says) of every line that has an end; None for one that says nothing sensible."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; give the path of a log.jsonl") from error
+    return [(line + b"\n", _entry(line)) for line in content.split(b"\n")[:-1]]
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+        if type(entry["step"]) is not int:
+            return None
+        return entry | {name: float(value) for name, value in entry.pop("not_finite", {}).items()}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
+
+
+def _keep_until(path: Path, step: int) -> None:
+    """Rewrite a log without what comes after the step, and what cannot be read."""
+    if not path.exists():
+        return
+    lines = _lines(path)
+    if damaged := [number for number, (_, entry) in enumerate(lines, 1) if entry is None]:
+        warnings.warn(
+            f"{path} is damaged in {len(damaged)} of its lines (first: {damaged[0]}), which are dropped",
+            FrontrankWarning,
+            stacklevel=3,
+        )
+    kept = b"".join(line for line, entry in lines if entry is not None and entry["step"] <= step)
+    atomic_write(path, kept)
+
+
+def _events(folder: Path, resume_step: int | None) -> Any:
+    """TensorBoard's writer, or None with a warning where it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        warnings.warn(
+            "tensorboard is not installed, so the log is log.jsonl only; pip install 'frontrank[train]'",
+            FrontrankWarning,
+            stacklevel=3,
+        )
+        return None
+    return SummaryWriter(str(folder), purge_step=resume_step + 1 if resume_step else resume_step)

@@ -1,0 +1,350 @@
+"""The training loop: batches in, better weights out, and nothing lost when it stops.
+
+A run's folder:
+
+    config.yaml     all settings, as a recipe
+    run.json        the command, versions, commit, and what the run found
+    images.csv      the images and their splits
+    log.jsonl       a line per logged step; tensorboard/ holds the same
+    checkpoints/    the whole state; the newest one is where a run goes on
+    model/          the best model so far on the held-out classes (without those, the last)
+"""
+
+import math
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from frontrank.config import TrainConfig
+from frontrank.data.epoch_batches import EpochBatches
+from frontrank.data.image_table import ImageTable
+from frontrank.data.loading import training_loader, worker_errors
+from frontrank.data.transforms import training_transform
+from frontrank.errors import InputError, InterruptedRunError
+from frontrank.evaluation import ap_error, evaluate
+from frontrank.losses import FastAP, QuantizedAP, RankLoss
+from frontrank.models import Embedder
+from frontrank.progress import progress
+from frontrank.training import distributed
+from frontrank.training.checkpoints import (
+    latest_checkpoint,
+    load_checkpoint,
+    random_state,
+    save_checkpoint,
+    set_random_state,
+)
+from frontrank.training.embedding import embed_table
+from frontrank.training.logs import Log, console_line
+from frontrank.training.memory import EmbeddingMemory
+from frontrank.training.multistage import Step, step_gradient
+from frontrank.training.optimizers import Unit, learning_rate, set_learning_rate
+from frontrank.training.signals import StopRequest
+
+AUTOCAST = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Run:
+    """What a run works with; build.py makes it from the settings."""
+
+    config: TrainConfig
+    folder: Path
+    table: ImageTable
+    model: Embedder
+    loss: nn.Module
+    sampler: EpochBatches
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    quiet: bool = False
+
+
+@dataclass
+class Standing:
+    """How far a run is. All of it is in its checkpoints."""
+
+    step: int = 0
+    before: float | None = None
+    best: float | None = None
+    best_step: int = 0
+    since_best: int = 0
+    stopped_early: bool = False
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def train(run: Run) -> Standing:
+    """Train from where the run's folder says it is, to the end; gives how it went.
+
+    The checkpoint whose held-out training classes rank best becomes the model; test classes are never looked at.
+    """
+    return _Training(run).to_the_end()
+
+
+def steps_of(config: TrainConfig, batches_per_epoch: int) -> int:
+    """Optimizer steps of a run."""
+    return config.iterations or math.ceil(config.epochs * batches_per_epoch / config.batches.accumulate)
+
+
+class _Training:
+    def __init__(self, run: Run) -> None:
+        self.run, self.config = run, run.config
+        self.standing = Standing()
+        self.steps = steps_of(run.config, len(run.sampler))
+        size = run.config.batches.memory
+        self.memory = EmbeddingMemory(size) if size else None
+        self.validation = run.table.of("validation")
+        self.main = distributed.is_main()
+        self.scaler = torch.amp.GradScaler(run.device.type) if run.config.precision == "fp16" else None
+        self.checkpoints = run.folder / "checkpoints"
+
+    def to_the_end(self) -> Standing:
+        self._go_on()
+        if self._is_over():
+            return self._finished()
+        self.network = distributed.wrapped(self.run.model)
+        batches = iter(self._batches())
+        self._start_randomness()
+        self.log = Log(self.run.folder, resume_step=self.standing.step or -1, enabled=self.main)
+        with StopRequest() as stop, self.log, worker_errors(self.config.data.workers):
+            if self.standing.before is None and len(self.validation):
+                self._evaluate()
+            with progress("training", self.steps, show=self._shows()) as done:
+                done(self.standing.step)
+                while not self._is_over():
+                    self._step(batches)
+                    done(1)
+                    if distributed.any_rank(stop.asked) and not self._is_over():
+                        self._save()
+                        raise InterruptedRunError(f"stopped at step {self.standing.step} of {self.steps}, and saved")
+        return self._finished()
+
+    # A step
+
+    def _step(self, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+        config, standing = self.config, self.standing
+        started, waited, images = time.monotonic(), 0.0, 0
+        factor = self._learning_rate()
+        set_learning_rate(self.run.optimizer, factor)
+        self.run.optimizer.zero_grad(set_to_none=True)
+        self.run.model.train()
+        for _ in range(config.batches.accumulate):
+            asked = time.monotonic()
+            pictures, labels = next(batches)
+            waited += time.monotonic() - asked
+            step = self._gradient(pictures, labels)
+            images += len(step.labels)
+        norm = self._update()
+        standing.step += 1
+        if standing.step % config.log_every == 0 or standing.step in (1, self.steps):
+            seconds = time.monotonic() - started
+            self._log_step(step, norm, factor, images / seconds, waited / seconds)
+        self._after_step()
+
+    def _gradient(self, pictures: Tensor, labels: Tensor) -> Step:
+        config = self.config
+        use_memory = self.memory is not None and self.standing.step >= config.batches.memory_after
+        step = step_gradient(
+            self.network,
+            self.run.loss,
+            pictures,
+            labels,
+            chunk=config.batches.chunk or None,
+            memory=self.memory if use_memory else None,
+            autocast=AUTOCAST[config.precision],
+            scaler=self.scaler,
+            weight=1 / config.batches.accumulate,
+        )
+        if self.memory is not None:
+            self.memory.add(step.embeddings, step.labels)
+        return step
+
+    def _update(self) -> float:
+        """Step the optimizer; gives the norm of the gradient before it was clipped."""
+        optimizer, clip = self.run.optimizer, self.config.optimizer.clip
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        norm = float(nn.utils.clip_grad_norm_(parameters, clip if clip else math.inf))
+        if self.scaler is not None:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+            return norm
+        if not math.isfinite(norm):
+            raise InputError(
+                f"the gradient is not finite at step {self.standing.step + 1}; lower optimizer.lr, set optimizer.clip, "
+                "or use precision float32"
+            )
+        optimizer.step()
+        return norm
+
+    def _learning_rate(self) -> float:
+        per_epoch = len(self.run.sampler) / self.config.batches.accumulate
+        unit: Unit = "iterations" if self.config.iterations else "epochs"
+        return learning_rate(self.config.optimizer, self.standing.step, self.steps, per_epoch, unit)
+
+    # After a step
+
+    def _after_step(self) -> None:
+        standing, config = self.standing, self.config
+        due = self._is_evaluation_due()
+        if due and len(self.validation):
+            self._evaluate()
+        if due or standing.step % config.checkpoint_every == 0:
+            self._save()
+
+    def _is_evaluation_due(self) -> bool:
+        """At the ends of epochs, or ten times in all where a run is counted in iterations."""
+        step, config = self.standing.step, self.config
+        if step >= self.steps:
+            return True
+        if config.iterations:
+            return step % max(1, config.iterations // 10) == 0
+        size, every = len(self.run.sampler) * config.evaluate_every, config.batches.accumulate
+        return step * every // size > (step - 1) * every // size
+
+    def _evaluate(self) -> None:
+        """Rank the held-out classes; keep the model where it is the best so far."""
+        standing, metric = self.standing, self.config.metric
+        report = distributed.from_main(self._report())
+        value = report[metric]
+        standing.history.append({"step": standing.step, metric: value})
+        if standing.before is None:
+            standing.before = value
+        if standing.best is None or value > standing.best:
+            standing.best, standing.best_step, standing.since_best = value, standing.step, 0
+            self._keep_model()
+        else:
+            standing.since_best += 1
+        self._write({f"validation {name}": found for name, found in report.items()})
+
+    def _report(self) -> dict[str, float]:
+        """By the main process alone; the others only embed."""
+        model, table, config = self.run.model, self.validation, self.config
+        embeddings = embed_table(
+            model, table, device=self.run.device, workers=config.data.workers, precision=config.precision, show=False
+        )
+        metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
+        return dict(evaluate(embeddings, table.codes(), metrics=metrics, progress=False)) if self.main else {}
+
+    def _keep_model(self) -> None:
+        if self.main:
+            self.run.model.save(self.run.folder / "model", overwrite=True)
+
+    def _is_over(self) -> bool:
+        patience = self.config.patience
+        return self.standing.step >= self.steps or bool(patience and self.standing.since_best >= patience)
+
+    def _finished(self) -> Standing:
+        if not len(self.validation):
+            self._keep_model()
+        self.standing.stopped_early = self.standing.step < self.steps
+        return self.standing
+
+    # Logs
+
+    def _log_step(self, step: Step, norm: float, factor: float, speed: float, waiting: float) -> None:
+        """`step` is the last of the batches of this step."""
+        if not self.main:
+            return
+        values: dict[str, float] = {"loss": float(step.loss)}
+        values |= getattr(self.run.loss, "last", {})
+        if (error := _approximation_error(self.run.loss, step)) is not None:
+            values["AP error"] = error
+        values |= {"gradient norm": norm, "learning rate": self.config.optimizer.lr * factor}
+        values |= {"images/s": speed, "waiting for images": waiting}
+        self._write(values)
+
+    def _write(self, values: dict[str, float]) -> None:
+        if not self.main:
+            return
+        step = self.standing.step
+        epoch = step * self.config.batches.accumulate / len(self.run.sampler)
+        self.log.write(step, values, epoch=epoch)
+        if not self.run.quiet and not sys.stderr.isatty():
+            console_line(step, self.steps, epoch, values)
+
+    def _shows(self) -> bool | None:
+        """A bar for a terminal; None leaves it to the bar to find out."""
+        return None if self.main and not self.run.quiet else False
+
+    # The state
+
+    def _batches(self) -> Any:
+        config, run = self.config, self.run
+        done = self.standing.step * config.batches.accumulate
+        transform = training_transform(config.data, run.model.mean, run.model.std)
+        return training_loader(
+            run.table.of("train"),
+            run.sampler,
+            transform,
+            seed=config.seed,
+            workers=config.data.workers,
+            start=done,
+            stop=self.steps * config.batches.accumulate,
+            channels_last=config.channels_last,
+        )
+
+    def _save(self) -> None:
+        standing = self.standing
+        randomness = distributed.gather_objects(random_state())
+        if not self.main:
+            return
+        state = {
+            "standing": asdict(standing),
+            "model": self.run.model.state_dict(),
+            "loss": self.run.loss.state_dict(),
+            "optimizer": self.run.optimizer.state_dict(),
+            "memory": None if self.memory is None else self.memory.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "sampler": self.run.sampler.state_dict()["fingerprint"],
+            "random": randomness,
+        }
+        save_checkpoint(self.checkpoints, standing.step, state)
+
+    def _go_on(self) -> None:
+        """Take up the newest checkpoint, if there is one."""
+        self._randomness = None
+        path = latest_checkpoint(self.checkpoints)
+        if path is None:
+            return
+        state = load_checkpoint(path)
+        if state["sampler"] != self.run.sampler.state_dict()["fingerprint"]:
+            raise InputError(
+                f"{path} was made with other images or batches than the run has now; put the images back, or start anew"
+            )
+        self.standing = Standing(**state["standing"])
+        self.run.model.load_state_dict(state["model"])
+        self.run.loss.load_state_dict(state["loss"])
+        self.run.optimizer.load_state_dict(state["optimizer"])
+        if self.memory is not None and state["memory"] is not None:
+            self.memory.load_state_dict(state["memory"])
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        self._randomness = state["random"]
+
+    def _start_randomness(self) -> None:
+        """Go on with the random numbers of the checkpoint, or begin with the seed; each process has its own."""
+        rank = distributed.rank()
+        if self._randomness is not None and rank < len(self._randomness):
+            set_random_state(self._randomness[rank])
+        else:
+            seed = (self.config.seed * 1009 + self.standing.step * 31 + rank) % 2**32
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002  losses of other packages draw from it
+
+
+def _approximation_error(loss: nn.Module, step: Step) -> float | None:
+    """|AP as the loss sees it - AP| on the batch (smooth_ap Eq. 8); None for losses that approximate no AP."""
+    if not isinstance(loss, RankLoss | FastAP | QuantizedAP):
+        return None
+    counts = step.labels.unique(return_counts=True)[1]
+    approximation = loss.relaxation if isinstance(loss, RankLoss) else loss
+    return ap_error(step.embeddings, step.labels, approximation).mean if bool((counts > 1).any()) else None

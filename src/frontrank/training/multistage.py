@@ -1,0 +1,301 @@
+"""The gradient of a loss on a whole batch, however large, with the activations of a chunk of it held at a time.
+
+A ranking loss needs the embeddings of all images of the batch, but only their activations are large. By the chain rule
+the gradient is computed in three stages (AP_Q, Sec. 3.3 and Fig. 2; FastAP, Sec. 4.1):
+
+    1. embed:  all chunks, without activations
+    2. loss:   of all embeddings, and its slopes: d loss / d embeddings
+    3. push:   embed each chunk again, with activations, and push its slopes through the model
+
+It is the gradient of the plain pass over the chunks, not an approximation, since stage 3 repeats stage 1: each chunk
+draws the same random numbers (dropout, drop path) under the same autocast. Afterwards the random numbers go on as after
+one pass.
+
+BatchNorm that is frozen (in eval mode) changes nothing. BatchNorm that is live normalises each chunk by itself, so it
+is not the BatchNorm of the whole batch; its running statistics see each chunk once.
+"""
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError, require_number
+from frontrank.training.checkpoints import random_state, set_random_state
+from frontrank.training.distributed import from_main, gather, gather_rows, world_size
+from frontrank.training.memory import EmbeddingMemory
+
+_REPEATED = 0.05  # how far stage 3 may be from stage 1, as a share of the largest number: more than any rounding
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step found, over all processes: the loss, the embeddings [image, dim] and labels [image], detached."""
+
+    loss: Tensor
+    embeddings: Tensor
+    labels: Tensor
+
+
+def multistage_backward(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    images: Tensor | Sequence[Tensor],
+    labels: Tensor,
+    *,
+    chunk: int | None = None,
+    memory: EmbeddingMemory | None = None,
+    autocast: torch.dtype | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    weight: float = 1.0,
+) -> Tensor:
+    """Add the gradient of the loss of a batch to the parameters' `.grad`, and give the loss.
+
+    images:   [image, ...], or a list of chunks of it, each of its own height and width; on any device
+    labels:   [image], whole numbers
+    chunk:    images whose activations are held at once; None, or as many as there are, is the plain pass
+    memory:   past embeddings that join the gallery; the batch is then added to it
+    autocast: torch.bfloat16 or torch.float16 for the model; the loss is computed in float32
+    scaler:   of float16; the gradients are then scaled, as after scaler.scale(loss).backward()
+    weight:   what the gradient is multiplied by, such as 1 / n where the gradients of n batches are added up
+
+    Under several processes each gives its share of the batch, `model` is a DistributedDataParallel, and the loss is
+    that of all shares together; its own parameters (proxies) get the whole gradient on each process.
+
+    >>> import frontrank as fr
+    >>> images, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> model.weight.data = torch.eye(2)
+    >>> multistage_backward(model, fr.SmoothAP(temperature=0.1), images, labels, chunk=1)
+    tensor(0.4146)
+    >>> model.weight.grad[0, 1]
+    tensor(0.1059)
+    """
+    step = step_gradient(
+        model, loss, images, labels, chunk=chunk, memory=memory, autocast=autocast, scaler=scaler, weight=weight
+    )
+    if memory is not None:
+        memory.add(step.embeddings, step.labels)
+    return step.loss
+
+
+def step_gradient(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    images: Tensor | Sequence[Tensor],
+    labels: Tensor,
+    *,
+    chunk: int | None = None,
+    memory: EmbeddingMemory | None = None,
+    autocast: torch.dtype | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    weight: float = 1.0,
+) -> Step:
+    """The same, for a training loop: it gives all that was found, and the memory is used but not added to."""
+    require_number("weight", weight)
+    chunks = _chunks(images, chunk)
+    sizes = [len(each) for each in chunks]
+    device = _device(model)
+    labels = _labels(labels, sum(sizes), device)
+    in_one = _is_one_pass(sizes, device)
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    with torch.enable_grad():
+        if in_one:
+            embeddings = _embed(model, chunks[0], autocast)
+        else:
+            embeddings, states = _embed_all(inner, chunks, autocast)
+        step, slopes = _loss_and_slopes(embeddings.detach(), labels, loss, memory, scaler, weight)
+        if in_one:
+            _push(embeddings, slopes)
+        else:
+            _push_all(model, inner, chunks, autocast, states, embeddings.split(sizes), slopes.split(sizes))
+    return step
+
+
+def _embed_all(
+    model: nn.Module, chunks: Sequence[Tensor], autocast: torch.dtype | None
+) -> tuple[Tensor, list[dict[str, Any]]]:
+    """Stage 1: the embeddings of all chunks, without activations, and the random state before each."""
+    embeddings, states = [], []
+    with torch.no_grad():
+        for images in chunks:
+            states.append(random_state())
+            embeddings.append(_embed(model, images, autocast))
+    return torch.cat(embeddings), states
+
+
+def _loss_and_slopes(
+    embeddings: Tensor,
+    labels: Tensor,
+    loss: Callable[..., Tensor],
+    memory: EmbeddingMemory | None,
+    scaler: torch.amp.GradScaler | None,
+    weight: float,
+) -> tuple[Step, Tensor]:
+    """Stage 2: the loss of the embeddings of all processes, and its slopes in those of this one, as DDP wants them."""
+    own = embeddings.requires_grad_()
+    everyone, all_labels = gather(own), gather_rows(labels)
+    everyone.retain_grad()
+    gallery: dict[str, Any] = {}
+    if memory is not None:
+        parts = memory.gallery(everyone, all_labels, include_query=getattr(loss, "include_query", False))
+        gallery = dict(zip(("ref_emb", "ref_labels", "candidates"), parts, strict=True))
+    with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False):
+        value = loss(everyone, all_labels, **gallery)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise InputTypeError(f"loss must give one number as a tensor, got {_said(value)}")
+        _require_finite("loss", value)
+        if value.requires_grad:
+            weighted = value.reshape(()) * weight
+            (weighted if scaler is None else scaler.scale(weighted)).backward()
+    slopes = torch.zeros_like(own) if own.grad is None else own.grad
+    if scaler is None and everyone.grad is not None:  # a scaler looks for infinite gradients itself
+        _require_finite("gradient of the loss", everyone.grad)
+    return Step(value.detach().reshape(()), everyone.detach(), all_labels), slopes
+
+
+def _push_all(
+    model: nn.Module,
+    inner: nn.Module,
+    chunks: Sequence[Tensor],
+    autocast: torch.dtype | None,
+    states: Sequence[dict[str, Any]],
+    before: Sequence[Tensor],
+    slopes: Sequence[Tensor],
+) -> None:
+    """Stage 3: embed each chunk again as it was, and push its slopes through the model.
+
+    Only the last chunk goes through DistributedDataParallel, which then averages what all chunks added up: processes
+    need not have the same number of chunks.
+    """
+    after, last = random_state(), len(chunks) - 1
+    off = torch.zeros((), device=before[0].device)
+    try:
+        with _statistics_kept(inner):
+            for i, images in enumerate(chunks):
+                set_random_state(states[i])
+                again = _embed(model if i == last else inner, images, autocast)
+                off = torch.maximum(off, _distance(again.detach(), before[i]))
+                _push(again, slopes[i])
+    finally:
+        set_random_state(after)
+    if off > _REPEATED:
+        warnings.warn(
+            f"model gave other embeddings when it saw the same images again (off by {float(off):.0%}), so the gradient "
+            "is wrong; it must draw random numbers from torch, numpy or random only, and keep no state between calls",
+            FrontrankWarning,
+            stacklevel=3,
+        )
+
+
+def _distance(again: Tensor, before: Tensor) -> Tensor:
+    """The largest difference of two tensors, as a share of the largest number."""
+    return (again - before).abs().max() / before.abs().max().clamp_min(torch.finfo(before.dtype).tiny)
+
+
+def _push(embeddings: Tensor, slopes: Tensor) -> None:
+    if embeddings.requires_grad:  # not where all of the model is frozen and only the loss learns
+        embeddings.backward(slopes)
+
+
+def _embed(model: nn.Module, images: Tensor, autocast: torch.dtype | None) -> Tensor:
+    """The embeddings of some images, in float32 or wider."""
+    device = _device(model)
+    # without a cache: a weight that stage 1 cast without a gradient must not be taken again in stage 3
+    with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False):
+        embeddings = model(images.to(device, non_blocking=True))
+    if not isinstance(embeddings, Tensor) or embeddings.dim() != 2 or len(embeddings) != len(images):
+        raise InputTypeError(
+            f"model must give embeddings of the shape ({len(images)}, dimensions) for {len(images)} images, "
+            f"got {_said(embeddings)}"
+        )
+    return embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+
+
+@contextmanager
+def _statistics_kept(model: nn.Module) -> Iterator[None]:
+    """Let live norm layers normalise as they do, without updating their running statistics a second time."""
+    live = [each for each in model.modules() if isinstance(each, _NormBase) and each.training]
+    before = [(each, each.track_running_stats, each.momentum) for each in live]
+    try:
+        for each in live:
+            # BatchNorm looks at the one, InstanceNorm at the other
+            each.track_running_stats, each.momentum = False, 0.0
+        yield
+    finally:
+        for each, tracks, momentum in before:
+            each.track_running_stats, each.momentum = tracks, momentum
+
+
+@contextmanager
+def _same_randomness() -> Iterator[None]:
+    """Let all processes draw the same random numbers: a loss that draws, such as of random triplets, is one loss."""
+    if world_size() == 1:
+        yield
+        return
+    seed = from_main(int(torch.randint(1 << 31, ())))
+    own = random_state()
+    try:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        yield
+    finally:
+        set_random_state(own)
+
+
+def _is_one_pass(sizes: Sequence[int], device: torch.device) -> bool:
+    """Whether each process has one chunk. They decide together, since DDP's own exchanges must come in one order."""
+    counts = gather_rows(torch.tensor([[sum(sizes), len(sizes)]], device=device))
+    if not bool((counts[:, 0] > 0).all()):
+        raise InputError("images is empty on at least one process; give each at least one image")
+    return bool((counts[:, 1] == 1).all())
+
+
+def _chunks(images: Tensor | Sequence[Tensor], chunk: int | None) -> Sequence[Tensor]:
+    if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
+        raise InputError(f"chunk must be a whole number of images, at least 1, or None, got {chunk!r}")
+    if isinstance(images, Tensor):
+        return images.split(chunk or max(1, len(images))) if images.dim() else _refuse(images)
+    if not isinstance(images, Sequence) or not all(isinstance(each, Tensor) and each.dim() for each in images):
+        _refuse(images)
+    if any(len(each) == 0 for each in images):
+        raise InputError("images has an empty chunk; leave it out")
+    return images
+
+
+def _refuse(images: object) -> Any:
+    raise InputTypeError(f"images must be a tensor (images, ...) or a list of such tensors, got {_said(images)}")
+
+
+def _labels(labels: Tensor, rows: int, device: torch.device) -> Tensor:
+    labels = torch.as_tensor(labels, device=device)
+    if labels.is_floating_point() or labels.is_complex():
+        raise InputTypeError(f"labels must be whole numbers, got {labels.dtype}; use labels.long()")
+    if labels.shape != (rows,):
+        raise InputError(f"labels has the shape {tuple(labels.shape)} but there are {rows} images; give one label each")
+    return labels.long()
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((each.device for each in model.parameters()), torch.device("cpu"))
+
+
+def _require_finite(what: str, value: Tensor) -> None:
+    if not bool(torch.isfinite(value).all()):
+        raise InputError(
+            f"{what} is not finite, nothing was added to the model's gradients; "
+            "look at the learning rate, mixed precision or the inputs of the model"
+        )
+
+
+def _said(value: object) -> str:
+    return f"the shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

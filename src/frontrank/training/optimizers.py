@@ -1,0 +1,145 @@
+"""Optimizers and learning rates, from an `OptimizerConfig`."""
+
+import math
+from collections.abc import Collection, Iterable
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from frontrank.config import OptimizerConfig
+from frontrank.errors import InputError, require_number
+from frontrank.retrieval.arguments import require_count
+
+_NAMES = ("adam", "adamw", "sgd")
+_SCHEDULES = ("constant", "multistep", "linear", "cosine")
+Unit = Literal["epochs", "iterations"]
+Named = Iterable[tuple[str, nn.Parameter]]
+
+
+def build_optimizer(
+    config: OptimizerConfig,
+    backbone: Named,
+    head: Named,
+    loss_parameters: Iterable[nn.Parameter] = (),
+    undecayed: Collection[str] = (),
+) -> torch.optim.Optimizer:
+    """The optimizer of a model and its loss.
+
+    backbone, head: (name, parameter) pairs, as of `named_parameters()`
+    undecayed: names of further ones that adamw is not to shrink, such as position embeddings
+
+    Head and loss learn at lr x head_lr. Parameters that need no gradient are left out. adam and sgd add weight_decay
+    times the parameter to the gradient of all of them, as the papers do; adamw shrinks weights apart from the gradient,
+    but no biases and norms (fewer than two dimensions).
+
+    >>> model = nn.Linear(2, 3)
+    >>> config = OptimizerConfig(lr=1e-5, head_lr=10.0)
+    >>> [group["lr"] for group in build_optimizer(config, [], model.named_parameters()).param_groups]
+    [0.0001]
+    """
+    check_optimizer(config)
+    parts: dict[str, tuple[Named, float]] = {
+        "backbone": (backbone, config.lr),
+        "head": (head, config.lr * config.head_lr),
+        "loss": (((str(place), each) for place, each in enumerate(loss_parameters)), config.lr * config.head_lr),
+    }
+    groups: dict[tuple[str, float], dict[str, Any]] = {}
+    seen: dict[int, str] = {}
+    for part, (parameters, lr) in parts.items():
+        for name, parameter in parameters:
+            if not parameter.requires_grad:
+                continue
+            full_name = f"{part}.{name}"
+            if id(parameter) in seen:
+                raise InputError(f"{full_name} is {seen[id(parameter)]} as well; give every parameter once")
+            seen[id(parameter)] = full_name
+            spared = config.name == "adamw" and (parameter.ndim <= 1 or name in undecayed)
+            decay = 0.0 if spared else config.weight_decay
+            settings = {"lr": lr, "initial_lr": lr, "weight_decay": decay, "part": part, "params": []}
+            groups.setdefault((part, decay), settings)["params"].append(parameter)
+    if not groups:
+        raise InputError("backbone and head have no parameter that needs a gradient; unfreeze some")
+    if config.name == "sgd":
+        return torch.optim.SGD(groups.values(), lr=config.lr, momentum=config.momentum)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name](groups.values(), lr=config.lr)
+
+
+def learning_rate(
+    config: OptimizerConfig, step: int, steps: int, steps_per_epoch: float = 1, milestone_unit: Unit = "epochs"
+) -> float:
+    """What the learning rates are multiplied by in this step, the first being 0, of `steps` in all.
+
+        constant   1
+        multistep  gamma ^ (milestones reached)     a milestone is reached as its epoch, counted from 0, begins
+        linear     1 - step / steps                 AP_Q, Sec. 4.2
+        cosine     (1 + cos(pi step / steps)) / 2
+
+    times (step + 1) / warmup in the first `warmup` steps.
+
+    steps_per_epoch: what a milestone in epochs is multiplied by; need not be whole
+    milestone_unit: "iterations" counts milestones in steps
+
+    >>> config = OptimizerConfig(schedule="multistep", milestones=(2, 4), gamma=0.3)
+    >>> [round(learning_rate(config, step, 10, steps_per_epoch=2), 4) for step in (0, 3, 4, 7, 8, 9)]
+    [1.0, 1.0, 0.3, 0.3, 0.09, 0.09]
+    """
+    check_optimizer(config, steps)
+    require_count("step", step, 0)
+    require_number("steps_per_epoch", steps_per_epoch, above=0)
+    if step > steps:
+        raise InputError(f"step is {step}, but there are {steps} steps in all; give one of them")
+    if milestone_unit not in get_args(Unit):
+        raise InputError(f"milestone_unit must be epochs or iterations, got {milestone_unit!r}")
+    factor = 1.0
+    if config.schedule == "multistep":
+        unit = steps_per_epoch if milestone_unit == "epochs" else 1
+        factor = config.gamma ** sum(step > milestone * unit - 1e-6 for milestone in config.milestones)
+    elif config.schedule == "linear":
+        factor = 1 - step / steps
+    elif config.schedule == "cosine":
+        factor = (1 + math.cos(math.pi * step / steps)) / 2
+    return factor * min(1.0, (step + 1) / config.warmup) if config.warmup else factor
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Give every group its own first learning rate times the factor."""
+    require_number("factor", factor, at_least=0)
+    for group in optimizer.param_groups:
+        if "initial_lr" not in group:
+            raise InputError("optimizer has a group without initial_lr; make it with build_optimizer")
+        group["lr"] = group["initial_lr"] * factor
+
+
+def check_optimizer(config: OptimizerConfig, steps: int | None = None) -> None:
+    """Refuse settings that cannot be meant.
+
+    steps: of the whole run, where it is known
+    """
+    _require_choice("name", config.name, _NAMES)
+    _require_choice("schedule", config.schedule, _SCHEDULES)
+    for name in ("lr", "head_lr", "gamma"):
+        require_number(f"optimizer.{name}", getattr(config, name), above=0)
+    for name in ("weight_decay", "clip", "momentum"):
+        require_number(f"optimizer.{name}", getattr(config, name), at_least=0)
+    if config.momentum >= 1:
+        raise InputError(f"optimizer.momentum must be less than 1, got {config.momentum}")
+    require_count("optimizer.warmup", config.warmup, 0)
+    for milestone in config.milestones:
+        require_count("each of optimizer.milestones", milestone, 1)
+    if any(later <= earlier for earlier, later in pairwise(config.milestones)):
+        raise InputError(f"optimizer.milestones must rise, got {list(config.milestones)}; sort them, each once")
+    if config.schedule == "multistep" and not config.milestones:
+        raise InputError("optimizer.milestones is empty; say when multistep is to lower the learning rate")
+    if steps is not None:
+        require_count("steps", steps, 1)
+        if config.warmup > steps:
+            raise InputError(
+                f"optimizer.warmup is {config.warmup}, but there are {steps} steps in all; make it shorter"
+            )
+
+
+def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"optimizer.{name} must be one of {', '.join(choices)}, got {value!r}")

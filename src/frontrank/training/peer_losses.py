@@ -1,0 +1,274 @@
+"""The losses of pytorch-metric-learning, called as ours are: to train a peer on the same footing."""
+
+import inspect
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from frontrank.errors import InputError, InputTypeError
+
+# These compute what is in the indices they are given, and nothing else, so that a pair can be left out.
+_BY_INDICES = ("GenericPairLoss", "TripletMarginLoss", "MarginLoss")
+_BY_TRIPLETS = ("TripletMarginLoss", "MarginLoss")
+_WITH_CLASSES = "WeightRegularizerMixin"  # the losses that compare with a weight per class
+_NOT_OFFERED = ("GenericPairLoss", "VICRegLoss", "EmbeddingsAlreadyPackagedAsTriplets")  # without labels, or a base
+
+Indices = tuple[Tensor, ...]
+
+
+class PeerLoss(nn.Module):
+    """A loss of pytorch-metric-learning with the call of ours, and `last` as ours have it.
+
+    loss:  a BaseMetricLossFunction, such as TripletMarginLoss(); its parameters, such as proxies, are parameters here
+    miner: a BaseMiner, or None for all pairs
+
+    With a gallery of batch and memory (`candidates`), the pairs of a query with itself are left out. A miner chooses
+    among the whole gallery first, as in that library's CrossBatchMemory, so a query that it pairs only with itself is
+    left out too. Losses that cannot leave a pair out, or compare within a batch only, are refused with a gallery.
+    Losses with weights per class need labels 0 .. classes - 1.
+
+    >>> from pytorch_metric_learning.losses import ContrastiveLoss
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
+    >>> loss = PeerLoss(ContrastiveLoss())
+    >>> loss(embeddings, torch.tensor([0, 0, 1, 1]))  # (1.4142 + 0.2828) / 2 of positives, 0.2366 of negatives
+    tensor(1.0851)
+    >>> loss.last
+    {'queries_used': 4, 'queries_skipped': 0}
+    """
+
+    def __init__(self, loss: nn.Module, miner: nn.Module | None = None) -> None:
+        super().__init__()
+        library = _library()
+        for name, value, kind in (
+            ("loss", loss, library.losses.BaseMetricLossFunction),
+            ("miner", miner, library.miners.BaseMiner | None),
+        ):
+            if not isinstance(value, kind):
+                raise InputTypeError(f"{name} must be one of pytorch-metric-learning, got {type(value).__name__}")
+        self.loss = loss
+        self.miner = miner
+        self.last: dict[str, int] = {"queries_used": 0, "queries_skipped": 0}
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        *,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        relevant: Tensor | None = None,
+        candidates: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of the queries `embeddings`; see frontrank.losses for the arguments. `relevant` is refused."""
+        if relevant is not None or labels is None:
+            raise InputError(f"{self._name} of pytorch-metric-learning knows labels only; give labels, not relevant")
+        if (ref_emb is None) != (ref_labels is None):
+            raise InputError("ref_emb and ref_labels go together; give both, or neither")
+        self._check_classes(labels)
+        pairs = _Pairs.of(labels, ref_labels, candidates)
+        self._count(labels, pairs)
+        gallery = {} if ref_emb is None else {"ref_emb": ref_emb, "ref_labels": ref_labels}
+        indices = None if self.miner is None else self.miner(embeddings, labels, **gallery)
+        if ref_emb is not None or candidates is not None:
+            self._require_indices()
+            indices = self._all(pairs) if indices is None else self._mined(pairs, indices)
+        try:
+            return self.loss(embeddings, labels, indices, **gallery)
+        except (ValueError, AssertionError) as error:
+            raise InputError(f"{self._name} of pytorch-metric-learning: {' '.join(str(error).split())}") from error
+
+    @property
+    def _name(self) -> str:
+        return type(self.loss).__name__
+
+    def _all(self, pairs: "_Pairs") -> Indices:
+        if not _is_one_of(self.loss, _BY_TRIPLETS):
+            return pairs.pairs()
+        each: Any = self.loss.triplets_per_anchor
+        return pairs.triplets() if each == "all" else pairs.random_triplets(int(each))
+
+    def _mined(self, pairs: "_Pairs", indices: Indices) -> Indices:
+        kept = pairs.among(indices)
+        if len(indices[1]) and not len(kept[1]):
+            raise InputError(
+                f"{type(self.miner).__name__} pairs every query with itself only, as its own nearest positive; "
+                "choose a miner of hard positives, or train without a memory"
+            )
+        return kept
+
+    def _require_indices(self) -> None:
+        if not _is_one_of(self.loss, _BY_INDICES):
+            raise InputError(
+                f"{self._name} of pytorch-metric-learning cannot rank a gallery beside the batch; "
+                "train it without a memory (batches.memory 0)"
+            )
+        if getattr(self.loss, "swap", False):
+            raise InputError(f"{self._name} with swap cannot rank a gallery beside the batch; set swap to False")
+
+    def _check_classes(self, labels: Tensor) -> None:
+        if not _is_one_of(self.loss, (_WITH_CLASSES,)):
+            return
+        weights = getattr(self.loss, "W", None)
+        classes = (
+            getattr(self.loss, "num_classes", 0)
+            or len(getattr(self.loss, "proxies", ()))
+            or (0 if weights is None else weights.shape[1])
+        )
+        if classes and len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+            raise InputError(
+                f"labels go from {int(labels.min())} to {int(labels.max())} but {self._name} has {classes} classes; "
+                "number the classes from 0 and set num_classes"
+            )
+
+    def _count(self, labels: Tensor, pairs: "_Pairs") -> None:
+        of_classes = _is_one_of(self.loss, (_WITH_CLASSES,))
+        used = len(labels) if of_classes else int(pairs.positive.any(1).sum())
+        self.last = {"queries_used": used, "queries_skipped": len(labels) - used}
+
+
+class _Pairs:
+    """Which items of a gallery are positives and negatives of which query: two masks [query, gallery]."""
+
+    def __init__(self, positive: Tensor, negative: Tensor) -> None:
+        self.positive, self.negative = positive, negative
+
+    @classmethod
+    def of(cls, labels: Tensor, ref_labels: Tensor | None, candidates: Tensor | None) -> "_Pairs":
+        same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
+        allowed = torch.ones_like(same) if candidates is None else candidates.to(same.device)
+        if ref_labels is None:
+            allowed = allowed.clone().fill_diagonal_(False)
+        return cls(same & allowed, ~same & allowed)
+
+    def pairs(self) -> Indices:
+        """(query, positive, query, negative), every one there is."""
+        return *self.positive.nonzero().T, *self.negative.nonzero().T
+
+    def triplets(self) -> Indices:
+        """(query, positive, negative), every one there is."""
+        query, positive = self.positive.nonzero().T
+        pair, negative = self.negative[query].nonzero().T
+        return query[pair], positive[pair], negative
+
+    def random_triplets(self, each: int) -> Indices:
+        """(query, positive, negative), so many at random for each query that has any."""
+        query = (self.positive.any(1) & self.negative.any(1)).nonzero()[:, 0]
+        drawn = (
+            torch.multinomial(mask[query].float(), each, replacement=True) for mask in (self.positive, self.negative)
+        )
+        return query.repeat_interleave(each), *(part.flatten() for part in drawn)
+
+    def among(self, indices: Indices) -> Indices:
+        """Those of a miner's pairs or triplets that are pairs here."""
+        if len(indices) == 3:
+            query, positive, negative = indices
+            keep = self.positive[query, positive] & self.negative[query, negative]
+            return query[keep], positive[keep], negative[keep]
+        a, positive, b, negative = indices
+        near, far = self.positive[a, positive], self.negative[b, negative]
+        return a[near], positive[near], b[far], negative[far]
+
+
+def peer_loss(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    miner: str | None = None,
+    miner_options: Mapping[str, Any] | None = None,
+    *,
+    classes: int | None = None,
+    dim: int | None = None,
+) -> PeerLoss:
+    """A loss of pytorch-metric-learning by name, with its arguments, and a miner likewise.
+
+    options: its arguments; `distance` and `reducer` may be names too, such as "CosineSimilarity"
+    classes, dim: num_classes and embedding_size of the losses that need them, where options does not say
+
+    >>> peer_loss("TripletMarginLoss", {"margin": 0.1}, miner="BatchHardMiner").loss.margin
+    0.1
+    """
+    library = _library()
+    losses = _named(library.losses, library.losses.BaseMetricLossFunction)
+    found = _nearest("loss", name, losses)
+    known = {"num_classes": classes, "embedding_size": dim}
+    needed = {key: value for key, value in known.items() if value is not None and key in _arguments(found)[0]}
+    of_loss = _built(library, name, found, {**needed, **(options or {})})
+    if miner is None:
+        if miner_options:
+            raise InputError("miner_options was given without miner; give the name of a miner too")
+        return PeerLoss(of_loss)
+    kind = _nearest("miner", miner, _named(library.miners, library.miners.BaseMiner))
+    return PeerLoss(of_loss, _built(library, miner, kind, miner_options or {}))
+
+
+def _library() -> ModuleType:
+    try:
+        import pytorch_metric_learning as library  # type: ignore[import-untyped]
+        from pytorch_metric_learning import distances, losses, miners, reducers  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "pytorch-metric-learning is not installed; pip install pytorch-metric-learning, or choose another loss"
+        ) from error
+    return library
+
+
+def _named(module: ModuleType, kind: type) -> dict[str, Any]:
+    """The classes of a kind that a module offers, without those that are only meant to be inherited from."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, kind) and value is not kind and name not in _NOT_OFFERED
+    }
+
+
+def _nearest(what: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name in known:
+        return known[name]
+    near = get_close_matches(str(name), known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
+    raise InputError(f"pytorch-metric-learning has no {what} {name!r}; {hint}")
+
+
+def _arguments(kind: Any) -> tuple[set[str], set[str]]:
+    """The arguments of a class that must be given, and all of them; classes there hand on what they do not know."""
+    required, accepted = set(), set()
+    each: Any
+    for each in inspect.getmro(kind):
+        if "__init__" not in vars(each) or each in (nn.Module, object):
+            continue
+        for name, parameter in list(inspect.signature(each.__init__).parameters.items())[1:]:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            accepted.add(name)
+            if each is kind and parameter.default is parameter.empty:
+                required.add(name)
+    if any(each.__name__ == _WITH_CLASSES for each in inspect.getmro(kind)):
+        required |= accepted & {"num_classes", "embedding_size"}
+    return required, accepted
+
+
+def _built(library: ModuleType, name: str, kind: Any, options: Mapping[str, Any]) -> nn.Module:
+    required, accepted = _arguments(kind)
+    for option in options:
+        if option not in accepted:
+            near = get_close_matches(str(option), accepted, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(accepted))}"
+            raise InputError(f"{name} has no argument {option!r}; {hint}")
+    if missing := sorted(required - set(options)):
+        raise InputError(f"{name} needs {', '.join(missing)}; set it in options")
+    settings = dict(options)
+    for option, module in (("distance", library.distances), ("reducer", library.reducers)):
+        if isinstance(settings.get(option), str):
+            base = {"distance": "BaseDistance", "reducer": "BaseReducer"}[option]
+            settings[option] = _nearest(option, settings[option], _named(module, getattr(module, base)))()
+    try:
+        return kind(**settings)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be built with {dict(options)}: {' '.join(str(error).split())}") from error
+
+
+def _is_one_of(loss: nn.Module, names: tuple[str, ...]) -> bool:
+    return any(each.__name__ in names for each in type(loss).__mro__)

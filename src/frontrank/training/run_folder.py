@@ -1,0 +1,90 @@
+"""What a run's folder says of the run, beside its checkpoints: settings, images, versions, results."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from frontrank.errors import InputError
+from frontrank.settings import as_yaml
+from frontrank.training import distributed
+from frontrank.training.checkpoints import atomic_write
+from frontrank.training.loop import Run, Standing
+
+_PACKAGES = ("frontrank", "torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder that has something in it already."""
+    if folder.is_file():
+        raise InputError(f"--out {folder} is a file; choose another name")
+    if folder.is_dir() and any(not name.startswith(".") for name in os.listdir(folder)):
+        what = "holds a run" if (folder / "config.yaml").exists() else "is not empty"
+        remedy = f"go on with --resume {folder}, or " if (folder / "config.yaml").exists() else ""
+        raise InputError(f"--out {folder} {what}; {remedy}choose another name")
+
+
+def write_beginning(run: Run) -> None:
+    """Write what a run is, before it begins; its settings first, as a folder with them is a run that can go on."""
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--out {run.folder} cannot be written to ({error.strerror}); choose another folder"
+        ) from error
+    write_config(run)
+    run.table.save(run.folder / "images.csv")
+    _write_json(run.folder / "run.json", _facts(run))
+
+
+def write_config(run: Run) -> None:
+    """Write the settings as a recipe."""
+    path = str(Path(run.config.data.path).resolve())
+    text = as_yaml(replace(run.config, data=replace(run.config.data, path=path)))
+    atomic_write(run.folder / "config.yaml", text.encode())
+
+
+def write_end(run: Run, standing: Standing) -> None:
+    """Write how it went."""
+    found = {"before": standing.before, "best": standing.best, "best_step": standing.best_step}
+    _write_json(run.folder / "run.json", _facts(run) | {"metric": run.config.metric, "steps": standing.step} | found)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    atomic_write(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What is needed to make the run again."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "command": " ".join(sys.argv),
+        "commit": _commit(),
+        "versions": versions,
+        "machine": platform.platform(),
+        "device": str(run.device),
+        "processes": distributed.world_size(),
+        "seed": run.config.seed,
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the package's own checkout, if it has one."""
+    with suppress(OSError, subprocess.SubprocessError):
+        where = Path(__file__).parent
+        known = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", __file__], cwd=where, capture_output=True, timeout=5
+        )
+        said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, timeout=5)
+        return said.stdout.strip() or None if known.returncode == 0 else None
+    return None

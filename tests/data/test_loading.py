@@ -1,0 +1,357 @@
+import os
+import signal
+import sys
+from multiprocessing import active_children
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from frontrank.config import DataConfig
+from frontrank.data.batches import AllClassesBatches, BalancedBatches
+from frontrank.data.image_table import ImageTable
+from frontrank.data.loading import ImageDataset, draw_seed, evaluation_loader, training_loader, worker_errors
+from frontrank.data.transforms import evaluation_transform, training_transform
+from frontrank.errors import FrontrankError, InputError, InputTypeError
+
+ROWS, SIDE = 24, 6
+WORKERS = [0, 2] if sys.platform == "linux" else [0]
+
+
+def plain(image):
+    """The pixels as they are."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Pictures of noise, 3 classes of 8; the first pixel says the row."""
+    root = tmp_path_factory.mktemp("images")
+    noise = np.random.default_rng(0).integers(0, 256, (ROWS, SIDE, SIDE, 3), dtype=np.uint8)
+    noise[:, 0, 0] = np.arange(ROWS)[:, None]
+    for row, pixels in enumerate(noise):
+        Image.fromarray(pixels).save(root / f"{row}.png")
+    labels = [f"class {row % 3}" for row in range(ROWS)]
+    return ImageTable(
+        root, [f"{row}.png" for row in range(ROWS)], labels, *([text] * ROWS for text in ("", "train", ""))
+    )
+
+
+@pytest.fixture
+def random_crop():
+    return training_transform(DataConfig(resize=SIDE, size=4, augment="crop", flip=True))
+
+
+def sampler(table, seed=0):
+    return BalancedBatches(table.labels, batch_size=6, per_class=2, seed=seed)
+
+
+def rows_of(images):
+    return images[:, 0, 0, 0].int().tolist()
+
+
+def expected_rows(table, epochs):
+    batches = sampler(table)
+    found = []
+    for epoch in range(epochs):
+        batches.set_epoch(epoch)
+        found += list(batches.global_batches())
+    return found
+
+
+# The data set
+
+
+def test_items_by_row_and_by_key(table, random_crop):
+    images = ImageDataset(table, plain)
+    assert len(images) == ROWS
+    picture, label = images[5]
+    assert picture[0, 0, 0] == 5
+    assert label == 2
+    crops = ImageDataset(table, random_crop)
+    assert torch.equal(crops[5, 7][0], crops[5, 7][0])
+    assert len({crops[5, seed][0].numpy().tobytes() for seed in range(30)}) > 8
+    assert crops[5, 7][1] == 2
+
+
+def test_labels_of_ones_own(table):
+    assert ImageDataset(table, plain, labels=range(100, 100 + ROWS))[3][1] == 103
+    with pytest.raises(InputError, match="labels has 2 entries for 24 images; give one per image"):
+        ImageDataset(table, plain, labels=[0, 1])
+
+
+@pytest.mark.parametrize("box", ["1 2 4 6", "1,2, 4,6", (1, 2, 4, 6), np.array([1.0, 2.0, 4.0, 6.0])], ids=str)
+def test_boxes_crop(table, box):
+    boxes = np.array([box] * 2)
+    found = ImageDataset(ImageTable(table.root, *columns(table, 2), extra={"box": boxes}), plain)[1][0]
+    assert torch.equal(found, ImageDataset(table, plain)[1][0][:, 2:6, 1:4])
+
+
+def test_an_empty_box_is_the_whole(table):
+    boxed = ImageTable(table.root, *columns(table, 2), extra={"box": np.array(["", "0 0 2 2"])})
+    assert [tuple(ImageDataset(boxed, plain)[row][0].shape) for row in range(2)] == [(3, 6, 6), (3, 2, 2)]
+
+
+def test_a_box_of_no_numbers(table):
+    boxed = ImageTable(table.root, *columns(table, 2), extra={"box": np.array(["left", ""])})
+    with pytest.raises(InputError, match=r"0\.png has the box 'left'; write left top right bottom"):
+        ImageDataset(boxed, plain)[0]
+
+
+def test_jpegs_are_decoded_small_if_allowed(tmp_path):
+    Image.new("RGB", (64, 64), (9, 9, 9)).save(tmp_path / "a.jpg")
+    table = ImageTable(tmp_path, ["a.jpg"], ["a"], [""], ["test"], [""])
+    assert ImageDataset(table, plain)[0][0].shape[1] == 64
+    assert ImageDataset(table, plain, at_least=16)[0][0].shape[1] == 16
+    assert next(evaluation_loader(table, plain, workers=0, at_least=16))[0].shape[2] == 16
+
+
+def columns(table, rows):
+    return (getattr(table, name)[:rows] for name in ("paths", "labels", "categories", "splits", "roles"))
+
+
+# Seeds
+
+
+def test_seeds_stay_what_they_are():
+    assert draw_seed(0, 0, 0, 0) == 4471958607705214174
+    assert draw_seed(1, 2, 3, 4) == 18374276246372963665
+
+
+places = st.tuples(*[st.integers(0, 2**40)] * 4)
+
+
+@given(places, places)
+def test_seeds_differ_where_places_do(a, b):
+    assert (draw_seed(*a) == draw_seed(*b)) == (a == b)
+    assert 0 <= draw_seed(*a) < 2**64
+
+
+# Training
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_batches_are_the_samplers_over_epochs(table, workers):
+    batches = sampler(table)
+    found = list(training_loader(table, batches, plain, workers=workers, stop=3 * len(batches)))
+    assert [rows_of(images) for images, _ in found] == expected_rows(table, 3)
+    for images, labels in found:
+        assert labels.dtype == torch.int64
+        assert labels.tolist() == [row % 3 for row in rows_of(images)]
+    assert batches.state_dict() == sampler(table).state_dict()  # it is only looked at
+
+
+def test_pictures_are_those_of_their_keys(table, random_crop):
+    batches = sampler(table)
+    images = [images for images, _ in training_loader(table, batches, random_crop, seed=3, workers=0, stop=6)]
+    crops = ImageDataset(table, random_crop)
+    for number, rows in enumerate(expected_rows(table, 2)[:6]):
+        epoch, position = divmod(number, len(batches))
+        for place, row in enumerate(rows):
+            assert torch.equal(images[number][place], crops[row, draw_seed(3, epoch, position, place)][0])
+
+
+def test_workers_processes_and_resuming_change_nothing(table, random_crop):
+    def pictures(**settings):
+        return list(training_loader(table, sampler(table), random_crop, seed=1, stop=7, **settings))
+
+    whole = pictures(workers=0)
+    assert len(whole) == 7
+    for workers in WORKERS:
+        assert_same(pictures(workers=workers), whole)
+        for start in (0, 3, 4, 6, 7, 9):
+            assert_same(pictures(workers=workers, start=start), whole[start:])
+    for world_size in (2, 4):
+        shares = [pictures(workers=0, rank=rank, world_size=world_size) for rank in range(world_size)]
+        joined = [tuple(torch.cat(parts) for parts in zip(*batch, strict=True)) for batch in zip(*shares, strict=True)]
+        assert_same(joined, whole)
+        assert [len(share[0][0]) for share in shares] == ([3, 3] if world_size == 2 else [2, 2, 1, 1])
+
+
+def test_it_begins_where_the_sampler_stands(table):
+    batches = sampler(table)
+    batches.load_state_dict(batches.state_dict(epoch=1, position=2))
+    found = [rows_of(images) for images, _ in training_loader(table, batches, plain, workers=0, stop=9)]
+    assert found == expected_rows(table, 3)[6:9]
+    endless = training_loader(table, batches, plain, workers=0)
+    assert [rows_of(next(endless)[0]) for _ in range(6)] == expected_rows(table, 3)[6:12]
+
+
+def test_another_sampler(table):
+    batches = AllClassesBatches(table.labels, batch_size=9, seed=2)
+    (images, labels), *_ = training_loader(table, batches, plain, workers=0, stop=1)
+    assert rows_of(images) == next(iter(batches.global_batches()))
+    assert labels.bincount().tolist() == [3, 3, 3]
+
+
+def test_other_seeds_give_other_pictures(table, random_crop):
+    a, b = (next(training_loader(table, sampler(table), random_crop, seed=seed, workers=0)) for seed in (0, 1))
+    assert torch.equal(a[1], b[1])
+    assert not torch.equal(a[0], b[0])
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_channels_last(table, workers):
+    images, _ = next(training_loader(table, sampler(table), plain, workers=workers, channels_last=True))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert rows_of(images) == expected_rows(table, 1)[0]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_the_runs_random_numbers_are_left_alone(table, random_crop, workers):
+    before = torch.get_rng_state()
+    list(training_loader(table, sampler(table), random_crop, workers=workers, stop=5))
+    list(evaluation_loader(table, plain, workers=workers))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for (images, labels), (expected_images, expected_labels) in zip(found, expected, strict=True):
+        assert torch.equal(images, expected_images)
+        assert torch.equal(labels, expected_labels)
+
+
+# Workers
+
+forks = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only, tests rely on it")
+
+
+def process(image):
+    return torch.tensor([os.getpid()])
+
+
+@forks
+def test_workers_stay_over_epochs_and_go_at_the_end(table):
+    batches = training_loader(table, sampler(table), process, workers=2)
+    found = {int(number) for _ in range(20) for number in next(batches)[0]}
+    assert len(found) == 2
+    assert os.getpid() not in found
+    del batches
+    assert not [child for child in active_children() if child.pid in found]
+
+
+@forks
+def test_workers_pay_no_heed_to_ctrl_c(table):
+    batches = training_loader(table, sampler(table), process, workers=2)
+    workers = {int(number) for _ in range(4) for number in next(batches)[0]}
+    for worker in workers:
+        os.kill(worker, signal.SIGINT)
+    assert {int(number) for _ in range(20) for number in next(batches)[0]} == workers
+
+
+@forks
+def test_workers_have_one_thread(table):
+    found = next(evaluation_loader(table, lambda image: torch.tensor([torch.get_num_threads()]), workers=1))
+    assert set(found[0][:, 0].tolist()) == {1}
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_broken_image_is_one_line(table, tmp_path, workers):
+    (tmp_path / "bad.png").write_bytes((table.root / "0.png").read_bytes()[:60])
+    paths = [str(table.root / "1.png"), "bad.png"]
+    broken = ImageTable(tmp_path, paths, ["a", "b"], ["", ""], ["test"] * 2, ["", ""])
+    with pytest.raises(InputError) as caught:
+        list(evaluation_loader(broken, plain, batch_size=1, workers=workers))
+    assert str(tmp_path / "bad.png") in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "worker" not in str(caught.value)
+
+
+@forks
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (
+            signal.SIGKILL,
+            "one of the 2 workers that read images was killed, most often for want of memory; set workers to 1",
+        ),
+        (
+            signal.SIGBUS,
+            "the 2 workers that read images ran out of shared memory; set workers to 1, take a smaller batch",
+        ),
+    ],
+    ids=["killed", "bus error"],
+)
+def test_a_dead_worker_is_one_line(table, number, says):
+    with pytest.raises(FrontrankError) as caught:
+        list(evaluation_loader(table, lambda image: os.kill(os.getpid(), number), batch_size=4, workers=2))
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_no_shared_memory_is_one_line(table, workers):
+    def full(image):
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+    with pytest.raises(FrontrankError, match="ran out of shared memory") as caught:
+        next(evaluation_loader(table, full, workers=workers, batch_size=4))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_other_errors_stay_what_they_are(table, workers):
+    def wrong(image):
+        raise RuntimeError("a mistake of the transform")
+
+    with pytest.raises(RuntimeError, match="a mistake of the transform") as caught:
+        next(evaluation_loader(table, wrong, workers=workers))
+    assert not isinstance(caught.value, FrontrankError)
+
+
+def test_worker_errors_around_a_loop():
+    with pytest.raises(FrontrankError, match=r"one of the 6 workers .* set workers to 3"), worker_errors(6):
+        raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed. ")
+    with pytest.raises(RuntimeError, match="CUDA"), worker_errors(6):
+        raise RuntimeError("CUDA error")
+    with pytest.raises(InputError, match="killed by signal"), worker_errors(6):
+        raise InputError("DataLoader worker is killed by signal, says a user")
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("batch_size", "sizes"), [(7, [7, 7, 7, 3]), (8, [8, 8, 8]), (100, [24]), (1, [1] * 24)])
+def test_every_row_once_in_order(table, workers, batch_size, sizes):
+    found = list(evaluation_loader(table, plain, batch_size, workers))
+    assert [len(images) for images, _ in found] == sizes
+    assert [row for images, _ in found for row in rows_of(images)] == list(range(ROWS))
+    assert [label for _, labels in found for label in labels.tolist()] == table.codes().tolist()
+
+
+def test_evaluation_pictures(table):
+    transform = evaluation_transform(SIDE, 4)
+    images, _ = next(evaluation_loader(table, transform, workers=0))
+    assert torch.equal(images[9], ImageDataset(table, transform)[9][0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"workers": -1}, InputError, "workers must be at least 0, got -1"),
+        ({"workers": 1.5}, InputTypeError, "workers must be a whole number, got 1.5"),
+        ({"workers": True}, InputTypeError, "workers must be a whole number, got True"),
+        ({"batch_size": 0}, InputError, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 2.0}, InputTypeError, "batch_size must be a whole number, got 2.0"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be(table, settings, error, says):
+    with pytest.raises(error) as caught:
+        evaluation_loader(table, plain, **settings)  # at once, not at the first batch
+    assert str(caught.value) == says
+    if "workers" in settings:
+        with pytest.raises(error):
+            training_loader(table, sampler(table), plain, **settings)
+
+
+def test_no_images(table):
+    empty = table.rows(np.arange(0))
+    for call in (lambda: evaluation_loader(empty, plain), lambda: training_loader(empty, sampler(table), plain)):
+        with pytest.raises(InputError, match="the table has no images; give one with at least one row"):
+            call()

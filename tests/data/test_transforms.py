@@ -1,0 +1,206 @@
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from frontrank.config import DataConfig
+from frontrank.data import transforms
+from frontrank.data.transforms import MEAN, STD, evaluation_transform, seeded, training_transform
+from frontrank.errors import InputError, InputTypeError
+
+PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}  # pixels come out as they are, 0 to 255
+AUGMENTS = ("crop", "resized-crop", "landmarks", "shift", "none")
+
+
+def settings(resize=8, size=8, augment="crop", flip=False):
+    return DataConfig(resize=resize, size=size, augment=augment, flip=flip)
+
+
+def picture(height, width, seed=0):
+    """No two pixels alike in all channels."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def pixels(image):
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
+
+
+def drawn(transform, image, seeds):
+    results = []
+    for seed in seeds:
+        with seeded(seed):
+            results.append(transform(image).round())
+    return results
+
+
+def window_of(large, small):
+    """Where `small` lies in `large` (top, left), or None."""
+    side = small.shape[-1]
+    windows = large.unfold(1, side, 1).unfold(2, side, 1)
+    hits = (windows == small[:, None, None]).all(-1).all(-1).all(0).nonzero().tolist()
+    return tuple(hits[0]) if len(hits) == 1 else None
+
+
+def test_evaluation_takes_the_middle():
+    image = picture(8, 8)
+    torch.testing.assert_close(evaluation_transform(8, 4, **PLAIN)(image), pixels(image)[:, 2:6, 2:6])
+
+
+def test_evaluation_normalises_each_channel():
+    found = evaluation_transform(4, 4)(Image.new("RGB", (9, 5), (255, 0, 51)))
+    assert found.shape == (3, 4, 4)
+    assert found.dtype == torch.float32
+    assert type(found) is torch.Tensor
+    for channel, value in enumerate((1.0, 0.0, 0.2)):
+        torch.testing.assert_close(found[channel], torch.full((4, 4), (value - MEAN[channel]) / STD[channel]))
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (30, 40), (5, 7), (16, 16), (1, 1)])
+def test_both_sides_are_resized_by_antialiased_bilinear_interpolation(shape):
+    image = picture(*shape)
+    expected = pixels(image.resize((16, 16), Image.Resampling.BILINEAR))
+    torch.testing.assert_close(evaluation_transform(16, 16, **PLAIN)(image), expected)
+    torch.testing.assert_close(training_transform(settings(16, 16), **PLAIN)(image), expected)
+
+
+def test_none_is_as_evaluation():
+    image = picture(20, 30)
+    expected = evaluation_transform(12, 8)(image)
+    for found in drawn(training_transform(settings(12, 8, "none")), image, range(3)):
+        torch.testing.assert_close(found, expected.round())
+
+
+def test_crop_takes_every_window():
+    image = picture(6, 6)
+    found = drawn(training_transform(settings(6, 4), **PLAIN), image, range(100))
+    assert {window_of(pixels(image), crop) for crop in found} == {(top, left) for top in range(3) for left in range(3)}
+
+
+@pytest.mark.parametrize("augment", ["crop", "shift", "none"])
+def test_flip_mirrors_half(augment):
+    image = picture(8, 8)
+    plain = drawn(training_transform(settings(augment=augment), **PLAIN), image, range(60))
+    found = drawn(training_transform(settings(augment=augment, flip=True), **PLAIN), image, range(60))
+    same = [bool((a == b).all()) for a, b in zip(plain, found, strict=True)]
+    mirrored = [bool((a == b.flip(2)).all()) for a, b in zip(plain, found, strict=True)]
+    assert [a or b for a, b in zip(same, mirrored, strict=True)] == [True] * 60
+    assert 15 <= sum(mirrored) <= 45
+
+
+def test_shift_moves_by_an_eighth_and_repeats_the_edge():
+    image = picture(16, 16)
+    padded = torch.from_numpy(np.pad(np.array(image), ((2, 2), (2, 2), (0, 0)), "edge")).permute(2, 0, 1).float()
+    found = drawn(training_transform(settings(16, 16, "shift"), **PLAIN), image, range(250))
+    assert {window_of(padded, moved) for moved in found} == {(top, left) for top in range(5) for left in range(5)}
+
+
+def test_shift_shows_what_is_beside_the_crop():
+    image = picture(12, 12)
+    found = drawn(training_transform(settings(12, 8, "shift"), **PLAIN), image, range(80))
+    assert {window_of(pixels(image), moved) for moved in found} == {
+        (top, left) for top in (1, 2, 3) for left in (1, 2, 3)
+    }
+
+
+def test_resized_crop_shows_parts_of_many_sizes():
+    ramp = Image.fromarray(np.tile(np.arange(256, dtype=np.uint8)[None, :, None], (256, 1, 3)))
+    found = drawn(training_transform(settings(256, 32, "resized-crop"), **PLAIN), ramp, range(60))
+    assert {tuple(crop.shape) for crop in found} == {(3, 32, 32)}
+    shares = [float(crop[0].max() - crop[0].min()) / 255 for crop in found]  # of the width
+    assert min(shares) < 0.45 < 0.85 < max(shares) <= 1
+    assert min(shares) > 0.2  # 8 % of the area at 3/4
+
+
+def test_landmarks_fill_no_corner():
+    grey = Image.new("RGB", (40, 30), (120, 120, 120))
+    found = drawn(training_transform(settings(32, 32, "landmarks"), **PLAIN), grey, range(40))
+    assert max(float(image.amax() - image.amin()) for image in found) == 0
+    assert len({float(image[0, 0, 0]) for image in found}) > 10  # the brightness varies
+
+
+def test_landmarks_scale_and_turn_within_bounds(monkeypatch):
+    monkeypatch.setattr(transforms, "_JITTER", {})
+    ramp = Image.fromarray(np.tile(np.arange(0, 256, 2, dtype=np.uint8)[None, :, None], (128, 1, 3)))
+    scales, angles = [], []
+    for image in drawn(training_transform(settings(128, 64, "landmarks"), **PLAIN), ramp, range(60)):
+        middle = image[0, 12:52, 12:52].double()
+        down, right = (float(torch.diff(middle, dim=axis).mean()) for axis in (0, 1))
+        scales.append(2 / np.hypot(down, right))
+        angles.append(np.degrees(np.arctan2(down, right)))
+    assert 0.78 < min(scales) < 0.9
+    assert 1.12 < max(scales) < 1.29
+    assert -11 < min(angles) < -5
+    assert 5 < max(angles) < 11
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
+@pytest.mark.parametrize(("resize", "size"), [(1, 1), (2, 1), (9, 7), (32, 32), (33, 8)])
+def test_every_size_works(augment, resize, size):
+    for found in drawn(training_transform(settings(resize, size, augment, flip=True)), picture(10, 20), range(5)):
+        assert found.shape == (3, size, size)
+        assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("augment", ["crop", "resized-crop", "landmarks", "shift"])
+def test_the_seed_alone_decides(augment):
+    transform = training_transform(settings(32, 24, augment, flip=True))
+    first = drawn(transform, picture(40, 40), range(8))
+    torch.rand(17)
+    for a, b in zip(first, drawn(transform, picture(40, 40), range(8)), strict=True):
+        assert torch.equal(a, b)
+    assert len({image.numpy().tobytes() for image in first}) > 5
+
+
+def test_seeded_leaves_the_random_numbers_alone():
+    before = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError), seeded(2**63 + 5):
+        _ = torch.rand(3) + 1 / 0
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("resize", "size", "error", "says"),
+    [
+        (223, 224, InputError, "resize is 223, smaller than the crop of size 224; make it at least 224"),
+        (0, 0, InputError, "resize must be at least 1, got 0"),
+        (8, -1, InputError, "size must be at least 1, got -1"),
+        (8.0, 4, InputTypeError, "resize must be a whole number of pixels, got 8.0"),
+        (8, True, InputTypeError, "size must be a whole number of pixels, got True"),
+    ],
+)
+def test_sizes_that_cannot_be(resize, size, error, says):
+    for make in (lambda: evaluation_transform(resize, size), lambda: training_transform(settings(resize, size))):
+        with pytest.raises(error) as caught:
+            make()
+        assert str(caught.value) == says
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mean": (0.5,)}, "mean must be 3 numbers, for red, green and blue, got (0.5,)"),
+        ({"std": (0.5, 0, 0.5)}, "std must be greater than 0, got 0"),
+        ({"mean": (0.5, float("nan"), 0.5)}, "mean must be at least 0 and at most 1, got nan"),
+        ({"mean": (124, 116, 104)}, "mean must be at least 0 and at most 1, got 124"),
+    ],
+)
+def test_colours_that_cannot_be(change, says):
+    with pytest.raises(InputError) as caught:
+        evaluation_transform(8, 4, **change)
+    assert str(caught.value) == says
+
+
+def test_unknown_augment():
+    with pytest.raises(
+        InputError, match="augment must be one of crop, resized-crop, landmarks, shift, none, got 'mix'"
+    ):
+        training_transform(replace(settings(), augment="mix"))
+
+
+def test_without_torchvision(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
+    with pytest.raises(InputError, match=r"needs torchvision; pip install 'frontrank\[train\]'"):
+        evaluation_transform()

@@ -1,0 +1,317 @@
+import pytest
+import torch
+from torch import nn
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.models import Embedder
+from frontrank.models.backbone import feature_maps
+from tests.models.small import SIZE, images, small
+
+POOLINGS = ["average", "max", "gem", "rmac"]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("backbone", ["test_resnet", "test_vit", "test_convnext", "test_mambaout"])
+def test_unit_embeddings_and_gradients(backbone, pooling):
+    model = small(backbone, pooling=pooling, layer_norm=True, dropout=0.1)
+    found = model(images(3))
+    assert found.shape == (3, 8)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
+    (found * torch.randn(3, 8)).sum().backward()
+    trained = model.backbone_parameters() + model.head_parameters()
+    assert all(p.grad is not None and p.grad.isfinite().all() for _, p in trained)
+    assert sum(float(p.grad.abs().sum()) > 0 for _, p in trained) > len(trained) / 2
+
+
+def test_is_backbone_pooling_head_and_length_one():
+    model = small(pooling="gem", layer_norm=True).eval()
+    x = images()
+    maps = model.backbone.forward_features(x)
+    pooled = maps.clamp(min=1e-6).pow(3).mean((2, 3)).pow(1 / 3)
+    pooled = nn.functional.layer_norm(pooled, pooled.shape[1:])
+    projected = pooled @ model.head.linear.weight.T + model.head.linear.bias
+    torch.testing.assert_close(model(x), projected / projected.norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("dim", [0, None])
+def test_without_a_linear_layer(dim):
+    model = small(dim=dim).eval()
+    assert (model.dim, model.settings.dim) == (96, 0)
+    x = images()
+    pooled = model.backbone.forward_features(x).mean((2, 3))
+    torch.testing.assert_close(model(x), pooled / pooled.norm(dim=1, keepdim=True))
+    assert model.head_parameters() == []
+
+
+def test_dropout_and_modes():
+    model = small(dropout=0.5)
+    x = images()
+    assert model.training
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scales():
+    model = small(batch_norm="frozen").train()
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert norms
+    before = [norm.running_mean.clone() for norm in norms]
+    model(images()).sum().backward()
+    assert all(
+        not norm.training and torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True)
+    )
+    assert all(norm.weight.grad is not None for norm in norms)
+    assert model.training
+    assert model.backbone.training
+    assert not any(module.training for module in model.eval().modules())
+
+
+def test_frozen_batch_norm_makes_embeddings_independent_of_their_batch():
+    model, x = small().train(), images(3)
+    torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=0, atol=1e-6)
+
+
+def test_batch_norm_in_training():
+    model = small(batch_norm="train").train()
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    before = [norm.running_mean.clone() for norm in norms]
+    model(images())
+    assert all(norm.training for norm in norms)
+    assert all(not torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True))
+
+
+def test_building_leaves_statistics_untouched():
+    for mode in ("frozen", "train"):
+        model = small(batch_norm=mode)
+        assert all(bool((x == 0).all()) for name, x in model.named_buffers() if name.endswith("running_mean"))
+        assert all(int(x) == 0 for name, x in model.named_buffers() if name.endswith("num_batches_tracked"))
+
+
+def test_parameters_by_name():
+    model = small("test_vit", pooling="gem", layer_norm=True)
+    head = [name for name, _ in model.head_parameters()]
+    assert sorted(head) == [
+        "head.linear.bias",
+        "head.linear.weight",
+        "head.norm.bias",
+        "head.norm.weight",
+        "pooling.power",
+    ]
+    backbone = dict(model.backbone_parameters())
+    assert all(name.startswith("backbone.") for name in backbone)
+    assert len(head) + len(backbone) == len(list(model.parameters()))
+    undecayed = model.undecayed_names()
+    assert {
+        "pooling.power",
+        "head.linear.bias",
+        "head.norm.weight",
+        "backbone.pos_embed",
+        "backbone.cls_token",
+    } <= undecayed
+    assert {"head.linear.weight", "backbone.patch_embed.proj.weight"} & undecayed == set()
+
+
+def test_parameters_that_no_embedding_depends_on_are_not_trained():
+    model = small("test_convnext")
+    spare = {name for name, p in model.named_parameters() if not p.requires_grad}
+    assert spare == {"backbone.head.norm.weight", "backbone.head.norm.bias"}
+    assert spare & {name for name, _ in model.backbone_parameters()} == set()
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+def test_built_where_gradients_are_off_it_can_still_be_trained(context):
+    with context():
+        model = small()
+    model(images()).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+class TestTokens:
+    def test_class_tokens_are_left_out_and_patches_keep_their_places(self):
+        model = small("test_vit").eval()
+        x = images()
+        tokens = model.backbone.forward_features(x)
+        assert tokens.shape == (2, 1 + 16, 64)
+        maps = feature_maps(model.backbone, x)
+        assert maps.shape == (2, 64, 4, 4)
+        assert torch.equal(maps[:, :, 1, 2], tokens[:, 1 + 1 * 4 + 2])
+
+    def test_a_grid_that_is_not_square(self):
+        model = small("test_vit", dynamic_img_size=True, pooling="rmac").eval()
+        x = torch.randn(1, 3, 32, 96)
+        tokens = model.backbone.forward_features(x)
+        maps = feature_maps(model.backbone, x)
+        assert maps.shape == (1, 64, 2, 6)
+        assert torch.equal(maps[:, :, 1, 3], tokens[:, 1 + 6 + 3])
+        torch.testing.assert_close(model(x).norm(dim=1), torch.ones(1))
+
+    def test_channels_last_in_the_output(self):
+        model = small("test_mambaout").eval()
+        x = torch.randn(1, 3, 64, 96)
+        features = model.backbone.forward_features(x)
+        assert torch.equal(feature_maps(model.backbone, x), features.permute(0, 3, 1, 2))
+        assert feature_maps(model.backbone, x).shape == (1, 64, 2, 3)
+
+    def test_a_size_that_was_not_built_for(self):
+        with pytest.raises(InputError, match=r"^images are 32 x 64, but test_vit was built for 64 x 64; resize them"):
+            small("test_vit")(torch.zeros(1, 3, 32, 64))
+
+
+def test_a_convolution_takes_any_size():
+    model = small().eval()
+    assert model(torch.zeros(1, 3, 40, 100)).shape == (1, 8)
+
+
+class TestImages:
+    def test_uint8_is_normalised(self):
+        model = small(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.2)).eval()
+        raw = torch.randint(0, 256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
+        planes = [(raw[:, c].float() / 255 - m) / s for c, (m, s) in enumerate([(0.1, 0.5), (0.2, 0.25), (0.3, 0.2)])]
+        torch.testing.assert_close(model(raw), model(torch.stack(planes, 1)))
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+    def test_other_floats_are_converted(self, dtype):
+        model, x = small().eval(), images().to(dtype)
+        assert torch.equal(model(x), model(x.float()))
+
+    @pytest.mark.parametrize("backbone", ["test_resnet", "test_vit"])
+    @pytest.mark.parametrize("dim", [8, 0])
+    def test_none_at_all(self, backbone, dim):
+        model = small(backbone, dim=dim, pooling="gem")
+        found = model(images(0))
+        assert found.shape == (0, model.dim)
+        assert model.double()(images(0)).dtype == torch.float64
+        model(images(0)).sum().backward()
+        assert all(p.grad is not None and not p.grad.any() for p in model.parameters() if p.requires_grad)
+
+    @pytest.mark.parametrize(
+        ("given", "kind", "said"),
+        [
+            ([1, 2], InputTypeError, r"got list; stack them with torch.stack$"),
+            (torch.zeros(3, 64, 64), InputError, r"got \[3, 64, 64\]; add a first dimension, images\[None\]$"),
+            (torch.zeros(2, 64, 64, 3), InputError, r"\[image, 3, height, width\], got \[2, 64, 64, 3\]$"),
+            (torch.zeros(2, 1, 64, 64), InputError, r"got \[2, 1, 64, 64\]$"),
+            (torch.zeros(2, 3, 0, 64), InputError, r"got \[2, 3, 0, 64\]$"),
+            (
+                torch.zeros(2, 3, 64, 64, dtype=torch.int64),
+                InputTypeError,
+                r"float \(normalised\) or uint8, got torch.int64",
+            ),
+            (
+                torch.zeros(2, 3, 64, 64, device="meta"),
+                InputError,
+                r"images are on meta, the model is on cpu; move one",
+            ),
+        ],
+        ids=["list", "one-image", "channels-last", "grey", "no-height", "int64", "device"],
+    )
+    def test_what_is_refused(self, given, kind, said):
+        with pytest.raises(kind, match=said) as caught:
+            small()(given)
+        assert "\n" not in str(caught.value)
+
+
+class TestPrecision:
+    def test_autocast_pools_and_projects_in_float32(self):
+        model, x = small(pooling="gem").eval(), images()
+        with torch.autocast("cpu", torch.bfloat16):
+            maps = feature_maps(model.backbone, x)
+            found = model(x)
+        assert maps.dtype == torch.bfloat16
+        assert found.dtype == torch.float32
+        assert torch.equal(found, model.head(model.pooling(maps)))
+        torch.testing.assert_close(found.norm(dim=1), torch.ones(2))
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+    def test_a_converted_model(self, dtype):
+        model = small(pooling="gem", layer_norm=True).eval()
+        expected = model(x := images())
+        found = model.to(dtype)(x)
+        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.1 if dtype == torch.bfloat16 else 1e-5)
+
+
+class TestSettings:
+    def test_defaults_come_from_timm(self):
+        model = Embedder("resnet10t", dim=4)
+        assert (model.image_size, model.resize, model.dim) == (224, 256, 4)
+        assert model.mean == (0.485, 0.456, 0.406)
+        assert model.std == (0.229, 0.224, 0.225)
+        assert small("test_vit").mean == (0.5, 0.5, 0.5)
+        assert model.origin == "random weights"
+
+    def test_are_kept(self):
+        model = small("test_resnet", pooling="max", resize=70, mean=[0, 0.5, 1], std=[1, 2, 3], drop_path_rate=0.1)
+        kept = model.settings
+        assert (kept.backbone, kept.pooling, kept.dim, kept.image_size, kept.resize) == (
+            "test_resnet",
+            "max",
+            8,
+            64,
+            70,
+        )
+        assert (model.mean, model.std) == (kept.mean, kept.std) == ((0.0, 0.5, 1.0), (1.0, 2.0, 3.0))
+        assert kept.backbone_options == {"drop_path_rate": 0.1}
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"backbone": "resnet5O"}, r"^backbone 'resnet5O' is not a model of timm; nearest: resnet50, "),
+            ({"backbone": "qqqqqqqqqqq"}, r"nearest: none$"),
+            ({"backbone": "hf-hub:someone/something"}, r"is not a model of timm"),
+            ({"backbone": None}, r"is not a model of timm"),
+            ({"pooling": "mean"}, r"^pooling is 'mean'; give one of average, max, gem, rmac$"),
+            ({"batch_norm": "off"}, r"^batch_norm is 'off'; give frozen or train$"),
+            ({"dim": -1}, r"^dim must be at least 0, got -1$"),
+            ({"dim": 2.0}, r"^dim must be a whole number, got 2.0$"),
+            ({"layer_norm": 1}, r"^layer_norm must be true or false, got 1$"),
+            ({"dropout": 1.0}, r"^dropout must be at least 0 and at most 0.99, got 1.0$"),
+            ({"image_size": 0}, r"^image_size must be at least 1, got 0$"),
+            ({"image_size": True}, r"^image_size must be a whole number, got True$"),
+            ({"resize": 63}, r"^resize is 63, smaller than image_size, 64, the crop out of it; raise it$"),
+            ({"mean": (0.5, 0.5)}, r"^mean must be three numbers, of red, green and blue, got \(0.5, 0.5\)$"),
+            ({"mean": 0.5}, r"^mean must be three numbers"),
+            ({"std": (1.0, 0.0, 1.0)}, r"^std must be greater than 0, got \(1.0, 0.0, 1.0\)$"),
+            ({"std": (1.0, float("nan"), 1.0)}, r"^std must be "),
+            (
+                {"poolling": "gem"},
+                r"^poolling is no setting of the model, and no option of test_resnet; look for a typing",
+            ),
+            ({"num_classes": 3}, r"^num_classes is not an option of a backbone here; leave it out$"),
+            ({"checkpoint_path": "x.pth"}, r"^checkpoint_path is not an option of a backbone here"),
+            (
+                {"block_args": {1j}},
+                r"^options of the backbone must be numbers, text, lists or true/false, to be saved",
+            ),
+            (
+                {"backbone": "efficientformer_l1"},
+                r"^backbone efficientformer_l1 gives no feature map for images of 64 px",
+            ),
+            (
+                {"backbone": "pit_ti_224", "image_size": 224},
+                r"\(only class tokens\); give another image_size or backbone$",
+            ),
+            (
+                {"backbone": "coat_lite_mini", "pooling": "rmac"},
+                r"^pooling rmac needs a map, but coat_lite_mini gives tok",
+            ),
+            ({"backbone": "crossvit_tiny_240", "image_size": 240}, r"^backbone crossvit_tiny_240 gives no feature map"),
+            (
+                {"backbone": "resnet10t.c3"},
+                r"^backbone 'resnet10t.c3' is not a model of timm; nearest: resnet10t.c3_in1k",
+            ),
+        ],
+        ids=str,
+    )
+    def test_what_is_refused(self, settings, said):
+        with pytest.raises((InputError, InputTypeError), match=said) as caught:
+            small(**settings)
+        assert "\n" not in str(caught.value)
+
+
+def test_without_timm(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    with pytest.raises(InputError, match=r"^building a model needs timm; pip install 'frontrank\[train\]'$"):
+        small()

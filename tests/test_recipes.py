@@ -1,0 +1,222 @@
+"""The recipes against the figures of the papers, written here by hand."""
+
+import math
+import re
+from functools import cache
+
+import pytest
+import torch
+
+from frontrank import losses
+from frontrank.config import value_of
+from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
+
+R50 = {"model.backbone": "resnet50.tv_in1k", "model.dim": 512, "model.pooling": "average"}
+R18 = R50 | {"model.backbone": "resnet18.tv_in1k"}
+STEPS = {"optimizer.schedule": "multistep", "optimizer.gamma": 0.3, "iterations": 0}
+CONSTANT = {"optimizer.schedule": "constant", "optimizer.milestones": (), "iterations": 0}
+ADAM = {"optimizer.name": "adam", "optimizer.lr": 1e-5, "optimizer.weight_decay": 4e-4, "optimizer.head_lr": 1.0}
+IMAGES = {"data.resize": 256, "data.size": 224, "data.augment": "crop", "data.flip": True, "data.merge_classes": 1}
+WHOLE = {"batches.chunk": 0, "batches.memory": 0, "batches.accumulate": 1}
+BALANCED = WHOLE | {"batches.kind": "balanced", "batches.per_class": 4}
+PAIRS = WHOLE | {"batches.kind": "categories", "batches.categories": 2, "batches.per_group": 5, "batches.groups": 0}
+
+PNP = {
+    **(R50 | ADAM | IMAGES | BALANCED | STEPS),
+    **{"loss.name": "PNP", "loss.variant": "D_q", "loss.alpha": 4.0, "loss.temperature": 0.01, "seed": 0},
+    **{"optimizer.milestones": (120, 220, 250, 280), "epochs": 400, "batches.size": 112},
+}
+SMOOTH = R50 | ADAM | IMAGES | BALANCED | STEPS | {"loss.name": "SmoothAP", "loss.temperature": 0.01}
+FASTAP = {
+    **(IMAGES | ADAM | PAIRS | CONSTANT),
+    **{"optimizer.weight_decay": 0.0, "optimizer.head_lr": 10.0, "batches.per_class": 0, "epochs": 30},
+    **{"loss.name": "FastAP", "loss.bins": 10, "loss.distance": None},
+}
+RAMBO = {
+    **(R50 | IMAGES | ADAM | CONSTANT),
+    **{"batches.size": 128, "batches.per_class": 4, "batches.memory": 7 * 128, "optimizer.head_lr": 10.0},
+    **{"loss.name": "BlackboxRecall", "loss.lam": 4.0, "loss.margin": 0.02},
+}
+INAT = {"data.layout": "inaturalist", "optimizer.milestones": (40, 70), "epochs": 90}
+VEHICLES = {"data.layout": "vehicleid"}
+LONG = {"optimizer.milestones": (200, 300), "epochs": 400}
+CHUNKS = {"batches.size": 256, "batches.chunk": 96}
+FACES = SMOOTH | CONSTANT | {"data.layout": "vggface2", "batches.size": 224, "epochs": 5, "metric": "mAP"}
+SHOP = {"data.layout": "in-shop", "batches.per_group": 2}
+SOP = {"data.layout": "sop"}
+CARS = VEHICLES | {"batches.per_group": 1}
+
+EXPECTED = {
+    "pnp-sop": PNP | SOP,
+    "pnp-sop-384": PNP | SOP | {"batches.size": 384},
+    "pnp-sop-merged": PNP | SOP | {"data.merge_classes": 3},
+    "pnp-vehicleid": PNP | VEHICLES,
+    "pnp-vehicleid-384": PNP | VEHICLES | {"batches.size": 384},
+    "pnp-vehicleid-merged": PNP | VEHICLES | {"data.merge_classes": 3},
+    "pnp-inaturalist": PNP | INAT | {"batches.size": 224},
+    "smooth-ap-vehicleid": SMOOTH | VEHICLES | LONG | {"batches.size": 384},
+    "smooth-ap-inaturalist": SMOOTH | INAT | {"batches.size": 224, "optimizer.head_lr": 2.0},
+    "smooth-ap-inaturalist-384": SMOOTH | INAT | {"batches.size": 384, "optimizer.head_lr": 2.0},
+    "smooth-ap-sop": SMOOTH | SOP | PAIRS | LONG | {"batches.size": 224, "batches.per_class": 4},
+    "smooth-ap-sop-384": SMOOTH | SOP | PAIRS | LONG | {"batches.size": 384, "batches.per_class": 4},
+    "smooth-ap-vggface2-senet50": FACES
+    | {"model.backbone": "legacy_seresnet50", "model.dim": 256, "data.resize": 224, "data.size": 224},
+    "smooth-ap-vggface2-arcface": FACES | {"model.backbone": "resnet50", "data.resize": 112, "data.size": 112},
+    "fastap-sop-r18": FASTAP | SOP | R18 | {"batches.size": 256},
+    "fastap-sop-r50": FASTAP | SOP | R50 | {"batches.size": 96},
+    "fastap-sop-r50-128d": FASTAP | SOP | R50 | {"batches.size": 96, "model.dim": 128},
+    "fastap-sop-r50-256": FASTAP | SOP | R50 | CHUNKS,
+    "fastap-in-shop-r18": FASTAP | R18 | SHOP | {"batches.size": 256},
+    "fastap-in-shop-r50": FASTAP | R50 | SHOP | {"batches.size": 96},
+    "fastap-in-shop-r50-256": FASTAP | R50 | SHOP | CHUNKS,
+    "fastap-vehicleid-r18": FASTAP | R18 | CARS | {"batches.size": 256, "batches.groups": math.ceil(110178 / 256)},
+    "fastap-vehicleid-r50": FASTAP | R50 | CARS | {"batches.size": 96, "batches.groups": math.ceil(110178 / 96)},
+    "fastap-vehicleid-r50-256": FASTAP | R50 | CARS | CHUNKS | {"batches.groups": math.ceil(110178 / 256)},
+    "apq-landmarks": {
+        **{"data.layout": "landmarks-clean", "data.size": 800, "data.augment": "landmarks"},
+        **{"batches.kind": "all-classes", "batches.size": 4096, "batches.chunk": 4, "metric": "mAP"},
+        **{"model.backbone": "resnet101.tv_in1k", "model.pooling": "gem", "model.dim": 0},
+        **{"loss.name": "QuantizedAP", "loss.bins": 20, "loss.balance_classes": True, "loss.tie_aware": None},
+        **{"optimizer.name": "adam", "optimizer.lr": 1e-4, "optimizer.weight_decay": 1e-6},
+        **{"optimizer.schedule": "linear", "iterations": 200},
+    },
+    "rambo-cub-log": RAMBO | {"data.layout": "cub", "batches.kind": "balanced", "loss.weighting": "log"},
+    "rambo-cub-loglog": RAMBO | {"data.layout": "cub", "batches.kind": "balanced", "loss.weighting": "loglog"},
+    "rambo-sop-log": RAMBO | SOP | {"batches.kind": "categories", "batches.per_group": 5, "loss.weighting": "log"},
+    "rambo-sop-loglog": RAMBO
+    | SOP
+    | {"batches.kind": "categories", "batches.per_group": 5, "loss.weighting": "loglog"},
+    "rambo-in-shop-log": RAMBO | SHOP | {"batches.kind": "categories", "loss.weighting": "log"},
+    "rambo-in-shop-loglog": RAMBO | SHOP | {"batches.kind": "categories", "loss.weighting": "loglog"},
+}
+
+FIGURES = {
+    "pnp-sop": "R@1 80.1, R@10 91.5, R@100 96.7, R@1000 99.0",
+    "pnp-sop-384": "R@1 81.1, R@10 92.2, R@100 96.8, R@1000 99.0",
+    "pnp-sop-merged": "R@1 73.8, R@10 87.1, R@100 94.2, R@1000 98.0",
+    "pnp-vehicleid": "R@1 94.6 / 92.9 / 91.4, R@5 97.4 / 96.3 / 95.9",
+    "pnp-vehicleid-384": "R@1 95.5 / 94.2 / 93.2, R@5 97.8 / 96.9 / 96.6",
+    "pnp-vehicleid-merged": "R@1 92.6 / 90.8 / 88.6, R@5 96.3 / 95.3 / 94.6",
+    "pnp-inaturalist": "R@1 66.6, R@4 81.1, R@16 89.7, R@32 92.6",
+    "smooth-ap-vehicleid": "R@1 94.9 / 93.3 / 91.9, R@5 97.6 / 96.4 / 96.2",
+    "smooth-ap-inaturalist": "R@1 65.9, R@4 80.9, R@16 89.8, R@32 92.7",
+    "smooth-ap-inaturalist-384": "R@1 67.2, R@4 81.8, R@16 90.3, R@32 93.1",
+    "smooth-ap-sop": "R@1 79.2, R@10 91.0, R@100 96.5, R@1000 98.9",
+    "smooth-ap-sop-384": "R@1 80.1, R@10 91.5, R@100 96.6, R@1000 99.0",
+    "smooth-ap-vggface2-senet50": "mAP .850 on the test set of VGGFace2, .754 on IJB-C",
+    "smooth-ap-vggface2-arcface": "mAP .902 on the test set of VGGFace2, .803 on IJB-C",
+    "fastap-sop-r18": "R@1 73.2, R@10 86.8, R@100 94.1, R@1000 97.8",
+    "fastap-sop-r50": "R@1 75.8, R@10 89.1, R@100 95.4, R@1000 98.5",
+    "fastap-sop-r50-128d": "R@1 73.8, R@10 88.0, R@100 94.9, R@1000 98.3",
+    "fastap-sop-r50-256": "R@1 76.4, R@10 89.0, R@100 95.1, R@1000 98.2",
+    "fastap-in-shop-r18": "R@1 89.0, R@10 97.2, R@20 98.1, R@30 98.5, R@40 98.7, R@50 98.9",
+    "fastap-in-shop-r50": "R@1 90.0, R@10 97.5, R@20 98.3, R@30 98.7, R@40 98.9, R@50 99.1",
+    "fastap-in-shop-r50-256": "R@1 90.9, R@10 97.7, R@20 98.5, R@30 98.8, R@40 98.9, R@50 99.1",
+    "fastap-vehicleid-r18": "R@1 90.9 / 88.9 / 85.3, R@5 96.0 / 95.2 / 93.9",
+    "fastap-vehicleid-r50": "R@1 90.4 / 88.0 / 84.5, R@5 96.5 / 95.4 / 93.9",
+    "fastap-vehicleid-r50-256": "R@1 91.9 / 90.6 / 87.5, R@5 96.8 / 95.9 / 95.1",
+    "apq-landmarks": "medium 67.5 / 80.1, hard 42.8 / 60.5",
+    "rambo-cub-log": "R@1 63.5, R@2 74.8, R@4 84.1, R@8 90.4",
+    "rambo-cub-loglog": "R@1 64.0, R@2 75.3, R@4 84.1, R@8 90.6",
+    "rambo-sop-log": "R@1 77.8, R@10 90.1, R@100 95.9, R@1000 98.7",
+    "rambo-sop-loglog": "R@1 78.6, R@10 90.5, R@100 96.0, R@1000 98.7",
+    "rambo-in-shop-log": "R@1 88.1, R@10 97.0, R@20 97.9, R@30 98.4, R@50 98.8",
+    "rambo-in-shop-loglog": "R@1 86.3, R@10 96.2, R@20 97.4, R@30 97.9, R@50 98.5",
+}
+
+every = pytest.mark.parametrize("name", sorted(EXPECTED))
+
+
+@cache
+def config_of(name):
+    return read_config(read_recipe(find_recipe(name)))
+
+
+def said(name):
+    """What the comments say, by the word each part begins with."""
+    header = re.split(r"\n\n", find_recipe(name).read_text(encoding="utf-8"))[0].splitlines()
+    assert all(line.startswith("#") for line in header)
+    parts, last = {"title": header[0][2:]}, ""
+    for line in header[2:]:
+        last = line[2:13].strip() or last
+        parts[last] = f"{parts.get(last, '')} {line[14:].strip()}".strip()
+    return parts
+
+
+def test_there_are_these_recipes():
+    assert list(recipe_names()) == sorted(EXPECTED) == sorted(FIGURES)
+
+
+@every
+def test_settings_are_the_papers(name):
+    config = config_of(name)
+    assert {key: value_of(config, key) for key in EXPECTED[name]} == EXPECTED[name]
+
+
+@every
+def test_holds_only_what_differs_from_the_defaults(name, tmp_path):
+    recipe = read_recipe(find_recipe(name))
+    assert not [key for key, value in recipe.items() if settings()[key].default == value]
+    (tmp_path / "changed.yaml").write_text(as_yaml(config_of(name), changed_only=True), encoding="utf-8")
+    assert read_recipe(tmp_path / "changed.yaml") == recipe
+
+
+@every
+def test_opens_with_what_a_reader_needs(name):
+    parts = said(name)
+    assert parts["title"] == recipe_names()[name]
+    wanted = ["title", "command", "expected", "hardware", "follows", "not known", "limits", "checkpoint"]
+    assert [part for part in wanted if part in parts] == list(parts)
+    assert set(wanted) - set(parts) <= {"limits"}
+    assert re.match(rf"frontrank train --recipe {name} --data PATH_TO/\S+ --out runs/{name}( |$)", parts["command"])
+    assert parts["expected"].startswith(("R@1 ", "mAP "))
+    assert FIGURES[name] in parts["expected"]
+    assert re.search(r"\((PNP|Smooth-AP|FastAP|AP_Q|RaMBO), Tables? \d", parts["expected"])
+    assert re.search(r"\d GB", parts["hardware"])
+    assert "held out" in parts["checkpoint"]
+
+
+@every
+def test_lines_can_be_read(name):
+    lines = find_recipe(name).read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if len(line) > 120 and not line.startswith("# command")]
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+@every
+def test_commands_name_settings_that_exist(name):
+    text = find_recipe(name).read_text(encoding="utf-8")
+    named = set(re.findall(r"--([a-z]+\.[a-z_]+)", text))
+    assert named
+    assert named <= set(settings())
+
+
+@every
+def test_batches_come_out_even(name):
+    batches = config_of(name).batches
+    shares = batches.categories if batches.kind == "categories" else 1
+    assert batches.size % shares == 0
+    if batches.kind != "all-classes" and batches.per_class:
+        assert (batches.size // shares) % batches.per_class == 0
+
+
+@every
+def test_the_loss_takes_its_settings(name):
+    given = {key: value for key, value in vars(config_of(name).loss).items() if value is not None}
+    embeddings, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    assert torch.isfinite(getattr(losses, given.pop("name"))(**given)(embeddings, labels))
+
+
+def test_timm_knows_the_backbones():
+    import timm
+
+    for backbone in {config_of(name).model.backbone for name in EXPECTED}:
+        assert timm.is_model(backbone), backbone
+        assert "." not in backbone or backbone in timm.list_pretrained(backbone.split(".")[0] + ".*"), backbone
+
+
+def test_weights_that_must_be_given_stand_in_the_command():
+    given = {name for name in EXPECTED if config_of(name).model.weights != "pretrained"}
+    assert given == {"smooth-ap-vggface2-senet50", "smooth-ap-vggface2-arcface"}
+    for name in given:
+        assert f"--model.weights {config_of(name).model.weights}" in said(name)["command"]

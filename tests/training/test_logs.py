@@ -1,0 +1,327 @@
+import json
+import math
+import os
+import resource
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.training import checkpoints
+from frontrank.training.logs import Log, console_line, line_text, read_log
+
+
+def plain_log(folder, **settings):
+    return Log(folder, tensorboard=False, **settings)
+
+
+def write(folder, steps, **settings):
+    with plain_log(folder, **settings) as log:
+        for step in steps:
+            log.write(step, {"loss": 1 / step}, epoch=step / 10)
+
+
+def steps_of(folder):
+    return [line["step"] for line in read_log(folder / "log.jsonl")]
+
+
+# Lines
+
+
+def test_a_line_is_an_object(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1234.56789)
+    with plain_log(tmp_path / "new" / "run") as log:
+        log.write(3, {"loss": 0.25, "R@1": 1, "what": "best", "late": False}, epoch=1.5)
+        log.write(4, {})
+    text = (tmp_path / "new" / "run" / "log.jsonl").read_text()
+    assert text == (
+        '{"step": 3, "epoch": 1.5, "time": 1234.568, "loss": 0.25, "R@1": 1, "what": "best", "late": false}\n'
+        '{"step": 4, "epoch": null, "time": 1234.568}\n'
+    )
+    assert read_log(tmp_path / "new" / "run" / "log.jsonl")[1] == {"step": 4, "epoch": None, "time": 1234.568}
+
+
+def test_every_line_is_there_at_once(tmp_path):
+    with plain_log(tmp_path) as log:
+        for step in (1, 2, 3):
+            log.write(step, {"loss": 0.5})
+            assert steps_of(tmp_path) == list(range(1, step + 1))
+
+
+def refuse(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def test_what_is_not_finite_is_valid_json_and_comes_back(tmp_path):
+    with plain_log(tmp_path) as log:
+        log.write(1, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.5})
+    line = json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=refuse)
+    assert [line[name] for name in "abcd"] == [None, None, None, 0.5]
+    assert line["not_finite"] == {"a": "nan", "b": "inf", "c": "-inf"}
+    (found,) = read_log(tmp_path / "log.jsonl")
+    assert math.isnan(found["a"])
+    assert (found["b"], found["c"], found["d"]) == (math.inf, -math.inf, 0.5)
+    assert "not_finite" not in found
+
+
+def test_numbers_of_other_libraries(tmp_path):
+    with plain_log(tmp_path) as log:
+        log.write(
+            1,
+            {
+                "t": torch.tensor(0.5, requires_grad=True),
+                "i": torch.tensor([3]),
+                "n": np.float32(0.25),
+                "d": np.float64(2),
+            },
+        )
+    (found,) = read_log(tmp_path / "log.jsonl")
+    assert [found[name] for name in "tind"] == [0.5, 3, 0.25, 2.0]
+
+
+def test_numbers_of_other_libraries_that_are_not_finite(tmp_path):
+    with plain_log(tmp_path) as log:
+        log.write(1, {"t": torch.tensor(math.inf), "n": np.float32(math.inf), "d": np.float64(math.inf)})
+    (found,) = read_log(tmp_path / "log.jsonl")
+    assert [found[name] for name in "tnd"] == [math.inf] * 3
+
+
+@pytest.mark.parametrize("value", [None, [1], torch.zeros(2), np.zeros(2), object(), 1j, np.complex64(1)], ids=range(7))
+def test_values_that_are_no_numbers(value, tmp_path):
+    with (
+        plain_log(tmp_path) as log,
+        pytest.raises(InputTypeError, match=r"values has .* as loss; give a number or text"),
+    ):
+        log.write(1, {"loss": value})
+    assert steps_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["step", "epoch", "time", "not_finite"])
+def test_names_that_are_taken(name, tmp_path):
+    with plain_log(tmp_path) as log, pytest.raises(InputError, match=f"values has the name {name}, which each line"):
+        log.write(1, {"loss": 1.0, name: 1.0})
+    assert steps_of(tmp_path) == []
+
+
+@given(st.dictionaries(st.text().filter(lambda name: name not in {"step", "epoch", "time", "not_finite"}), st.floats()))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_values_come_back(tmp_path, values):
+    (tmp_path / "log.jsonl").unlink(missing_ok=True)
+    with plain_log(tmp_path) as log:
+        log.write(7, values)
+    json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=refuse)
+    (found,) = read_log(tmp_path / "log.jsonl")
+    assert {name: repr(found[name]) for name in values} == {name: repr(value) for name, value in values.items()}
+
+
+# Going on
+
+
+def test_a_log_is_not_overwritten(tmp_path):
+    write(tmp_path, (1, 2))
+    with pytest.raises(InputError, match=r"log.jsonl exists already; resume that run, or choose another folder"):
+        plain_log(tmp_path)
+    assert steps_of(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("resume", "kept"), [(0, []), (10, [10]), (25, [10, 20]), (30, [10, 20, 30]), (99, [10, 20, 30])]
+)
+def test_a_run_that_goes_on_says_every_step_once(resume, kept, tmp_path):
+    write(tmp_path, (10, 20, 30))
+    before = (tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)
+    write(tmp_path, (31, 41), resume_step=resume)
+    assert steps_of(tmp_path) == [*kept, 31, 41]
+    assert (tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)[: len(kept)] == before[: len(kept)]
+
+
+def test_a_run_that_begins_anew_says_nothing_of_before_its_first_step(tmp_path):
+    for _ in range(2):
+        with Log(tmp_path, resume_step=0) as log:
+            log.write(0, {"R@1": 0.25})
+            log.write(1, {"loss": 0.5})
+    assert steps_of(tmp_path) == [0, 1]
+    assert events(tmp_path) == {"R@1": [(0, 0.25)], "loss": [(1, 0.5)]}
+    write(tmp_path, (2,), resume_step=1)
+    assert steps_of(tmp_path) == [0, 1, 2]
+
+
+def test_a_run_without_a_log_goes_on_with_a_new_one(tmp_path):
+    write(tmp_path, (31,), resume_step=30)
+    assert steps_of(tmp_path) == [31]
+
+
+def test_a_line_that_was_cut_off_anywhere(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write(tmp_path, (10, 20))
+    content = path.read_bytes()
+    first = content.index(b"\n") + 1
+    for end in range(first, len(content)):
+        path.write_bytes(content[:end])
+        assert steps_of(tmp_path) == [10]
+        write(tmp_path, (20,), resume_step=15)
+        assert steps_of(tmp_path) == [10, 20]
+
+
+DAMAGE = [
+    b"",
+    b"{",
+    b"\0\0\0",
+    b"\xff",
+    b"[]",
+    b"3",
+    b'{"epoch": 1}',
+    b'{"step": "1"}',
+    b'{"step": 1.5}',
+    b'{"step": true}',
+    b'{"step": 1, "not_finite": 3}',
+    b'{"step": 1, "not_finite": {"a": "b"}}',
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
+def test_a_damaged_line_in_the_middle(damage, tmp_path):
+    path = tmp_path / "log.jsonl"
+    write(tmp_path, (10, 20))
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + damage + b"\n" + second)
+    with pytest.raises(InputError, match=r"log.jsonl line 2 is damaged; delete that line"):
+        read_log(path)
+    with pytest.warns(
+        FrontrankWarning, match=r"log.jsonl is damaged in 1 of its lines \(first: 2\), which are dropped"
+    ):
+        write(tmp_path, (30,), resume_step=20)
+    assert steps_of(tmp_path) == [10, 20, 30]
+
+
+def test_lines_of_windows(tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1}\r\n{"step": 2}\r\n')
+    assert steps_of(tmp_path) == [1, 2]
+
+
+def test_a_log_that_is_not_there(tmp_path):
+    with pytest.raises(
+        InputError, match=r"none cannot be read: No such file or directory; give the path of a log.jsonl"
+    ):
+        read_log(tmp_path / "none")
+
+
+def test_the_old_log_survives_a_kill_while_it_is_shortened(tmp_path, monkeypatch):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    write(tmp_path, (10, 20))
+    monkeypatch.setattr(checkpoints.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        plain_log(tmp_path, resume_step=10)
+    assert steps_of(tmp_path) == [10, 20]
+    assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+def test_other_processes_write_nothing(tmp_path, capsys):
+    with Log(tmp_path / "run", enabled=False) as log:
+        log.write(1, {"loss": 0.5})
+    assert os.listdir(tmp_path) == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_closed_log_can_be_closed_again(tmp_path):
+    log = plain_log(tmp_path)
+    log.write(1, {})
+    log.close()
+    log.close()
+    assert steps_of(tmp_path) == [1]
+
+
+# A disk that fails
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    says = r"log.jsonl cannot be written: File too large; free some space, or choose another folder"
+    with plain_log(tmp_path) as log:
+        log.write(1, {"note": "x" * 1000})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+        try:
+            with pytest.raises(InputError, match=says):
+                log.write(2, {"note": "x" * 3000})
+            log.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert steps_of(tmp_path) == [1]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        InputError, match=r"file/log.jsonl cannot be written: .*; free some space, or choose another folder"
+    ):
+        plain_log(tmp_path / "file")
+
+
+# TensorBoard
+
+
+def events(folder):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(folder / "tensorboard"))
+    found.Reload()
+    return {name: [(each.step, each.value) for each in found.Scalars(name)] for name in found.Tags()["scalars"]}
+
+
+def test_tensorboard_says_the_same(tmp_path):
+    with Log(tmp_path) as log:
+        log.write(10, {"loss": 0.5, "R@1": 0.25, "what": "text"})
+        log.write(20, {"loss": math.nan, "R@1": 1})
+        assert len(events(tmp_path)["loss"]) == 2  # before it is closed
+    with Log(tmp_path, resume_step=10) as log:
+        log.write(20, {"loss": 0.125})
+        log.write(30, {"loss": 0.0625})
+    assert events(tmp_path) == {"loss": [(10, 0.5), (20, 0.125), (30, 0.0625)], "R@1": [(10, 0.25)]}
+    assert steps_of(tmp_path) == [10, 20, 30]
+
+
+def test_without_tensorboard_there_is_the_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    says = r"^tensorboard is not installed, so the log is log.jsonl only; pip install 'frontrank\[train\]'$"
+    with pytest.warns(FrontrankWarning, match=says) as seen, Log(tmp_path) as log:
+        log.write(1, {"loss": 0.5})
+    assert len(seen) == 1
+    assert os.listdir(tmp_path) == ["log.jsonl"]
+    assert steps_of(tmp_path) == [1]
+
+
+def test_tensorboard_is_left_out_if_not_wanted(tmp_path):
+    write(tmp_path, (1,))
+    assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+# The console
+
+
+@pytest.mark.parametrize(
+    ("step", "epoch", "values", "text"),
+    [
+        (1, 0, {}, "epoch 0  step 1/400"),
+        (1, None, {"loss": 1.0}, "step 1/400  loss 1"),
+        (120, 2.71828, {"loss": 0.00001234567}, "epoch 2.718  step 120/400  loss 1.235e-05"),
+        (9, 3, {"queries used": 112, "loss": math.nan}, "epoch 3  step 9/400  queries used 112  loss nan"),
+        (9, 3, {"images/s": 1234.5, "steps/s": 2}, "epoch 3  step 9/400  1234 images/s  2 steps/s"),
+        (9, 3, {"loss": torch.tensor(0.5), "note": "best"}, "epoch 3  step 9/400  loss 0.5  note best"),
+    ],
+    ids=range(6),
+)
+def test_text_of_a_line(step, epoch, values, text):
+    assert line_text(step, 400, epoch, values) == text
+
+
+def test_lines_are_printed_where_there_is_no_terminal(capsys, monkeypatch):
+    console_line(120, 400, 3, {"loss": 0.43211})
+    assert capsys.readouterr() == ("", "epoch 3  step 120/400  loss 0.4321\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    console_line(120, 400, 3, {"loss": 0.43211})
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,237 @@
+"""The memory of past embeddings: what it holds, what gallery it makes, and that losses treat it as one."""
+
+import copy
+import io
+import pickle
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import frontrank as fr
+from frontrank.errors import InputError, InputTypeError
+from frontrank.training import EmbeddingMemory
+from tests.training.steps import DIM, LABELS, LOSSES, past, with_memory
+
+
+def rows(n, start=0, dim=2):
+    """Embeddings that say where they come from, and labels likewise."""
+    numbers = torch.arange(start, start + n)
+    return numbers[:, None].expand(n, dim).float().clone(), numbers + 100
+
+
+def held(memory):
+    state = memory.state_dict()
+    assert len(memory) == len(state["labels"])
+    assert state["embeddings"][:, 0].tolist() == [label - 100 for label in state["labels"].tolist()]
+    return state["labels"].tolist()
+
+
+@given(st.integers(1, 12), st.lists(st.integers(0, 15), min_size=1, max_size=8))
+def test_holds_the_newest(size, batches):
+    memory, seen = EmbeddingMemory(size), []
+    for n in batches:
+        memory.add(*rows(n, len(seen)))
+        seen += range(len(seen), len(seen) + n)
+        assert held(memory) == [100 + each for each in seen[-size:]]
+
+
+def test_by_hand():
+    memory = EmbeddingMemory(3, dim=2)
+    assert len(memory) == 0
+    memory.add(*rows(2))
+    assert held(memory) == [100, 101]
+    memory.add(*rows(2, 2))
+    assert held(memory) == [101, 102, 103]
+    memory.add(*rows(5, 4))
+    assert held(memory) == [106, 107, 108]
+    memory.add(*rows(0))
+    assert held(memory) == [106, 107, 108]
+
+
+def test_nothing_is_shared_with_what_was_added():
+    memory, (embeddings, labels) = EmbeddingMemory(4), rows(4)
+    memory.add(embeddings.requires_grad_(), labels)
+    with torch.no_grad():
+        embeddings.fill_(7)
+    labels.fill_(7)
+    state = memory.state_dict()
+    assert held(memory) == [100, 101, 102, 103]
+    assert not state["embeddings"].requires_grad
+    state["embeddings"].fill_(9)
+    assert held(memory) == [100, 101, 102, 103]
+    assert memory.state_dict()["embeddings"].untyped_storage().nbytes() == 4 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("given_dtype", "kept"),
+    [(torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.float64, torch.float64)],
+    ids=str,
+)
+def test_dtypes(given_dtype, kept):
+    memory, (embeddings, labels) = EmbeddingMemory(4), rows(3)
+    memory.add(embeddings.to(given_dtype), labels.int())
+    assert memory.state_dict()["embeddings"].dtype == kept
+    assert memory.state_dict()["labels"].dtype == torch.int64
+    ref_emb, ref_labels, _ = memory.gallery(embeddings.to(given_dtype), labels)
+    assert (ref_emb.dtype, ref_labels.dtype) == (kept, torch.int64)
+    ref_emb, _, _ = memory.gallery(embeddings, labels)  # the gallery is as wide as the batch
+    assert ref_emb.dtype == torch.float32
+
+
+def test_gallery_is_the_batch_and_then_the_memory():
+    memory = EmbeddingMemory(3)
+    memory.add(*rows(5))
+    batch, labels = rows(2, 50)
+    ref_emb, ref_labels, candidates = memory.gallery(batch.requires_grad_(), labels)
+    assert ref_emb[:, 0].tolist() == [50, 51, 2, 3, 4]
+    assert ref_labels.tolist() == [150, 151, 102, 103, 104]
+    assert candidates.tolist() == [[False, True, True, True, True], [True, False, True, True, True]]
+    assert held(memory) == [102, 103, 104]
+    (ref_emb * torch.arange(5.0)[:, None]).sum().backward()
+    assert batch.grad.tolist() == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_gallery_with_the_query(filled):
+    memory = EmbeddingMemory(3)
+    if filled:
+        memory.add(*rows(3))
+    ref_emb, ref_labels, candidates = memory.gallery(*rows(2, 9), include_query=True)
+    assert candidates is None
+    assert len(ref_emb) == len(ref_labels) == (5 if filled else 2)
+
+
+# With losses
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_ranks_batch_and_memory(name):
+    """The value is that of the batch against both; the gradient reaches the batch, and what is held stays as it was."""
+    loss, (old, old_labels) = LOSSES[name](), past()
+    memory = EmbeddingMemory(50)
+    memory.add(old, old_labels)
+    batch, again = (past(len(LABELS), seed=8)[0].requires_grad_() for _ in range(2))
+    ref_emb, ref_labels, candidates = memory.gallery(batch, LABELS)
+    value = loss(batch, LABELS, ref_emb=ref_emb, ref_labels=ref_labels, candidates=candidates)
+    value.backward()
+    expected = with_memory(LOSSES[name](), again, LABELS, old, old_labels)
+    expected.backward()
+    assert torch.equal(value, expected)
+    assert torch.equal(batch.grad, again.grad)
+    assert batch.grad.norm() > 0
+    assert torch.equal(memory.state_dict()["embeddings"], old)
+    alone = LOSSES[name]()(batch, LABELS)
+    assert not torch.isclose(alone, value, rtol=1e-6), "the memory makes no difference: nothing was tested"
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_empty_memory_changes_nothing(name):
+    batch, again = (past(len(LABELS), seed=8)[0].requires_grad_() for _ in range(2))
+    ref_emb, ref_labels, candidates = EmbeddingMemory(5).gallery(batch, LABELS)
+    value = LOSSES[name]()(batch, LABELS, ref_emb=ref_emb, ref_labels=ref_labels, candidates=candidates)
+    expected = LOSSES[name]()(again, LABELS)
+    (slopes,), (wanted,) = torch.autograd.grad(value, [batch]), torch.autograd.grad(expected, [again])
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(slopes, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_a_positive_of_the_past_is_found():
+    """Two queries, each alone of its class in the batch: the memory gives one of them a positive."""
+    loss, memory = fr.SmoothAP(), EmbeddingMemory(4)
+    memory.add(torch.tensor([[1.0, 0.0], [0.8, 0.6]]), torch.tensor([1, 3]))
+    batch, labels = torch.tensor([[0.6, 0.8], [0.0, 1.0]]), torch.tensor([1, 2])
+    ref_emb, ref_labels, candidates = memory.gallery(batch, labels)
+    value = loss(batch, labels, ref_emb=ref_emb, ref_labels=ref_labels, candidates=candidates)
+    # the positive (0.6) comes after the other query (0.8) and the item of class 3 (0.96): AP is 1/3
+    torch.testing.assert_close(value, torch.tensor(2 / 3))
+    assert loss.last == {"queries_used": 1, "queries_skipped": 1}
+
+
+# The state
+
+
+def through_a_file(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize("added", [(), (3,), (4, 4), (30,)], ids=str)
+@pytest.mark.parametrize("dim", [None, DIM])
+def test_state_goes_on_as_it_was(added, dim):
+    memory, again = EmbeddingMemory(10, dim), EmbeddingMemory(10, dim)
+    for seed, n in enumerate(added):
+        memory.add(*past(n, seed, torch.float32))
+    again.add(*past(2, 99, torch.float32))  # is forgotten
+    again.load_state_dict(through_a_file(memory.state_dict()))
+    for each in (memory, again):
+        each.add(*past(7, 50, torch.float32))
+    for name, value in memory.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+        assert again.state_dict()[name].dtype == value.dtype
+
+
+def test_a_smaller_memory_takes_the_newest():
+    memory, small = EmbeddingMemory(10), EmbeddingMemory(4)
+    memory.add(*rows(9))
+    small.load_state_dict(memory.state_dict())
+    assert held(small) == [105, 106, 107, 108]
+    assert small.size == 4
+
+
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))], ids=["copy", "pickle"]
+)
+def test_copies(way):
+    memory = EmbeddingMemory(4)
+    memory.add(*rows(3))
+    again = way(memory)
+    memory.add(*rows(3, 3))
+    assert held(again) == [100, 101, 102]
+
+
+def test_repr():
+    memory = EmbeddingMemory(4)
+    memory.add(*rows(3))
+    assert repr(memory) == "EmbeddingMemory(size=4, dim=2), 3 held"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("arguments", [(0,), (-1,), (2.0,), (True,), ("3",), (3, 0), (3, 1.5)], ids=str)
+def test_refused_settings(arguments):
+    with pytest.raises(InputError, match="must be a whole number, at least 1"):
+        EmbeddingMemory(*arguments)
+
+
+BAD = {
+    "one dimension": (torch.zeros(3), torch.arange(3), InputError, "embeddings must have the shape"),
+    "whole numbers": (torch.zeros(3, 2).long(), torch.arange(3), InputTypeError, "embeddings must be floating point"),
+    "float labels": (torch.zeros(3, 2), torch.zeros(3), InputTypeError, "labels must be whole numbers"),
+    "few labels": (torch.zeros(3, 2), torch.arange(2), InputError, "labels has the shape (2,) but embeddings has 3"),
+    "labels of two dimensions": (torch.zeros(3, 2), torch.arange(3)[:, None], InputError, "give one label per row"),
+    "another dimension": (torch.zeros(3, 5), torch.arange(3), InputError, "has 5 dimensions but the memory has 2"),
+}
+
+
+@pytest.mark.parametrize("call", ["add", "gallery", "load_state_dict"])
+@pytest.mark.parametrize("name", BAD)
+def test_refused_batches(name, call):
+    embeddings, labels, error, message = BAD[name]
+    memory = EmbeddingMemory(6)
+    memory.add(*rows(3))
+    given = [{"embeddings": embeddings, "labels": labels}] if call == "load_state_dict" else [embeddings, labels]
+    with pytest.raises(error, match=re.escape(message)) as raised:
+        getattr(memory, call)(*given)
+    assert "\n" not in str(raised.value)
+    assert held(memory) == [100, 101, 102]
+
+
+def test_refused_state():
+    with pytest.raises(InputError, match="state of a memory must have embeddings and labels"):
+        EmbeddingMemory(3).load_state_dict({"embeddings": torch.zeros(2, 2)})

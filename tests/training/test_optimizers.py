@@ -1,0 +1,286 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from frontrank.config import OptimizerConfig
+from frontrank.errors import InputError, InputTypeError
+from frontrank.training.optimizers import build_optimizer, check_optimizer, learning_rate, set_learning_rate
+
+
+@pytest.fixture
+def parts():
+    backbone = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    return backbone, nn.Linear(4, 2), nn.Parameter(torch.ones(5, 2))
+
+
+def built(config, parts):
+    backbone, head, proxies = parts
+    return build_optimizer(config, list(backbone.named_parameters()), head.named_parameters(), [proxies])
+
+
+def settings_of(optimizer, parameter):
+    (group,) = [group for group in optimizer.param_groups if any(each is parameter for each in group["params"])]
+    return group["lr"], group["weight_decay"]
+
+
+# Groups
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
+def test_all_parameters_decay_and_the_head_learns_faster(name, kind, parts):
+    optimizer = built(OptimizerConfig(name=name, lr=0.01, head_lr=5.0, weight_decay=4e-4, momentum=0.7), parts)
+    assert type(optimizer) is kind
+    backbone, head, proxies = parts
+    assert [settings_of(optimizer, each) for each in backbone.parameters()] == [(0.01, 4e-4)] * 4
+    assert [settings_of(optimizer, each) for each in (*head.parameters(), proxies)] == [(0.05, 4e-4)] * 3
+    assert [group["part"] for group in optimizer.param_groups] == ["backbone", "head", "loss"]
+    assert [group["initial_lr"] for group in optimizer.param_groups] == [0.01, 0.05, 0.05]
+    if name == "sgd":
+        assert [group["momentum"] for group in optimizer.param_groups] == [0.7] * 3
+
+
+def test_adamw_decays_no_biases_and_norms(parts):
+    optimizer = built(OptimizerConfig(name="adamw", lr=0.01, head_lr=2.0, weight_decay=0.1), parts)
+    assert type(optimizer) is torch.optim.AdamW
+    backbone, head, proxies = parts
+    assert settings_of(optimizer, backbone[0].weight) == (0.01, 0.1)
+    for each in (backbone[0].bias, backbone[1].weight, backbone[1].bias):
+        assert settings_of(optimizer, each) == (0.01, 0.0)
+    assert settings_of(optimizer, head.weight) == (0.02, 0.1)
+    assert settings_of(optimizer, head.bias) == (0.02, 0.0)
+    assert settings_of(optimizer, proxies) == (0.02, 0.1)
+
+
+def test_names_that_adamw_spares(parts):
+    backbone, head, _ = parts
+    pairs = [*backbone.named_parameters()], [*head.named_parameters()]
+    for name, decay in (("adamw", 0.0), ("adam", 0.1)):
+        optimizer = build_optimizer(OptimizerConfig(name=name, weight_decay=0.1), *pairs, undecayed={"0.weight"})
+        assert settings_of(optimizer, backbone[0].weight)[1] == decay
+        assert settings_of(optimizer, head.weight)[1] == 0.1
+
+
+def test_frozen_parameters_and_empty_parts_are_left_out(parts):
+    backbone, head, _ = parts
+    backbone.requires_grad_(False)
+    head.bias.requires_grad_(False)
+    optimizer = build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters())
+    ((only,),) = [group["params"] for group in optimizer.param_groups]
+    assert only is head.weight
+    head.weight.requires_grad_(False)
+    with pytest.raises(InputError, match="backbone and head have no parameter that needs a gradient; unfreeze some"):
+        build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters())
+
+
+def test_a_parameter_given_twice(parts):
+    backbone, head, _ = parts
+    with pytest.raises(InputError, match=r"loss.0 is head.weight as well; give every parameter once"):
+        build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters(), [head.weight])
+
+
+def stepped(name, **settings):
+    """A weight of 2 and a bias of 1 after one step at lr 0.1 with gradients 0.5 and 0."""
+    module = nn.Linear(1, 1)
+    with torch.no_grad():
+        module.weight.fill_(2.0)
+        module.bias.fill_(1.0)
+    optimizer = build_optimizer(OptimizerConfig(name=name, lr=0.1, **settings), module.named_parameters(), [])
+    module.weight.grad, module.bias.grad = torch.full((1, 1), 0.5), torch.zeros(1)
+    optimizer.step()
+    return module.weight.item(), module.bias.item()
+
+
+def test_a_step_by_hand():
+    # sgd: 2 - .1 (.5 + .2 x 2), 1 - .1 (.2 x 1); adam goes lr towards the sign of gradient + decay; adamw decays apart
+    assert stepped("sgd", weight_decay=0.2) == pytest.approx((1.91, 0.98))
+    assert stepped("adam", weight_decay=0.2) == pytest.approx((1.9, 0.9))
+    assert stepped("adam", weight_decay=0.0) == pytest.approx((1.9, 1.0))
+    assert stepped("adamw", weight_decay=0.2) == pytest.approx((2 * (1 - 0.1 * 0.2) - 0.1, 1.0))
+
+
+# Schedules
+
+
+def factors(steps, *, steps_per_epoch=1, unit="epochs", **settings):
+    config = OptimizerConfig(**settings)
+    return [learning_rate(config, step, steps, steps_per_epoch, unit) for step in range(steps)]
+
+
+def test_constant():
+    assert factors(4) == [1.0] * 4
+
+
+def test_multistep():
+    settings = {"schedule": "multistep", "milestones": (1, 3), "gamma": 0.5}
+    assert factors(10, steps_per_epoch=2, **settings) == [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+    assert factors(5, steps_per_epoch=2, unit="iterations", **settings) == [1, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_multistep_of_the_papers():
+    config = OptimizerConfig(schedule="multistep", milestones=(120, 220, 250, 280), gamma=0.3)
+    found = [learning_rate(config, epoch * 531 + 530, 400 * 531, 531) for epoch in (119, 120, 219, 220, 250, 280, 399)]
+    assert found == pytest.approx([1, 0.3, 0.3, 0.09, 0.027, 0.0081, 0.0081])
+
+
+def test_multistep_where_steps_go_over_the_end_of_an_epoch():
+    settings = {"schedule": "multistep", "milestones": (1, 3), "gamma": 0.5}
+    # 10 batches, 3 of them a step: epochs end after 3.33, 6.67 and exactly 10 steps
+    assert factors(12, steps_per_epoch=10 / 3, **settings) == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
+
+
+@pytest.mark.parametrize("batches", range(1, 40))
+def test_whole_epochs_are_hit_however_they_are_divided(batches):
+    for accumulate in (3, 7, 11):
+        config = OptimizerConfig(schedule="multistep", milestones=(accumulate,), gamma=0.5)
+        per_epoch = batches / accumulate
+        assert learning_rate(config, batches, 10**6, per_epoch) == 0.5
+        assert learning_rate(config, batches - 1, 10**6, per_epoch) == 1
+
+
+def test_linear_goes_to_zero():
+    assert factors(4, schedule="linear") == [1.0, 0.75, 0.5, 0.25]
+    config = OptimizerConfig(schedule="linear", lr=1e-4)
+    assert config.lr * learning_rate(config, 100, 200) == pytest.approx(5e-5)
+    assert learning_rate(config, 200, 200) == 0
+
+
+def test_cosine():
+    half = math.sqrt(0.5)
+    assert factors(4, schedule="cosine") == pytest.approx([1, (1 + half) / 2, 0.5, (1 - half) / 2])
+    assert learning_rate(OptimizerConfig(schedule="cosine"), 4, 4) == 0
+
+
+def test_warmup():
+    assert factors(5, warmup=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert factors(4, warmup=2, schedule="linear") == [0.5, 0.75, 0.5, 0.25]
+    assert factors(3, warmup=3) == pytest.approx([1 / 3, 2 / 3, 1])
+    assert factors(3, warmup=2, schedule="multistep", milestones=(1,), gamma=0.1) == pytest.approx([0.5, 0.1, 0.1])
+
+
+TORCH = {
+    "constant": ({}, lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)),
+    "multistep": (
+        {"milestones": (2, 5, 11), "gamma": 0.3},
+        lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5, 11], gamma=0.3),
+    ),
+    "linear": ({}, lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=20)),
+    "cosine": ({}, lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_the_same_as_torch(name, parts):
+    settings, scheduler_of = TORCH[name]
+    config = OptimizerConfig(schedule=name, lr=0.1, head_lr=3.0, **settings)
+    ours, theirs = built(config, parts), built(config, parts)
+    scheduler = scheduler_of(theirs)
+    for step in range(20):
+        set_learning_rate(ours, learning_rate(config, step, 20))
+        expected = [group["lr"] for group in theirs.param_groups]
+        assert [group["lr"] for group in ours.param_groups] == pytest.approx(expected, abs=1e-12)
+        theirs.step()
+        scheduler.step()
+
+
+@given(
+    st.sampled_from(["constant", "multistep", "linear", "cosine"]),
+    st.integers(1, 60),
+    st.integers(0, 60),
+    st.floats(0.3, 7),
+    st.sampled_from(["epochs", "iterations"]),
+)
+def test_factors_lie_between_0_and_1_and_fall_after_the_warmup(schedule, steps, warmup, per_epoch, unit):
+    found = factors(
+        steps,
+        schedule=schedule,
+        milestones=(1, 4, 9),
+        gamma=0.3,
+        warmup=min(warmup, steps),
+        steps_per_epoch=per_epoch,
+        unit=unit,
+    )
+    assert all(0 < factor <= 1 for factor in found)
+    after = found[max(min(warmup, steps) - 1, 0) :]
+    assert after == sorted(after, reverse=True)
+
+
+def test_rates_come_from_the_first_ones_of_each_group(parts):
+    optimizer = built(OptimizerConfig(lr=0.5, head_lr=2.0), parts)
+    for factor, expected in ((0.5, [0.25, 0.5, 0.5]), (0, [0, 0, 0]), (1, [0.5, 1.0, 1.0])):
+        set_learning_rate(optimizer, factor)
+        assert [group["lr"] for group in optimizer.param_groups] == expected
+
+
+def test_an_optimizer_of_somebody_else(parts):
+    with pytest.raises(InputError, match="optimizer has a group without initial_lr; make it with build_optimizer"):
+        set_learning_rate(torch.optim.SGD(parts[1].parameters()), 0.5)
+    optimizer = built(OptimizerConfig(), parts)
+    for factor in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="factor must be at least 0, got"):
+            set_learning_rate(optimizer, factor)
+
+
+# Settings
+
+WRONG = [
+    ({"name": "lion"}, InputError, r"optimizer.name must be one of adam, adamw, sgd, got 'lion'"),
+    ({"name": "Adam"}, InputError, r"optimizer.name must be one of"),
+    (
+        {"schedule": "step"},
+        InputError,
+        r"optimizer.schedule must be one of constant, multistep, linear, cosine, got 'step'",
+    ),
+    ({"lr": 0.0}, InputError, r"optimizer.lr must be greater than 0, got 0.0"),
+    ({"lr": -1e-5}, InputError, r"optimizer.lr must be greater than 0, got -1e-05"),
+    ({"lr": math.nan}, InputError, r"optimizer.lr must be greater than 0, got nan"),
+    ({"lr": "1e-5"}, InputTypeError, r"optimizer.lr must be a number, got '1e-5'"),
+    ({"head_lr": 0}, InputError, r"optimizer.head_lr must be greater than 0"),
+    ({"gamma": 0.0}, InputError, r"optimizer.gamma must be greater than 0"),
+    ({"weight_decay": -1.0}, InputError, r"optimizer.weight_decay must be at least 0"),
+    ({"clip": -1.0}, InputError, r"optimizer.clip must be at least 0"),
+    ({"momentum": -0.1}, InputError, r"optimizer.momentum must be at least 0"),
+    ({"momentum": 1.0}, InputError, r"optimizer.momentum must be less than 1, got 1.0"),
+    ({"warmup": -1}, InputError, r"optimizer.warmup must be at least 0, got -1"),
+    ({"warmup": 1.5}, InputTypeError, r"optimizer.warmup must be a whole number"),
+    ({"milestones": (3, 2)}, InputError, r"optimizer.milestones must rise, got \[3, 2\]; sort them, each once"),
+    ({"milestones": (2, 2)}, InputError, r"optimizer.milestones must rise, got \[2, 2\]"),
+    ({"milestones": (0, 2)}, InputError, r"each of optimizer.milestones must be at least 1, got 0"),
+    ({"milestones": (1.5,)}, InputTypeError, r"each of optimizer.milestones must be a whole number"),
+    ({"schedule": "multistep"}, InputError, r"optimizer.milestones is empty; say when multistep is to lower"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"), WRONG, ids=[" ".join(map(str, case[0].items())) for case in WRONG]
+)
+def test_settings_that_cannot_be_meant(settings, error, says, parts):
+    config = OptimizerConfig(**settings)
+    for call in (lambda: built(config, parts), lambda: learning_rate(config, 0, 10), lambda: check_optimizer(config)):
+        with pytest.raises(error, match=says):
+            call()
+
+
+def test_a_warmup_longer_than_the_run():
+    check_optimizer(OptimizerConfig(warmup=10))
+    check_optimizer(OptimizerConfig(warmup=10), 10)
+    with pytest.raises(InputError, match=r"optimizer.warmup is 10, but there are 9 steps in all; make it shorter"):
+        check_optimizer(OptimizerConfig(warmup=10), 9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((-1, 10), "step must be at least 0, got -1"),
+        ((11, 10), "step is 11, but there are 10 steps in all; give one of them"),
+        ((0, 0), "steps must be at least 1, got 0"),
+        ((0, 10, 0), "steps_per_epoch must be greater than 0, got 0"),
+        ((0, 10, 1, "hours"), "milestone_unit must be epochs or iterations, got 'hours'"),
+    ],
+)
+def test_steps_that_do_not_exist(arguments, says):
+    with pytest.raises(InputError, match=says):
+        learning_rate(OptimizerConfig(), *arguments)

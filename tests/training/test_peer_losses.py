@@ -1,0 +1,379 @@
+"""Losses of pytorch-metric-learning, called as ours: the same values as there, and no query compared with itself."""
+
+import builtins
+import copy
+import pickle
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, miners, reducers
+
+import frontrank as fr
+from frontrank.errors import InputError, InputTypeError
+from frontrank.training import EmbeddingMemory, PeerLoss, peer_loss
+
+DIM = 6
+LABELS = torch.tensor([0, 3, 1, 1, 0, 2, 3, 0, 1, 2, 4, 0])
+OLD_LABELS = torch.tensor([1, 0, 4, 2, 2, 0, 5, 3, 1])
+# those that take the pairs they are given, so that a pair can be left out
+WITH_GALLERY = [
+    "CircleLoss",
+    "ContrastiveLoss",
+    "GeneralizedLiftedStructureLoss",
+    "IntraPairVarianceLoss",
+    "LiftedStructureLoss",
+    "MarginLoss",
+    "MultiSimilarityLoss",
+    "NTXentLoss",
+    "SignalToNoiseRatioContrastiveLoss",
+    "SupConLoss",
+    "TripletMarginLoss",
+    "TupletMarginLoss",
+]
+OF_CLASSES = [
+    "ArcFaceLoss",
+    "CosFaceLoss",
+    "NormalizedSoftmaxLoss",
+    "ProxyAnchorLoss",
+    "ProxyNCALoss",
+    "SoftTripleLoss",
+]
+OF_CLASSES += ["SubCenterArcFaceLoss"]
+OF_A_BATCH = ["AngularLoss", "FastAPLoss", "NCALoss", "NPairsLoss", "PNPLoss", "ThresholdConsistentMarginLoss"]
+
+
+def unit(n, seed):
+    rows = torch.randn(n, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.nn.functional.normalize(rows)
+
+
+def batch():
+    return unit(len(LABELS), 1).requires_grad_()
+
+
+def gallery(embeddings, filled=True):
+    memory = EmbeddingMemory(20)
+    if filled:
+        memory.add(unit(len(OLD_LABELS), 2), OLD_LABELS)
+    return dict(zip(("ref_emb", "ref_labels", "candidates"), memory.gallery(embeddings, LABELS), strict=True))
+
+
+def value_and_slopes(loss, embeddings, **more):
+    value = loss(embeddings, LABELS, **more)
+    return value.detach(), torch.autograd.grad(value, embeddings)[0]
+
+
+def build(name):
+    torch.manual_seed(4)
+    return peer_loss(name, classes=6, dim=DIM)
+
+
+@pytest.mark.parametrize("name", [*WITH_GALLERY, *OF_CLASSES, *OF_A_BATCH])
+def test_a_batch_gives_what_the_library_gives(name):
+    embeddings, loss = batch(), build(name)
+    expected = build(name).loss(embeddings, LABELS)
+    value, slopes = value_and_slopes(loss, embeddings)
+    assert torch.equal(value, expected.detach())
+    assert torch.equal(slopes, torch.autograd.grad(expected, embeddings)[0])
+    assert slopes.norm() > 0
+    alone = 0 if name in OF_CLASSES else 1  # the one of class 4
+    assert loss.last == {"queries_used": 12 - alone, "queries_skipped": alone}
+
+
+@pytest.mark.parametrize("name", WITH_GALLERY)
+def test_an_empty_memory_is_the_batch_alone(name):
+    """Which it is only if no query is paired with itself, and every other pair is there."""
+    embeddings = batch()
+    expected = value_and_slopes(build(name), embeddings)
+    found = value_and_slopes(build(name), embeddings, **gallery(embeddings, filled=False))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_GALLERY if name != "LiftedStructureLoss"])
+def test_a_memory_gives_what_cross_batch_memory_gives(name):
+    """LiftedStructureLoss takes numbers of the gallery for numbers of the batch, which are not the same there."""
+    embeddings, loss = batch(), build(name)
+    peer = losses.CrossBatchMemory(build(name).loss, DIM, memory_size=30)
+    peer.embedding_memory = peer.embedding_memory.double()
+    peer.add_to_memory(unit(len(OLD_LABELS), 2), OLD_LABELS, len(OLD_LABELS))
+    expected = peer(embeddings.detach(), LABELS)
+    value, slopes = value_and_slopes(loss, embeddings, **gallery(embeddings))
+    torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
+    assert slopes.norm() > 0
+    assert loss.last == {"queries_used": 12, "queries_skipped": 0}
+
+
+@pytest.mark.parametrize("miner", ["BatchHardMiner", "MultiSimilarityMiner", "PairMarginMiner", "TripletMarginMiner"])
+@pytest.mark.parametrize("name", ["ContrastiveLoss", "TripletMarginLoss"])
+def test_mined_pairs(name, miner):
+    embeddings = batch()
+    peer = losses.CrossBatchMemory(build(name).loss, DIM, memory_size=30, miner=getattr(miners, miner)())
+    peer.embedding_memory = peer.embedding_memory.double()
+    peer.add_to_memory(unit(len(OLD_LABELS), 2), OLD_LABELS, len(OLD_LABELS))
+    loss = peer_loss(name, miner=miner)
+    value, _ = value_and_slopes(loss, embeddings, **gallery(embeddings))
+    torch.testing.assert_close(value, peer(embeddings.detach(), LABELS), rtol=1e-10, atol=0)
+    plain = getattr(losses, name)()(embeddings, LABELS, getattr(miners, miner)()(embeddings, LABELS))
+    assert torch.equal(loss(embeddings, LABELS), plain)
+
+
+def test_contrastive_by_hand():
+    """Query 0 of class 0; the gallery is itself, (0, 1) of class 0 and (0.6, 0.8) of class 1; query 1 likewise."""
+    embeddings, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    memory = EmbeddingMemory(4)
+    memory.add(torch.tensor([[0.6, 0.8]]), torch.tensor([1]))
+    ref_emb, ref_labels, candidates = memory.gallery(embeddings, labels)
+    loss = peer_loss("ContrastiveLoss", {"neg_margin": 1.0})
+    value = loss(embeddings, labels, ref_emb=ref_emb, ref_labels=ref_labels, candidates=candidates)
+    far, near = (0.4**2 + 0.8**2) ** 0.5, (0.6**2 + 0.2**2) ** 0.5
+    torch.testing.assert_close(value, torch.tensor(2**0.5 + ((1 - far) + (1 - near)) / 2))
+
+
+def test_triplets_are_those_of_the_library():
+    """All of them, in its order."""
+    seen = []
+    loss = peer_loss("TripletMarginLoss")
+    loss.loss.register_forward_pre_hook(lambda module, given: seen.append(given[2]))
+    embeddings = batch()
+    loss(embeddings, LABELS, **gallery(embeddings))
+    ref_labels = torch.cat([LABELS, OLD_LABELS])
+    expected = [
+        (a, p, n)
+        for a in range(len(LABELS))
+        for p in range(len(ref_labels))
+        for n in range(len(ref_labels))
+        if a != p and LABELS[a] == ref_labels[p] and LABELS[a] != ref_labels[n]
+    ]
+    assert torch.stack(seen[0], 1).tolist() == [list(each) for each in expected]
+
+
+def test_random_triplets():
+    """So many for each query, none with itself, each possible one at some time."""
+    seen = []
+    loss = peer_loss("TripletMarginLoss", {"triplets_per_anchor": 400})
+    loss.loss.register_forward_pre_hook(lambda module, given: seen.append(given[2]))
+    embeddings = batch()
+    more = gallery(embeddings)
+    loss(embeddings, LABELS, **more)
+    query, positive, negative = seen[0]
+    assert query.unique(return_counts=True)[1].tolist() == [400] * 12
+    assert (query != positive).all()
+    assert (LABELS[query] == more["ref_labels"][positive]).all()
+    assert (LABELS[query] != more["ref_labels"][negative]).all()
+    assert set(positive[query == 0].tolist()) == {4, 7, 11, 13, 17}
+    assert set(negative[query == 10].tolist()) == set(range(21)) - {10, 14}
+
+
+@pytest.mark.parametrize("each", ["all", 3])
+def test_no_triplet_at_all(each):
+    loss = peer_loss("TripletMarginLoss", {"triplets_per_anchor": each})
+    embeddings = batch()
+    one_class = {**gallery(embeddings), "ref_labels": torch.zeros(21).long()}
+    value = loss(embeddings, torch.zeros(12).long(), **one_class)
+    assert value == 0
+    assert torch.autograd.grad(value, embeddings)[0].norm() == 0
+
+
+@pytest.mark.parametrize("name", ["ContrastiveLoss", "TripletMarginLoss", "MultiSimilarityLoss"])
+def test_candidates_of_a_batch(name):
+    """What is taken out of a list does not matter: only the items of the first six are left."""
+    embeddings = batch()
+    candidates = torch.zeros(12, 12, dtype=torch.bool)
+    candidates[:6, :6] = True
+    (value,) = [build(name)(embeddings, LABELS, candidates=candidates)]
+    expected = build(name)(embeddings[:6], LABELS[:6])
+    slopes = torch.autograd.grad(value, embeddings)[0]
+    assert slopes[6:].norm() == 0
+    assert slopes[:6].norm() > 0
+    if name != "MultiSimilarityLoss":  # the mean over all queries there
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("miner", ["PairMarginMiner", "TripletMarginMiner"])
+def test_candidates_of_mined_pairs(miner):
+    """Of what a miner chose among all, what was taken out of a list is left out: positives and negatives."""
+    seen = []
+    loss = peer_loss("ContrastiveLoss", miner=miner)
+    loss.loss.register_forward_pre_hook(lambda module, given: seen.append(given[2]))
+    embeddings = batch()
+    candidates = torch.rand(12, 12) < 0.6
+    loss(embeddings, LABELS, candidates=candidates)
+    mined = [each.tolist() for each in loss.miner(embeddings, LABELS)]
+    if len(mined) == 3:
+        rows = [(a, p, n) for a, p, n in zip(*mined, strict=True) if candidates[a, p] and candidates[a, n]]
+        expected = list(zip(*rows, strict=True))
+    else:
+        near = [(a, p) for a, p in zip(*mined[:2], strict=True) if candidates[a, p]]
+        far = [(a, n) for a, n in zip(*mined[2:], strict=True) if candidates[a, n]]
+        expected = [*zip(*near, strict=True), *zip(*far, strict=True)]
+    assert [each.tolist() for each in seen[0]] == [list(each) for each in expected]
+    assert 0 < len(expected[1]) < len(mined[1])
+    assert 0 < len(expected[-1]) < len(mined[-1])
+
+
+def test_a_gallery_of_its_own():
+    """Without candidates nothing is taken for the query."""
+    embeddings, other = batch(), unit(9, 7)
+    value = build("ContrastiveLoss")(embeddings, LABELS, ref_emb=other, ref_labels=OLD_LABELS)
+    expected = losses.ContrastiveLoss()(embeddings, LABELS, ref_emb=other, ref_labels=OLD_LABELS)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+    itself = build("NTXentLoss")(embeddings, LABELS, ref_emb=embeddings.detach().clone(), ref_labels=LABELS)
+    assert itself != build("NTXentLoss")(embeddings, LABELS)
+
+
+def test_no_pair_at_all():
+    embeddings = batch()
+    nobody = torch.zeros(12, 12, dtype=torch.bool)
+    loss = build("ContrastiveLoss")
+    value = loss(embeddings, LABELS, candidates=nobody)
+    assert value == 0
+    assert torch.equal(torch.autograd.grad(value, embeddings)[0], torch.zeros_like(embeddings))
+    assert loss.last == {"queries_used": 0, "queries_skipped": 12}
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_weights_of_classes_are_parameters(name):
+    loss = build(name).double()
+    assert len(list(loss.parameters())) == 1
+    loss(batch(), LABELS).backward()
+    assert all(each.grad.norm() > 0 for each in loss.parameters())
+    again = peer_loss(name, classes=6, dim=DIM).double()
+    again.load_state_dict(loss.state_dict())
+    assert torch.equal(again(batch(), LABELS), loss(batch(), LABELS))
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))], ids=["copy", "pickle"])
+def test_copies(way):
+    loss = peer_loss("TripletMarginLoss", {"margin": 0.2}, "MultiSimilarityMiner")
+    assert torch.equal(way(loss)(batch(), LABELS), loss(batch(), LABELS))
+
+
+# By name
+
+
+def test_by_name():
+    options = {"margin": 0.3, "distance": "CosineSimilarity", "reducer": "MeanReducer"}
+    loss = peer_loss("TripletMarginLoss", options, "TripletMarginMiner", {"margin": 0.1})
+    assert (loss.loss.margin, loss.miner.margin) == (0.3, 0.1)
+    assert isinstance(loss.loss.distance, distances.CosineSimilarity)
+    assert isinstance(loss.loss.reducer, reducers.MeanReducer)
+    given = distances.DotProductSimilarity()
+    assert peer_loss("ContrastiveLoss", {"distance": given}).loss.distance is given
+
+
+def test_classes_are_filled_in_where_they_are_needed():
+    assert peer_loss("ArcFaceLoss", classes=9, dim=4).loss.W.shape == (4, 9)
+    assert peer_loss("ArcFaceLoss", {"num_classes": 5}, classes=9, dim=4).loss.W.shape == (4, 5)
+    assert len(peer_loss("MarginLoss", classes=9, dim=4).loss.beta) == 1  # a number for all classes is its default
+    assert len(peer_loss("MarginLoss", {"num_classes": 5}, classes=9).loss.beta) == 5
+
+
+BAD_NAMES = {
+    "loss": (("TripletMargin",), "has no loss 'TripletMargin'; did you mean TripletMarginLoss?"),
+    "no such loss": (("xxx",), "it has AngularLoss, ArcFaceLoss"),
+    "a base class": (("GenericPairLoss",), "has no loss 'GenericPairLoss'"),
+    "a wrapper": (("CrossBatchMemory",), "has no loss 'CrossBatchMemory'"),
+    "without labels": (("VICRegLoss",), "has no loss 'VICRegLoss'"),
+    "argument": (("ContrastiveLoss", {"neg_margn": 1}), "has no argument 'neg_margn'; did you mean neg_margin?"),
+    "no such argument": (("ContrastiveLoss", {"zzz": 1}), "ContrastiveLoss has no argument 'zzz'; it has "),
+    "missing argument": (("ArcFaceLoss",), "ArcFaceLoss needs embedding_size, num_classes"),
+    "inherited argument": (("CosFaceLoss",), "CosFaceLoss needs embedding_size, num_classes"),
+    "value": (("FastAPLoss", {"num_bins": "many"}), "FastAPLoss cannot be built with {'num_bins': 'many'}"),
+    "distance": (("ContrastiveLoss", {"distance": "Cosine"}), "no distance 'Cosine'; did you mean CosineSimilarity?"),
+    "a wrong distance": (("FastAPLoss", {"distance": "CosineSimilarity"}), "FastAPLoss cannot be built with"),
+    "reducer": (("ContrastiveLoss", {"reducer": "Mean"}), "has no reducer 'Mean'; did you mean MeanReducer?"),
+    "miner": (("ContrastiveLoss", None, "BatchHard"), "has no miner 'BatchHard'; did you mean BatchHardMiner?"),
+    "argument of a miner": (("ContrastiveLoss", None, "PairMarginMiner", {"margin": 1}), "has no argument 'margin'"),
+    "options without a miner": (
+        ("ContrastiveLoss", None, None, {"margin": 1}),
+        "miner_options was given without miner",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_refused_names(name):
+    arguments, message = BAD_NAMES[name]
+    with pytest.raises(InputError) as raised:
+        peer_loss(*arguments)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_the_library(monkeypatch):
+    def without(name, *more):
+        if name.startswith("pytorch_metric_learning"):
+            raise ImportError(name)
+        return imported(name, *more)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match="pytorch-metric-learning is not installed; pip install"):
+        peer_loss("ContrastiveLoss")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("name", [*OF_CLASSES, *OF_A_BATCH])
+def test_losses_of_a_batch_have_no_memory(name):
+    embeddings = batch()
+    with pytest.raises(InputError, match=f"{name} of pytorch-metric-learning cannot rank a gallery beside the batch"):
+        build(name)(embeddings, LABELS, **gallery(embeddings))
+
+
+def test_swap_has_no_memory():
+    embeddings = batch()
+    with pytest.raises(InputError, match="with swap cannot rank a gallery"):
+        peer_loss("TripletMarginLoss", {"swap": True})(embeddings, LABELS, **gallery(embeddings))
+
+
+def test_a_miner_of_the_nearest_positive_has_no_memory():
+    embeddings = batch()
+    loss = peer_loss("ContrastiveLoss", miner="BatchEasyHardMiner")
+    with pytest.raises(InputError, match="BatchEasyHardMiner pairs every query with itself only"):
+        loss(embeddings, LABELS, **gallery(embeddings))
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("labels", [LABELS + 2, LABELS - 1, LABELS * 100], ids=["above", "below", "far above"])
+def test_labels_beyond_the_classes(name, labels):
+    with pytest.raises(InputError, match="has 6 classes; number the classes from 0"):
+        build(name)(batch(), labels)
+
+
+def test_what_the_library_refuses_is_said_in_one_line():
+    with pytest.raises(InputError, match="SmoothAPLoss of pytorch-metric-learning: All classes must have") as raised:
+        build("SmoothAPLoss")(batch(), LABELS)
+    assert "\n" not in str(raised.value)
+
+
+BAD_CALLS = {
+    "relevant": ({"relevant": torch.ones(12, 12, dtype=torch.bool)}, "knows labels only"),
+    "no labels": ({"labels": None}, "knows labels only"),
+    "no labels of the gallery": ({"ref_emb": unit(3, 1)}, "ref_emb and ref_labels go together"),
+    "no gallery of the labels": ({"ref_labels": OLD_LABELS}, "ref_emb and ref_labels go together"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_refused_calls(name):
+    change, message = BAD_CALLS[name]
+    with pytest.raises(InputError, match=message):
+        build("ContrastiveLoss")(batch(), **{"labels": LABELS, **change})
+
+
+@pytest.mark.parametrize(
+    ("loss", "miner", "name"),
+    [
+        (fr.PNP(), None, "loss must be one of pytorch-metric-learning, got PNP"),
+        (losses.CrossBatchMemory(losses.ContrastiveLoss(), 4), None, "got CrossBatchMemory"),
+        (losses.ContrastiveLoss, None, "got type"),
+        (losses.ContrastiveLoss(), losses.ContrastiveLoss(), "miner must be one of pytorch-metric-learning"),
+    ],
+    ids=["ours", "wrapper", "class", "loss for a miner"],
+)
+def test_refused_objects(loss, miner, name):
+    with pytest.raises(InputTypeError, match=name):
+        PeerLoss(loss, miner)
