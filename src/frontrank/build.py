@@ -269,4 +269,4 @@ def _memory_of_checks(root: Path) -> Path | None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
-    return cache / f"checked-{sha256(str(root.resolve()).encode()).hexdigest()[:16]}.json"
+    return cache / f"checked-{sha256(os.fsencode(root.resolve())).hexdigest()[:16]}.json"

@@ -1,8 +1,10 @@
 """`frontrank embed`: what it writes, what it refuses, and that it goes on where it was."""
 
 import json
+import os
 import shlex
 import warnings
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
@@ -92,6 +94,17 @@ def test_splits(embed, split, rows, said):
     assert np.array_equal(fr.data.read_embeddings("out.npz").embeddings, embeddings)
 
 
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [
+        ({"batch_size": None, "workers": None, "quiet": False}, {"batch_size": 64, "workers": 2, "show": None}),
+        ({"batch_size": 5, "workers": 0, "quiet": True}, {"batch_size": 5, "workers": 0, "show": False}),
+    ],
+)
+def test_how_images_are_read(given, how):
+    assert embedding._how(Namespace(**given)) == how
+
+
 def test_without_test_images_all_are_embedded(folder, run):
     found = run("embed", MODEL, "--data", "my_photos/train", "--out", "out.npz", *WORKERS, "--quiet")
     assert (found.status, found.out, found.err) == (0, "", "")
@@ -164,6 +177,17 @@ def test_force_replaces_a_file(embed, folder):
     assert len(fr.data.read_embeddings("out.npz").embeddings) == len(TEST) * EACH
 
 
+def test_a_file_that_appears_during_the_work_is_kept(embed, folder, monkeypatch):
+    def work(*arguments, **options):
+        (folder / "out.npz").write_text("mine")
+        return embedding_folder.embed_to_folder(*arguments, **options)
+
+    monkeypatch.setattr(embedding, "embed_to_folder", work)
+    found = embed("--out", "out.npz")
+    assert (found.status, (folder / "out.npz").read_text()) == (2, "mine")
+    assert "out.npz exists already" in found.err
+
+
 def test_a_file_beside_it_is_not_replaced_either(embed, folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(embedding, "read_images", None)  # it is refused before any work
@@ -216,6 +240,19 @@ def test_refused_in_one_line(folder, run, words, message):
 def test_a_folder_that_cannot_be_written_to(embed, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     assert "--out: nothing can be written to .; choose another folder" in embed("--out", "out.npz").err
+
+
+@pytest.mark.parametrize("ending", command.ENDINGS)
+def test_names_that_are_not_utf8(embed, folder, ending):
+    (folder / "my_photos" / "test" / "cup").rename(folder / "my_photos" / "test" / os.fsdecode(b"caf\xe9"))
+    found = embed("--out", f"out{ending}")
+    if ending == ".npz":
+        assert found.status == 0
+        assert fr.data.read_embeddings("out.npz").labels.tolist().count("caf\udce9") == EACH
+    else:
+        said = r"'test/caf\udce9/0.png' has a name that is not UTF-8, and out"
+        assert found.err.splitlines()[-1] == f"frontrank embed: {said}{ending} cannot hold it; use .npz"
+        assert not list(folder.glob("out*"))
 
 
 def test_a_broken_image(embed, folder):

@@ -154,6 +154,7 @@ REFUSALS = [  # words after --data my_photos, message
     ("--recipe nothing.yaml", "there is no recipe 'nothing.yaml'; give a YAML file, or a name of frontrank train"),
     ("--recipe my_photos", "recipe my_photos is a folder; give a YAML file in it"),
     ("--data.layout fodler", "data.layout 'fodler' is not known; did you mean folder?"),
+    ("--data.layout ", "data.layout '' is not known"),
     ("--data.layout sop", "my_photos"),
     ("--data.layout table", "my_photos is a folder"),
     ("--loss.name SmoothAPP", "loss.name 'SmoothAPP' is not known; did you mean SmoothAP?"),
@@ -402,6 +403,17 @@ def test_broken_images(here, run, refused):
 def test_broken_test_images_do_not_matter(here, run):
     Path("my_photos/test/cup/1.png").write_bytes(b"no picture")
     assert run("train", "--data", "my_photos", *TINY, "--quiet").status == 0
+
+
+def test_names_that_are_not_utf8(here, run):
+    """The folder of images may have such a name, and is then refused in a line; no run is left that could go on."""
+    name = os.fsdecode(b"caf\xe9")
+    shutil.copytree("my_photos/train/it's", f"my_photos/train/{name}")
+    found = run("train", "--data", "my_photos", *TINY, "--quiet", "--out", "run")
+    assert (found.status, found.err.count("\n")) == (2, 1)
+    assert "run/images.csv cannot hold a name that is not UTF-8" in found.err
+    assert list(Path("run").iterdir()) == []
+    assert run("train", "--data", "my_photos", *TINY, "--quiet", "--dry-run").status == 0
 
 
 def test_good_images_are_remembered(here, run, tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.training import checkpoints
-from frontrank.training.logs import Log, console_line, line_text, read_log
+from frontrank.training.logs import Log, line_text, read_log
 
 
 def plain_log(folder, **settings):
@@ -317,11 +317,3 @@ def test_tensorboard_is_left_out_if_not_wanted(tmp_path):
 )
 def test_text_of_a_line(step, epoch, values, text):
     assert line_text(step, 400, epoch, values) == text
-
-
-def test_lines_are_printed_where_there_is_no_terminal(capsys, monkeypatch):
-    console_line(120, 400, 3, {"loss": 0.43211})
-    assert capsys.readouterr() == ("", "epoch 3  step 120/400  loss 0.4321\n")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    console_line(120, 400, 3, {"loss": 0.43211})
-    assert capsys.readouterr() == ("", "")

@@ -1,5 +1,6 @@
 """What a run does, writes and refuses."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -318,3 +319,18 @@ def test_a_device_that_is_not_there(images, out):
 def test_every_loss_of_the_table_can_be_built():
     for name in build.LOSSES:
         assert isinstance(build.build_loss(LossConfig(name)), torch.nn.Module)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_lines_on_stderr(terminal, images, tmp_path, monkeypatch, capsys):
+    """On a terminal a bar shows the steps, and only what was found on held-out classes is a line."""
+    monkeypatch.setattr(loop, "progress", lambda *_, **__: contextlib.nullcontext(lambda amount: None))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    fr.train(config_of(images, iterations=2), tmp_path / "run")
+    lines = capsys.readouterr().err.splitlines()
+    assert [("loss" in line, "validation R@1" in line) for line in lines if "loss" in line] == (
+        [] if terminal else [(True, False)] * 2
+    )
+    assert sum("validation R@1" in line for line in lines) == 3
+    fr.train(config_of(images, iterations=2), tmp_path / "silent", quiet=True)
+    assert capsys.readouterr().err == ""

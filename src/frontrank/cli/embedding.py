@@ -18,7 +18,7 @@ from frontrank.cli.evaluation_inputs import check_options
 from frontrank.cli.rows import say
 from frontrank.config import DataConfig
 from frontrank.data.ground_truth import read_ground_truth
-from frontrank.data.image_table import SPLITS, ImageTable
+from frontrank.data.image_table import SPLITS, ImageTable, shown
 from frontrank.data.published import PUBLISHED
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation.protocols import PROTOCOLS
@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> None:
     _require_target(out, options.force)
     with processes(options.device) as device:
         table = read_images(options)
+        _require_names(out, table)
         model = Embedder.load(options.model, device=device)
         shards = out.with_name(out.name + ".parts")
         embed_to_folder(model, table, shards, **_how(options))
@@ -158,6 +159,19 @@ def _require_target(out: Path, force: bool) -> None:
         raise InputError(f"--out: the folder {out.parent} is not there; make it first")
     if not os.access(out.parent, os.W_OK):
         raise InputError(f"--out: nothing can be written to {out.parent}; choose another folder")
+
+
+def _require_names(out: Path, table: ImageTable) -> None:
+    """Refuse before the work names that the file cannot hold after it."""
+    if out.suffix.lower() == ".npz":
+        return
+    for path in table.paths.tolist():  # labels come from them, or from a table, which is UTF-8
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{shown(path)} has a name that is not UTF-8, and {out} cannot hold it; use .npz"
+            ) from error
 
 
 def _model_name(folder: Path) -> str:

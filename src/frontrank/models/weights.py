@@ -1,5 +1,6 @@
 """Weights to begin with: timm's pretrained ones, a file, or a saved model."""
 
+import logging
 import os
 import pickle
 import re
@@ -89,13 +90,18 @@ def _misfit(backbone: Any, own: Mapping[str, Tensor], tensors: Mapping[str, Tens
 
 def _load_pretrained(model: Any) -> str:
     name, size, options = model.settings.backbone, model.settings.image_size, model.settings.backbone_options
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
     try:
+        hub.setLevel(logging.ERROR)  # a failure is told once, below, not at every try
         source = build_backbone(name, size, options, pretrained=True, pooled=True)
     except Exception as error:  # no such weights, no network, a full disk: timm and the hub's client raise many kinds
         raise InputError(
             f"weights: timm's pretrained {name} cannot be had ({first_line(error)}); "
             "give a file or folder of weights, or none"
         ) from error
+    finally:
+        hub.setLevel(level)
     load_backbone(model.backbone, source.state_dict(), f"timm's pretrained {name}")
     tag = source.pretrained_cfg.get("tag")
     return f"timm's pretrained {name.partition('.')[0]}{f'.{tag}' if tag else ''}; the head starts anew"

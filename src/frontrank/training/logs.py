@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import sys
 import time
 import warnings
 from collections.abc import Mapping
@@ -111,12 +110,6 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             raise InputError(f"{path} line {number} is damaged; delete that line")
         entries.append(entry)
     return entries
-
-
-def console_line(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> None:
-    """Print a line of the log to stderr, unless that is a terminal: there a bar of `progress` is better."""
-    if not sys.stderr.isatty():
-        print(line_text(step, steps, epoch, values), file=sys.stderr, flush=True)
 
 
 def line_text(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> str:

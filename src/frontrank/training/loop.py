@@ -42,7 +42,7 @@ from frontrank.training.checkpoints import (
     set_random_state,
 )
 from frontrank.training.embedding import embed_table
-from frontrank.training.logs import Log, console_line
+from frontrank.training.logs import Log, line_text
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.multistage import Step, step_gradient
 from frontrank.training.optimizers import Unit, learning_rate, set_learning_rate
@@ -267,8 +267,8 @@ class _Training:
         step = self.standing.step
         epoch = step * self.config.batches.accumulate / len(self.run.sampler)
         self.log.write(step, values, epoch=epoch)
-        if not self.run.quiet and not sys.stderr.isatty():
-            console_line(step, self.steps, epoch, values)
+        if not self.run.quiet and (not sys.stderr.isatty() or any(name.startswith("validation") for name in values)):
+            print(line_text(step, self.steps, epoch, values), file=sys.stderr, flush=True)
 
     def _shows(self) -> bool | None:
         """A bar for a terminal; None leaves it to the bar to find out."""

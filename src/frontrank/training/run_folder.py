@@ -40,7 +40,11 @@ def write_beginning(run: Run) -> None:
             f"--out {run.folder} cannot be written to ({error.strerror}); choose another folder"
         ) from error
     write_config(run)
-    run.table.save(run.folder / "images.csv")
+    try:
+        run.table.save(run.folder / "images.csv")
+    except InputError:
+        (run.folder / "config.yaml").unlink()  # no run, then
+        raise
     _write_json(run.folder / "run.json", _facts(run))
 
 

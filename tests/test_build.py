@@ -1,0 +1,375 @@
+"""From settings to objects: losses, devices, images, batches, and what a run's folder says of it."""
+
+import json
+import os
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import frontrank as fr
+from frontrank import build
+from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig
+from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
+from frontrank.data.image_table import ImageTable
+from frontrank.errors import FrontrankWarning, InputError
+from frontrank.training import run_folder
+from tests.data.published_trees import TREES
+from tests.training.runs import config_of, small_table
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def refusal(call, *args, **more):
+    with pytest.raises(InputError) as caught:
+        call(*args, **more)
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+# Losses
+
+SETTINGS = {  # of each loss: a value of each setting that is not its default
+    "PNP": {"variant": "I_b", "alpha": 2.0, "b": 3.0, "temperature": 0.5, "include_query": True},
+    "SmoothAP": {"temperature": 0.5, "include_query": True},
+    "FastAP": {"bins": 7, "distance": "euclidean"},
+    "QuantizedAP": {"bins": 7, "tie_aware": True, "balance_classes": True},
+    "BlackboxRecall": {"weighting": "log", "lam": 2.0, "margin": 0.5},
+    "BlackboxAP": {"lam": 2.0, "margin": 0.5},
+}
+OF_LOSSES = [each.name for each in fields(LossConfig) if each.name != "name"]
+ALL = {name: value for values in SETTINGS.values() for name, value in values.items()} | {
+    "miner": "BatchHardMiner",
+    "options": {"margin": 0.1},
+}
+
+
+def test_the_table_above_is_of_every_loss_and_setting():
+    assert SETTINGS.keys() == build.LOSSES.keys()
+    assert set(ALL) == set(OF_LOSSES)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_reaches_its_loss(name):
+    kind = getattr(fr, name)
+    assert str(build.build_loss(LossConfig(name))) == str(kind())
+    assert type(build.build_loss(LossConfig(name))) is kind
+    for setting, value in SETTINGS[name].items():
+        built = build.build_loss(LossConfig(name, **{setting: value}))
+        assert str(built) == str(kind(**{setting: value}))
+    assert str(build.build_loss(LossConfig(name, **SETTINGS[name]))) == str(kind(**SETTINGS[name])) != str(kind())
+
+
+@pytest.mark.parametrize("setting", OF_LOSSES)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_other_losses_are_refused_by_name(name, setting):
+    config = LossConfig(name, **{setting: ALL[setting]})
+    if setting in SETTINGS[name]:
+        assert isinstance(build.build_loss(config), build.LOSSES[name])
+        return
+    has = ", ".join(SETTINGS[name])
+    said = refusal(build.build_loss, config)
+    assert said == f"loss.{setting} is not a setting of {name}, which has {has}; leave it out"
+
+
+def test_zero_and_false_are_given():
+    assert "loss.margin" in refusal(build.build_loss, LossConfig("SmoothAP", margin=0.0))
+    assert "loss.tie_aware" in refusal(build.build_loss, LossConfig("PNP", tie_aware=False))
+
+
+def test_losses_of_another_package():
+    built = build.build_loss(LossConfig("pml.TripletMarginLoss", options={"margin": 0.25}, miner="BatchHardMiner"))
+    assert built.loss.margin == 0.25
+    embeddings = torch.nn.functional.normalize(torch.randn(8, 4), dim=1)
+    assert built(embeddings, torch.arange(8) // 2).isfinite()
+    proxies = build.build_loss(LossConfig("pml.ProxyAnchorLoss"), classes=5, dim=6)
+    assert [tuple(each.shape) for each in proxies.parameters()] == [(5, 6)]
+    said = refusal(build.build_loss, LossConfig("pml.TripletMarginLoss", margin=0.1))
+    assert said == "loss.margin is not a setting of pml.TripletMarginLoss, which has options, miner; leave it out"
+    assert "TripletMarginLos" in refusal(build.build_loss, LossConfig("pml.TripletMarginLos"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("smoothap", "loss.name 'smoothap' is not known; did you mean SmoothAP?"),
+        ("QuantisedAP", "loss.name 'QuantisedAP' is not known; did you mean QuantizedAP?"),
+        ("triplet", "loss.name 'triplet' is not known; there are PNP, SmoothAP, FastAP, QuantizedAP, "),
+        ("", "loss.name '' is not known; there are PNP"),
+    ],
+)
+def test_a_loss_that_is_not_known(name, message):
+    said = refusal(build.build_loss, LossConfig(name))
+    assert said.startswith(message)
+    assert "did you mean" in said or said.endswith("BlackboxAP, and pml.NAME")
+
+
+# Devices
+
+
+def test_devices(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert build.build_device("auto") == build.build_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert build.build_device("auto") == torch.device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert build.build_device("auto") == build.build_device("cuda") == torch.device("cuda", 0)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert build.build_device("auto") == build.build_device("cuda") == torch.device("cuda", 3)
+    assert build.build_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["cuda:7", "gpu", "", "cpu:x", "meta"])
+def test_devices_that_cannot_be_used(name):
+    said = refusal(build.build_device, name)
+    assert said.startswith(f"device {name!r} cannot be used (")
+    assert said.endswith("); use auto, cpu, or a device of this machine")
+
+
+def test_processes_leave_nothing_behind():
+    with build.processes("cpu") as device:
+        assert device == torch.device("cpu")
+    assert not torch.distributed.is_initialized()
+
+
+# Batches
+
+
+def table_of(labels, categories=None):
+    nothing = np.full(len(labels), "")
+    paths = np.array([f"{i}.png" for i in range(len(labels))])
+    categories = nothing if categories is None else np.array(categories)
+    return ImageTable("images", paths, np.array(labels), categories, np.full(len(labels), "train"), nothing)
+
+
+MANY = [f"{i // 5}" for i in range(200)]  # 40 classes of 5
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "size"),
+    [
+        (MANY, {}, 112),
+        (MANY, {"size": 60}, 60),
+        (MANY, {"per_class": 2}, 80),  # 40 classes of two
+        (MANY, {"per_class": 5}, 110),  # a multiple of 5
+        (MANY[:50], {}, 40),  # 10 classes of 4
+        (MANY[:50], {"kind": "categories"}, 40),
+        (MANY[:50], {"kind": "categories", "per_class": 0}, 40),  # whole classes: as if of 4
+        (MANY[:50], {"kind": "all-classes"}, 48),  # not more than there are
+        (MANY, {"kind": "all-classes"}, 112),
+        (MANY, {"kind": "all-classes", "per_class": 3}, 111),
+    ],
+)
+def test_the_batch_size_that_is_left_open(labels, settings, size):
+    config = BatchConfig(**settings)
+    assert build._with_size(config, table_of(labels)) == replace(config, size=size)
+
+
+def test_kinds_of_batches():
+    categories = [f"kind {i // 50}" for i in range(200)]
+    table = table_of(MANY, categories)
+    found = build.build_sampler(BatchConfig(size=16), table, 3)
+    assert type(found) is BalancedBatches
+    assert list(found.global_batches()) == list(BalancedBatches(table.labels, 16, 4, seed=3).global_batches())
+    found = build.build_sampler(BatchConfig("all-classes", size=80), table, 3)
+    assert type(found) is AllClassesBatches
+    assert list(found.global_batches()) == list(AllClassesBatches(table.labels, 80, seed=3).global_batches())
+    config = BatchConfig("categories", size=24, per_class=0, categories=3, per_group=2, groups=4)
+    found = build.build_sampler(config, table, 3)
+    expected = CategoryBatches(
+        table.labels,
+        table.categories,
+        24,
+        None,
+        categories_per_batch=3,
+        batches_per_group=2,
+        groups_per_epoch=4,
+        seed=3,
+    )
+    assert type(found) is CategoryBatches
+    assert list(found.global_batches()) == list(expected.global_batches())
+    config = BatchConfig("categories", size=16)
+    assert len(build.build_sampler(config, table, 3)) == 6 * 5  # groups 0 is all pairs of four categories
+    said = refusal(build.build_sampler, config, table_of(MANY), 0)
+    assert said == "batches.kind categories needs images with categories; use batches.kind balanced"
+
+
+# Images
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_layouts_of_published_data_sets(tmp_path, name):
+    TREES[name](tmp_path / "set")
+    config = DataConfig(path=str(tmp_path / "set"))
+    assert "is not as published" in refusal(build.build_images, config)
+    for layout in ("auto", name):
+        with pytest.warns(FrontrankWarning, match="is not as published"):
+            found = build.build_images(replace(config, layout=layout, allow_partial=True))
+        assert found.name == fr.data.published.PUBLISHED[name].title
+
+
+def test_layouts_of_a_user(tmp_path):
+    for name in ("a/1.png", "b/1.png"):
+        (tmp_path / "own" / name).parent.mkdir(parents=True)
+        (tmp_path / "own" / name).touch()
+    config = DataConfig(path=str(tmp_path / "own"))
+    for layout in ("auto", "folder"):
+        assert build.build_images(replace(config, layout=layout)).labels.tolist() == ["a", "b"]
+    build.build_images(config).save(tmp_path / "own.csv")
+    for layout in ("auto", "table"):
+        found = build.build_images(DataConfig(path=str(tmp_path / "own.csv"), layout=layout))
+        assert (found.paths.tolist(), found.name) == (["own/a/1.png", "own/b/1.png"], "own")
+
+
+def test_images_that_cannot_be(tmp_path):
+    here = str(tmp_path)
+    assert refusal(build.build_images, DataConfig()).startswith("there are no images; give --data, a folder")
+    assert "nowhere is not there; give a folder" in refusal(build.build_images, DataConfig(path=f"{here}/nowhere"))
+    said = refusal(build.build_images, DataConfig(path=here, layout="rparis"))
+    assert said == "data.layout 'rparis' is not known; did you mean rparis6k?"
+    assert refusal(build.build_images, DataConfig(path=here, layout="zzz")) == "data.layout 'zzz' is not known"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return small_table(tmp_path_factory.mktemp("glyphs"))
+
+
+def test_the_images_of_a_run(images, tmp_path):
+    config = config_of(images, data={"validation": 0.2, "merge_classes": 2})
+    table = build.build_table(fr.data.read_table(images), config, quiet=True).table
+    assert set(table.splits) == {"train", "validation"}
+    assert len(set(table.of("validation").labels)) == 2
+    merged = set(table.of("train").labels)  # the other ten, in pairs such as U+0042+U+0043
+    assert [label.count("+") for label in merged] == [3] * 5
+    assert [path.name[:8] for path in (tmp_path / "cache" / "frontrank").iterdir()] == ["checked-"]
+    only = replace(fr.data.read_table(images), splits=np.full(160, "test"))
+    assert "has no images to train with; give some the split train" in refusal(build.build_table, only, config)
+
+
+def test_what_is_remembered_is_by_root(tmp_path, monkeypatch):
+    one, other = build._memory_of_checks(tmp_path / "a"), build._memory_of_checks(tmp_path / "b")
+    assert one != other
+    assert one == build._memory_of_checks(tmp_path / "b" / ".." / "a")
+    assert one.parent == tmp_path / "cache" / "frontrank"
+    assert build._memory_of_checks(tmp_path / os.fsdecode(b"caf\xe9")) not in (one, None)  # not UTF-8
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    assert build._memory_of_checks(tmp_path).parent == tmp_path / "home" / ".cache" / "frontrank"
+
+
+# Models and runs
+
+
+def test_every_setting_reaches_the_model():
+    config = ModelConfig("test_resnet", "none", "gem", 6, "train", layer_norm=True, dropout=0.3)
+    model = build.build_model(config, DataConfig(resize=48, size=40))
+    expected = fr.Embedder(
+        "test_resnet",
+        weights=None,
+        pooling="gem",
+        dim=6,
+        batch_norm="train",
+        layer_norm=True,
+        dropout=0.3,
+        image_size=40,
+        resize=48,
+    )
+    assert (model.dim, model.image_size, model.resize) == (6, 40, 48)
+    assert str(model) == str(expected)
+    assert str(model) != str(build.build_model(replace(config, pooling="max"), DataConfig(resize=48, size=40)))
+
+
+def test_a_run_in_other_layouts_and_the_same_weights(images, tmp_path):
+    config = config_of(
+        images, channels_last=True, loss={"name": "pml.ProxyAnchorLoss", "variant": None, "temperature": None}
+    )
+    runs = [build.build_run(config, tmp_path / "run", torch.device("cpu"), quiet=True) for _ in range(2)]
+    states = [run.model.state_dict() for run in runs]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    convolutions = [weight for weight in runs[0].model.parameters() if weight.ndim == 4 and weight.shape[-1] > 1]
+    assert convolutions[0].is_contiguous(memory_format=torch.channels_last)
+    assert [tuple(each.shape) for each in runs[0].loss.parameters()] == [(10, 16)]
+    held = {id(weight) for group in runs[0].optimizer.param_groups for weight in group["params"]}
+    assert {id(weight) for weight in runs[0].loss.parameters()} <= held
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": "R@0"}, "R@0"),
+        ({"loss": {"name": "SmothAP"}}, "did you mean SmoothAP?"),
+        ({"model": {"backbone": "resnet5000"}}, "resnet5000"),
+    ],
+)
+def test_what_is_misspelt_is_found_before_images_are_decoded(images, tmp_path, monkeypatch, changes, message):
+    def work(*_, **__):
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(build, "check_images", work)
+    said = refusal(build.build_run, config_of(images, **changes), tmp_path, torch.device("cpu"))
+    assert message in said
+
+
+# What a run's folder says
+
+
+def test_facts_of_a_run(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["frontrank", "train", "--data", "x"])
+    run = build.build_run(config_of(images, seed=5), tmp_path / "run", torch.device("cpu"), quiet=True)
+    run_folder.write_beginning(run)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (facts["command"], facts["device"], facts["processes"]) == ("frontrank train --data x", "cpu", 1)
+    assert facts["seed"] == 5
+    assert {"python", "frontrank", "torch", "timm", "numpy", "pillow"} <= facts["versions"].keys()
+    assert facts["machine"]
+    assert "best" not in facts
+    standing = build.Standing(step=7, before=0.25, best=0.5, best_step=3)
+    run_folder.write_end(run, standing)
+    after = json.loads((tmp_path / "run" / "run.json").read_text())
+    ends = {"metric": "R@1", "steps": 7, "before": 0.25, "best": 0.5, "best_step": 3}
+    assert after == facts | ends
+
+
+def test_the_commit_is_of_the_package_and_of_no_other_repository(tmp_path, monkeypatch):
+    def git(*words):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    file = tmp_path / "src" / "run_folder.py"
+    file.parent.mkdir()
+    file.write_text("")
+    monkeypatch.setattr(run_folder, "__file__", str(file))
+    assert run_folder._commit() is None  # no repository
+    git("init", "-q")
+    (tmp_path / "other").write_text("")
+    git("add", "other")
+    git("commit", "-qm", "a repository that the package was installed in, and is no part of")
+    assert run_folder._commit() is None
+    git("add", "src")
+    git("commit", "-qm", "the package's own")
+    assert run_folder._commit() == git("rev-parse", "HEAD")
+
+
+def test_without_git_there_is_no_commit(monkeypatch):
+    def missing(*_, **__):
+        raise FileNotFoundError(2, "No such file or directory", "git")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    assert run_folder._commit() is None
+
+
+def test_a_folder_with_hidden_files_only_is_new(tmp_path):
+    (tmp_path / ".DS_Store").touch()
+    run_folder.require_new(tmp_path)
+    run_folder.require_new(tmp_path / "none")
+    (tmp_path / "mine").touch()
+    assert refusal(run_folder.require_new, tmp_path).endswith("is not empty; choose another name")
