@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -109,6 +110,8 @@ def build_run(
     read_metrics((config.metric,))
     images = build_images(config.data)
     build_loss(config.loss, 1, 1)
+    if config.model.weights == "pretrained" and distributed.is_main() and not quiet:
+        print(f"fetching pretrained weights of {config.model.backbone}, unless they are here already", file=sys.stderr)
     torch.manual_seed(config.seed)  # the same first weights in every process
     model = build_model(config.model, config.data).to(device)
     if config.channels_last:

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from frontrank.build import build_run, processes, resume, train
-from frontrank.cli.rows import say
 from frontrank.cli.train import overrides
 from frontrank.config import TrainConfig
 from frontrank.errors import InterruptedRunError
@@ -29,8 +28,6 @@ def run(options: argparse.Namespace) -> None:
         return
     config = _config(options)
     folder = Path(options.out) if options.out else _default_folder(options, config)
-    if config.model.weights == "pretrained":
-        say(options.quiet, f"fetching pretrained weights of {config.model.backbone}, unless they are there already ...")
     if options.dry_run:
         require_new(folder)
         with processes(config.device) as device:

@@ -65,7 +65,7 @@ def rmac(maps: Tensor, levels: int = 3) -> Tensor:
     """The sum, over square regions of several sizes, of their maxima at length 1.
 
     Giorgos Tolias, Ronan Sicre, Hervé Jégou, "Particular object retrieval with integral max-pooling of CNN
-    activations", ICLR 2016, Sec. 3.2, without its whitening of each region: the head does that work here.
+    activations", ICLR 2016, without its whitening of each region: the head does that work here.
 
     >>> maps = torch.tensor([[[[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [[4.0, 0.0, 1.0], [0.0, 0.0, 0.0]]]])
     >>> rmac(maps, levels=1)  # of the left and the right square: (3, 4) / 5 + (0, 1)
