@@ -16,7 +16,7 @@ from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig
 from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
 from frontrank.data.image_table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.training import run_folder
+from frontrank.training import run_folder, run_images
 from tests.data.published_trees import TREES
 from tests.training.runs import config_of, small_table
 
@@ -120,9 +120,14 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert build.build_device("auto") == torch.device("mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert build.build_device("auto") == build.build_device("cuda") == torch.device("cuda", 0)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert build.build_device("auto") == build.build_device("cuda") == torch.device("cuda", 3)
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    assert refusal(build.build_device, "cuda") == (
+        "process 5 of this machine has no GPU of its own, there are 4; start fewer"
+    )
     assert build.build_device("cpu") == torch.device("cpu")
 
 
@@ -244,25 +249,46 @@ def images(tmp_path_factory):
 
 def test_the_images_of_a_run(images, tmp_path):
     config = config_of(images, data={"validation": 0.2, "merge_classes": 2})
-    table = build.build_table(fr.data.read_table(images), config, quiet=True).table
-    assert set(table.splits) == {"train", "validation"}
-    assert len(set(table.of("validation").labels)) == 2
-    merged = set(table.of("train").labels)  # the other ten, in pairs such as U+0042+U+0043
+    whole = run_images.split_images(fr.data.read_table(images), config)
+    found = run_images.check_run_images(whole, config, remember=True, show=False)
+    assert set(found.used.splits) == {"train", "validation"}
+    assert set(found.all.splits) == {"train", "validation", "test"}
+    assert len(set(found.used.of("validation").labels)) == 2
+    merged = set(found.used.of("train").labels)  # the other ten, in pairs such as U+0042+U+0043
     assert [label.count("+") for label in merged] == [3] * 5
     assert [path.name[:8] for path in (tmp_path / "cache" / "frontrank").iterdir()] == ["checked-"]
     only = replace(fr.data.read_table(images), splits=np.full(160, "test"))
-    assert "has no images to train with; give some the split train" in refusal(build.build_table, only, config)
+    assert "has no images to train with; give some the split train" in refusal(run_images.split_images, only, config)
 
 
-def test_what_is_remembered_is_by_root(tmp_path, monkeypatch):
-    one, other = build._memory_of_checks(tmp_path / "a"), build._memory_of_checks(tmp_path / "b")
+def test_what_is_remembered_is_by_root_and_share(tmp_path, monkeypatch):
+    def memory(path, rank=0, world=1):
+        return run_images._memory(path, rank, world)
+
+    one, other = memory(tmp_path / "a"), memory(tmp_path / "b")
     assert one != other
-    assert one == build._memory_of_checks(tmp_path / "b" / ".." / "a")
+    assert one == memory(tmp_path / "b" / ".." / "a")
+    assert len({memory(tmp_path / "a", rank, world) for rank, world in ((0, 1), (0, 2), (1, 2), (0, 3))}) == 4
     assert one.parent == tmp_path / "cache" / "frontrank"
-    assert build._memory_of_checks(tmp_path / os.fsdecode(b"caf\xe9")) not in (one, None)  # not UTF-8
+    assert memory(tmp_path / os.fsdecode(b"caf\xe9")) not in (one, None)  # not UTF-8
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    assert build._memory_of_checks(tmp_path).parent == tmp_path / "home" / ".cache" / "frontrank"
+    assert memory(tmp_path).parent == tmp_path / "home" / ".cache" / "frontrank"
+    monkeypatch.setattr(Path, "home", _no_home)
+    assert memory(tmp_path) is None
+
+
+def _no_home():
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_images_whose_digest_is_the_same(images):
+    table = fr.data.read_table(images)
+    assert run_images.digest(table) == run_images.digest(replace(table, root=Path("elsewhere"), name="other"))
+    for column in ("paths", "labels", "splits"):
+        changed = getattr(table, column).copy()
+        changed[3] = "x"
+        assert run_images.digest(table) != run_images.digest(replace(table, **{column: changed}))
 
 
 # Models and runs
@@ -314,7 +340,7 @@ def test_what_is_misspelt_is_found_before_images_are_decoded(images, tmp_path, m
     def work(*_, **__):
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(build, "check_images", work)
+    monkeypatch.setattr(build, "check_run_images", work)
     said = refusal(build.build_run, config_of(images, **changes), tmp_path, torch.device("cpu"))
     assert message in said
 

@@ -481,6 +481,7 @@ SPECIAL = {
     "data.resize": st.integers(512, 999),
     "data.size": st.integers(1, 512),
     "data.validation": st.floats(0.01, 0.9),
+    "data.test": st.floats(0.0, 0.9),
     "batches.size": st.integers(1, 400).map(lambda times: 12 * times),
     "batches.per_class": st.sampled_from([2, 3, 4, 6, 12]),
     "batches.chunk": st.integers(0, 12),

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,19 @@ from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig, T
 from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
 from frontrank.data.epoch_batches import EpochBatches
 from frontrank.data.folders import read_folder, read_table
-from frontrank.data.image_check import Checked, check_images
 from frontrank.data.image_table import ImageTable
 from frontrank.data.published import PUBLISHED, detect_layout, read_published
-from frontrank.data.splits import hold_out_classes, merge_classes
-from frontrank.errors import InputError
+from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation.measures import read_metrics
 from frontrank.models import Embedder
-from frontrank.settings import read_config, read_recipe
+from frontrank.settings import check_config, read_config, read_recipe
 from frontrank.training import distributed
 from frontrank.training.loop import Run, Standing, steps_of
 from frontrank.training.loop import train as train_run
 from frontrank.training.optimizers import build_optimizer, check_optimizer
 from frontrank.training.peer_losses import peer_loss
-from frontrank.training.run_folder import require_new, write_beginning, write_config, write_end
+from frontrank.training.run_folder import require_new, write_beginning, write_end, write_resumption
+from frontrank.training.run_images import check_run_images, split_images
 
 LOSSES: dict[str, type[nn.Module]] = {
     "PNP": losses.PNP,
@@ -81,11 +79,15 @@ def resume(out: str | os.PathLike[str], overrides: Mapping[str, str] | None = No
             raise InputError(
                 f"--{name} cannot change in a run that goes on; leave it out, or start a new run with --out"
             )
-    config = read_config(read_recipe(folder / "config.yaml"), overrides)
+    recipe = read_recipe(folder / "config.yaml")
+    unit, other = ("iterations", "epochs") if recipe.get("iterations") else ("epochs", "iterations")
+    if other in (overrides or {}):  # milestones are counted in the same unit
+        raise InputError(f"--{other} cannot be given to a run that counts {unit}; give --{unit}")
+    config = read_config(recipe, overrides)
     with processes(config.device) as device:
         run = build_run(config, folder, device, quiet=quiet)
-        if distributed.is_main() and overrides:
-            write_config(run)
+        if distributed.is_main():
+            write_resumption(run)
         return _trained(run)
 
 
@@ -107,24 +109,31 @@ def build_run(
 
     What takes long comes last: a misspelt name is found before a million images are decoded.
     """
-    read_metrics((config.metric,))
-    images = build_images(config.data)
-    build_loss(config.loss, 1, 1)
+    check_config(config)
+    _require_metric(config.metric)
+    images = split_images(build_images(config.data), config)
+    training = images.of("train")
+    config = replace(config, batches=_with_size(config.batches, training))
+    sampler = build_sampler(config.batches, training, config.seed)
+    check_optimizer(config.optimizer, steps_of(config, len(sampler)))
+    build_loss(config.loss, 2, 2)
     if config.model.weights == "pretrained" and distributed.is_main() and not quiet:
         print(f"fetching pretrained weights of {config.model.backbone}, unless they are here already", file=sys.stderr)
     torch.manual_seed(config.seed)  # the same first weights in every process
     model = build_model(config.model, config.data).to(device)
+    frozen = model.settings.batch_norm == "frozen"
+    config = replace(config, model=replace(config.model, batch_norm="frozen" if frozen else "train"))
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    table = build_table(images, config, quiet=quiet, remember=remember).table
-    training = table.of("train")
-    config = replace(config, batches=_with_size(config.batches, training))
-    sampler = build_sampler(config.batches, training, config.seed)
-    check_optimizer(config.optimizer, steps_of(config, len(sampler)))
+    show = None if distributed.is_main() and not quiet else False
+    found = check_run_images(images, config, remember=remember, show=show)
+    if found.broken:
+        training = found.used.of("train")
+        sampler = build_sampler(config.batches, training, config.seed)
     loss = build_loss(config.loss, len(set(training.labels)), model.dim).to(device)
     parts = model.backbone_parameters(), model.head_parameters(), list(loss.parameters())
     optimizer = build_optimizer(config.optimizer, *parts, undecayed=model.undecayed_names())
-    return Run(config, folder, table, model, loss, sampler, optimizer, device, quiet)
+    return Run(config, folder, found, model, loss, sampler, optimizer, device, quiet)
 
 
 def build_images(config: DataConfig) -> ImageTable:
@@ -144,24 +153,6 @@ def build_images(config: DataConfig) -> ImageTable:
     if layout in PUBLISHED:
         return read_published(layout, path, allow_partial=config.allow_partial)
     raise InputError(f"data.layout {layout!r} is not known{_nearest(layout, ['auto', 'folder', 'table', *PUBLISHED])}")
-
-
-def build_table(table: ImageTable, config: TrainConfig, *, quiet: bool = False, remember: bool = True) -> Checked:
-    """The images of a run: split, and every one of those it will read looked at."""
-    if not len(table.of("train")):
-        raise InputError(f"--data {config.data.path} has no images to train with; give some the split train")
-    table = hold_out_classes(table, config.data.validation, config.seed)
-    if config.data.merge_classes > 1:
-        table = merge_classes(table, config.data.merge_classes, config.seed)
-    used = table.rows((table.splits == "train") | (table.splits == "validation"))
-    return check_images(
-        used,
-        how=config.data.check,
-        broken=config.data.broken,
-        workers=max(1, config.data.workers),
-        remembered=_memory_of_checks(used.root) if remember and distributed.is_main() else None,
-        show=None if distributed.is_main() and not quiet else False,
-    )
 
 
 def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBatches:
@@ -221,7 +212,8 @@ def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
     if config.name.startswith(PEERS):
         options, miner = given.pop("options", {}), given.pop("miner", None)
         _refuse_settings(config.name, given, ("options", "miner"))
-        return peer_loss(config.name.removeprefix(PEERS), options, miner=miner, classes=classes, dim=dim)
+        loss = peer_loss(config.name.removeprefix(PEERS), options, miner=miner, classes=classes, dim=dim)
+        return _tried(config, loss, dim)
     if config.name not in LOSSES:
         near = _nearest(config.name, LOSSES) or f"; there are {', '.join(LOSSES)}, and {PEERS}NAME"
         raise InputError(f"loss.name {config.name!r} is not known{near}")
@@ -230,10 +222,30 @@ def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
     return kind(**given)
 
 
+def _tried(config: LossConfig, loss: nn.Module, dim: int) -> nn.Module:
+    """A peer's loss, after a small batch: it may take options of a wrong kind, and fail when it is called."""
+    try:
+        loss(torch.eye(4, max(1, dim)).requires_grad_() + 0.1, torch.tensor([0, 0, 1, 1])).backward()
+    except FrontrankError:
+        raise
+    except Exception as error:  # whatever it does with its options
+        said = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"loss.options {config.options} of {config.name} cannot be used ({said}); mend them"
+        ) from error
+    loss.zero_grad(set_to_none=True)
+    return loss
+
+
 def build_device(name: str) -> torch.device:
     """The device by name; "auto" takes the best there is. Each process of a machine has a GPU of its own."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
+            raise InputError(
+                f"process {local + 1} of this machine has no GPU of its own, there are {count}; start fewer"
+            )
+        return torch.device("cuda", local)
     if name == "auto":
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
@@ -245,6 +257,13 @@ def build_device(name: str) -> torch.device:
             f"device {name!r} cannot be used ({said}); use auto, cpu, or a device of this machine"
         ) from error
     return device
+
+
+def _require_metric(name: str) -> None:
+    """Refuse what is no metric, or one of which less is better."""
+    read_metrics((name,))
+    if name.startswith("dists@"):
+        raise InputError(f"metric {name} cannot choose a checkpoint, as more of it is not better; use R@1 or mAP")
 
 
 def _refuse_settings(loss: str, given: Mapping[str, Any], has: tuple[str, ...]) -> None:
@@ -263,13 +282,3 @@ def _trained(run: Run) -> Standing:
     if distributed.is_main():
         write_end(run, standing)
     return standing
-
-
-def _memory_of_checks(root: Path) -> Path | None:
-    """Where is remembered which images were found good; None where nothing can be kept."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "frontrank"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return cache / f"checked-{sha256(os.fsencode(root.resolve())).hexdigest()[:16]}.json"

@@ -23,6 +23,7 @@ class DataConfig:
         "auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ijb-c, ..."
     )
     validation: float = _setting(0.1, "share of the training classes held out to choose the checkpoint")
+    test: float = _setting(0.0, "share of the classes set aside as test images, where there are none")
     merge_classes: int = _setting(1, "merge every so many training classes into one (PNP's robustness experiment)")
     broken: Literal["fail", "skip"] = _setting("fail", "a broken image fails the run before it begins, or is left out")
     check: Literal["full", "quick", "none"] = _setting(
@@ -68,7 +69,9 @@ class ModelConfig:
     )
     pooling: Literal["average", "max", "gem", "rmac"] = _setting("average", "how the feature map becomes one vector")
     dim: int = _setting(512, "of the embedding; 0 leaves out the linear head")
-    batch_norm: Literal["frozen", "train"] = _setting("frozen", "BatchNorm statistics: kept, or of each batch")
+    batch_norm: Literal["auto", "frozen", "train"] = _setting(
+        "auto", "BatchNorm statistics: frozen, of each batch (train), or frozen unless the weights are random (auto)"
+    )
     layer_norm: bool = _setting(False, "layer normalisation of the pooled features before the head")
     dropout: float = _setting(0.0, "before the head")
 
@@ -190,6 +193,7 @@ _ANY = math.inf
 _NOT_ZERO = ("optimizer.lr", "optimizer.gamma")
 _BOUNDS = {
     "data.validation": (0, 0.9),
+    "data.test": (0, 0.9),
     "data.merge_classes": (1, _ANY),
     "data.resize": (1, _ANY),
     "data.size": (1, _ANY),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -116,9 +117,34 @@ def read_config(recipe: Mapping[str, Any] | None = None, overrides: Mapping[str,
         raise _refusal_of(error, given | words) from error
     config = TrainConfig(**{each.name: config[each.name] for each in fields(TrainConfig)})
     config = replace(config, loss=replace(config.loss, options=options))
+    if "epochs" in words and config.iterations:
+        raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; give iterations, or 0")
+    check_config(config)
+    return config
+
+
+def check_config(config: TrainConfig) -> None:
+    """Refuse settings that cannot be, also where they were made in Python."""
+    for setting in settings().values():
+        if not _fits(value_of(config, setting.name), setting.type):
+            raise _refusal(setting.name, value_of(config, setting.name))
     if said := "; ".join(problems(config)):
         raise InputError(said)
-    return config
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(each, inner[0]) for each in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or kind)
 
 
 def as_yaml(config: TrainConfig, *, changed_only: bool = False) -> str:

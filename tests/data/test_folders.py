@@ -53,6 +53,7 @@ def test_splits_and_roles_at_the_top(tmp_path, category):
         "train": ("train", ""),
         "val": ("validation", ""),
         "validation": ("validation", ""),
+        "valid": ("validation", ""),
         "Test": ("test", ""),
         "query": ("test", "query"),
         "gallery": ("test", "gallery"),
@@ -64,9 +65,28 @@ def test_splits_and_roles_at_the_top(tmp_path, category):
     )
 
 
-def test_one_other_folder_makes_all_of_them_classes(tmp_path):
-    table = read_folder(tree(tmp_path, "train/1.jpg", "bus/1.jpg"))
-    assert table.labels.tolist() == ["bus", "train"]
+ODD = {
+    "another name of a split": (["train/cat/1.jpg", "dev/cat/1.jpg"], "dev", "train"),
+    "a class": (["bus/1.jpg", "car/1.jpg", "Train/1.jpg"], "bus", "Train"),
+    "a category": (["shoe/1/a.jpg", "Test/1/a.jpg"], "shoe", "Test"),
+    "pictures of something else": (["query/a/1.jpg", "gallery/a/1.jpg", "docs/plot.png"], "docs", "gallery"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_splits_beside_other_folders(tmp_path, name):
+    paths, other, use = ODD[name]
+    refusal(
+        lambda: read_folder(tree(tmp_path, *paths)),
+        f"{tmp_path} has the folder {other} beside {use}, ",
+        f"rename {other} to train, validation, test, query or gallery",
+        f"if {use} is a class, rename that, or use a table",
+    )
+
+
+def test_names_of_splits_inside_are_classes(tmp_path):
+    table = read_folder(tree(tmp_path, "a/train/1.jpg", "a/test/1.jpg", "train2/bus/1.jpg"))
+    assert table.labels.tolist() == ["a/test", "a/train", "train2/bus"]
     assert set(table.splits) == {"train"}
 
 
@@ -214,7 +234,43 @@ def test_a_table_with_all_columns(tmp_path):
     assert (table.root, table.name) == (tmp_path, "t")
 
 
-LABELS = ["007", "7", " x", "a, b", "naïve 漢字", "u\u0308", "1.50", 'q"q', "two\nlines", "NA"]
+def test_names_of_columns_in_capitals_and_blanks_around(tmp_path):
+    header = " Path ,LABEL, Category,Split ,ROLE,Box,Note"
+    lines = " 1.jpg , cat ,\tpet, test , query , 1 2 3 4 , n ", "2.jpg,cat,,valid ,,,"
+    table = read_table(csv_file(tmp_path, "\n".join([header, *lines])))
+    assert rows(table) == [("1.jpg", "cat", "pet", "test", "query"), ("2.jpg", "cat", "", "validation", "")]
+    assert {name: column.tolist() for name, column in table.extra.items()} == {
+        "box": [" 1 2 3 4 ", ""], "Note": [" n ", ""],
+    }  # fmt: skip
+    assert table.boxes() == [(1, 2, 3, 4), None]
+    path = parquet(tmp_path, Path=["1 ", "2"], Label=["a", "b"], SPLIT=["test", " "], Weight=[1, 2])
+    assert rows(read_table(path)) == [("1", "a", "", "test", ""), ("2", "b", "", "train", "")]
+    assert list(read_table(path).extra) == ["Weight"]
+
+
+@pytest.mark.parametrize(
+    "name", ["note", "category_id", "split_date", "subcategory", "rule", "labels", "Paths", "text"]
+)
+def test_columns_of_other_names_are_extra(tmp_path, name):
+    assert list(read_table(csv_file(tmp_path, f"path,label,{name}\n1.jpg,a,b\n")).extra) == [name]
+
+
+MISSPELT = {"splits": "split", "spilt": "split", "Splitt": "split", "roles": "role", "Rolle": "role"}
+MISSPELT |= {"categories": "category", "catagory": "category", "categorys": "category", "categorie": "category"}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_columns_that_are_misspelt(tmp_path, name):
+    meant = MISSPELT[name]
+    refusal(
+        lambda: read_table(csv_file(tmp_path, f"path,label,{name}\n1.jpg,a,test\n")),
+        f"t.csv has a column '{name}'; did you mean '{meant}'? Else rename it",
+    )
+    table = read_table(csv_file(tmp_path, f"path,label,{name},{meant}\n1.jpg,a,b,{'test' * (meant == 'split')}\n"))
+    assert list(table.extra) == [name]
+
+
+LABELS = ["007", "7", "in side", "a, b", "naïve 漢字", "u\u0308", "1.50", 'q"q', "two\nlines", "NA"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -241,6 +297,10 @@ BAD = {
     "misspelt": ("path,lable\n1,a\n", "no column 'label'", "did you mean 'lable'?"),
     "semicolons": ("path;label\n1;a\n", "only 'path;label'", "commas"),
     "header only": ("path,label\n", "t has no images"),
+    "twice in capitals": ("path,label,Label\n1,a,b\n", "several columns 'label'"),
+    "only blanks": ("path,label\n1.jpg,  \n", "1.jpg has no label"),
+    "same but for blanks": ("path,label\n1.jpg,a\n 1.jpg,b\n", "1.jpg in more than one row"),
+    "box": ("path,label,box\n0.jpg,a,\n1.jpg,a,1 2 3\n", "1.jpg has the box '1 2 3'; write left top right bottom"),
     "twice the column": ("path,label,label\n1,a,b\n", "several columns 'label'"),
     "short line": ("path,label\n1,a\n2\n", "1 fields in line 3 and 2 in its first"),
     "long line": ("path,label\n1,a,b\n", "3 fields in line 2"),
@@ -308,6 +368,51 @@ def test_parquet_without_rows_labels_or_pyarrow(tmp_path, monkeypatch):
     refusal(lambda: read_table(parquet(tmp_path, path=["1"], label=pa.array([None], pa.string()))), "1 has no label")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refusal(lambda: read_table(tmp_path / "t.parquet"), "pyarrow", "pip install 'frontrank[train]'")
+
+
+def test_boxes_as_lists(tmp_path):
+    lists = [[1, 2, 3, 4], None, []]
+    wanted = [(1, 2, 3, 4), None, None]
+    for kind in (pa.list_(pa.int64()), pa.large_list(pa.float32()), pa.list_(pa.float64())):
+        table = read_table(parquet(tmp_path, path=list("123"), label=list("aab"), Box=pa.array(lists, kind)))
+        assert table.boxes() == wanted
+        assert table.extra["box"].dtype.kind == "U"
+    fixed = pa.array([[0.1, 2, 3, 4.25]] * 2, pa.list_(pa.float64(), 4))
+    table = read_table(parquet(tmp_path, path=list("12"), label=list("aa"), box=fixed))
+    assert table.extra["box"].tolist() == ["0.1 2.0 3.0 4.25"] * 2
+
+
+NO_BOXES = {
+    "integers": ([7, 8], "'7'"),
+    "floats": ([0.5, 8], "'0.5'"),
+    "three": ([[1, 2, 3], [1, 2, 3, 4]], "'1 2 3'"),
+    "a gap": ([[1, None, 3, 4], [1, 2, 3, 4]], "'1 None 3 4'"),
+    "words": ([list("abcd"), list("abcd")], "'a b c d'"),
+    "records": ([{"x": 1}, {"x": 2}], "x"),
+    "points": ([[[1, 2], [3, 4]], [[1, 2], [3, 4]]], "'[1, 2] [3, 4]'"),
+}
+
+
+@pytest.mark.parametrize("name", NO_BOXES)
+def test_parquet_columns_that_are_no_boxes(tmp_path, name):
+    boxes, said = NO_BOXES[name]
+    path = parquet(tmp_path, path=["1.jpg", "2.jpg"], label=["a", "b"], box=boxes)
+    refusal(lambda: read_table(path), "1.jpg has the box", said, "write left top right bottom")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_long_text_does_not_make_its_whole_column_long(tmp_path, ending):
+    count = 2000
+    columns = {
+        "path": [f"{row}.jpg" for row in range(count)], "label": ["a"] * count,
+        "note": ["", "x" * 10_000] + ["b"] * (count - 2), "short": ["y" * 128] * count,
+    }  # fmt: skip
+    lines = "\n".join(map(",".join, zip(*columns.values(), strict=True)))
+    path = csv_file(tmp_path, f"{','.join(columns)}\n{lines}") if ending == "csv" else parquet(tmp_path, **columns)
+    extra = read_table(path).extra
+    assert extra["note"].tolist() == columns["note"]
+    assert extra["note"].nbytes < 20 * count
+    assert extra["short"].dtype.kind == "U"
 
 
 def test_no_warning_without_a_reason(tmp_path):

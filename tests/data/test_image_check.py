@@ -2,6 +2,7 @@ import csv
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,10 @@ def test_good_images(table):
 def test_none_is_left(table):
     bad = table.rows(~np.char.startswith(table.paths, "good"))
     refusal(lambda: check_images(bad, broken="skip"), "4 of 4", "no image is left", table.root)
+    checked = check_images(bad, broken="list")
+    assert [path for path, _ in checked.broken] == list(BROKEN)
+    assert len(checked.table) == 0
+    assert check_images(table, broken="list").table.paths.tolist() == good_rows(table).paths.tolist()
 
 
 def test_a_file_of_several_rows_is_looked_at_once(table, looked_at):
@@ -140,6 +145,7 @@ def test_a_report_replaces_nothing_else(table, tmp_path, looked_at):
     assert other.read_text() == "path,label\n"
     assert looked_at == []
     refusal(lambda: check_images(table, report=tmp_path / "no" / "r.csv"), "cannot be written")
+    refusal(lambda: check_images(table, report=other / "r.csv"), "r.csv cannot be written (Not a directory)")
 
 
 def test_good_images_are_remembered(table, tmp_path, looked_at):
@@ -242,11 +248,60 @@ def test_a_memory_that_cannot_be_written(table, tmp_path):
     with pytest.warns(FrontrankWarning, match=r"cannot be written \(No such file or directory\)") as caught:
         assert check_images(good_rows(table), remembered=tmp_path / "no" / "good.json").broken == []
     assert caught[0].filename == __file__
+    (tmp_path / "file").touch()
+    with pytest.warns(FrontrankWarning, match=r"cannot be written \(Not a directory\)"):
+        assert check_images(good_rows(table), remembered=tmp_path / "file" / "good.json").broken == []
 
 
 def test_settings_that_are_unknown(table, monkeypatch):
     refusal(lambda: check_images(table, how="fast"), "how must be 'full' or 'quick' or 'none', got 'fast'")
-    refusal(lambda: check_images(table, broken="ignore"), "broken must be 'fail' or 'skip', got 'ignore'")
+    refusal(lambda: check_images(table, broken="ignore"), "broken must be 'fail' or 'skip' or 'list', got 'ignore'")
     refusal(lambda: check_images(table, workers=-1), "workers must be at least 0")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     refusal(lambda: check_images(table), "Pillow", "pip install 'frontrank[train]'")
+
+
+def boxed(table, paths, boxes):
+    return replace(of(table.root, paths), extra={"box": np.array(boxes)})
+
+
+@pytest.mark.parametrize("how", ["full", "quick"])
+def test_boxes_with_nothing_of_the_picture(table, tmp_path, how):
+    paths = ["good0.png", "good0.png", "good1.png", "good2.png", "gone.jpg", "good3.png", "good0.png"]
+    boxes = ["0 0 9 9", "20 0 30 9", "", "9 5 3 9", "0 0 5 5", "-5 -5 30 30", "20 0 30 9"]
+    report = tmp_path / "report.csv"
+    checked = check_images(boxed(table, paths, boxes), how=how, broken="skip", report=report)
+    assert checked.broken == [
+        ("gone.jpg", "is not there"),
+        ("good0.png", "has nothing in the box (20, 0, 30, 9), being 20 x 20"),
+        ("good2.png", "has nothing in the box (9, 5, 3, 9), being 20 x 20"),
+    ]
+    assert checked.table.paths.tolist() == ["good0.png", "good1.png", "good3.png"]
+    assert checked.table.extra["box"].tolist() == ["0 0 9 9", "", "-5 -5 30 30"]
+    assert "3 of 6 images cannot be read" in checked.note
+    assert len(report.read_text().splitlines()) == 4
+    refusal(lambda: check_images(boxed(table, paths, boxes), how=how), "3 of 6", "nothing in the box (20, 0, 30, 9)")
+
+
+def test_boxes_of_images_that_are_remembered(table, tmp_path, looked_at):
+    memory = tmp_path / "good.json"
+    check_images(good_rows(table), remembered=memory)
+    looked_at.clear()
+    found = boxed(table, ["good0.png", "good1.png"], ["0 0 5 5", "0 20 5 25"])
+    assert [path for path, _ in check_images(found, broken="skip", remembered=memory).broken] == ["good1.png"]
+    assert looked_at == []
+    checked = check_images(found.rows(np.array([0])), remembered=memory)
+    assert checked.note == "1 images, all of them good (1 remembered)"
+
+
+def test_all_boxes_are_outside(table):
+    found = boxed(table, ["good0.png", "good0.png"], ["20 0 30 9", "0 20 9 30"])
+    refusal(lambda: check_images(found, broken="skip"), "2 of 2", "no image is left")
+    assert len(check_images(found, broken="list").table) == 0
+
+
+@pytest.mark.parametrize("how", ["full", "quick", "none"])
+def test_what_is_no_box_is_refused_before_any_image_is_looked_at(table, looked_at, how):
+    found = boxed(table, ["good0.png", "good1.png"], ["0 0 5 5", "0 20 5"])
+    refusal(lambda: check_images(found, how=how, broken="skip"), "good1.png has the box '0 20 5'")
+    assert looked_at == []

@@ -98,6 +98,9 @@ FAULTS = {
     "twice": ({"paths": ["1", "2", "2"]}, "pets has 2 in more than one row"),
     "twice, spelt otherwise": ({"paths": ["a/1", "a/2", "./a//1"]}, "has ./a//1 in more than one row"),
     "up and down": ({"paths": ["1", "a/../1", "3"]}, "has a/../1 in more than one row"),
+    "relative and absolute": ({"paths": ["1", "2", os.path.abspath("pets/1")]}, "pets/1 in more than one row"),
+    "absolute and relative": ({"paths": [os.path.abspath("pets//a/1"), "2", "a/1"]}, "has a/1 in more than one row"),
+    "outside": ({"paths": ["../x/1", "2", os.path.abspath("x/1")]}, "x/1 in more than one row"),
     "a name of two lines": ({"paths": ["a\nb", "2", "a\nb"]}, "has 'a\\nb' in more than one row"),
 }
 
@@ -114,6 +117,9 @@ def test_check_accepts():
     assert made(["", ""]).check(labelled=False)
     assert made(paths=["1", "1", "1"]).check(repeats=True)
     assert made(paths=["a/1", "A/1", "a/1."]).check()
+    assert made(paths=["a/1", "/a/1", os.path.abspath("a/1")]).check()
+    assert made(paths=["a/1", "../a/1", os.path.abspath("petsa/1")]).check()
+    refusal(lambda: made(paths=["a/1", "b", "/a/1"], root="/").check(), "/a/1 in more than one row")
     assert made(["u\u0308", "\u00fc"]).check()
     refusal(lambda: made(["", ""], name="photos").check(), "photos: /0.jpg")
 
@@ -148,6 +154,7 @@ ROW = st.tuples(TEXT.filter(bool), TEXT.filter(bool), TEXT, st.sampled_from(SPLI
 @given(rows=st.lists(ROW, min_size=1, max_size=5))
 def test_what_is_saved_is_read_back(tmp_path_factory, ending, rows):
     columns = [np.array(column) for column in zip(*rows, strict=True)]
+    columns[:3] = [np.array([f"<{text}>" for text in column]) for column in columns[:3]]  # blanks around are dropped
     names = [f"{number}/{text}" for number, text in enumerate(columns[0].tolist())]
     folder = tmp_path_factory.mktemp("t")
     table = ImageTable(folder, np.array(names), *columns[1:5], extra={"note ü": columns[5]})
@@ -193,6 +200,9 @@ def test_nothing_is_overwritten_unasked(tmp_path):
 def test_tables_that_cannot_be_saved(tmp_path, monkeypatch):
     refusal(lambda: made().save(tmp_path / "t.txt"), "must end in .csv or .parquet")
     refusal(lambda: made().save(tmp_path / "no" / "t.csv"), "cannot be written (No such file or directory)")
+    (tmp_path / "file").touch()
+    refusal(lambda: made().save(tmp_path / "file" / "t.csv"), "t.csv cannot be written (Not a directory)")
+    (tmp_path / "file").unlink()
     refusal(lambda: made(extra={"box": np.eye(3)}).save(tmp_path / "t.csv"), "'box' must have one entry per row")
     refusal(lambda: made(extra={"label": [1, 2, 3]}).save(tmp_path / "t.csv"), "'label'", "a name of its own")
     for ending in (".csv", ".parquet"):
@@ -220,3 +230,54 @@ def test_a_path_in_one_line():
     with pytest.raises(InputError) as caught:
         made(["\udc80", "a"], splits=["x", "train"]).check()
     str(caught.value).encode()
+
+
+BOXES = {
+    "text": np.array(["1 2 3.5 4", " 1,2, 3.5 ,4 ", ""]),
+    "text of any length": np.array(["1 2 3.5 4", "1 2 3.50 4", "  "], dtype=object),
+    "numbers or nothing": np.array([(1, 2, 3.5, 4), np.array([1, 2, 3.5, 4]), None, None], dtype=object)[:3],
+    "lists": np.array([[1, 2, 3.5, 4], [1, 2, 3.5, 4], []], dtype=object),
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_boxes(name):
+    assert made(extra={"box": BOXES[name]}).boxes() == [(1, 2, 3.5, 4), (1, 2, 3.5, 4), None]
+
+
+def test_boxes_as_a_matrix_or_none_at_all():
+    assert made(extra={"box": np.arange(12).reshape(3, 4)}).boxes() == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
+    assert made().boxes() == [None] * 3
+    assert made([]).boxes() == []
+
+
+@pytest.mark.parametrize("box", ["left", "1 2 3", "1 2 3 4 5", "1 2 3 nan", "1 2 inf 4", "[1, 2, 3, 4]", "1;2;3;4"])
+def test_text_that_is_no_box(box):
+    table = made(extra={"box": np.array(["", box, "bad too"])})
+    refusal(table.boxes, f"a/1.jpg has the box '{box}'; write left top right bottom")
+
+
+NO_BOXES = {
+    "numbers": (np.arange(3), "'0'"),
+    "three columns": (np.eye(3), "'[1.0, 0.0, 0.0]'"),
+    "booleans": (np.array([True, False, True]), "'True'"),
+    "long": (np.array(["x" * 500] * 3), "'" + "x" * 80 + "'"),
+    "lines": (np.array(["1\n2"] * 3), "'1\\n2'"),
+}
+
+
+@pytest.mark.parametrize("name", NO_BOXES)
+def test_columns_that_are_no_boxes(name):
+    column, said = NO_BOXES[name]
+    refusal(made(extra={"box": column}).boxes, f"a/0.jpg has the box {said}; write")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_column_of_objects_is_kept_saved_and_read(tmp_path, ending):
+    notes = np.array(["x" * 10_000, "", "ü"], dtype=object)
+    table = made(extra={"note": notes, "box": np.array(["1 2 3 4", "", ""], dtype=object)}, root=tmp_path)
+    table.save(tmp_path / f"t{ending}")
+    again = read_table(tmp_path / f"t{ending}")
+    same(again, table)
+    assert again.rows(np.array([2, 0])).extra["note"].tolist() == ["ü", "x" * 10_000]
+    assert again.boxes() == table.boxes() == [(1, 2, 3, 4), None, None]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from frontrank.data import images
-from frontrank.data.images import image_fault, map_images, read_image
+from frontrank.data.images import box_faults, image_fault, map_images, read_image
 from frontrank.errors import InputError, InputTypeError
 from tests.data.files import refusal
 
@@ -281,6 +281,56 @@ def test_a_box_is_of_the_upright_picture_at_full_size(tmp_path):
 def test_a_box_with_nothing_in_it(tmp_path, box):
     path = saved(tmp_path / "a.png", NOISE)
     refusal(lambda: read_image(path, box=box), path, "nothing in the box", "64 x 48")
+
+
+EDGES = [
+    (60, 40, 63.6, 60),
+    (63, 47, 70, 70),
+    (64, 0, 70, 9),
+    (0, 48, 9, 50),
+    (50, 0, 60, 9),
+    (5, 5, 5, 9),
+    (-9, -9, 0, 0),
+]
+EDGES += [(0, 0, 64, 48), (63.6, 0, 70, 9), (-9, 47.4, 1, 60)]
+
+
+@pytest.mark.parametrize("number", STORED)
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tif"])
+def test_a_box_can_be_judged_without_reading_the_picture(tmp_path, ending, number):
+    stored = np.ascontiguousarray(STORED[number](NOISE))
+    path = saved(tmp_path / f"a.{ending}", stored, exif=upright_tag(number))
+    faults = box_faults(path, EDGES)
+    assert [fault is None for fault in faults] == [True, True, False, False, True, False, False, True, False, True]
+    for box, fault in zip(EDGES, faults, strict=True):
+        if fault is None:
+            assert read_image(path, box=box).width > 0
+        else:
+            assert fault.endswith("being 64 x 48")
+            refusal(lambda box=box: read_image(path, box=box), fault)
+
+
+def test_boxes_of_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "empty.jpg").touch()
+    assert box_faults(tmp_path / "empty.jpg", [(0, 0, 1, 1)] * 2) == ["is empty (0 bytes)"] * 2
+    assert box_faults(tmp_path / "gone.jpg", []) == []
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(content("PNG")[:200])
+    assert box_faults(cut, [(0, 0, 9, 9)]) == [None]
+
+
+FILLED_UP = {"JPEG": True, "PNG": True, "GIF": True, "WEBP": False, "BMP": False, "TIFF": False}
+
+
+@pytest.mark.parametrize("form", FILLED_UP)
+def test_cut_short_and_filled_up_with_zeros(tmp_path, form):
+    whole = content(form)
+    half = len(whole) // 2
+    path = tmp_path / "half"
+    path.write_bytes(whole[:half])
+    assert image_fault(path) is not None
+    path.write_bytes(whole[:half] + bytes(len(whole) - half))
+    assert (image_fault(path) is not None) == FILLED_UP[form]
 
 
 @pytest.mark.parametrize("box", [(1, 2, 3), (0, 0, 5, np.nan), (0, 0, 5, 5, 5)])

@@ -114,6 +114,16 @@ def test_nothing_is_detected(tmp_path):
     assert detect_layout(tmp_path / "images.txt") is None
 
 
+def test_lists_that_other_data_sets_have_too(tree, tmp_path):
+    nabirds = ["images.txt", "image_class_labels.txt", "train_test_split.txt", "images/0295/0a1b.jpg"]
+    write_images(tmp_path / "nabirds", nabirds)
+    assert detect_layout(tmp_path / "nabirds") is None
+    write_images(tmp_path / "own", ["images/001.cup/1.jpg"])
+    assert detect_layout(tmp_path / "own") is None
+    write_images(tmp_path / "two", ["image_class_labels.txt", "images/200.Wren/1.jpg", "Ebay_test.txt"])
+    refusal(lambda: detect_layout(tmp_path / "two"), "sop and cub")
+
+
 def test_two_are_detected(tmp_path):
     write_images(tmp_path, ["gnd_roxford5k.pkl", "rparis6k/gnd_rparis6k.pkl"])
     refusal(lambda: detect_layout(tmp_path), tmp_path, "roxford5k and rparis6k", "say which")
@@ -199,7 +209,7 @@ def test_a_missing_image(tree, name):
     image, parts, label = LOST[name]
     (root / image).unlink()
     said = [PUBLISHED[name].title, str(root), *parts, f"; 1 listed image is missing: {image}; "]
-    message = refusal(lambda: read_published(name, root), *said, "set allow_partial")
+    message = refusal(lambda: read_published(name, root), *said, "--allow-partial (allow_partial=True)")
     assert message.count(" instead of ") == len(parts)
     assert (f"; of 1 class nothing is there: {label};" in message) == bool(label)
     table, message = partial(name, root)
@@ -276,7 +286,7 @@ def test_lists_that_are_not_official(tree, change, said):
     write(root, {"Ebay_train.txt": [trees.SOP_HEADER, *lines]})
     write_images(root, ["cabinet_final/999_0.JPG"])
     official = "the lists or folders are not the official ones"
-    message = refusal(lambda: read_published("sop", root), said, official, "set allow_partial")
+    message = refusal(lambda: read_published("sop", root), said, official, "go on with what is there: --allow-partial")
     assert "test has" not in message
     table, message = partial("sop", root)
     assert said in message

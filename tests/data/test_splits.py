@@ -101,8 +101,9 @@ def test_too_few_classes(name):
         lambda: hold_out_classes(made(labels), 0.1),
         f"has {several} classes of two images or more",
         "'validation'",
-        "share",
+        "set the share to 0 (data.validation 0)",
     )
+    refusal(lambda: split_test_classes(made(labels), 0.1), "'test'", "set the share to 0 (data.test 0)")
 
 
 def test_settings_out_of_bounds():
@@ -150,7 +151,12 @@ def test_merging_goes_by_the_seed():
 
 
 def test_one_class_is_not_enough_after_merging():
-    refusal(lambda: merge_classes(made(["a", "b", "c"]), every=3), "every is 3", "3 training classes", "at most 2")
+    refusal(
+        lambda: merge_classes(made(["a", "b", "c"]), every=3),
+        "every is 3",
+        "3 training classes",
+        "at most 2 (data.merge_classes)",
+    )
     assert sorted(merge_classes(made(["a", "b", "c"]), every=2).labels) != ["a", "b", "c"]
     refusal(lambda: merge_classes(made([]), every=2), "0 training classes", "at most 1")
 
@@ -166,3 +172,33 @@ def test_labels_that_would_become_the_same():
     assert set(drawn.values()) == {0, 2}
     clash = next(seed for seed in drawn if drawn[seed] == 0)
     refusal(lambda: merge_classes(table, 2, clash), "labels with '+' in them become the same", "rename")
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_merged_name_that_another_split_has(split):
+    table = made([*"aabb", "a+b"], splits=["train"] * 4 + [split])
+    assert merge_classes(table, 1) is table
+    table = made([*"abcd", "a+b", "a+c", "a+d"], splits=["train"] * 4 + [split] * 3)
+    refusal(lambda: merge_classes(table, 2), "labels with '+' in them become the same", "rename")
+    assert len(set(merge_classes(table, 3).labels)) == 5
+
+
+def test_a_class_that_stays_alone_may_be_in_another_split():
+    alone = merge_classes(made("abc"), 2).labels.tolist()
+    label = next(label for label in alone if "+" not in label)
+    merged = merge_classes(made(["a", "b", "c", label], splits=["train"] * 3 + ["test"]), 2)
+    assert merged.labels.tolist() == [*alone, label]
+
+
+def test_a_merged_name_that_a_training_class_and_another_split_have():
+    labels = ["a", "b", "a+b", "c", "a+b"]
+    table = made(labels, splits=["train"] * 4 + ["test"])
+    found = set()
+    for seed in range(30):
+        alone = merge_classes(made(labels[:4]), 2, seed).labels.tolist()
+        if alone[0] == "a+b":
+            refusal(lambda seed=seed: merge_classes(table, 2, seed), "become the same")
+        else:
+            assert merge_classes(table, 2, seed).labels.tolist() == [*alone, "a+b"]
+        found.add(alone[0] == "a+b")
+    assert found == {True, False}

@@ -69,7 +69,7 @@ def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scales():
 
 
 def test_frozen_batch_norm_makes_embeddings_independent_of_their_batch():
-    model, x = small().train(), images(3)
+    model, x = small(batch_norm="frozen").train(), images(3)
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=0, atol=1e-6)
 
 
@@ -80,6 +80,20 @@ def test_batch_norm_in_training():
     model(images())
     assert all(norm.training for norm in norms)
     assert all(not torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True))
+
+
+def test_batch_norm_by_itself_is_trained_only_if_weights_are_random(tmp_path):
+    first = small()
+    assert first.settings.batch_norm == small(weights="none").settings.batch_norm == "train"
+    first.save(tmp_path / "m")
+    torch.save(first.backbone.state_dict(), tmp_path / "w.pth")
+    for weights in (tmp_path / "m", tmp_path / "w.pth"):
+        model = small(weights=weights).train()
+        assert model.settings.batch_norm == "frozen"
+        assert not any(module.training for module in model.modules() if isinstance(module, nn.BatchNorm2d))
+        assert small(weights=weights, batch_norm="train").settings.batch_norm == "train"
+    assert small(batch_norm="frozen").settings.batch_norm == "frozen"
+    assert Embedder.load(tmp_path / "m").settings.batch_norm == "train"
 
 
 def test_building_leaves_statistics_untouched():
@@ -263,8 +277,9 @@ class TestSettings:
             ({"backbone": "hf-hub:someone/something"}, r"is not a model of timm"),
             ({"backbone": None}, r"is not a model of timm"),
             ({"pooling": "mean"}, r"^pooling is 'mean'; give one of average, max, gem, rmac$"),
-            ({"batch_norm": "off"}, r"^batch_norm is 'off'; give frozen or train$"),
-            ({"dim": -1}, r"^dim must be at least 0, got -1$"),
+            ({"batch_norm": "off"}, r"^batch_norm is 'off'; give auto, frozen or train$"),
+            ({"dim": -1}, r"^dim must be at least 0 and at most 100000, got -1$"),
+            ({"dim": 10**13}, r"^dim must be at least 0 and at most 100000, got 10000000000000$"),
             ({"dim": 2.0}, r"^dim must be a whole number, got 2.0$"),
             ({"layer_norm": 1}, r"^layer_norm must be true or false, got 1$"),
             ({"dropout": 1.0}, r"^dropout must be at least 0 and at most 0.99, got 1.0$"),

@@ -2,6 +2,7 @@ import os
 import pickle
 import urllib.error
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -51,6 +52,12 @@ def test_files_of_torch(source, tmp_path, prefix, wrapped):
 def test_safetensors(source, tmp_path):
     save_file(source.state_dict(), tmp_path / "w.safetensors")
     assert same_features(small(weights=str(tmp_path / "w.safetensors")).eval(), source)
+
+
+@pytest.mark.parametrize("name", ["w.SAFETENSORS", "w.PTH", "w.Bin"])
+def test_endings_in_capitals(source, tmp_path, name):
+    (save_file if name.endswith("S") else torch.save)(source.state_dict(), tmp_path / name)
+    assert same_features(small(weights=tmp_path / name).eval(), source)
 
 
 def test_what_stands_beside_the_backbone_is_left_out(source, tmp_path):
@@ -162,9 +169,26 @@ class TestFilesThatAreRefused:
         (tmp_path / "w.zip").write_text("")
         assert "has an ending that is not known; give a .safetensors, .pth" in self.read(tmp_path / "w.zip")
         assert self.read("nowhere.pth").startswith("weights 'nowhere.pth' is no file or folder; give one that is there")
+        for name in ("runs/w.pth", "runs/W.PTH", "./runs/model", "runs/first/model"):
+            assert self.read(name).endswith("user/name of a Frontrank model on the hub, pretrained, or none")
         assert self.read("") == "weights must be a path, got ''"
         assert self.read(7) == "weights must be a path, got 7"
         assert "has no config.json; give the folder of a saved model" in self.read(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("given", "backbone"),
+        [
+            ("resnet50", "resnet50"),
+            ("resnet50.a1_in1k", "resnet50.a1_in1k"),
+            ("timm/resnet50.a1_in1k", "resnet50.a1_in1k"),
+            ("hf-hub:timm/resnet18.a1_in1k", "resnet18.a1_in1k"),
+            ("hf_hub:someone/something", "resnet50.a1_in1k"),
+        ],
+    )
+    def test_names_of_timm(self, given, backbone):
+        said = self.read(given)
+        assert said.startswith(f"weights {given!r} is no file or folder, and timm's weights are not given by name here")
+        assert f'; give their name as the backbone, e.g. backbone="{backbone}", weights="pretrained"' in said
 
 
 def test_none_by_its_name():
@@ -193,6 +217,7 @@ class TestPretrained:
         assert same_features(model, source)
         assert model.origin == "timm's pretrained test_resnet.r160_in1k; the head starts anew"
         assert hub == [("test_resnet", {"num_classes": 0})]
+        assert model.settings.batch_norm == "frozen"
 
     def test_a_tag_is_passed_on(self, hub):
         assert "test_resnet.r160_in1k;" in small("test_resnet.r160_in1k", weights="pretrained").origin
@@ -248,3 +273,39 @@ class TestFolders:
         small().save(tmp_path / "m")
         with pytest.raises(InputError, match=r"model.safetensors does not fit the backbone: "):
             small("test_vit", weights=tmp_path / "m")
+
+    def test_its_colours_are_kept(self, tmp_path):
+        colours = {"mean": (0.0, 0.5, 1.0), "std": (1.0, 2.0, 3.0)}
+        small(**colours).save(tmp_path / "m")
+        for more in ({}, colours, {"mean": [0, 0.5, 1]}):
+            model = small(weights=tmp_path / "m", **more)
+            assert (model.mean, model.std) == (model.settings.mean, model.settings.std) == tuple(colours.values())
+            assert model.origin == f"backbone and head of {tmp_path / 'm'}"
+
+    def test_other_colours_are_told(self, tmp_path):
+        small(mean=(0.0, 0.5, 1.0)).save(tmp_path / "m")
+        model = small(weights=tmp_path / "m", mean=(0.1, 0.2, 0.3))
+        assert model.mean == (0.1, 0.2, 0.3)
+        said = "; mean is [0.1, 0.2, 0.3], not its own [0.0, 0.5, 1.0]"
+        assert model.origin == f"backbone and head of {tmp_path / 'm'}{said}"
+        model = small(weights=tmp_path / "m", dim=0, mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0))
+        assert model.origin.endswith(f"another one there{said}; std is [1.0, 1.0, 1.0], not its own [0.5, 0.5, 0.5]")
+
+    def test_a_model_on_the_hub(self, tmp_path, monkeypatch):
+        first, asked = small(mean=(0.1, 0.2, 0.3)).eval(), []
+        first.save(tmp_path / "m")
+
+        def snapshot_download(name, **more):
+            asked.append(name)
+            return str(tmp_path / "m")
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+        second = small(weights="someone/some-model").eval()
+        assert asked == ["someone/some-model"]
+        assert torch.equal(second(x := images()), first(x))
+        assert (second.mean, second.settings.batch_norm) == ((0.1, 0.2, 0.3), "frozen")
+
+    def test_a_save_that_was_killed_is_told(self, tmp_path):
+        small().save(tmp_path / ".m.frontrank-old")
+        with pytest.raises(InputError, match=r"m is not there, since a save was killed; rename .*\.m\.frontrank-old,"):
+            small(weights=tmp_path / "m")

@@ -13,7 +13,7 @@ from tests.pictures import glyph_pictures
 SMALL = TrainConfig(
     data=DataConfig(validation=0.2, resize=32, size=32, augment="shift", workers=0),
     batches=BatchConfig(size=16, per_class=4),
-    model=ModelConfig(backbone="test_resnet", weights="none", dim=16),
+    model=ModelConfig(backbone="test_resnet", weights="none", dim=16, batch_norm="frozen"),
     loss=LossConfig("PNP", variant="D_s", temperature=0.05),
     optimizer=OptimizerConfig(lr=1e-3),
     epochs=3,

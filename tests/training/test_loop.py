@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 import frontrank as fr
 from frontrank import build
 from frontrank.config import LossConfig, TrainConfig
-from frontrank.errors import InputError
+from frontrank.errors import FrontrankWarning, InputError
 from frontrank.settings import read_config, read_recipe
 from frontrank.training import loop
 from frontrank.training.logs import read_log
@@ -46,7 +45,7 @@ def test_what_a_run_leaves(images, tmp_path):
     assert torch.__version__.startswith(facts["versions"]["torch"])
     assert (facts["best"], facts["steps"], facts["seed"]) == (standing.best, 10, 0)
     table = fr.data.read_table(tmp_path / "run" / "images.csv")
-    assert set(table.splits) == {"train", "validation"}  # never the test images
+    assert set(table.splits) == {"train", "validation", "test"}
     lines = read_log(tmp_path / "run" / "log.jsonl")
     logged = {"loss", "queries_used", "queries_skipped", "AP error", "gradient norm", "learning rate", "images/s"}
     assert logged <= set(lines[1])
@@ -56,20 +55,24 @@ def test_what_a_run_leaves(images, tmp_path):
     assert list((tmp_path / "run" / "model").iterdir())
 
 
+def reports(monkeypatch, *found):
+    """Let the held-out classes give these R@1 and mAP, one pair after another."""
+    left = iter(found)
+    monkeypatch.setattr(loop._Training, "_report", lambda self: dict(zip(("R@1", "mAP"), next(left), strict=True)))
+
+
 def test_the_model_is_the_best_on_held_out_classes(images, tmp_path, monkeypatch):
-    values = iter([0.2, 0.5, 0.4, 0.5, 0.1])
     kept = []
-    monkeypatch.setattr(loop._Training, "_report", lambda self: {"R@1": next(values)})
+    reports(monkeypatch, (0.9, 0.9), (0.5, 0.3), (0.4, 0.9), (0.5, 0.2), (0.5, 0.3), (0.1, 0.1))
     monkeypatch.setattr(loop._Training, "_keep_model", lambda self: kept.append(self.standing.step))
-    standing = fr.train(config_of(images, epochs=4), tmp_path / "run", quiet=True)
-    assert kept == [0, 5]  # a tie keeps the earlier one
-    assert (standing.before, standing.best, standing.best_step, standing.since_best) == (0.2, 0.5, 5, 3)
-    assert [entry["R@1"] for entry in standing.history] == [0.2, 0.5, 0.4, 0.5, 0.1]
+    standing = fr.train(config_of(images, epochs=5), tmp_path / "run", quiet=True)
+    assert kept == [5, 20]  # never the one before training; of equal R@1 that of more mAP, then the later one
+    assert (standing.before, standing.best, standing.best_step, standing.since_best) == (0.9, 0.5, 20, 1)
+    assert [entry["R@1"] for entry in standing.history] == [0.9, 0.5, 0.4, 0.5, 0.5, 0.1]
 
 
 def test_early_stop(images, tmp_path, monkeypatch):
-    values = iter([0.2, 0.5, 0.4, 0.5, 0.1])
-    monkeypatch.setattr(loop._Training, "_report", lambda self: {"R@1": next(values)})
+    reports(monkeypatch, (0.2, 0.2), (0.5, 0.3), (0.4, 0.3), (0.5, 0.2))
     standing = fr.train(config_of(images, epochs=40, patience=2), tmp_path / "run", quiet=True)
     assert (standing.step, standing.stopped_early, standing.best_step) == (15, True, 5)
 
@@ -249,10 +252,81 @@ def test_a_broken_image_fails_before_the_run_or_is_left_out(tmp_path, out):
     name = next(str(path) for path in fr.data.read_table(table).of("train").paths)
     (tmp_path / "glyphs" / name).write_bytes(b"no picture")
     refused(config_of(table), out, "is no image|cannot be read|broken")
-    standing = fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
+    with pytest.warns(FrontrankWarning, match="^1 of 96 images cannot be read"):
+        standing = fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
     assert standing.step == 1
-    assert name not in [os.path.basename(str(p)) for p in fr.data.read_table(out / "images.csv").paths]
-    assert len(fr.data.read_table(out / "images.csv")) == len(fr.data.read_table(table).of("train")) - 1
+    assert len(fr.data.read_table(out / "images.csv")) == len(fr.data.read_table(table)) - 1
+
+
+def test_broken_images_that_are_left_out_are_named_and_counted(tmp_path, out):
+    table = small_table(tmp_path / "glyphs")
+    names = [str(path) for path in fr.data.read_table(table).of("train").paths[:5]]
+    for name in names:
+        (tmp_path / "glyphs" / name).write_bytes(b"")
+    with pytest.warns(FrontrankWarning, match="^5 of 96 images cannot be read: .*left out, and listed in") as caught:
+        fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
+    assert all(name in str(caught[0].message) for name in names[:3])
+    listed = (out / "broken.csv").read_text().splitlines()
+    assert listed[0] == "path,reason"
+    assert [line.split('"')[1] for line in listed[1:]] == sorted(names)
+    assert json.loads((out / "run.json").read_text())["broken_images"] == 5
+
+
+def test_classes_set_aside_as_test(tmp_path, out):
+    table = fr.data.read_table(small_table(tmp_path / "glyphs"))
+    replace(table, splits=np.full(len(table), "train")).save(tmp_path / "glyphs" / "plain.csv")
+    config = config_of(str(tmp_path / "glyphs" / "plain.csv"), iterations=1, data={"test": 0.3})
+    fr.train(config, out, quiet=True)
+    found = fr.data.read_table(out / "images.csv")
+    classes = {split: set(found.of(split).labels) for split in ("train", "validation", "test")}
+    assert len(classes["test"]) == 6  # of 20
+    assert not (classes["test"] & classes["train"])
+    assert not (classes["test"] & classes["validation"])
+    refused(
+        config_of(str(tmp_path / "glyphs" / "images.csv"), data={"test": 0.3}),
+        out.with_name("b"),
+        "has test images already",
+    )
+
+
+def test_a_validation_split_without_a_class_of_two(images, tmp_path, out):
+    table = fr.data.read_table(images)
+    table = table.of("train")
+    splits = table.splits.copy()
+    splits[np.unique(table.labels, return_index=True)[1][:3]] = "validation"
+    replace(table, splits=splits).save(tmp_path / "odd.csv")
+    refused(config_of(str(tmp_path / "odd.csv")), out, "has no class of two images in its split validation")
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"batches": {"kind": "category"}}, "batches.kind takes balanced, categories or all-classes, got 'category'"),
+        ({"log_every": 0}, "log_every must be at least 1, got 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
+        ({"batches": {"accumulate": 0}}, "batches.accumulate must be at least 1"),
+        ({"precision": "fp32"}, "precision takes float32, bf16 or fp16, got 'fp32'"),
+        ({"epochs": 1.5}, "epochs takes a whole number, got 1.5"),
+        ({"metric": "dists@intra"}, "metric dists@intra cannot choose a checkpoint"),
+        ({"metric": "R@one"}, "R@one"),
+        ({"optimizer": {"warmup": 1000}}, "optimizer.warmup is 1000, but there are 15 steps"),
+        (
+            {
+                "loss": {
+                    "name": "pml.TripletMarginLoss",
+                    "variant": None,
+                    "temperature": None,
+                    "options": {"margin": "x"},
+                }
+            },
+            "loss.options {'margin': 'x'} of pml.TripletMarginLoss cannot be used",
+        ),
+    ],
+    ids=range(10),
+)
+def test_settings_made_in_python_are_checked(changed, match, images, out, monkeypatch):
+    monkeypatch.setattr("frontrank.build.build_model", None)  # before anything that takes long
+    refused(config_of(images, **changed), out, match)
 
 
 def test_an_image_that_breaks_during_the_run(tmp_path, out):

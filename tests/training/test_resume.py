@@ -1,5 +1,6 @@
 """A run that is killed, stopped or interrupted goes on to the same weights, to the last bit."""
 
+import json
 import os
 import random
 import signal
@@ -177,6 +178,42 @@ def test_a_signal_saves_the_run(number, images, tmp_path, monkeypatch, capsys):
     assert differences(last_state(tmp_path / "whole"), last_state(tmp_path / "stopped")) == []
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_signal_that_ends_a_job_reaches_the_workers_too(processes, images, tmp_path):
+    """A scheduler, and torchrun itself, signal the whole group of processes; the run is saved all the same."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(as_yaml(config_of(images, iterations=5000, data={"workers": 2}), changed_only=True))
+    launcher = (
+        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    )
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            *launcher,
+            "-m",
+            "frontrank",
+            "train",
+            "--recipe",
+            str(recipe),
+            "--out",
+            str(tmp_path / "run"),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    end = time.monotonic() + 120
+    while process.poll() is None and _steps(tmp_path / "run") < 3 and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    said = process.communicate(timeout=120)[1].decode()
+    assert "and saved; go on with: frontrank train --resume" in said
+    assert last_state(tmp_path / "run")["standing"]["step"] >= 3
+    if processes == 1:
+        assert process.returncode == 130
+
+
 def test_a_second_signal_stops_at_once(images, tmp_path, monkeypatch, capsys):
     def gradient(self, *batch):
         os.kill(os.getpid(), signal.SIGINT)
@@ -250,6 +287,47 @@ def test_other_images_are_refused(tmp_path):
     Path(table).write_text("".join(line for line in lines if "DejaVuSansMono" not in line))
     with pytest.raises(InputError, match="was made with other images or batches than the run has now"):
         fr.resume(tmp_path / "run", {"epochs": "2"}, quiet=True)
+
+
+def test_other_images_of_the_same_counts_are_refused(tmp_path):
+    table = small_table(tmp_path / "glyphs")
+    fr.train(config_of(table, epochs=1), tmp_path / "run", quiet=True)
+    old = next(line for line in Path(table).read_text().splitlines() if ",validation," in line or ",train," in line)
+    name = old.split(",")[0]
+    (Path(table).parent / name).rename(Path(table).parent / f"{name}.png")
+    Path(table).write_text(Path(table).read_text().replace(f"{name},", f"{name}.png,"))
+    with pytest.raises(InputError, match="was made with other images or batches than the run has now"):
+        fr.resume(tmp_path / "run", {"epochs": "2"}, quiet=True)
+
+
+def test_the_unit_of_a_run_cannot_change(images, tmp_path):
+    fr.train(config_of(images, epochs=1), tmp_path / "epochs", quiet=True)
+    with pytest.raises(InputError, match=r"--iterations cannot be given to a run that counts epochs; give --epochs"):
+        fr.resume(tmp_path / "epochs", {"iterations": "20"}, quiet=True)
+    fr.train(config_of(images, iterations=1), tmp_path / "iterations", quiet=True)
+    with pytest.raises(InputError, match=r"--epochs cannot be given to a run that counts iterations"):
+        fr.resume(tmp_path / "iterations", {"epochs": "20"}, quiet=True)
+
+
+def test_settings_that_were_edited_are_refused_in_one_line(images, tmp_path):
+    fr.train(config_of(images, epochs=1), tmp_path / "run", quiet=True)
+    path = tmp_path / "run" / "config.yaml"
+    path.write_text(path.read_text().replace("dim: 16", "dim: 8"))
+    with pytest.raises(InputError, match="does not fit the settings of the run; undo what changed") as caught:
+        fr.resume(tmp_path / "run", {"epochs": "2"}, quiet=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_goes_on_from_another_folder_and_says_so(images, tmp_path, monkeypatch):
+    fr.Embedder("test_resnet", dim=16, image_size=32, resize=32).save(tmp_path / "start")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["frontrank", "train", "--data", "a b"])
+    fr.train(config_of(os.path.relpath(images), epochs=1, model={"weights": "start"}), "run", quiet=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert fr.resume(tmp_path / "run", {"epochs": "2"}, quiet=True).step == 10
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (facts["command"], len(facts["resumed"]), facts["steps"]) == ("frontrank train --data 'a b'", 1, 10)
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])

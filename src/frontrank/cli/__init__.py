@@ -23,6 +23,7 @@ _COMMANDS = {
     "embed": "embed images with a trained model",
     "data": "look at images before training: counts, broken files, leakage",
 }
+_OUT_OF_MEMORY = "out of memory; free some, or use a machine or --device that has more (train: or --batches.chunk)"
 _INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first two as of a shell's commands
 
 
@@ -64,7 +65,7 @@ def _status(arguments: list[str]) -> int:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        return _said(command, "out of memory; free some, or use a machine or --device that has more", _REFUSED)
+        return _said(command, _OUT_OF_MEMORY, _REFUSED)
     return 0
 
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,11 @@ from frontrank.cli.evaluate import refuse
 from frontrank.cli.evaluation_inputs import check_options
 from frontrank.cli.rows import say
 from frontrank.config import DataConfig
+from frontrank.data.folders import IMAGE_ENDINGS, read_table, read_unlabelled
 from frontrank.data.ground_truth import read_ground_truth
 from frontrank.data.image_table import SPLITS, ImageTable, shown
 from frontrank.data.published import PUBLISHED
-from frontrank.errors import FrontrankError, InputError
+from frontrank.errors import FrontrankError, FrontrankWarning, InputError
 from frontrank.evaluation.protocols import PROTOCOLS
 from frontrank.models import Embedder
 from frontrank.training import distributed
@@ -36,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     _require_target(out, options.force)
     with processes(options.device) as device:
-        table = read_images(options)
+        table = read_images(options, unlabelled=True)
         _require_names(out, table)
         model = Embedder.load(options.model, device=device)
         shards = out.with_name(out.name + ".parts")
@@ -112,14 +114,18 @@ def _sides(table: ImageTable) -> dict[str, ImageTable]:
     }
 
 
-def read_images(options: argparse.Namespace) -> ImageTable:
-    """The images of --data that are asked for: by default the test images, or all where none are marked as such."""
+def read_images(options: argparse.Namespace, unlabelled: bool = False) -> ImageTable:
+    """The images of --data that are asked for: by default the test images, or all where none are marked as such.
+
+    unlabelled: take a folder of images without folders of classes, too
+    """
     config = DataConfig(path=options.data, layout=options.layout or "auto", allow_partial=options.allow_partial)
     for name, least in (("batch_size", 1), ("workers", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
             raise InputError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
-    table = build_images(config)
+    loose = unlabelled and options.layout is None and _has_loose_images(Path(options.data))
+    table = read_unlabelled([options.data]) if loose else build_images(config)
     if options.split not in (None, "all", *SPLITS):
         raise InputError(f"--split {options.split!r} is not known; there are {', '.join(SPLITS)} and all")
     split = options.split or ("test" if (table.splits == "test").any() else "all")
@@ -127,7 +133,30 @@ def read_images(options: argparse.Namespace) -> ImageTable:
     if not len(chosen):
         raise InputError(f"--data {options.data} has no images of the split {split}; leave out --split, or use all")
     say(options.quiet, f"read {options.data}: {len(chosen):,} images" + ("" if split == "all" else f" of {split}"))
+    _warn_of_training(options, chosen)
     return chosen
+
+
+def _has_loose_images(folder: Path) -> bool:
+    endings = tuple(IMAGE_ENDINGS)
+    return folder.is_dir() and any(
+        entry.is_file() and entry.name.lower().endswith(endings) for entry in os.scandir(folder)
+    )
+
+
+def _warn_of_training(options: argparse.Namespace, table: ImageTable) -> None:
+    """Say how many of the images the model was trained on, where the run it comes from tells."""
+    run = Path(getattr(options, "embeddings", None) or options.model).resolve().parent / "images.csv"
+    if not hasattr(options, "embeddings") or not run.is_file():
+        return
+    trained = {os.path.realpath(file) for file in read_table(run).of("train").files()}
+    if count := sum(os.path.realpath(file) in trained for file in table.files()):
+        warnings.warn(
+            f"{count:,} of the {len(table):,} images were trained on, which makes the figures too good; evaluate "
+            f"others, such as the held-out classes: --data {run} --split validation",
+            FrontrankWarning,
+            stacklevel=2,
+        )
 
 
 def _how(options: argparse.Namespace) -> dict[str, Any]:

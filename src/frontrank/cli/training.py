@@ -64,6 +64,8 @@ def _report(folder: Path, work: Callable[[], Standing]) -> None:
             f"trained {standing.step:,} steps{early}; held-out classes: {standing.before:.4f} before, "
             f"{standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
         )
+        if standing.before is not None and standing.best <= standing.before:
+            print("the training did not help on the held-out classes: try another learning rate, or more steps")
     model = _word(folder / "model")
     print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
 
@@ -87,7 +89,7 @@ def _print_plan(run: Run) -> None:
         "memory": _memory(run),
         "out": str(run.folder),
     }
-    print(f"{run.table.describe()}\n")
+    print(f"{run.images.all.describe()}\n")
     for name, text in lines.items():
         print(f"{name:9} {text}")
     print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")
@@ -96,10 +98,10 @@ def _print_plan(run: Run) -> None:
 def _memory(run: Run) -> str:
     size = run.config.data.size
     each, most = images_that_fit(run.model, torch.zeros(2, 3, size, size, device=run.device), run.device)
-    said = f"about {each / 1e6:,.1f} MB of activations per image"
+    own = math.ceil(run.config.batches.size / distributed.world_size())
+    said = f"images of a batch {own * 3 * size**2 / 1e6:,.0f} MB; activations about {each / 1e6:,.1f} MB per image"
     if most is None:
         return f"{said}; this device does not tell how much it has"
-    own = math.ceil(run.config.batches.size / distributed.world_size())
     chunk = min(run.config.batches.chunk or own, own)
     said += f"; about {most:,} images fit at once"
     if chunk <= most:

@@ -1,6 +1,7 @@
 """A user's own images: folders of classes, tables (.csv, .parquet), or just pictures without labels."""
 
 import csv
+import difflib
 import os
 import warnings
 from collections import Counter
@@ -22,11 +23,14 @@ _TOP = {  # a folder at the top: the split and the role of what is in it
     "train": ("train", ""),
     "validation": ("validation", ""),
     "val": ("validation", ""),
+    "valid": ("validation", ""),
     "test": ("test", ""),
     "query": ("test", "query"),
     "gallery": ("test", "gallery"),
 }
-_SPLIT_WORDS = {"": "train", "val": "validation"}
+_SPLIT_WORDS = {"": "train", "val": "validation", "valid": "validation"}
+_NAMES = (*COLUMNS.values(), "box")  # columns that mean something here, in capitals or not
+_LONG = 128  # characters of a text, beyond which it does not set the width of its whole column
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,9 @@ def list_images(folder: str | os.PathLike[str]) -> Listing:
 def read_folder(root: str | os.PathLike[str]) -> ImageTable:
     """The images of `root/<class>/<image>` or `root/<category>/<class>/<image>`.
 
-    Where all folders at the top are named train, validation (or val), test, query or gallery, each of them is such a
-    tree and says what its images are for: query and gallery are the two sides of the test. Else all are for training.
+    Where the folders at the top are named train, validation (or val, valid), test, query or gallery, each of them is
+    such a tree and says what its images are for: query and gallery are the two sides of the test. Where none is, all
+    are for training; some folders of these names beside others are refused.
     A class inside a category has the label "category/class", as two categories may have classes of one name.
 
     >>> import tempfile
@@ -73,7 +78,7 @@ def read_folder(root: str | os.PathLike[str]) -> ImageTable:
     root = _existing_folder(root)
     images = _some_images([root], [list_images(root)])
     tops = {path.split("/")[0] for path in images if "/" in path}
-    by_use = bool(tops) and all(top.lower() in _TOP for top in tops)
+    by_use = _are_uses(root, tops)
     parts = [path.split("/")[1:] if by_use else path.split("/") for path in images]
     _check_depths(root, images, [len(part) for part in parts], by_use)
     uses = [_TOP[path.split("/")[0].lower()] if by_use else ("train", "") for path in images]
@@ -119,9 +124,11 @@ def read_table(path: str | os.PathLike[str], root: str | os.PathLike[str] | None
 
     root: what the paths start from; else the folder of the table. Absolute paths are taken as they are.
 
-    A .csv file is UTF-8 and its first line names the columns. Labels are text: "007" is not "7". Without a split (or
-    where it is blank) an image is for training; "val" is "validation". Other columns go to `extra`, as text from .csv
-    and as they are from .parquet, where columns of lists are left out. Rows keep their order.
+    A .csv file is UTF-8 and its first line names the columns, in capitals or not. Labels are text: "007" is not "7".
+    Blanks around a path, label, category, split or role are dropped. Without a split (or where it is blank) an image is
+    for training; "val" and "valid" are "validation". Other columns go to `extra`, as text from .csv and as they are
+    from .parquet, where columns of lists are left out. Of these, "box" is the part of an image that is looked at: left
+    top right bottom in pixels, as text or as a list of four numbers, and blank for all of it. Rows keep their order.
     """
     path = existing_file(Path(path), TABLE_ENDINGS, "tables of images")
     with parsing(path), _utf8(path):
@@ -131,12 +138,15 @@ def read_table(path: str | os.PathLike[str], root: str | os.PathLike[str] | None
             held = ", ".join(map(repr, list(columns)[:10])) or "nothing"
             remedy = did_you_mean(name, columns) or f"name the column {name!r} in the first line, commas between names"
             raise InputError(f"{shown(path)} has no column {name!r}, only {held}; {remedy}")
+    _refuse_misspelt(path, columns)
     rows = len(columns["path"])
     known = {kept: columns.pop(name, np.full(rows, "")) for kept, name in COLUMNS.items()}
     known = {kept: _as_text(path, COLUMNS[kept], column) for kept, column in known.items()}
     known["splits"] = np.array([_SPLIT_WORDS.get(split, split) for split in known["splits"].tolist()], dtype=str)
     base = path.parent if root is None else _existing_folder(root)
-    return ImageTable(base, **known, extra=columns, name=path.stem).check()
+    table = ImageTable(base, **known, extra=columns, name=path.stem).check()
+    table.boxes()  # a wrong one is refused here, not in the middle of a run
+    return table
 
 
 def _existing_folder(folder: str | os.PathLike[str]) -> Path:
@@ -200,6 +210,19 @@ def _some_images(
     return images
 
 
+def _are_uses(root: Path, tops: Iterable[str]) -> bool:
+    """Whether the folders at the top say what images are for; if some do, the others are no classes beside them."""
+    uses = sorted(top for top in tops if top.lower() in _TOP)
+    others = sorted(set(tops) - set(uses))
+    if uses and others:
+        use, other = shown(uses[0]), shown(others[0])
+        raise InputError(
+            f"{shown(root)} has the folder {other} beside {use}, which says what images are for; rename {other} to "
+            f"train, validation, test, query or gallery, or move it; if {use} is a class, rename that, or use a table"
+        )
+    return bool(uses)
+
+
 def _check_depths(root: Path, images: Sequence[str], depths: Sequence[int], by_use: bool) -> None:
     example = dict(zip(reversed(depths), reversed(images), strict=True))  # the first of each
     layout = f"{shown(root)}/{'train/' if by_use else ''}<class>/<image>"
@@ -229,10 +252,7 @@ def _utf8(path: Path) -> Iterator[None]:
 def _csv_columns(path: Path) -> dict[str, np.ndarray]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file, strict=True)
-        header = [name.strip() for name in next(lines, [])]
-        repeated = [name for name, count in Counter(header).items() if count > 1]
-        if repeated:
-            raise InputError(f"{shown(path)} has several columns {repeated[0]!r}; rename all but one")
+        header = _plain_names(path, next(lines, []))
         rows = []
         for line in lines:
             if line and len(line) != len(header):
@@ -243,32 +263,61 @@ def _csv_columns(path: Path) -> dict[str, np.ndarray]:
             if line:
                 rows.append(line)
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {name: np.array(column, dtype=str) for name, column in zip(header, columns, strict=True)}
+    return {name: _texts(column) for name, column in zip(header, columns, strict=True)}
 
 
 def _parquet_columns(path: Path) -> dict[str, np.ndarray]:
     arrow = import_arrow("pyarrow")
     table = import_arrow("pyarrow.parquet").read_table(path)
     found = {}
-    for field in table.schema:
-        if arrow.types.is_nested(field.type):
+    for place, name in enumerate(_plain_names(path, table.schema.names)):
+        column = table.column(place).combine_chunks()
+        if arrow.types.is_nested(column.type):
+            if name == "box":
+                found[name] = _texts([_box_text(box) for box in column.to_pylist()])
             continue
-        column = table.column(field.name).combine_chunks()
         if arrow.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         kind = column.type
         number = arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)
         if number and not column.null_count:
-            found[field.name] = column.to_numpy(zero_copy_only=False)
+            found[name] = column.to_numpy(zero_copy_only=False)
         else:
             values = column.cast(arrow.large_string()).fill_null("")
-            found[field.name] = np.array(values.to_pylist(), dtype=str)
+            found[name] = _texts(values.to_pylist())
     return found
 
 
+def _plain_names(path: Path, names: Sequence[str]) -> list[str]:
+    """The names of columns without blanks around them, and those that mean something in small letters."""
+    stripped = [name.strip() for name in names]
+    plain = [name.lower() if name.lower() in _NAMES else name for name in stripped]
+    for name, count in Counter(plain).items():
+        if count > 1:
+            raise InputError(f"{shown(path)} has several columns {name!r}; rename all but one")
+    return plain
+
+
+def _refuse_misspelt(path: Path, names: Iterable[str]) -> None:
+    """A column that is almost named as one which is not there would be passed over, and its test images trained on."""
+    missing = {name: name for name in COLUMNS.values() if name not in names}
+    missing |= {kept: name for kept, name in COLUMNS.items() if name in missing}  # "splits" for "split"
+    for name in names:
+        near = difflib.get_close_matches(name.lower(), missing, 1, 0.78) if name not in _NAMES else []
+        if near and abs(len(near[0]) - len(name)) < 2:  # "category_id" is another thing
+            raise InputError(f"{shown(path)} has a column {name!r}; did you mean {missing[near[0]]!r}? Else rename it")
+
+
+def _texts(texts: Sequence[str]) -> np.ndarray:
+    """Text as an array: of one width, unless a long one would make all the others as long."""
+    return np.array(texts, dtype=object if max(map(len, texts), default=0) > _LONG else str)
+
+
+def _box_text(box: object) -> str:
+    return "" if box is None else " ".join(map(str, box)) if isinstance(box, list) else str(box)
+
+
 def _as_text(path: Path, name: str, column: np.ndarray) -> np.ndarray:
-    if column.dtype.kind in "iu":
-        return column.astype(str)
-    if column.dtype.kind != "U":
+    if column.dtype.kind not in "iuUO":
         raise InputError(f"{shown(path)} has {column.dtype} in the column {name!r}; write text or integers there")
-    return column
+    return np.array([str(entry).strip() for entry in column.tolist()], dtype=str)

@@ -5,20 +5,22 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from frontrank.data.image_table import ImageTable, shown
-from frontrank.data.images import image_fault, map_images, require_pillow
+from frontrank.data.image_table import Box, ImageTable, shown
+from frontrank.data.images import box_faults, image_fault, map_images, require_pillow
 from frontrank.errors import FrontrankWarning, InputError, require_number
 
 _REPORT = ["path", "reason"]
 _NAMED = 3  # broken images that an error message names
 _FORMAT = "frontrank.good-images.1"
 
+Crop = tuple[str, Box | None]  # a file, and the part of it that is looked at
 Print = tuple[int, int]  # size and time of the last change: a file with the same ones is the same
 
 
@@ -34,44 +36,48 @@ class Checked:
 def check_images(
     table: ImageTable,
     how: Literal["full", "quick", "none"] = "full",
-    broken: Literal["fail", "skip"] = "fail",
+    broken: Literal["fail", "skip", "list"] = "fail",
     workers: int = 2,
     remembered: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     show: bool | None = None,
 ) -> Checked:
-    """Look at all images of a table.
+    """Look at all images of a table, and see that each box of its column "box" has something of its image in it.
 
     how:        "full" decodes each, "quick" reads its header (which finds missing files, but not those cut short),
                 "none" trusts them
-    broken:     "fail" raises one error that counts and names them, "skip" leaves them out
+    broken:     "fail" raises one error that counts and names them, "skip" leaves them out, "list" does so too, even if
+                that is all of them
     remembered: a file that keeps which images a full check found good, by path, size and time of change, so that the
                 next check passes over them; it is written even if the check is broken off
     report:     a .csv file for the whole list of broken images
     """
     _require_one_of("how", how, "full", "quick", "none")
-    _require_one_of("broken", broken, "fail", "skip")
+    _require_one_of("broken", broken, "fail", "skip", "list")
     require_number("workers", workers, at_least=0)
+    boxes = table.boxes()
     if how == "none":
         return Checked(table, [], f"{len(table):,} images, not checked")
     require_pillow()
     _refuse_other_file(report)
     rows = [os.path.abspath(file) for file in table.files()]
-    paths = dict(zip(rows, table.paths.tolist(), strict=True))  # a file of several rows once
-    files = list(paths)
+    crops = list(zip(rows, boxes, strict=True))
+    paths = dict(zip(crops, table.paths.tolist(), strict=True))  # a crop of several rows once
+    files = list(dict.fromkeys(rows))
     memory = {} if remembered is None else _read_memory(Path(remembered))
     new = [file for file in files if file not in memory or memory[file] != _print(file)]
     faults = _faults(new, how == "full", workers, remembered, memory, show)
-    found = [(paths[file], fault) for file, fault in faults.items()]
+    of_crops = _crop_faults(list(paths), faults, workers, show)
+    found = [(paths[crop], fault) for crop, fault in of_crops.items()]
     if not found:
         passed = f" ({len(files) - len(new):,} remembered)" if len(new) < len(files) else ""
         return Checked(table, [], f"{len(files):,} images, all of them good{passed}")
-    said = _said(found, len(files), None if report is None else _write_report(Path(report), found))
+    said = _said(found, len(paths), None if report is None else _write_report(Path(report), found))
     if broken == "fail":
         raise InputError(f"{said}; replace them, or leave them out (broken: skip)")
-    if len(found) == len(files):
+    if broken == "skip" and len(found) == len(paths):
         raise InputError(f"{said}; no image is left: check the root {shown(table.root)}")
-    keep = np.array([file not in faults for file in rows])
+    keep = np.array([crop not in of_crops for crop in crops])
     return Checked(table.rows(keep), found, f"{said}; left out")
 
 
@@ -101,6 +107,24 @@ def _faults(
         if remembered is not None and decode and good:
             _write_memory(Path(remembered), {**memory, **good})
     return faults
+
+
+def _crop_faults(crops: list[Crop], faults: Mapping[str, str], workers: int, show: bool | None) -> dict[Crop, str]:
+    """Why crops cannot be read: the fault of the file, or that the box has nothing of the picture in it."""
+    found = {(file, box): faults[file] for file, box in crops if file in faults}
+    boxes: dict[str, list[Box]] = {}
+    for file, box in crops:
+        if box is not None and file not in faults:
+            boxes.setdefault(file, []).append(box)
+
+    def look(file: str) -> list[str | None]:
+        return box_faults(file, boxes[file])
+
+    if boxes:
+        looks = map_images(look, list(boxes), workers, "checking boxes", show)
+        for (file, of_file), said in zip(boxes.items(), looks, strict=True):
+            found |= {(file, box): fault for box, fault in zip(of_file, said, strict=True) if fault is not None}
+    return found
 
 
 def _require_one_of(name: str, value: str, *known: str) -> None:
@@ -143,7 +167,8 @@ def _write_report(path: Path, found: list[tuple[str, str]]) -> Path:
             csv.writer(file).writerows([_REPORT, *found])
         unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
         raise InputError(f"{shown(path)} cannot be written ({error.strerror}); give another path") from error
     return path
 
@@ -169,7 +194,8 @@ def _write_memory(path: Path, good: Mapping[str, Print]) -> None:
         unfinished.write_text(json.dumps({"format": _FORMAT, "good": good}), encoding="utf-8")
         unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
         _warn(f"{shown(path)} cannot be written ({error.strerror}); the images will be checked again next time", 5)
 
 

@@ -2,9 +2,10 @@
 
 import csv
 import difflib
+import math
 import os
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,8 @@ SPLITS = ("train", "validation", "test")
 ROLES = ("", "query", "gallery", "distractor")
 COLUMNS = {"paths": "path", "labels": "label", "categories": "category", "splits": "split", "roles": "role"}
 TABLE_ENDINGS = (".csv", ".parquet")
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +108,18 @@ class ImageTable:
         for row in np.flatnonzero((self.labels == "") & (self.roles != "distractor"))[: 1 if labelled else 0]:
             raise InputError(f"{where}: {shown(self.paths[row])} has no label; give it one, or the role 'distractor'")
         if not repeats:
-            _refuse_repeats(where, self.paths.tolist())
+            _refuse_repeats(where, self.root, self.paths.tolist())
         return self
+
+    def boxes(self) -> list[Box | None]:
+        """The part of each image that is looked at, by the extra column "box"; None for all of it.
+
+        A box is text ("left top right bottom", commas or blanks between, "" for none) or four numbers.
+        """
+        column = self.extra.get("box")
+        if column is None:
+            return [None] * len(self)
+        return [_box(path, box) for path, box in zip(self.paths.tolist(), column.tolist(), strict=True)]
 
     def counts(self) -> list[dict[str, str | int | float]]:
         """Images, classes and categories of each split and role, and how many images its classes have."""
@@ -177,7 +190,8 @@ class ImageTable:
         except OSError as error:
             raise InputError(f"{shown(target)} cannot be written ({error.strerror}); give another path") from error
         finally:
-            unfinished.unlink(missing_ok=True)
+            with suppress(OSError):  # or it would hide why the table cannot be written
+                unfinished.unlink()
 
 
 def shown(path: object) -> str:
@@ -200,10 +214,28 @@ def _nearest(value: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(map(repr, known))}"
 
 
-def _refuse_repeats(where: str, paths: list[str]) -> None:
+def _box(path: str, box: Any) -> Box | None:
+    try:
+        parts = box.replace(",", " ").split() if isinstance(box, str) else [] if box is None else list(box)
+        if not parts:
+            return None
+        left, top, right, bottom = map(float, parts)
+        if math.isfinite(left + top + right + bottom):
+            return left, top, right, bottom
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f"{shown(path)} has the box {str(box)[:80]!r}; write left top right bottom, or nothing")
+
+
+def _refuse_repeats(where: str, root: Path, paths: list[str]) -> None:
+    """Refuse a file that comes again, however its path is written."""
+    start = os.path.join(os.path.abspath(root), "")
     seen = set()
     for path in paths:
-        plain = posixpath.normpath(path) if "./" in path or "//" in path else path
+        plain = path
+        if "./" in path or "//" in path or os.path.isabs(path):
+            plain = os.path.normpath(os.path.join(start, path))
+            plain = plain.removeprefix(start).replace(os.sep, "/")
         if plain in seen:
             raise InputError(f"{where} has {shown(path)} in more than one row; drop all but one of them")
         seen.add(plain)

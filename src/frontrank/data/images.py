@@ -4,9 +4,11 @@ The rules, the same everywhere an image is read:
 - The EXIF orientation is applied; of an animation, a multi-page TIFF or an MPO the first picture is taken.
 - Transparent pixels are laid on white. An ICC profile is left unused.
 - 16-bit greys are divided by 257, not clipped. Other integers beyond 16 bits, and floats beyond 0..255, are stretched
-  from their own least to their own greatest value; floats within 0..1 are multiplied by 255.
-- A file that is cut short is refused. Damage in the middle of a file is found as far as its format has checks: in a
-  PNG always, in a JPEG seldom.
+  from their own least to their own greatest value; floats within 0..1 are multiplied by 255. So 10 or 12 bits that
+  were written into a 16-bit file as they are become nearly black: stretch them to 16 bits first.
+- A file that is cut short is refused, in any format. One that was then filled up with zeros, as half a download may be,
+  is refused if it is a JPEG, a PNG, a GIF or a compressed TIFF; in WebP, BMP and plain TIFF the zeros pass for pixels.
+  Damage in the middle of a file is found as far as its format has checks: in a PNG always, in a JPEG seldom.
 """
 
 import math
@@ -100,6 +102,19 @@ def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None
     except _FaultError as fault:
         return str(fault)
     return None
+
+
+def box_faults(path: str | os.PathLike[str], boxes: Sequence[Sequence[float]]) -> list[str | None]:
+    """Why each box of an image cannot be cut out; None for those that can. Only a header is read, but of a TIFF."""
+    try:
+        with _quiet, _opened(path, MAX_PIXELS) as image:
+            if image.format == "TIFF":  # its size may be that of the upright picture before it is decoded, or not
+                image.load()
+            turned = _turn(image) in ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+            size = (image.height, image.width) if turned else image.size
+    except _FaultError as fault:
+        return [str(fault)] * len(boxes)
+    return [_box_fault(_whole_box(box), size) for box in boxes]
 
 
 def map_images(
@@ -236,13 +251,17 @@ def _jpeg_ends(path: str | os.PathLike[str]) -> bool:
     return data.find(b"\xff\xd9", place) >= 0
 
 
+def _turn(image: "Image") -> str | None:
+    try:
+        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF data says nothing about the picture
+        return None
+
+
 def _upright(image: "Image") -> "Image":
     from PIL.Image import Transpose
 
-    try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF data says nothing about the picture
-        turn = None
+    turn = _turn(image)
     return image if turn is None else image.transpose(Transpose[turn])
 
 
@@ -293,9 +312,18 @@ def _whole_box(box: Sequence[float]) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
+def _inside(box: tuple[int, int, int, int], size: tuple[int, int]) -> tuple[int, int, int, int]:
+    return max(box[0], 0), max(box[1], 0), min(box[2], size[0]), min(box[3], size[1])
+
+
+def _box_fault(box: tuple[int, int, int, int], size: tuple[int, int]) -> str | None:
+    left, top, right, bottom = _inside(box, size)
+    nothing = left >= right or top >= bottom
+    return f"has nothing in the box {box}, being {size[0]} x {size[1]}" if nothing else None
+
+
 def _cropped(picture: "Image", box: tuple[int, int, int, int]) -> "Image":
-    left, top = max(box[0], 0), max(box[1], 0)
-    right, bottom = min(box[2], picture.width), min(box[3], picture.height)
-    if left >= right or top >= bottom:
-        raise _FaultError(f"has nothing in the box {box}, being {picture.width} x {picture.height}")
-    return picture.crop((left, top, right, bottom))
+    fault = _box_fault(box, picture.size)
+    if fault is not None:
+        raise _FaultError(fault)
+    return picture.crop(_inside(box, picture.size))

@@ -12,11 +12,13 @@ import copy
 import gc
 import hashlib
 import itertools
+import math
 import multiprocessing
 import re
 import signal
 import sys
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -34,7 +36,6 @@ from frontrank.errors import FrontrankError, InputError, InputTypeError, require
 
 Key = tuple[int, int]  # row, seed
 
-_PREFETCH = 2  # batches each worker holds ready
 _WORKER_DIED = re.compile(r"DataLoader worker.*(exited unexpectedly|killed by signal)", re.DOTALL)
 _NO_SHARED_MEMORY = re.compile(r"shared memory|\bshm\b|</torch_|Bus error|No space left", re.IGNORECASE)
 
@@ -114,9 +115,11 @@ def training_loader(
     stop: int | None = None,
     rank: int | None = None,
     world_size: int | None = None,
+    chunk: int | None = None,
+    ahead: int = 2,
     channels_last: bool = False,
     at_least: int | None = None,
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[tuple[Tensor | list[Tensor], Tensor]]:
     """This process's images [image, 3, side, side] and labels [image] of one batch of the sampler after another.
 
     The workers live as long as the iterator: epochs follow each other without a new start. They read ahead of what is
@@ -125,6 +128,8 @@ def training_loader(
     start: batches since the start of epoch 0 that are done already; None begins where the sampler stands
     stop: the number of batches, counted alike, after which it ends; None goes on for ever
     rank, world_size: None asks torch.distributed
+    chunk: give a list of chunks of so many images, read by several workers, in place of one tensor read by one
+    ahead: batches, or chunks, that each worker holds ready
     """
     _check_loading(table, workers)
     sampler = copy.copy(sampler)
@@ -133,8 +138,14 @@ def training_loader(
         sampler.load_state_dict({**sampler.state_dict(), "epoch": epoch, "position": position})
     dataset = _WholeBatches(ImageDataset(table, transform, at_least=at_least), channels_last)
     keys = _training_keys(sampler, seed, *_place(rank, world_size))
-    done = 0 if stop is None else sampler.state_dict()["epoch"] * len(sampler) + sampler.state_dict()["position"]
-    return _read(dataset, keys if stop is None else itertools.islice(keys, max(0, stop - done)), workers)
+    if stop is not None:
+        done = sampler.state_dict()["epoch"] * len(sampler) + sampler.state_dict()["position"]
+        keys = itertools.islice(keys, max(0, stop - done))
+    if chunk is None:
+        return _read(dataset, keys, workers, ahead)
+    _check_count("chunk", chunk, 1)
+    counts: deque[int] = deque()
+    return _together(_read(dataset, _in_chunks(keys, chunk, counts), workers, ahead), counts)
 
 
 def evaluation_loader(
@@ -210,6 +221,21 @@ def _training_keys(sampler: Sampler, seed: int, rank: int, world_size: int) -> I
             yield [(int(rows[place]), draw_seed(seed, epoch, number, place)) for place in places]
 
 
+def _in_chunks(batches: Iterator[list[Key]], chunk: int, counts: deque[int]) -> Iterator[list[Key]]:
+    """The keys of each batch a chunk at a time; `counts` gets the number of chunks of each."""
+    for keys in batches:
+        counts.append(math.ceil(len(keys) / chunk))
+        for start in range(0, len(keys), chunk):
+            yield keys[start : start + chunk]
+
+
+def _together(chunks: Iterator[tuple[Tensor, Tensor]], counts: deque[int]) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """The chunks of each batch as a list; they are read in order, and asked for before they are there."""
+    for first in chunks:
+        found = [first, *itertools.islice(chunks, counts.popleft() - 1)]
+        yield [images for images, _ in found], torch.cat([labels for _, labels in found])
+
+
 class _WholeBatches(Dataset[Any]):
     """Batches by their keys, put together by the worker; a bad image is handed back as an error in its one line."""
 
@@ -230,14 +256,14 @@ class _WholeBatches(Dataset[Any]):
 
 
 def _read(
-    dataset: _WholeBatches, batches: Iterator[Iterable[int | Key]], workers: int
+    dataset: _WholeBatches, batches: Iterator[Any], workers: int, ahead: int = 2
 ) -> Iterator[tuple[Tensor, Tensor]]:
     with warnings.catch_warnings():
         # From Python 3.12 on a fork beside threads warns; the head of this module says why it is safe here.
         warnings.filterwarnings("ignore", "(?s).*fork", DeprecationWarning)
         # More workers than cores are the user's choice, whose disk may be slow.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        waiting: Any = iter(_data_loader(dataset, batches, workers))
+        waiting: Any = iter(_data_loader(dataset, batches, workers, ahead))
     try:
         while True:
             with worker_errors(workers):
@@ -252,11 +278,11 @@ def _read(
             waiting._shutdown_workers()
 
 
-def _data_loader(dataset: _WholeBatches, batches: Iterator[Any], workers: int) -> DataLoader[Any]:
+def _data_loader(dataset: _WholeBatches, batches: Iterator[Any], workers: int, ahead: int) -> DataLoader[Any]:
     settings: dict[str, Any] = {}
     if workers:
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-        settings = {"prefetch_factor": _PREFETCH, "worker_init_fn": _start_worker, "multiprocessing_context": context}
+        settings = {"prefetch_factor": ahead, "worker_init_fn": _start_worker, "multiprocessing_context": context}
     return DataLoader(
         dataset,
         sampler=_Stream(batches),
@@ -281,7 +307,8 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _start_worker(number: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which then ends its workers
+def _start_worker(_: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the main process, which saves the run and ends its workers
+        signal.signal(number, signal.SIG_IGN)
     gc.freeze()  # what the main process left to be collected is not for a worker to collect
     torch.set_num_threads(1)

@@ -31,6 +31,7 @@ class DataSet:
     telling:         files or folders that tell it, as patterns; one of them is enough
     folder:          what its archive unpacks to, if that is one folder
     scanned:         its images are what its folders hold, not what lists name
+    only:            what it has and others with the same telling files have not, as a pattern
     """
 
     title: str
@@ -39,6 +40,7 @@ class DataSet:
     telling: tuple[str, ...]
     folder: str = ""
     scanned: bool = False
+    only: str = "*"
 
     @property
     def layout(self) -> str:
@@ -93,6 +95,7 @@ PUBLISHED: dict[str, DataSet] = {
         ({"train": (5_864, 100), "test": (5_924, 100)},),
         ("image_class_labels.txt",),
         "CUB_200_2011",
+        only="images/[0-9][0-9][0-9].*",  # NABirds has the same lists
     ),
     # The papers round the training images to 3.31 million, which are those of train and test together: 3,311,286.
     "vggface2": DataSet(
@@ -150,7 +153,8 @@ def detect_layout(root: str | Path) -> str | None:
     ...     detect_layout(folder)
     'sop'
     """
-    found = [name for name, dataset in PUBLISHED.items() if dataset.home(Path(root)) is not None]
+    homes = {name: dataset.home(Path(root)) for name, dataset in PUBLISHED.items()}
+    found = [name for name, home in homes.items() if home is not None and any(home.glob(PUBLISHED[name].only))]
     if len(found) > 1:
         raise InputError(f"{shown(root)} holds the files of {' and '.join(found)}; say which is meant")
     return found[0] if found else None
@@ -185,7 +189,7 @@ def read_published(name: str, root: str | Path, allow_partial: bool = False) -> 
         raise InputError(f"{said}; see that you may read it") from error
     if said := _differences(dataset, table, there):
         if not allow_partial or not there.any():
-            remedy = ", or set allow_partial to go on with what is there" if there.any() else ""
+            remedy = ", or go on with what is there: --allow-partial (allow_partial=True)" if there.any() else ""
             raise InputError(f"{said}; unpack its archive again{remedy}")
         warnings.warn(f"{said}; going on with the {int(there.sum()):,} images that are there", FrontrankWarning, 2)
         table = table.rows(there)

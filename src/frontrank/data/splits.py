@@ -53,13 +53,15 @@ def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTabl
     if len(groups) < 2:
         raise InputError(
             f"every is {every}, but there are {len(classes)} training classes, of which two merged ones at least must "
-            f"be left; use at most {max(1, len(classes) - 1)}"
+            f"be left; use at most {max(1, len(classes) - 1)} (data.merge_classes)"
         )
     merged = {label: "+".join(group) for group in groups for label in group}
-    if len(set(merged.values())) < len(groups):
-        raise InputError("labels with '+' in them become the same when they are merged; rename these classes")
     labels = table.labels.tolist()
     training = (table.splits == "train").tolist()
+    new = {"+".join(group) for group in groups if len(group) > 1}
+    others = {label for label, train in zip(labels, training, strict=True) if not train}
+    if len(set(merged.values())) < len(groups) or new & others:
+        raise InputError("labels with '+' in them become the same when they are merged; rename these classes")
     renamed = [merged.get(label, label) if train else label for label, train in zip(labels, training, strict=True)]
     return replace(table, labels=np.array(renamed, dtype=str))
 
@@ -73,7 +75,7 @@ def _moved(table: ImageTable, to: str, share: float, seed: int) -> ImageTable:
     if len(several) < 2 * _LEAST:
         raise InputError(
             f"the training split has {len(several)} classes of two images or more (of {len(classes)} classes), too few "
-            f"to move some to {to!r}: both sides need {_LEAST}; give more classes, or set the share to 0"
+            f"to move some to {to!r}: both sides need {_LEAST}; give more classes, or set the share to 0 (data.{to} 0)"
         )
     first, last = several[:_LEAST], several[-_LEAST:]
     others = [label for label in classes if label not in first and label not in last]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -16,9 +17,10 @@ from frontrank.models import storage
 from frontrank.models.backbone import build_backbone, examine, feature_maps
 from frontrank.models.export import export_onnx
 from frontrank.models.pooling import Pooling, unit
-from frontrank.models.weights import load_weights
+from frontrank.models.weights import find_weights, load_weights
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_LARGEST_DIM = 100_000  # far above any in use; a slip of the keyboard must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,15 @@ class Embedder(nn.Module):
 
     backbone: a name of timm: resnet50, seresnet50 (SENet-50; legacy_seresnet50 has the original's layout),
         vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights
-    weights: None for random ones, "pretrained" for timm's, a file (.safetensors, .pth, .pt, .bin), or the folder of
-        a saved model; what came of it is told by `model.origin`
+    weights: None for random ones, "pretrained" for timm's, a file (.safetensors, .pth, .pt, .bin), or a saved model:
+        its folder, or `user/name` on the Hugging Face hub; what came of it is told by `model.origin`
     pooling: "average", "max", "gem" (its power is trained) or "rmac"; of a transformer's patch tokens likewise
     dim: of the embedding; 0 or None leaves the linear layer out
-    batch_norm: "frozen" keeps the statistics of BatchNorm as they are in training, as suits pretrained weights (its
-        scales and shifts are trained); "train" uses and updates those of each batch
+    batch_norm: "frozen" keeps the statistics of BatchNorm as they are in training (its scales and shifts are
+        trained); "train" uses and updates those of each batch; "auto" trains them only if weights are random
     layer_norm, dropout: before the linear layer
     image_size, resize: images are made `resize` large (None: 8/7 of image_size), then cropped to `image_size`
-    mean, std: of the colours, three numbers each; None takes what timm's pretrained weights were trained with
+    mean, std: of the colours, three numbers each; None takes the saved model's, else those of timm's pretrained weights
     backbone_options: passed on to timm, e.g. drop_path_rate=0.1
 
     >>> model = Embedder("test_resnet", pooling="gem", dim=16, image_size=64)
@@ -68,7 +70,7 @@ class Embedder(nn.Module):
         weights: str | os.PathLike[str] | None = None,
         pooling: Literal["average", "max", "gem", "rmac"] = "average",
         dim: int | None = 512,
-        batch_norm: Literal["frozen", "train"] = "frozen",
+        batch_norm: Literal["auto", "frozen", "train"] = "auto",
         layer_norm: bool = False,
         dropout: float = 0.0,
         image_size: int = 224,
@@ -92,19 +94,21 @@ class Embedder(nn.Module):
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
             self.head = Head(shape[1], dim or 0, layer_norm, float(dropout))
+        source, saved = find_weights(weights)
         timm = self.backbone.pretrained_cfg or {}
-        self.mean = _colours("mean", mean, timm.get("mean") or _IMAGENET_MEAN)
-        self.std = _colours("std", std, timm.get("std") or _IMAGENET_STD)
+        self.mean = _colours("mean", mean, saved.get("mean") or timm.get("mean") or _IMAGENET_MEAN)
+        self.std = _colours("std", std, saved.get("std") or timm.get("std") or _IMAGENET_STD)
         if min(self.std) <= 0:
             raise InputError(f"std must be greater than 0, got {self.std}")
         self.image_size, self.resize = image_size, resize
+        statistics = ("train" if source is None else "frozen") if batch_norm == "auto" else batch_norm
         self.settings = Settings(
-            backbone, pooling, dim or 0, batch_norm, layer_norm, float(dropout), image_size, resize,
+            backbone, pooling, dim or 0, statistics, layer_norm, float(dropout), image_size, resize,
             self.mean, self.std, options,
         )  # fmt: skip
         self.dim = dim or shape[1]
         self._fixed_size = bool(timm.get("fixed_input_size")) and not options.get("dynamic_img_size")
-        self.origin = load_weights(self, weights)
+        self.origin = load_weights(self, source)
         self.train()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -262,18 +266,18 @@ def _checked_sizes(image_size: int, resize: int | None) -> int:
 
 
 def _check_head(dim: int | None, batch_norm: str, layer_norm: bool, dropout: float) -> None:
-    _check_whole("dim", dim or 0, 0)
-    if batch_norm not in ("frozen", "train"):
-        raise InputError(f"batch_norm is {batch_norm!r}; give frozen or train")
+    _check_whole("dim", dim or 0, 0, _LARGEST_DIM)
+    if batch_norm not in ("auto", "frozen", "train"):
+        raise InputError(f"batch_norm is {batch_norm!r}; give auto, frozen or train")
     if not isinstance(layer_norm, bool):
         raise InputTypeError(f"layer_norm must be true or false, got {layer_norm!r}")
     require_number("dropout", dropout, at_least=0, at_most=0.99)
 
 
-def _check_whole(name: str, value: object, at_least: int) -> None:
+def _check_whole(name: str, value: object, at_least: int, at_most: float = math.inf) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-    require_number(name, value, at_least=at_least)
+    require_number(name, value, at_least=at_least, at_most=at_most)
 
 
 def _colours(name: str, given: object, default: tuple[float, ...]) -> tuple[float, ...]:

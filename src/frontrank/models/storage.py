@@ -1,10 +1,14 @@
 """A model as a folder, in the layout of the Hugging Face hub: weights, settings, a card."""
 
+import contextlib
+import glob
 import hashlib
 import json
 import os
 import re
 import shutil
+import tempfile
+import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +21,8 @@ from frontrank.errors import InputError, InputTypeError
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 _FORMAT, _VERSION = "frontrank.model", 1
+_NEW, _OLD = ".frontrank-new", ".frontrank-old"  # endings of the folders beside a model that is being replaced
+_STALE_SECONDS = 3600.0  # an unfinished folder of this age is of a process that was killed
 _ONLY_IN_TRAINING = ("batch_norm", "dropout")
 
 
@@ -45,20 +51,24 @@ def save(
         raise _no_safetensors() from None
     target = as_path("folder", folder).absolute()
     target = target.resolve() if target.is_symlink() else target
-    _check_target(target, overwrite)
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}  # no shared memory
-    config = describe(settings, own)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        unfinished.mkdir(parents=True)
+        _clean_up(target)
+        _check_target(target, overwrite)
+        own = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}  # no shared memory
+        config = describe(settings, own)
+        if not target.parent.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(_NEW, f".{target.name}.", target.parent))
         try:
+            unfinished = room / target.name  # inside, for the usual permissions: those of the room are its owner's
+            unfinished.mkdir()
             save_file(own, unfinished / WEIGHTS, {"format": "pt"})
             (unfinished / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)  # else its owner alone could read it
             (unfinished / CARD).write_text(_card(target.name, config, dim), encoding="utf-8")
             _put_in_place(unfinished, target)
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(room, ignore_errors=True)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror or error}; give another folder") from error
 
@@ -85,7 +95,8 @@ def find(path: str | os.PathLike[str]) -> Path:
         return folder
     if folder.exists():
         raise InputError(f"{folder} is a file; give the folder of a saved model")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", str(path)):
+    refuse_half_saved(folder)
+    if not is_hub_name(str(path)):
         raise InputError(f"{folder} is not there; give the folder of a saved model, or user/name of one on the hub")
     try:
         from huggingface_hub import snapshot_download
@@ -102,6 +113,17 @@ def find(path: str | os.PathLike[str]) -> Path:
         ) from error
 
 
+def refuse_half_saved(folder: Path) -> None:
+    """Say where the model of a missing folder is, if a save was killed between its two renames."""
+    if is_model(old := _old(folder.resolve())):
+        raise InputError(f"{folder} is not there, since a save was killed; rename {old}, the model before it, to that")
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text reads like `user/name` of a model on the hub."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", text) is not None
+
+
 def is_model(folder: Path) -> bool:
     """Whether a folder holds a saved model, of any version."""
     try:
@@ -113,10 +135,7 @@ def is_model(folder: Path) -> bool:
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Settings and weights of a saved model, checked against its fingerprint."""
-    for name in (CONFIG, WEIGHTS):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} has no {name}; give the folder of a saved model")
-    config = _read_config(folder / CONFIG)
+    config = read_config(folder)
     tensors = read_safetensors(folder / WEIGHTS)
     if fingerprint(config["settings"], tensors) != config["fingerprint"]:
         raise InputError(
@@ -146,7 +165,12 @@ def as_path(name: str, path: object) -> Path:
     return Path(path)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """What the `config.json` of a saved model holds."""
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} has no {name}; give the folder of a saved model")
+    path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -176,21 +200,47 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 
 def _put_in_place(unfinished: Path, target: Path) -> None:
-    """Rename a finished folder; what else was in the one it replaces goes with it."""
+    """Rename a finished folder; what else was in the one it replaces goes with it.
+
+    If the process is killed anywhere in here, `_clean_up` before the next save finds out how far it came.
+    """
     if not is_model(target):
         unfinished.replace(target)
         return
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    target.rename(old)
+    old = _old(target)
     try:
+        target.rename(old)
         unfinished.rename(target)
-    except OSError:
-        old.rename(target)
+    except BaseException:
+        _clean_up(target)
         raise
+    _empty_into(old, target)
+
+
+def _clean_up(target: Path) -> None:
+    """Undo or finish what a save that was killed left beside the target, and remove what it left for nothing."""
+    for room in target.parent.glob(f".{glob.escape(target.name)}.*{_NEW}"):
+        with contextlib.suppress(OSError):  # gone in the meantime
+            if time.time() - room.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(room)
+    old = _old(target)
+    if is_model(target) and old.is_dir():
+        _empty_into(old, target)
+    elif is_model(old) and not target.exists():
+        old.rename(target)
+
+
+def _empty_into(old: Path, target: Path) -> None:
     for other in old.iterdir():
         if other.name not in (WEIGHTS, CONFIG, CARD):
-            other.rename(target / other.name)
+            place = target / other.name
+            other.rename(place.with_name(f"{other.name}.old") if place.exists() else place)
     shutil.rmtree(old)
+
+
+def _old(target: Path) -> Path:
+    """Where a model is while a new one takes its place."""
+    return target.parent / f".{target.name}{_OLD}"
 
 
 def _card(name: str, config: Mapping[str, Any], dim: int) -> str:

@@ -16,24 +16,42 @@ from frontrank.errors import InputError
 from frontrank.models import storage
 from frontrank.models.backbone import build_backbone, first_line
 
+_ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 _NESTED = ("state_dict", "model", "model_state_dict")
 _PREFIXES = ("module.", "backbone.", "model.")
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "last_linear.", "head_dist.", "attn_pool.")
 
 
-def load_weights(model: Any, weights: str | os.PathLike[str] | None) -> str:
-    """Put weights into an embedder; a sentence of what was loaded."""
-    if weights is None or weights == "none":
-        return "random weights"
-    if weights == "pretrained":
-        return _load_pretrained(model)
+def find_weights(weights: str | os.PathLike[str] | None) -> tuple[Path | str | None, Mapping[str, Any]]:
+    """Where weights are, None for random ones, and the settings of the saved model, if they are of one."""
+    if weights is None or weights in ("none", "pretrained"):
+        return (None if weights == "none" else weights), {}
     path = storage.as_path("weights", weights)
-    if path.is_dir():
-        return _load_folder(model, path)
-    if not path.is_file():
-        raise InputError(f"weights {str(path)!r} is no file or folder; give one that is there, pretrained, or none")
-    count = load_backbone(model.backbone, read_weights(path), str(path))
-    return f"backbone from {path} ({count} tensors); the head starts anew"
+    if path.is_file():
+        return path, {}
+    if not path.is_dir():
+        storage.refuse_half_saved(path)
+        _refuse_names_of_timm(str(weights))
+        if path.suffix.lower() in _ENDINGS or not storage.is_hub_name(str(weights)):
+            remedy = "give one that is there, user/name of a Frontrank model on the hub, pretrained, or none"
+            raise InputError(f"weights {str(path)!r} is no file or folder; {remedy}")
+    folder = storage.find(path)
+    return folder, storage.read_config(folder)["settings"]
+
+
+def load_weights(model: Any, source: Path | str | None) -> str:
+    """Put weights into an embedder; a sentence of what was loaded.
+
+    source: as `find_weights` found it
+    """
+    if source is None:
+        return "random weights"
+    if not isinstance(source, Path):
+        return _load_pretrained(model)
+    if source.is_dir():
+        return _load_folder(model, source)
+    count = load_backbone(model.backbone, read_weights(source), str(source))
+    return f"backbone from {source} ({count} tensors); the head starts anew"
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -41,9 +59,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     A file of torch may hold them plainly, or under "state_dict" or "model".
     """
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         return storage.read_safetensors(path)
-    if path.suffix not in (".pth", ".pt", ".bin", ".ckpt", ".tar"):
+    if path.suffix.lower() not in _ENDINGS:
         raise InputError(f"{path} has an ending that is not known; give a .safetensors, .pth, .pt or .bin file")
     found: Any = _unpickle(path)
     while isinstance(found, Mapping) and not _all_tensors(found):
@@ -114,10 +132,27 @@ def _load_folder(model: Any, folder: Path) -> str:
     theirs = {name: x for name, x in tensors.items() if name not in backbone}
     own = {name: x for name, x in model.state_dict().items() if not name.startswith("backbone.")}
     same = {name: x.shape for name, x in theirs.items()} == {name: x.shape for name, x in own.items()}
-    if not same or settings["pooling"] != model.pooling.kind:
-        return f"backbone of {folder}; the head starts anew, being another one there"
+    colours = ((name, settings.get(name), list(getattr(model, name))) for name in ("mean", "std"))
+    changed = "".join(f"; {name} is {new}, not its own {old}" for name, old, new in colours if old not in (None, new))
+    if not same or settings.get("pooling") != model.pooling.kind:
+        return f"backbone of {folder}; the head starts anew, being another one there{changed}"
     model.load_state_dict(theirs, strict=False)
-    return f"backbone and head of {folder}"
+    return f"backbone and head of {folder}{changed}"
+
+
+def _refuse_names_of_timm(weights: str) -> None:
+    name = re.sub(r"^(hf[-_]hub:)?(timm/)?", "", weights)
+    if name == weights and not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)?", name):
+        return
+    import timm
+
+    known = timm.is_model(name)
+    if known or name != weights:
+        example = name if known else "resnet50.a1_in1k"
+        raise InputError(
+            f"weights {weights!r} is no file or folder, and timm's weights are not given by name here; "
+            f'give their name as the backbone, e.g. backbone="{example}", weights="pretrained", or a file of weights'
+        )
 
 
 def _unpickle(path: Path) -> object:

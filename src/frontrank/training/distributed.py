@@ -92,6 +92,16 @@ def wrapped(model: nn.Module) -> nn.Module:
     return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
 
 
+def share_buffers(model: nn.Module) -> None:
+    """Give every process the buffers of rank 0, such as running statistics."""
+    if world_size() == 1:
+        return
+    for buffer in model.buffers():
+        sent = buffer.detach().to(_channel())
+        dist.broadcast(sent, src=0)
+        buffer.data.copy_(sent)
+
+
 def any_rank(flag: bool) -> bool:
     """Whether it is so on any process; all must ask."""
     if world_size() == 1:

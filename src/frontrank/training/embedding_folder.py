@@ -35,7 +35,7 @@ class Manifest:
     """What the shards of a folder were made of.
 
     model: the fingerprint of the model, and images: how large and in which range it wants them
-    table: a digest of paths, labels and boxes
+    table: a digest of root, paths, labels and boxes
     """
 
     format: str
@@ -186,4 +186,5 @@ def _fingerprint(model: Any) -> str:
 
 def _digest(table: ImageTable) -> str:
     columns = [table.paths, table.labels, *([table.extra["box"]] if "box" in table.extra else [])]
-    return hashlib.sha256(json.dumps([column.tolist() for column in columns]).encode()).hexdigest()
+    content = [str(table.root.resolve()), *(column.tolist() for column in columns)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

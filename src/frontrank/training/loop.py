@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from frontrank.config import TrainConfig
 from frontrank.data.epoch_batches import EpochBatches
-from frontrank.data.image_table import ImageTable
 from frontrank.data.loading import training_loader, worker_errors
 from frontrank.data.transforms import training_transform
 from frontrank.errors import InputError, InterruptedRunError
@@ -46,8 +45,10 @@ from frontrank.training.logs import Log, line_text
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.multistage import Step, step_gradient
 from frontrank.training.optimizers import Unit, learning_rate, set_learning_rate
+from frontrank.training.run_images import RunImages, digest
 from frontrank.training.signals import StopRequest
 
+_AHEAD_BYTES = 1 << 30
 AUTOCAST = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -57,7 +58,7 @@ class Run:
 
     config: TrainConfig
     folder: Path
-    table: ImageTable
+    images: RunImages
     model: Embedder
     loss: nn.Module
     sampler: EpochBatches
@@ -73,6 +74,7 @@ class Standing:
     step: int = 0
     before: float | None = None
     best: float | None = None
+    best_map: float = 0.0
     best_step: int = 0
     since_best: int = 0
     stopped_early: bool = False
@@ -99,7 +101,7 @@ class _Training:
         self.steps = steps_of(run.config, len(run.sampler))
         size = run.config.batches.memory
         self.memory = EmbeddingMemory(size) if size else None
-        self.validation = run.table.of("validation")
+        self.validation = run.images.used.of("validation")
         self.main = distributed.is_main()
         self.scaler = torch.amp.GradScaler(run.device.type) if run.config.precision == "fp16" else None
         self.checkpoints = run.folder / "checkpoints"
@@ -127,7 +129,7 @@ class _Training:
 
     # A step
 
-    def _step(self, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+    def _step(self, batches: Iterator[tuple[Tensor | list[Tensor], Tensor]]) -> None:
         config, standing = self.config, self.standing
         started, waited, images = time.monotonic(), 0.0, 0
         factor = self._learning_rate()
@@ -147,7 +149,7 @@ class _Training:
             self._log_step(step, norm, factor, images / seconds, waited / seconds)
         self._after_step()
 
-    def _gradient(self, pictures: Tensor, labels: Tensor) -> Step:
+    def _gradient(self, pictures: Tensor | list[Tensor], labels: Tensor) -> Step:
         config = self.config
         use_memory = self.memory is not None and self.standing.step >= config.batches.memory_after
         step = step_gradient(
@@ -210,23 +212,29 @@ class _Training:
         return step * every // size > (step - 1) * every // size
 
     def _evaluate(self) -> None:
-        """Rank the held-out classes; keep the model where it is the best so far."""
+        """Rank the held-out classes; keep the model where it is the best so far.
+
+        Of equal ones it is that of more mAP, then the later one. The model as it was before training is measured and
+        never kept: it has not learnt anything.
+        """
         standing, metric = self.standing, self.config.metric
         report = distributed.from_main(self._report())
-        value = report[metric]
+        value, average = report[metric], report["mAP"]
         standing.history.append({"step": standing.step, metric: value})
-        if standing.before is None:
+        self._write({f"validation {name}": found for name, found in report.items()})
+        if standing.step == 0:
             standing.before = value
-        if standing.best is None or value > standing.best:
-            standing.best, standing.best_step, standing.since_best = value, standing.step, 0
+        elif standing.best is None or (value, average) >= (standing.best, standing.best_map):
+            standing.best, standing.best_map, standing.best_step = value, average, standing.step
+            standing.since_best = 0
             self._keep_model()
         else:
             standing.since_best += 1
-        self._write({f"validation {name}": found for name, found in report.items()})
 
     def _report(self) -> dict[str, float]:
         """By the main process alone; the others only embed."""
         model, table, config = self.run.model, self.validation, self.config
+        distributed.share_buffers(model)  # live BatchNorm: the statistics that will be saved
         embeddings = embed_table(
             model, table, device=self.run.device, workers=config.data.workers, precision=config.precision, show=False
         )
@@ -278,16 +286,17 @@ class _Training:
 
     def _batches(self) -> Any:
         config, run = self.config, self.run
-        done = self.standing.step * config.batches.accumulate
-        transform = training_transform(config.data, run.model.mean, run.model.std)
+        accumulate, chunk = config.batches.accumulate, config.batches.chunk
         return training_loader(
-            run.table.of("train"),
+            run.images.used.of("train"),
             run.sampler,
-            transform,
+            training_transform(config.data, None, None),  # bytes: the model normalises them where it is
             seed=config.seed,
             workers=config.data.workers,
-            start=done,
-            stop=self.steps * config.batches.accumulate,
+            start=self.standing.step * accumulate,
+            stop=self.steps * accumulate,
+            chunk=chunk or None,
+            ahead=_ahead(config) if chunk else 2,
             channels_last=config.channels_last,
         )
 
@@ -304,6 +313,7 @@ class _Training:
             "memory": None if self.memory is None else self.memory.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "sampler": self.run.sampler.state_dict()["fingerprint"],
+            "images": digest(self.run.images.used),
             "random": randomness,
         }
         save_checkpoint(self.checkpoints, standing.step, state)
@@ -315,11 +325,21 @@ class _Training:
         if path is None:
             return
         state = load_checkpoint(path)
-        if state["sampler"] != self.run.sampler.state_dict()["fingerprint"]:
+        now = self.run.sampler.state_dict()["fingerprint"], digest(self.run.images.used)
+        if (state["sampler"], state["images"]) != now:
             raise InputError(
                 f"{path} was made with other images or batches than the run has now; put the images back, or start anew"
             )
         self.standing = Standing(**state["standing"])
+        try:
+            self._load(state)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise InputError(
+                f"{path} does not fit the settings of the run; undo what changed in config.yaml"
+            ) from error
+        self._randomness = state["random"]
+
+    def _load(self, state: dict[str, Any]) -> None:
         self.run.model.load_state_dict(state["model"])
         self.run.loss.load_state_dict(state["loss"])
         self.run.optimizer.load_state_dict(state["optimizer"])
@@ -327,7 +347,6 @@ class _Training:
             self.memory.load_state_dict(state["memory"])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
-        self._randomness = state["random"]
 
     def _start_randomness(self) -> None:
         """Go on with the random numbers of the checkpoint, or begin with the seed; each process has its own."""
@@ -339,6 +358,14 @@ class _Training:
             torch.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed)  # noqa: NPY002  losses of other packages draw from it
+
+
+def _ahead(config: TrainConfig) -> int:
+    """Chunks that each worker reads ahead: a whole batch in all, as long as that is no more than a gigabyte."""
+    chunk, workers = config.batches.chunk, max(1, config.data.workers)
+    share = math.ceil(config.batches.size / distributed.world_size())
+    fit = _AHEAD_BYTES // (chunk * 3 * config.data.size**2)
+    return max(1, math.ceil(min(math.ceil(share / chunk), fit) / workers))
 
 
 def _approximation_error(loss: nn.Module, step: Step) -> float | None:

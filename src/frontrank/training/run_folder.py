@@ -3,8 +3,10 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from frontrank.errors import InputError
+from frontrank.errors import FrontrankWarning, InputError
 from frontrank.settings import as_yaml
 from frontrank.training import distributed
 from frontrank.training.checkpoints import atomic_write
@@ -39,26 +41,50 @@ def write_beginning(run: Run) -> None:
         raise InputError(
             f"--out {run.folder} cannot be written to ({error.strerror}); choose another folder"
         ) from error
-    write_config(run)
+    _write_config(run)
     try:
-        run.table.save(run.folder / "images.csv")
+        run.images.readable().save(run.folder / "images.csv")
     except InputError:
         (run.folder / "config.yaml").unlink()  # no run, then
         raise
+    if run.images.broken:
+        lines = ["path,reason", *(f'"{path}","{reason}"' for path, reason in run.images.broken)]
+        atomic_write(run.folder / "broken.csv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+        note = f"{run.images.note()}; left out, and listed in {run.folder / 'broken.csv'}"
+        warnings.warn(note, FrontrankWarning, stacklevel=2)
     _write_json(run.folder / "run.json", _facts(run))
 
 
-def write_config(run: Run) -> None:
-    """Write the settings as a recipe."""
-    path = str(Path(run.config.data.path).resolve())
-    text = as_yaml(replace(run.config, data=replace(run.config.data, path=path)))
-    atomic_write(run.folder / "config.yaml", text.encode())
+def write_resumption(run: Run) -> None:
+    """Write that a run goes on, with the settings it goes on with."""
+    _write_config(run)
+    facts = _read_facts(run)
+    facts["resumed"] = [*facts.get("resumed", []), _facts(run)]
+    _write_json(run.folder / "run.json", facts)
 
 
 def write_end(run: Run, standing: Standing) -> None:
     """Write how it went."""
-    found = {"before": standing.before, "best": standing.best, "best_step": standing.best_step}
-    _write_json(run.folder / "run.json", _facts(run) | {"metric": run.config.metric, "steps": standing.step} | found)
+    found = {"metric": run.config.metric, "steps": standing.step, "before": standing.before, "best": standing.best}
+    _write_json(run.folder / "run.json", _read_facts(run) | found | {"best_step": standing.best_step})
+
+
+def _write_config(run: Run) -> None:
+    """The settings as a recipe, with whole paths: a run may go on from another folder."""
+    config = run.config
+    config = replace(config, data=replace(config.data, path=str(Path(config.data.path).resolve())))
+    if Path(config.model.weights).exists():
+        config = replace(config, model=replace(config.model, weights=str(Path(config.model.weights).resolve())))
+    atomic_write(run.folder / "config.yaml", as_yaml(config).encode())
+
+
+def _read_facts(run: Run) -> dict[str, Any]:
+    """What run.json says, or what it should."""
+    with suppress(OSError, ValueError):
+        facts = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+        if isinstance(facts, dict):
+            return facts
+    return _facts(run)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -72,13 +98,14 @@ def _facts(run: Run) -> dict[str, Any]:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return {
-        "command": " ".join(sys.argv),
+        "command": shlex.join(sys.argv),
         "commit": _commit(),
         "versions": versions,
         "machine": platform.platform(),
         "device": str(run.device),
         "processes": distributed.world_size(),
         "seed": run.config.seed,
+        "broken_images": len(run.images.broken),
     }
 
 
