@@ -117,9 +117,9 @@ def read_config(recipe: Mapping[str, Any] | None = None, overrides: Mapping[str,
         raise _refusal_of(error, given | words) from error
     config = TrainConfig(**{each.name: config[each.name] for each in fields(TrainConfig)})
     config = replace(config, loss=replace(config.loss, options=options))
-    if "epochs" in words and config.iterations:
-        raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; give iterations, or 0")
     check_config(config)
+    if "epochs" in words and config.iterations:
+        raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; set that, or make it 0")
     return config
 
 

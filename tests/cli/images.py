@@ -12,6 +12,7 @@ from tests.data.published_trees import TREES
 
 _SETTINGS = {
     **{"model.backbone": "test_resnet", "model.weights": "none", "model.dim": "8", "data.size": "32"},
+    "model.batch_norm": "frozen",
     **{"data.resize": "32", "data.workers": "0", "data.validation": "0.34", "batches.size": "8", "iterations": "2"},
     "device": "cpu",
 }

@@ -134,7 +134,7 @@ def test_a_saved_table_can_be_trained_on(check, here, run, ending):
     found = check("my_photos", "--save", f"lists/photos.{ending}")
     assert found.out.endswith(f"wrote lists/photos.{ending}\nall {ALL} images can be read\n")
     assert run("train", "--data", f"lists/photos.{ending}", *TINY, "--quiet", "--out", "run").status == 0
-    assert len(fr.data.read_table("run/images.csv")) == len(TRAIN) * EACH
+    assert len(fr.data.read_table("run/images.csv")) == (len(TRAIN) + len(TEST)) * EACH
     assert rows(check(f"lists/photos.{ending}")) == [["train", "24", "6"], ["test", "12", "3"]]
 
 
@@ -146,7 +146,11 @@ def test_published_data_sets(check, here, name):
     assert "is not as published" in found.err
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FrontrankWarning)
-        assert check("set", "--allow-partial", "--layout", name).out.endswith(" images can be read\n")
+        found = check("set", "--allow-partial", "--layout", name)
+        if name == "roxford5k":  # its pictures are smaller here than the boxes of its queries
+            assert "has nothing in the box" in found.out
+        else:
+            assert found.out.endswith(" images can be read\n")
         found = check("set", "--allow-partial", "--save", "set.csv")
         if name == "vehicleid":
             assert len(fr.data.read_table("set.csv")) == 8

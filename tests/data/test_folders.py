@@ -415,6 +415,13 @@ def test_a_long_text_does_not_make_its_whole_column_long(tmp_path, ending):
     assert extra["short"].dtype.kind == "U"
 
 
+def test_long_paths_and_labels_are_text_too(tmp_path):
+    path, label = "d/" * 90 + "1.jpg", "x" * 200
+    table = read_table(csv_file(tmp_path, f"path,label\n{path},{label}\n2.jpg,b\n"))
+    assert (table.paths.tolist(), table.labels.tolist()) == ([path, "2.jpg"], [label, "b"])
+    assert table.labels.dtype.kind == "U"
+
+
 def test_no_warning_without_a_reason(tmp_path):
     tree(tmp_path, "a/1.jpg", "a/readme.txt")
     with warnings.catch_warnings(record=True) as caught:

@@ -294,6 +294,13 @@ def test_boxes_of_images_that_are_remembered(table, tmp_path, looked_at):
     assert checked.note == "1 images, all of them good (1 remembered)"
 
 
+def test_a_broken_file_is_told_of_before_its_box(table):
+    checked = check_images(boxed(table, ["cut.png", "good0.png"], ["30 0 40 9", ""]), broken="skip")
+    ((path, reason),) = checked.broken
+    assert path == "cut.png"
+    assert reason.startswith("cannot be decoded")
+
+
 def test_all_boxes_are_outside(table):
     found = boxed(table, ["good0.png", "good0.png"], ["20 0 30 9", "0 20 9 30"])
     refusal(lambda: check_images(found, broken="skip"), "2 of 2", "no image is left")

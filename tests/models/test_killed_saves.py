@@ -202,3 +202,10 @@ def test_the_folder_has_the_usual_permissions(tmp_path, mask):
     finally:
         os.umask(before)
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_leftovers_of_a_name_with_brackets(tmp_path, monkeypatch):
+    (tmp_path / ".m[1].abc.frontrank-new").mkdir()
+    later(monkeypatch)
+    save(tmp_path / "m[1]", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["m[1]"]

@@ -274,7 +274,7 @@ def _parquet_columns(path: Path) -> dict[str, np.ndarray]:
         column = table.column(place).combine_chunks()
         if arrow.types.is_nested(column.type):
             if name == "box":
-                found[name] = _texts([_box_text(box) for box in column.to_pylist()])
+                found[name] = _texts([" ".join(map(str, box or ())) for box in column.to_pylist()])
             continue
         if arrow.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
@@ -303,7 +303,7 @@ def _refuse_misspelt(path: Path, names: Iterable[str]) -> None:
     missing = {name: name for name in COLUMNS.values() if name not in names}
     missing |= {kept: name for kept, name in COLUMNS.items() if name in missing}  # "splits" for "split"
     for name in names:
-        near = difflib.get_close_matches(name.lower(), missing, 1, 0.78) if name not in _NAMES else []
+        near = difflib.get_close_matches(name.lower(), missing, 1, 0.78)
         if near and abs(len(near[0]) - len(name)) < 2:  # "category_id" is another thing
             raise InputError(f"{shown(path)} has a column {name!r}; did you mean {missing[near[0]]!r}? Else rename it")
 
@@ -311,10 +311,6 @@ def _refuse_misspelt(path: Path, names: Iterable[str]) -> None:
 def _texts(texts: Sequence[str]) -> np.ndarray:
     """Text as an array: of one width, unless a long one would make all the others as long."""
     return np.array(texts, dtype=object if max(map(len, texts), default=0) > _LONG else str)
-
-
-def _box_text(box: object) -> str:
-    return "" if box is None else " ".join(map(str, box)) if isinstance(box, list) else str(box)
 
 
 def _as_text(path: Path, name: str, column: np.ndarray) -> np.ndarray:

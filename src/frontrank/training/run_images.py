@@ -81,7 +81,7 @@ def _broken(share: ImageTable, config: TrainConfig, memory: Path | None, show: b
     if not len(share):
         return []
     workers = max(1, config.data.workers)
-    return check_images(share, config.data.check, "skip", workers, remembered=memory, show=show).broken
+    return check_images(share, config.data.check, "list", workers, remembered=memory, show=show).broken
 
 
 def digest(table: ImageTable) -> str:
