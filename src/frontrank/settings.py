@@ -119,7 +119,7 @@ def read_config(recipe: Mapping[str, Any] | None = None, overrides: Mapping[str,
     config = replace(config, loss=replace(config.loss, options=options))
     check_config(config)
     if "epochs" in words and config.iterations:
-        raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; set that, or make it 0")
+        raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; set that, or 0")
     return config
 
 

@@ -133,7 +133,7 @@ def _load_folder(model: Any, folder: Path) -> str:
     own = {name: x for name, x in model.state_dict().items() if not name.startswith("backbone.")}
     same = {name: x.shape for name, x in theirs.items()} == {name: x.shape for name, x in own.items()}
     colours = ((name, settings.get(name), list(getattr(model, name))) for name in ("mean", "std"))
-    changed = "".join(f"; {name} is {new}, not its own {old}" for name, old, new in colours if old not in (None, new))
+    changed = "".join(f"; {name} is {new}, not its own {old}" for name, old, new in colours if old != new)
     if not same or settings.get("pooling") != model.pooling.kind:
         return f"backbone of {folder}; the head starts anew, being another one there{changed}"
     model.load_state_dict(theirs, strict=False)
