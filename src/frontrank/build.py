@@ -95,11 +95,13 @@ def resume(out: str | os.PathLike[str], overrides: Mapping[str, str] | None = No
 def processes(device: str) -> Iterator[torch.device]:
     """Within, this process works with the others that torchrun started, if any, on the device it is given."""
     own = not torch.distributed.is_initialized()
+    done = False
     try:
         yield distributed.start(build_device(device))
+        done = True
     finally:
         if own:
-            distributed.stop()
+            distributed.stop(together=done)
 
 
 def build_run(

@@ -66,7 +66,7 @@ class ModelConfig:
     backbone: str = _setting("resnet50", "any name timm knows")
     weights: str = _setting(
         "pretrained",
-        "pretrained (timm's hub), none, a file (.safetensors, .pth), or a Frontrank model: its folder, or user/name on the hub",
+        "pretrained (of timm), none, a file (.safetensors, .pth), or a Frontrank model (folder or hub name)",
     )
     pooling: Literal["average", "max", "gem", "rmac"] = _setting("average", "how the feature map becomes one vector")
     dim: int = _setting(512, "of the embedding; 0 leaves out the linear head")

@@ -24,7 +24,7 @@ SETTINGS = {
     "optimizer.weight_decay": 0.0,
 }
 FIRST = {"loss.variant": "D_s", "loss.temperature": 0.05, "optimizer.lr": 1e-2, "iterations": 25}
-THEN = {"optimizer.lr": 3e-3, "iterations": 50}
+THEN = {"optimizer.lr": 5e-3, "iterations": 80}
 LOSSES = {
     "PNP O": {"loss.variant": "O", "loss.temperature": 0.05},
     "PNP I_u": {"loss.variant": "I_u", "loss.temperature": 0.05},
@@ -34,9 +34,9 @@ LOSSES = {
     "SmoothAP": {"loss.name": "SmoothAP"},
     "FastAP": {"loss.name": "FastAP"},
     "QuantizedAP": {"loss.name": "QuantizedAP"},
-    "BlackboxRecall log": {"loss.name": "BlackboxRecall", "loss.weighting": "log", "loss.lam": 10.0},
-    "BlackboxRecall loglog": {"loss.name": "BlackboxRecall", "loss.lam": 10.0},
-    "BlackboxAP": {"loss.name": "BlackboxAP", "loss.lam": 10.0, "loss.margin": 0.1},
+    "BlackboxRecall log": {"loss.name": "BlackboxRecall", "loss.weighting": "log", "loss.lam": 80.0},
+    "BlackboxRecall loglog": {"loss.name": "BlackboxRecall", "loss.lam": 80.0},
+    "BlackboxAP": {"loss.name": "BlackboxAP", "loss.lam": 80.0, "loss.margin": 0.05},
     "contrastive": {"loss.name": "pml.ContrastiveLoss"},
     "triplet": {"loss.name": "pml.TripletMarginLoss", "loss.miner": "TripletMarginMiner"},
 }

@@ -3,6 +3,7 @@ import math
 import os
 import resource
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -278,6 +279,7 @@ def test_tensorboard_says_the_same(tmp_path):
         log.write(10, {"loss": 0.5, "R@1": 0.25, "what": "text"})
         log.write(20, {"loss": math.nan, "R@1": 1})
         assert len(events(tmp_path)["loss"]) == 2  # before it is closed
+    time.sleep(1.1)  # the names of its files begin with the second, which is all that orders them
     with Log(tmp_path, resume_step=10) as log:
         log.write(20, {"loss": 0.125})
         log.write(30, {"loss": 0.0625})

@@ -4,6 +4,7 @@ Start with `torchrun --nproc-per-node 2 ...`; a single process is the same code 
 needed to train on one device, and every function then gives back what it was given.
 """
 
+import gc
 import os
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -58,10 +59,17 @@ def _environment() -> int:
     return int(os.environ["LOCAL_RANK"])
 
 
-def stop() -> None:
-    """Leave the other processes."""
-    if _joined():
-        dist.destroy_process_group()
+def stop(together: bool = False) -> None:
+    """Leave the other processes.
+
+    together: wait for all of them first, so that no exchange is under way; not where one of them may have failed
+    """
+    if not _joined():
+        return
+    if together:
+        barrier()
+        gc.collect()  # a wrapped model holds the group, in a cycle: freed at the end of the process it may abort it
+    dist.destroy_process_group()
 
 
 def rank() -> int:
