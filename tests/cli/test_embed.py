@@ -260,3 +260,13 @@ def test_a_broken_image(embed, folder):
     found = embed("--out", "out.npz")
     assert (found.status, Path("out.npz").exists()) == (2, False)
     assert "cup/1.png" in found.err.splitlines()[-1]
+
+
+def test_a_folder_without_classes(folder, run):
+    found = run("embed", MODEL, "--data", f"my_photos/train/{TRAIN[0]}", *WORKERS, "--out", "loose.npz")
+    assert found.status == 0, found.err
+    table = fr.data.read_unlabelled([f"my_photos/train/{TRAIN[0]}"])
+    stored = np.load("loose.npz")
+    assert np.array_equal(stored["embeddings"], fr.embed_table(fr.Embedder.load(MODEL), table, workers=0))
+    assert "labels" not in stored
+    assert "label" not in stored

@@ -15,7 +15,7 @@ from frontrank.data.ground_truth import read_ground_truth
 from frontrank.errors import FrontrankWarning
 from frontrank.evaluation import protocols
 from tests.cli.conftest import same
-from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model, tree
+from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, small_model, tree
 
 MODEL = "runs/first/model"
 WORKERS = ("--workers", "0")
@@ -327,3 +327,15 @@ def test_a_class_of_one_image(data, folder):
     """It is searched, and searches nothing: its query has no relevant image."""
     picture(folder / "my_photos" / "test" / "single" / "1.png", 5)
     assert data("my_photos", "--metrics", "mAP").gallery_size == len(TEST) * EACH + 1
+
+
+def test_images_that_were_trained_on_are_told_of(folder, run):
+    words = ("evaluate", "run/model", "--data", "my_photos", "--workers", "0", "--quiet")
+    assert run("train", "--data", "my_photos", *TINY, "--out", "run", "--quiet").status == 0
+    trained = len(fr.data.read_table("run/images.csv").of("train"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        every, unseen = run(*words, "--split", "all"), run(*words)
+    assert (every.status, unseen.status, unseen.err) == (0, 0, "")
+    assert every.err.startswith(f"frontrank evaluate: warning: {trained} of the 36 images were trained on, which makes")
+    assert every.err.count("\n") == 1

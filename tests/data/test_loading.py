@@ -355,3 +355,16 @@ def test_no_images(table):
     for call in (lambda: evaluation_loader(empty, plain), lambda: training_loader(empty, sampler(table), plain)):
         with pytest.raises(InputError, match="the table has no images; give one with at least one row"):
             call()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_chunks_are_the_batch_in_pieces(table, workers, chunk):
+    whole = list(training_loader(table, sampler(table), plain, workers=0, stop=3))
+    pieces = list(training_loader(table, sampler(table), plain, workers=workers, stop=3, chunk=chunk, ahead=1))
+    assert len(pieces) == len(whole) == 3
+    for (images, labels), (parts, of_parts) in zip(whole, pieces, strict=True):
+        assert [len(part) for part in parts[:-1]] == [chunk] * (len(parts) - 1)
+        assert 1 <= len(parts[-1]) <= chunk
+        assert torch.equal(torch.cat(parts), images)
+        assert torch.equal(of_parts, labels)

@@ -1,6 +1,7 @@
 """What a run does, writes and refuses."""
 
 import contextlib
+import csv
 import json
 import shutil
 from dataclasses import replace
@@ -266,9 +267,10 @@ def test_broken_images_that_are_left_out_are_named_and_counted(tmp_path, out):
     with pytest.warns(FrontrankWarning, match="^5 of 96 images cannot be read: .*left out, and listed in") as caught:
         fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
     assert all(name in str(caught[0].message) for name in names[:3])
-    listed = (out / "broken.csv").read_text().splitlines()
-    assert listed[0] == "path,reason"
-    assert [line.split('"')[1] for line in listed[1:]] == sorted(names)
+    with (out / "broken.csv").open(newline="") as file:
+        header, *listed = csv.reader(file)
+    assert header == ["path", "reason"]
+    assert [path for path, _ in listed] == sorted(names)
     assert json.loads((out / "run.json").read_text())["broken_images"] == 5
 
 

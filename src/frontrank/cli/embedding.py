@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> None:
 def embedded(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
     """The options of `frontrank evaluate` with files of embeddings in place of the model and --data."""
     table = read_images(options)
+    _warn_of_training(Path(options.embeddings), table)
     model = Embedder.load(options.embeddings, device=build_device(options.device or "auto"))
     chosen = argparse.Namespace(**vars(options))
     chosen.name = options.name or _model_name(Path(options.embeddings))
@@ -133,21 +134,17 @@ def read_images(options: argparse.Namespace, unlabelled: bool = False) -> ImageT
     if not len(chosen):
         raise InputError(f"--data {options.data} has no images of the split {split}; leave out --split, or use all")
     say(options.quiet, f"read {options.data}: {len(chosen):,} images" + ("" if split == "all" else f" of {split}"))
-    _warn_of_training(options, chosen)
     return chosen
 
 
 def _has_loose_images(folder: Path) -> bool:
-    endings = tuple(IMAGE_ENDINGS)
-    return folder.is_dir() and any(
-        entry.is_file() and entry.name.lower().endswith(endings) for entry in os.scandir(folder)
-    )
+    return folder.is_dir() and any(path.suffix.lower() in IMAGE_ENDINGS for path in folder.iterdir())
 
 
-def _warn_of_training(options: argparse.Namespace, table: ImageTable) -> None:
+def _warn_of_training(model: Path, table: ImageTable) -> None:
     """Say how many of the images the model was trained on, where the run it comes from tells."""
-    run = Path(getattr(options, "embeddings", None) or options.model).resolve().parent / "images.csv"
-    if not hasattr(options, "embeddings") or not run.is_file():
+    run = model.resolve().parent / "images.csv"
+    if not run.is_file():
         return
     trained = {os.path.realpath(file) for file in read_table(run).of("train").files()}
     if count := sum(os.path.realpath(file) in trained for file in table.files()):

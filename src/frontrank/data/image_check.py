@@ -72,7 +72,7 @@ def check_images(
     if not found:
         passed = f" ({len(files) - len(new):,} remembered)" if len(new) < len(files) else ""
         return Checked(table, [], f"{len(files):,} images, all of them good{passed}")
-    said = _said(found, len(paths), None if report is None else _write_report(Path(report), found))
+    said = broken_note(found, len(paths), None if report is None else write_report(Path(report), found))
     if broken == "fail":
         raise InputError(f"{said}; replace them, or leave them out (broken: skip)")
     if broken == "skip" and len(found) == len(paths):
@@ -140,7 +140,8 @@ def _print(file: str) -> Print | None:
     return found.st_size, found.st_mtime_ns
 
 
-def _said(found: list[tuple[str, str]], images: int, report: Path | None) -> str:
+def broken_note(found: list[tuple[str, str]], images: int, report: Path | None = None) -> str:
+    """How many of the images cannot be read, the first of them, and where all are listed, in one line."""
     named = "; ".join(f"{shown(path)} {reason}" for path, reason in found[:_NAMED])
     more = f"; and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
     where = "" if report is None else f"; all are listed in {shown(report)}"
@@ -160,7 +161,8 @@ def _refuse_other_file(report: str | os.PathLike[str] | None) -> None:
         raise InputError(f"{shown(report)} exists already and is no list of broken images; give another path")
 
 
-def _write_report(path: Path, found: list[tuple[str, str]]) -> Path:
+def write_report(path: Path, found: list[tuple[str, str]]) -> Path:
+    """Write the broken images and their reasons as a .csv file."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:

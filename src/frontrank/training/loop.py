@@ -4,7 +4,7 @@ A run's folder:
 
     config.yaml     all settings, as a recipe
     run.json        the command, versions, commit, and what the run found
-    images.csv      the images and their splits
+    images.csv      the images and their splits; broken.csv those that were left out
     log.jsonl       a line per logged step; tensorboard/ holds the same
     checkpoints/    the whole state; the newest one is where a run goes on
     model/          the best model so far on the held-out classes (without those, the last)
@@ -40,7 +40,7 @@ from frontrank.training.checkpoints import (
     save_checkpoint,
     set_random_state,
 )
-from frontrank.training.embedding import embed_table
+from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.logs import Log, line_text
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.multistage import Step, step_gradient
@@ -48,8 +48,7 @@ from frontrank.training.optimizers import Unit, learning_rate, set_learning_rate
 from frontrank.training.run_images import RunImages, digest
 from frontrank.training.signals import StopRequest
 
-_AHEAD_BYTES = 1 << 30
-AUTOCAST = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_AHEAD_BYTES = 1 << 30  # of images that are read ahead of their batch
 
 
 @dataclass
@@ -159,7 +158,7 @@ class _Training:
             labels,
             chunk=config.batches.chunk or None,
             memory=self.memory if use_memory else None,
-            autocast=AUTOCAST[config.precision],
+            autocast=PRECISIONS[config.precision],
             scaler=self.scaler,
             weight=1 / config.batches.accumulate,
         )

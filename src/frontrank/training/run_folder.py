@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from frontrank.data.image_check import write_report
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.settings import as_yaml
 from frontrank.training import distributed
@@ -48,9 +49,8 @@ def write_beginning(run: Run) -> None:
         (run.folder / "config.yaml").unlink()  # no run, then
         raise
     if run.images.broken:
-        lines = ["path,reason", *(f'"{path}","{reason}"' for path, reason in run.images.broken)]
-        atomic_write(run.folder / "broken.csv", ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-        note = f"{run.images.note()}; left out, and listed in {run.folder / 'broken.csv'}"
+        report = write_report(run.folder / "broken.csv", run.images.broken)
+        note = f"{run.images.note()}; left out, and listed in {report}"
         warnings.warn(note, FrontrankWarning, stacklevel=2)
     _write_json(run.folder / "run.json", _facts(run))
 

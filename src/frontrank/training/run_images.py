@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from frontrank.config import TrainConfig
-from frontrank.data.image_check import check_images
+from frontrank.data.image_check import broken_note, check_images
 from frontrank.data.image_table import ImageTable, shown
 from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
 from frontrank.errors import InputError
 from frontrank.training import distributed
 from frontrank.training.embedding import on_all_ranks
-
-_NAMED = 3  # broken images that a message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +31,7 @@ class RunImages:
 
     def note(self) -> str:
         """The broken ones in a line."""
-        first = ", ".join(f"{shown(path)} {reason}" for path, reason in self.broken[:_NAMED])
-        more = ", ..." if len(self.broken) > _NAMED else ""
-        count = len(self.used) + len(self.broken)
-        return f"{len(self.broken):,} of {count:,} images cannot be read: {first}{more}"
+        return broken_note(self.broken, len(self.used) + len(self.broken))
 
 
 def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
