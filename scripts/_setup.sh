@@ -33,6 +33,22 @@ install_venv() {
     { apt-get -qq update && apt-get -qq install -y "$package"; } || fail "could not install $package: install it by hand and run this again"
 }
 
+# need COMMAND PACKAGE: a program that pip cannot bring; on Debian and Ubuntu, root installs it.
+need() {
+    local command=$1 package=$2
+    command -v "$command" >/dev/null && return
+    if [[ $EUID != 0 ]] || ! command -v apt-get >/dev/null; then
+        fail "needs $command: install it (Debian, Ubuntu: sudo apt-get install $package) and run this again"
+    fi
+    echo "installing $package (once) ..."
+    mkdir -p .venv
+    if ! { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$package"; } \
+        >.venv/apt.log 2>&1; then
+        tail -n 20 .venv/apt.log >&2
+        fail "could not install $package: install it by hand and run this again"
+    fi
+}
+
 venv_works() {
     .venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }

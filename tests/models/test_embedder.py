@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from frontrank.models import Embedder
 from frontrank.models.backbone import feature_maps
 from tests.models.small import SIZE, images, small
 
-POOLINGS = ["average", "max", "gem", "rmac"]
+POOLINGS = ["average", "max", "gem", "rmac", "flat"]
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -140,6 +142,59 @@ def test_built_where_gradients_are_off_it_can_still_be_trained(context):
         model = small()
     model(images()).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+class TestStages:
+    """The map after a stage of the backbone, instead of the last one."""
+
+    @pytest.mark.parametrize("backbone", ["test_resnet", "test_vit", "test_efficientnet"])
+    def test_an_embedding_is_the_head_of_the_map_after_that_stage(self, backbone):
+        model, x = small(backbone, stage=2, pooling="average").eval(), images()
+        maps = model.backbone.forward_intermediates(x, intermediates_only=True)[1]
+        expected = torch.nn.functional.normalize(model.head.linear(maps.mean((2, 3))))
+        torch.testing.assert_close(model(x), expected)
+
+    def test_what_comes_after_the_stage_is_not_trained(self):
+        model = small("test_resnet", stage=2)
+        model(images()).sum().backward()
+        trained = {name.split(".")[1] for name, _ in model.backbone_parameters()}
+        assert trained == {"conv1", "bn1", "layer1"}
+        assert all(p.grad is not None for _, p in model.backbone_parameters())
+
+    def test_flat_keeps_where_things_are(self):
+        model = small("test_resnet", pooling="flat", stage=3, dim=0).eval()
+        x = images(1)
+        left = feature_maps(model.backbone, x, 3)
+        assert model.dim == left[0].numel()
+        torch.testing.assert_close(model(x), torch.nn.functional.normalize(left.flatten(1)))
+
+    def test_flat_refuses_images_of_another_size(self):
+        with pytest.raises(InputError, match=r"^images are 32 x 64, but pooling flat was built for 64 x 64; resize"):
+            small(pooling="flat")(torch.zeros(1, 3, 32, 64))
+
+    def test_saved_and_loaded_it_is_the_same(self, tmp_path):
+        model, x = small("test_resnet", pooling="flat", stage=3).eval(), images()
+        model.save(tmp_path / "model")
+        again = Embedder.load(tmp_path / "model")
+        assert again.settings == model.settings
+        assert torch.equal(again(x), model(x))
+
+    def test_a_model_that_was_saved_before_there_were_stages(self):
+        settings = asdict(small().settings)
+        del settings["stage"]
+        assert Embedder.from_settings(settings).settings.stage == 0
+
+    @pytest.mark.parametrize(
+        ("stage", "said"),
+        [
+            (-1, r"^stage must be at least 0"),
+            (1.5, r"^stage must be a whole number"),
+            (99, r"after stage 99 for images"),
+        ],
+    )
+    def test_refusals(self, stage, said):
+        with pytest.raises((InputError, InputTypeError), match=said):
+            small(stage=stage)
 
 
 class TestTokens:
@@ -276,7 +331,7 @@ class TestSettings:
             ({"backbone": "qqqqqqqqqqq"}, r"nearest: none$"),
             ({"backbone": "hf-hub:someone/something"}, r"is not a model of timm"),
             ({"backbone": None}, r"is not a model of timm"),
-            ({"pooling": "mean"}, r"^pooling is 'mean'; give one of average, max, gem, rmac$"),
+            ({"pooling": "mean"}, r"^pooling is 'mean'; give one of average, max, gem, rmac, flat$"),
             ({"batch_norm": "off"}, r"^batch_norm is 'off'; give auto, frozen or train$"),
             ({"dim": -1}, r"^dim must be at least 0 and at most 100000, got -1$"),
             ({"dim": 10**13}, r"^dim must be at least 0 and at most 100000, got 10000000000000$"),

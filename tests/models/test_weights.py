@@ -170,7 +170,7 @@ class TestFilesThatAreRefused:
         assert "has an ending that is not known; give a .safetensors, .pth" in self.read(tmp_path / "w.zip")
         assert self.read("nowhere.pth").startswith("weights 'nowhere.pth' is no file or folder; give one that is there")
         for name in ("runs/w.pth", "runs/W.PTH", "./runs/model", "runs/first/model"):
-            assert self.read(name).endswith("user/name of a Frontrank model on the hub, pretrained, or none")
+            assert self.read(name).endswith("user/name of a Frontrank model on the hub, pretrained, package, or none")
         assert self.read("") == "weights must be a path, got ''"
         assert self.read(7) == "weights must be a path, got 7"
         assert "has no config.json; give the folder of a saved model" in self.read(tmp_path)

@@ -18,10 +18,13 @@ from typing import Any, NoReturn
 from frontrank.errors import FrontrankError, FrontrankWarning, InterruptedRunError
 
 _COMMANDS = {
+    "demo": "see it work: real pictures, a trained model, a report, in minutes",
     "train": "train a model on a folder of images, a table or a published data set",
     "evaluate": "how well a model or embeddings rank: exact metrics with intervals, and comparisons",
+    "compare": "train with several losses or settings on the same images: which ranks best?",
+    "report": "a page that shows what a run has learnt: metrics, curves, ranked pictures, a map",
     "embed": "embed images with a trained model",
-    "data": "look at images before training: counts, broken files, leakage",
+    "data": "build data sets of real pictures; look at images before training",
 }
 _OUT_OF_MEMORY = "out of memory; free some, or use a machine or --device that has more (train: or --batches.chunk)"
 _INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first two as of a shell's commands

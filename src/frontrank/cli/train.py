@@ -34,6 +34,9 @@ that differ; frontrank train --recipes lists the ones that come along.
 """
 
 
+_SHORT = {"backbone": "model.backbone", "weights": "model.weights"}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
@@ -42,10 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file")
     parser.add_argument("--recipes", action=_ListRecipes, nargs=0, help="list the recipes and exit")
     parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
+    parser.add_argument("--backbone", metavar="NAME", help="short for --model.backbone")
+    parser.add_argument("--weights", metavar="VALUE", help="short for --model.weights")
     parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
     parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
     parser.add_argument("--quiet", action="store_true", help="nothing but results and errors")
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser, *, shown: bool = True) -> None:
+    """Every setting of a run as an option by its full name; not shown, they are taken without being in the help."""
     groups = {"": parser.add_argument_group("the run")}
     for name, setting in settings().items():
         if name in ("data.path", "data.allow_partial"):  # --data, --allow-partial
@@ -55,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             groups[group] = parser.add_argument_group(_title(group))
         default = "" if setting.default in (None, ()) else f" [{setting.default}]"
         says = (setting.help + default).replace("%", "%%")
+        says = says if shown else argparse.SUPPRESS
         groups[group].add_argument(f"--{name}", dest=name, metavar="VALUE", help=says)
 
 
@@ -77,6 +88,9 @@ def run(options: argparse.Namespace) -> None:
 def overrides(options: argparse.Namespace) -> dict[str, str]:
     """The settings given on the command line."""
     given = {name: value for name in settings() if (value := getattr(options, name, None)) is not None}
+    for short, name in _SHORT.items():
+        if (value := getattr(options, short, None)) is not None and given.setdefault(name, value) != value:
+            raise InputError(f"--{short} is {value} and --{name}, the same setting, is {given[name]}; leave one out")
     if options.data is not None:
         given["data.path"] = options.data
     if options.allow_partial:

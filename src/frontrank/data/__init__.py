@@ -2,7 +2,9 @@
 
 from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
 from frontrank.data.embedding_files import EmbeddingFile, check_ids, read_embeddings, read_labels
+from frontrank.data.emoji import build_emoji
 from frontrank.data.folders import read_folder, read_table, read_unlabelled
+from frontrank.data.glyphs import build_glyphs
 from frontrank.data.image_check import check_images
 from frontrank.data.image_table import ImageTable
 from frontrank.data.images import read_image
@@ -17,6 +19,8 @@ __all__ = [
     "CategoryBatches",
     "EmbeddingFile",
     "ImageTable",
+    "build_emoji",
+    "build_glyphs",
     "check_ids",
     "check_images",
     "hold_out_classes",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.errors import InputError
+from frontrank.models import resnet_v1
 
 _OWN = {
     "exportable",
@@ -58,6 +59,7 @@ def _timm() -> Any:
         import timm
     except ImportError:
         raise InputError("building a model needs timm; pip install 'frontrank[train]'") from None
+    resnet_v1.register()
     return timm
 
 
@@ -86,11 +88,17 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def feature_maps(backbone: Any, images: Tensor) -> Tensor:
+def feature_maps(backbone: Any, images: Tensor, stage: int = 0) -> Tensor:
     """Features [image, channel, height, width]; [image, channel, place] if tokens fit no grid.
 
+    stage: the one they are taken after, from 1, as timm counts them; 0 is after the last layer
     Class and register tokens of a transformer are left out: they have no place in the image.
     """
+    if stage:
+        (found,) = backbone.forward_intermediates(
+            images, indices=[stage - 1], stop_early=True, intermediates_only=True, output_fmt="NCHW"
+        )
+        return found
     features: Tensor = backbone.forward_features(images)
     if features.ndim == 4:
         return features.permute(0, 3, 1, 2) if getattr(backbone, "output_fmt", "") == "NHWC" else features
@@ -101,7 +109,7 @@ def feature_maps(backbone: Any, images: Tensor) -> Tensor:
     return places.unflatten(2, (rows, count // rows)) if rows and count % rows == 0 else places
 
 
-def examine(backbone: Any, name: str, image_size: int) -> tuple[torch.Size, set[nn.Parameter]]:
+def examine(backbone: Any, name: str, image_size: int, stage: int = 0) -> tuple[torch.Size, set[nn.Parameter]]:
     """The shape of one image's feature maps, and the parameters they depend on.
 
     Some models of timm keep parameters that only their own head would use.
@@ -109,14 +117,15 @@ def examine(backbone: Any, name: str, image_size: int) -> tuple[torch.Size, set[
     mode = backbone.training
     backbone.eval()  # a single blank image must not change the statistics, nor draw random numbers
     try:
-        maps = feature_maps(backbone, torch.zeros(1, 3, image_size, image_size))
+        maps = feature_maps(backbone, torch.zeros(1, 3, image_size, image_size), stage)
         shape = maps.shape
         if 0 in shape:
             raise ValueError("only class tokens")
     except (AttributeError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        after = f" after stage {stage}" if stage else ""
         raise InputError(
-            f"backbone {name} gives no feature map for images of {image_size} px ({first_line(error)}); "
-            "give another image_size or backbone"
+            f"backbone {name} gives no feature map{after} for images of {image_size} px ({first_line(error)}); "
+            f"give another {'stage, ' if stage else ''}image_size or backbone"
         ) from error
     finally:
         backbone.train(mode)

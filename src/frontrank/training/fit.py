@@ -1,6 +1,7 @@
-"""How many images fit: counted from what a forward pass keeps for its backward pass."""
+"""How many images fit, counted from what a forward pass keeps for its backward pass; and what was held at most."""
 
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -63,3 +64,23 @@ def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> t
         return each, None
     state = 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     return each, max(0, int((_RESERVE * free - state) // max(1, each)))
+
+
+def peak_megabytes(device: torch.device) -> float:
+    """The most memory that this process has held so far: on a GPU what torch had there, else of the machine's own.
+
+    Linux tells it of the program alone; `ru_maxrss`, which others have, begins with that of the program it came from.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        import resource
+    except ImportError:  # a system that does not tell
+        return 0.0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -41,6 +41,7 @@ from frontrank.training.checkpoints import (
     set_random_state,
 )
 from frontrank.training.embedding import PRECISIONS, embed_table
+from frontrank.training.fit import peak_megabytes
 from frontrank.training.logs import Log, line_text
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.multistage import Step, step_gradient
@@ -104,6 +105,7 @@ class _Training:
         self.main = distributed.is_main()
         self.scaler = torch.amp.GradScaler(run.device.type) if run.config.precision == "fp16" else None
         self.checkpoints = run.folder / "checkpoints"
+        self.seconds: list[float] = []  # of the steps since the last line of the log
 
     def to_the_end(self) -> Standing:
         self._go_on()
@@ -143,8 +145,9 @@ class _Training:
             images += len(step.labels)
         norm = self._update()
         standing.step += 1
+        seconds = time.monotonic() - started
+        self.seconds.append(seconds)
         if standing.step % config.log_every == 0 or standing.step in (1, self.steps):
-            seconds = time.monotonic() - started
             self._log_step(step, norm, factor, images / seconds, waited / seconds)
         self._after_step()
 
@@ -266,14 +269,17 @@ class _Training:
             values["AP error"] = error
         values |= {"gradient norm": norm, "learning rate": self.config.optimizer.lr * factor}
         values |= {"images/s": speed, "waiting for images": waiting}
-        self._write(values)
+        costs = {"seconds per step": float(np.median(self.seconds)), "peak MB": peak_megabytes(self.run.device)}
+        self.seconds.clear()
+        self._write(values, costs)
 
-    def _write(self, values: dict[str, float]) -> None:
+    def _write(self, values: dict[str, float], unsaid: dict[str, float] | None = None) -> None:
+        """A line of the log, and of the terminal; `unsaid` is in the former only."""
         if not self.main:
             return
         step = self.standing.step
         epoch = step * self.config.batches.accumulate / len(self.run.sampler)
-        self.log.write(step, values, epoch=epoch)
+        self.log.write(step, values | (unsaid or {}), epoch=epoch)
         if not self.run.quiet and (not sys.stderr.isatty() or any(name.startswith("validation") for name in values)):
             print(line_text(step, self.steps, epoch, values), file=sys.stderr, flush=True)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from frontrank.data.image_check import write_report
 from frontrank.errors import FrontrankWarning, InputError
+from frontrank.models.weights import WORDS
 from frontrank.settings import as_yaml
 from frontrank.training import distributed
 from frontrank.training.checkpoints import atomic_write
@@ -73,7 +74,7 @@ def _write_config(run: Run) -> None:
     """The settings as a recipe, with whole paths: a run may go on from another folder."""
     config = run.config
     config = replace(config, data=replace(config.data, path=str(Path(config.data.path).resolve())))
-    if Path(config.model.weights).exists():
+    if config.model.weights not in WORDS and Path(config.model.weights).exists():
         config = replace(config, model=replace(config.model, weights=str(Path(config.model.weights).resolve())))
     atomic_write(run.folder / "config.yaml", as_yaml(config).encode())
 

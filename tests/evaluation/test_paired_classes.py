@@ -1,0 +1,107 @@
+"""Differences whose witnesses are classes, against loops and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.errors import InputError
+from frontrank.evaluation.paired_classes import holm, paired_over_classes
+from tests.reference import paired_classes as reference
+
+QUARTERS = st.integers(0, 8).map(lambda x: x / 8)  # sums without rounding
+QUERY = st.tuples(QUARTERS, QUARTERS, st.sampled_from("abcdef"), st.booleans())
+
+
+def arrays(rows):
+    a, b, classes, defined = (np.array(column) for column in zip(*rows, strict=True))
+    return np.where(defined, a, np.nan), np.where(defined, b, np.nan), classes
+
+
+@given(st.lists(QUERY, min_size=1, max_size=20).filter(lambda rows: any(row[3] for row in rows)), st.integers(0, 3))
+def test_equals_the_loops(rows, seed):
+    a, b, classes = arrays(rows)
+    found = paired_over_classes(a, b, classes, level=0.9, resamples=100, seed=seed)
+    assert found.difference == pytest.approx(reference.mean_difference(a, b, classes), abs=1e-12)
+    low, high = reference.interval(a, b, classes, 0.9, 100, seed)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-12)
+    assert found.p_value == reference.p_value(a, b, classes)
+
+
+@given(st.lists(QUERY, min_size=2, max_size=20).filter(lambda rows: any(row[3] for row in rows)))
+def test_the_other_way_round(rows):
+    a, b, classes = arrays(rows)
+    there, back = paired_over_classes(a, b, classes), paired_over_classes(b, a, classes)
+    assert back.difference == pytest.approx(-there.difference, abs=1e-12)
+    assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-12)
+    assert back.p_value == there.p_value
+
+
+def test_by_hand():
+    a = np.array([0.0, 0.5, 1.0, 0.25, math.nan])
+    b = np.array([0.5, 1.0, 0.75, 0.25, math.nan])
+    found = paired_over_classes(a, b, np.array(["x", "x", "y", "z", "z"]))
+    assert found.difference == 0.75 / 4  # +0.5 +0.5 -0.25 +0 of the four that are defined
+    assert found.p_value == 1.0  # of sums +1, -0.25 and 0, every pattern is 0.75 from 0 or more
+
+
+def test_many_alike_queries_of_a_class_are_one_witness():
+    """Of 3 classes that all improve, 2 of 8 patterns go as far, however many queries they have."""
+    for each in (1, 2, 200):
+        classes = np.repeat(np.arange(3), each)
+        assert paired_over_classes(np.zeros(3 * each), np.ones(3 * each), classes).p_value == 0.25
+
+
+def test_one_class_has_no_spread():
+    found = paired_over_classes(np.zeros(3), np.array([0.5, 0.25, 0.0]), np.array(["a"] * 3))
+    assert found == (0.25, 0.25, 0.25, 1.0)
+
+
+def test_large_classes_weigh_more():
+    classes = np.array(["a"] * 3 + ["b"])
+    assert paired_over_classes(np.zeros(4), np.array([1.0, 1.0, 1.0, 0.0]), classes).difference == 0.75
+
+
+def test_more_classes_than_are_enumerated():
+    rng = np.random.default_rng(0)
+    a, classes = rng.random(300), np.repeat(np.arange(30), 10)
+    assert paired_over_classes(a, a + 0.1, classes, flips=999).p_value == 0.001
+    assert paired_over_classes(a, rng.permutation(a), classes).p_value > 0.05
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "classes", "message"),
+    [
+        ([1.0], [1.0, 2.0], ["a"], "a has 1 queries, b 2 and classes 1"),
+        ([1.0], [1.0], ["a", "b"], "a has 1 queries, b 1 and classes 2"),
+        ([], [], [], "a has 0 queries"),
+        ([1.0, math.nan], [1.0, 2.0], ["a", "b"], "not defined for the same queries"),
+        ([math.nan], [math.nan], ["a"], "defined for no query"),
+    ],
+)
+def test_refused(a, b, classes, message):
+    with pytest.raises(InputError, match=message):
+        paired_over_classes(np.array(a), np.array(b), np.array(classes))
+
+
+@pytest.mark.parametrize(
+    ("given_values", "expected"),
+    [
+        ([], []),
+        ([0.2], [0.2]),
+        ([0.01, 0.02, 0.03, 0.005], [0.03, 0.04, 0.04, 0.02]),  # 4 x .005, 3 x .01, 2 x .02, 1 x .03 -> .04
+        ([0.5, 0.6], [1.0, 1.0]),
+        ([0.04, 0.04], [0.08, 0.08]),
+    ],
+)
+def test_holm_by_hand(given_values, expected):
+    assert holm(given_values) == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(1, 64).map(lambda x: x / 64), max_size=8))
+def test_holm_equals_the_loop(p_values):
+    found = holm(p_values)
+    assert found == reference.holm(p_values)
+    assert all(corrected >= p for corrected, p in zip(found, p_values, strict=True))

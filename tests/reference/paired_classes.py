@@ -1,0 +1,51 @@
+"""Paired differences over classes, and Holm's correction, in plain loops."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from tests.reference.statistics import percentile
+
+
+def by_class(a, b, classes):
+    """Per class, in sorted order, the differences b - a of its queries that are defined."""
+    found = {}
+    for x, y, name in zip(a, b, classes, strict=True):
+        if not math.isnan(x):
+            found.setdefault(name, []).append(y - x)
+    return [found[name] for name in sorted(found)]
+
+
+def mean_difference(a, b, classes):
+    every = [each for group in by_class(a, b, classes) for each in group]
+    return math.fsum(every) / len(every)
+
+
+def interval(a, b, classes, level, resamples, seed):
+    """Whole classes are drawn; the mean is over all queries of those drawn."""
+    groups = by_class(a, b, classes)
+    rng = np.random.default_rng(seed)
+    means = []
+    for _ in range(resamples):
+        drawn = [each for i in rng.integers(len(groups), size=len(groups)) for each in groups[i]]
+        means.append(math.fsum(drawn) / len(drawn))
+    return percentile(means, (1 - level) / 2), percentile(means, (1 + level) / 2)
+
+
+def p_value(a, b, classes):
+    """Share of all patterns of signs of classes whose sum is as far from 0, in exact arithmetic on simple fractions."""
+    sums = [sum(Fraction(each).limit_denominator(10**8) for each in group) for group in by_class(a, b, classes)]
+    patterns = list(itertools.product([-1, 1], repeat=len(sums)))
+    as_far = [abs(sum(s * x for s, x in zip(signs, sums, strict=True))) >= abs(sum(sums)) for signs in patterns]
+    return sum(as_far) / len(patterns)
+
+
+def holm(p_values):
+    """The largest, over all p-values up to it, of p times how many are not smaller than that one; ties in order."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    corrected = [None] * len(p_values)
+    for place, i in enumerate(order):
+        corrected[i] = min(1.0, max((len(order) - k) * p_values[order[k]] for k in range(place + 1)))
+    return corrected

@@ -1,0 +1,205 @@
+"""The pages in a real browser: nothing fails, nothing is loaded, everything can be seen, reached and read."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from frontrank.reporting.comparison_page import comparison_page
+from frontrank.reporting.page import run_page
+from tests.browser import contrasts, picture_widths, too_wide, visit
+from tests.reporting.samples import facts_of, findings_of
+from tests.reporting.test_page import HOSTILE
+from tests.reporting.test_page_comparison import ALL, axis_entries, compared_of
+
+PAGES = ("run", "one side", "comparison", "axis", "hostile")
+NAMES_OF_IMAGES = """[...document.querySelectorAll("img, [role=img]")].map(
+  (e) => e.getAttribute("alt") ?? e.getAttribute("aria-label") ?? e.querySelector("title")?.textContent ?? "")"""
+POINTED_AT = """["aria-labelledby", "aria-describedby"].flatMap(
+  (name) => [...document.querySelectorAll(`[${name}]`)].map((e) => e.getAttribute(name)))"""
+FOCUSED = """(() => {
+  const e = document.activeElement;
+  return [e.tagName, e.getAttribute("class"), e.textContent.trim().slice(0, 20), getComputedStyle(e).outlineStyle];
+})()"""
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    hostile = findings_of(folder, classes=8, labels=[*HOSTILE[:7], "plain"], categories=HOSTILE[:7])
+    texts = {
+        "run": run_page(findings_of(folder), facts_of()),
+        "one side": run_page(findings_of(folder, sides=1), facts_of()),
+        "comparison": comparison_page(compared_of(*ALL)),
+        "axis": comparison_page(compared_of(*axis_entries([0.001, 0.01, 0.1]), axis="loss.temperature")),
+        "hostile": run_page(hostile, facts_of(title="x" * 500, command="y" * 500, facts={"z" * 100: "z" * 300})),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_fails_nothing_is_loaded_and_nothing_is_too_wide(browser, paths, name):
+    with visit(browser, paths[name]) as seen:
+        widths = picture_widths(seen.page)
+        assert all(width > 0 for width in widths)
+        assert bool(widths) == (name in ("run", "one side", "hostile"))
+        for width in (1280, 800, 360):
+            seen.page.set_viewport_size({"width": width, "height": 800})
+            assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+            assert too_wide(seen.page) == []
+        assert [url for url in seen.requests if not url.startswith("data:")] == [paths[name].as_uri()]
+        assert seen.errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["run", "comparison"])
+def test_text_has_contrast_enough(browser, paths, name, scheme):
+    with visit(browser, paths[name], color_scheme=scheme) as seen:
+        seen.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        found = contrasts(seen.page)
+        assert len(found) > 100
+        assert [one for one in found if one[0] < one[1]] == []
+
+
+def test_light_and_dark_differ_and_the_choice_is_remembered(browser, paths, tmp_path):
+    def brightness(page):
+        page.screenshot(path=tmp_path / "shot.png")
+        return np.asarray(Image.open(tmp_path / "shot.png").convert("L")).mean()
+
+    with visit(browser, paths["run"], color_scheme="light") as seen:
+        page, button = seen.page, seen.page.get_by_role("button", name="Theme")
+        assert brightness(page) > 200
+        assert button.inner_text() == "Theme: auto"
+        page.emulate_media(color_scheme="dark")
+        assert brightness(page) < 80
+        button.click()
+        assert button.inner_text() == "Theme: light"
+        assert brightness(page) > 200
+        page.reload()
+        assert brightness(page) > 200
+        page.get_by_role("button", name="Theme").click()
+        page.emulate_media(color_scheme="light")
+        assert page.get_by_role("button", name="Theme").inner_text() == "Theme: dark"
+        assert brightness(page) < 80
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_screen_reader_finds_its_way(browser, paths, name):
+    with visit(browser, paths[name]) as seen:
+        page = seen.page
+        levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map((h) => Number(h.tagName[1]))")
+        assert levels.count(1) == 1
+        assert levels[0] == 1
+        assert all(after <= before + 1 for before, after in pairwise(levels))
+        for role in ("main", "navigation", "banner", "contentinfo"):
+            assert page.get_by_role(role).count() == 1
+        assert all(name.strip() for name in page.evaluate(NAMES_OF_IMAGES))
+        assert page.evaluate("[...document.querySelectorAll('th')].every((th) => th.scope)")
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+        assert len(ids) == len(set(ids))
+        assert set(page.evaluate(POINTED_AT)) <= set(ids)
+
+
+def test_the_keyboard_reaches_everything_in_order(browser, paths):
+    with visit(browser, paths["run"]) as seen:
+        page, reached = seen.page, []
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            at = page.evaluate(FOCUSED)
+            if at[0] == "BODY":
+                break
+            reached.append(at)
+        assert reached[0][1:3] == ["skip", "Skip to the results"]
+        assert reached[1][1] == "theme"
+        assert [text for tag, _, text, _ in reached if tag == "A"][1:3] == ["Result", "Ranked pictures"]
+        assert {"SUMMARY", "INPUT", "PRE"} <= {tag for tag, *_ in reached}
+        assert any(of == "copy" for _, of, *_ in reached)
+        assert all(outline == "solid" or tag == "INPUT" for tag, _, _, outline in reached)
+
+
+def test_the_skip_link_and_details_work_by_key(browser, paths):
+    with visit(browser, paths["run"]) as seen:
+        page = seen.page
+        page.keyboard.press("Tab")
+        assert page.locator(".skip").bounding_box()["y"] >= 0
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        summary = page.locator("#curves summary").first
+        summary.focus()
+        page.keyboard.press("Enter")
+        assert page.locator("#curves table").first.is_visible()
+
+
+def test_it_is_whole_without_javascript(browser, paths):
+    with visit(browser, paths["run"], java_script_enabled=False) as seen:
+        page = seen.page
+        assert page.get_by_role("button").count() == 0
+        assert page.locator("article svg.picture").first.is_visible()
+        assert page.locator(".map .names text").first.is_visible()
+        page.check("#map-pictures")
+        assert page.locator(".map .pictures use").first.is_visible()
+
+
+def test_pointing_at_the_map_shows_the_image_and_its_class_on_both_sides(browser, paths):
+    with visit(browser, paths["run"]) as seen:
+        page = seen.page
+        page.locator("#map").scroll_into_view_if_needed()
+        box = page.locator(".map").first.bounding_box()
+        x, y = page.evaluate("JSON.parse(document.getElementById('map-points').textContent).sides[0][4]")
+        page.mouse.move(box["x"] + x * box["width"] / 480, box["y"] + y * box["height"] / 480)
+        assert page.locator(".tip").inner_text() == "class 1"
+        assert page.locator(".tip use").get_attribute("href") == "#p4"
+        assert [page.locator(".found").nth(i).locator("circle").count() for i in (0, 1)] == [3, 3]
+        page.mouse.move(1, 1)
+        assert page.locator(".tip").is_hidden()
+        assert seen.errors == []
+
+
+def test_a_click_on_a_head_sorts_the_table(browser, paths):
+    with visit(browser, paths["comparison"]) as seen:
+        page = seen.page
+
+        def names():
+            return [name.split("\n")[0] for name in page.locator("#result tbody").first.locator("th").all_inner_texts()]
+
+        assert names() == ["PNP", "Smooth-AP", "FastAP", "triplet", "before training"]
+        head = page.locator("#result thead").first.get_by_role("button", name="R@1")
+        head.click()
+        head.click()
+        assert names() == ["before training", "triplet", "FastAP", "Smooth-AP", "PNP"]
+        assert page.locator("#result th[aria-sort]").get_attribute("aria-sort") == "ascending"
+
+
+def test_the_command_can_be_copied(browser, paths):
+    with visit(browser, paths["run"], permissions=["clipboard-read", "clipboard-write"]) as seen:
+        seen.page.get_by_role("button", name="Copy").click()
+        seen.page.get_by_role("button", name="Copied").wait_for()
+        assert seen.page.evaluate("navigator.clipboard.readText()") == "frontrank train --data colours"
+
+
+def test_the_phone_stacks_before_and_after(browser, paths):
+    def corners(page):
+        boxes = [one.bounding_box() for one in page.locator("article .list").all()[:2]]
+        return [(box["x"], box["y"]) for box in boxes]
+
+    with visit(browser, paths["run"]) as seen:
+        (x1, y1), (x2, y2) = corners(seen.page)
+        assert x1 < x2
+        assert y1 == y2
+    with visit(browser, paths["run"], width=360) as seen:
+        (x1, y1), (x2, y2) = corners(seen.page)
+        assert x1 == x2
+        assert y1 < y2
+
+
+def test_on_paper_there_is_no_frame_but_all_results(browser, paths):
+    with visit(browser, paths["run"]) as seen:
+        page = seen.page
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.locator(".top").is_hidden()
+        assert page.locator("nav").is_hidden()
+        assert page.locator("article svg.picture").first.is_visible()
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(23, 26, 33)"

@@ -1,0 +1,176 @@
+"""The sample on the map, and where its images are."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.data.image_table import ImageTable
+from frontrank.ranking import Vectors
+from frontrank.reporting.embedding_map import map_places, principal_components, sample_rows, turned_onto
+
+
+def table_of(labels, categories=None):
+    count = len(labels)
+    categories = np.full(count, "") if categories is None else np.array(categories).astype(str)
+    nothing = np.full(count, "")
+    paths = np.array([f"{i}.png" for i in range(count)])
+    return ImageTable(Path("x"), paths, np.array(labels).astype(str), categories, np.full(count, "test"), nothing)
+
+
+def clusters(classes, each, noise=0.1, dim=16, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), each)
+    return (rng.normal(size=(classes, dim))[labels] + noise * rng.normal(size=(len(labels), dim))).astype("f4"), labels
+
+
+def nearest_share(places, labels):
+    """The share of images whose nearest on the map is of their class."""
+    apart = ((places[:, None] - places) ** 2).sum(-1)
+    np.fill_diagonal(apart, np.inf)
+    return (labels[apart.argmin(1)] == labels).mean()
+
+
+def test_a_small_table_is_shown_whole():
+    assert sample_rows(table_of([0, 1, 2]), 3).tolist() == [0, 1, 2]
+
+
+@given(st.integers(0, 1000), st.integers(2, 60), st.integers(1, 60))
+def test_each_category_has_its_share(seed, images, count):
+    rng = np.random.default_rng(seed)
+    categories = rng.integers(0, 3, images)
+    rows = sample_rows(table_of(rng.integers(0, 9, images), categories), count, seed)
+    assert len(rows) == min(count, images)
+    assert (np.diff(rows) > 0).all()
+    for category in range(3):
+        share = (categories == category).mean() * len(rows)
+        assert abs((categories[rows] == category).sum() - share) <= 1
+
+
+def test_small_classes_come_whole():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 8))
+    rows = sample_rows(table_of(labels), 80)
+    assert np.unique(labels[rows], return_counts=True)[1].tolist() == [8] * 10
+
+
+def test_few_large_classes_are_all_there():
+    labels = np.repeat(np.arange(4), 500)
+    rows = sample_rows(table_of(labels), 100)
+    assert np.unique(labels[rows], return_counts=True)[1].tolist() == [25] * 4
+
+
+def test_the_seed_draws_the_classes():
+    table = table_of(np.repeat(np.arange(100), 8))
+    one, again, other = (sample_rows(table, 80, seed).tolist() for seed in (0, 0, 1))
+    assert one == again != other
+
+
+def test_tsne_keeps_classes_together_and_repeats_itself():
+    rows, labels = clusters(12, 8)
+    places, how = map_places([Vectors("rows", rows)], np.arange(len(rows)))
+    again, _ = map_places([Vectors("rows", rows)], np.arange(len(rows)))
+    assert how == "t-SNE"
+    assert nearest_share(places[0], labels) > 0.95
+    assert np.array_equal(places[0], again[0])
+
+
+def test_the_same_embeddings_are_at_the_same_places_on_both_maps():
+    rows, labels = clusters(12, 8)
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(16, 16)))[0].astype("f4")
+    (before, after), _ = map_places([Vectors("rows", rows), Vectors("rows", rows @ turn)], np.arange(len(rows)))
+    centres = [np.stack([side[labels == c].mean(0) for c in range(12)]) for side in (before, after)]
+    assert np.sqrt(((centres[0] - centres[1]) ** 2).sum(1)).max() < 0.25  # all lie within 1 of the middle
+
+
+def test_places_are_around_the_middle_within_one():
+    rows, _ = clusters(6, 8)
+    for places in map_places([Vectors("a", rows), Vectors("b", rows[:, :5])], np.arange(48))[0]:
+        assert np.abs(places.mean(0)).max() < 1e-12
+        assert np.sqrt((places**2).sum(1)).max() == pytest.approx(1)
+
+
+def test_few_images_are_at_their_principal_components():
+    rows, labels = clusters(3, 4, noise=0.01)
+    (places,), how = map_places([Vectors("rows", rows)], np.arange(12))
+    assert how == "the first two principal components"
+    assert nearest_share(places, labels) == 1
+
+
+def test_principal_components_of_both_sides_are_turned_to_each_other():
+    rows, _ = clusters(3, 4)
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(16, 16)))[0].astype("f4")
+    for other in (rows @ turn, rows @ -turn, rows[:, ::-1].copy()):
+        (before, after), _ = map_places([Vectors("rows", rows), Vectors("rows", other)], np.arange(12))
+        np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", [0, 1e-7], ids=["alike", "alike but for rounding"])
+def test_embeddings_that_are_alike_are_all_in_the_middle(noise):
+    rows = np.ones((40, 8)) + noise * np.random.default_rng(0).normal(size=(40, 8))
+    (places,), _ = map_places([Vectors("rows", rows.astype("f4"))], np.arange(40))
+    assert not places.any()
+
+
+def test_a_map_after_one_without_extent():
+    rows, labels = clusters(5, 8)
+    (before, after), _ = map_places([Vectors("a", np.ones((40, 3), "f4")), Vectors("b", rows)], np.arange(40))
+    assert not before.any()
+    assert nearest_share(after, labels) > 0.9
+
+
+def test_without_scikit_learn_it_is_principal_components_and_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    rows, _ = clusters(8, 8)
+    (places,), how = map_places([Vectors("rows", rows)], np.arange(64))
+    assert how.startswith("the first two principal components, as scikit-learn is not installed")
+    assert np.isfinite(places).all()
+
+
+ODD = {
+    "one": np.ones((1, 3)),
+    "two": np.eye(3)[:2],
+    "two alike": np.ones((2, 3)),
+    "40 alike": np.ones((40, 8)),
+    "40 alike but for rounding": np.ones((40, 8)) + 1e-7 * np.random.default_rng(0).normal(size=(40, 8)),
+    "39 alike": np.concatenate([np.ones((39, 8)), -np.ones((1, 8))]),
+    "two places": np.repeat(np.eye(8)[:2], 20, 0),
+    "one dimension": np.ones((40, 1)),
+    "one dimension, two places": np.repeat([[1.0], [-1.0]], 20, 0),
+    "30 images": np.random.default_rng(0).normal(size=(30, 8)),
+    "two dimensions": np.random.default_rng(0).normal(size=(40, 2)),
+}
+
+
+@pytest.mark.parametrize("rows", ODD.values(), ids=ODD.keys())
+def test_odd_embeddings_have_places(rows):
+    vectors = Vectors("rows", rows.astype("f4"))
+    for places in map_places([vectors, vectors], np.arange(len(rows)))[0]:
+        assert places.shape == (len(rows), 2)
+        assert np.isfinite(places).all()
+        assert np.sqrt((places**2).sum(1)).max() <= 1 + 1e-12
+
+
+def test_principal_components_are_those_of_the_covariance():
+    rows = np.random.default_rng(0).normal(size=(50, 6)) * [5, 1, 3, 0.1, 0.5, 2]
+    found = principal_components(rows, 3)
+    values = np.linalg.eigvalsh(np.cov(rows.T))[::-1][:3]
+    np.testing.assert_allclose(found.var(0, ddof=1), values)
+    np.testing.assert_allclose(np.corrcoef(found.T), np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [[[5, 6], [5, 0]], [[5, 0], [5, 6]], [[0, 1], [9, 1]], [[9, 1], [0, 1]]])
+def test_principal_components_point_the_way_of_what_grows(rows):
+    rows = np.array(rows, dtype=float)
+    first = principal_components(rows, 2)[:, 0]
+    assert np.array_equal(first > 0, rows.sum(1) == rows.sum(1).max())
+
+
+@given(st.floats(0, 6.28), st.booleans(), st.integers(0, 100))
+def test_turning_undoes_any_turn_and_mirroring(angle, mirror, seed):
+    target = np.random.default_rng(seed).normal(size=(9, 2))
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) * [[1, -1 if mirror else 1]]
+    found = turned_onto(target @ turn + [3, -1], target)
+    np.testing.assert_allclose(found, target - target.mean(0), atol=1e-9)

@@ -1,0 +1,39 @@
+"""Packages that tests need: what is said where they are not there."""
+
+import pytest
+
+from frontrank.data.emoji_designs import OPENMOJI
+from frontrank.errors import InputError
+from tests import fetch
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRONTRANK_CACHE", str(tmp_path / "cache"))
+
+
+def test_tests_fail_without_their_packages(tmp_path):
+    with pytest.raises(pytest.fail.Exception) as failed:
+        fetch.require_packages([OPENMOJI])
+    assert str(failed.value) == (
+        f"openmoji 17.0.0 (npm) not in {tmp_path / 'cache'}; run scripts/test, which fetches what tests need"
+    )
+    fetch.require_packages([])
+
+
+def test_all_that_is_needed_is_fetched(monkeypatch, capsys, tmp_path):
+    asked = []
+    monkeypatch.setattr(fetch, "fetch", lambda packages: asked.extend(packages))
+    assert fetch.main() == 0
+    assert set(asked) == set(fetch.NEEDED)
+    assert {package.client for package in asked} == {"npm", "pip", "apt"}
+    assert f" MB, into {tmp_path / 'cache'}\n" in capsys.readouterr().out
+
+
+def test_it_cannot_be_fetched(monkeypatch, capsys):
+    def fail(packages):
+        raise InputError("npm is not here; install it")
+
+    monkeypatch.setattr(fetch, "fetch", fail)
+    assert fetch.main() == 2
+    assert capsys.readouterr().err == "tests.fetch: npm is not here; install it\n"
