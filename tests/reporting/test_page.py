@@ -134,6 +134,14 @@ def test_only_the_worst_show_what_each_wrong_image_costs(findings):
     ]
 
 
+def test_a_wrong_image_after_all_right_ones_looks_and_reads_so(findings):
+    shown = Ranked(1.0, (Shown(1, 1, 0.9, True), Shown(5, 2, 0.8, False)), ())
+    page = parsed(run_page(replace(findings, queries={"best": (Query(0, 1, (shown, shown)),)}), facts_of()))
+    hits = list(next(page.one("article").all("ol", of="hits")).all("li"))
+    assert [hit.classes[1] for hit in hits] == ["right", "past"]
+    assert hits[1].one("title").text == "class 1, place 2, wrong, but all right ones are found, score 0.80"
+
+
 def test_costs_that_are_all_printed_as_0_are_not_shown():
     def ranked(*costs):
         return Ranked(0.5, tuple(Shown(i, i + 1, 0.5, False, cost) for i, cost in enumerate(costs)), ())

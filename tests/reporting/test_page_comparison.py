@@ -169,6 +169,13 @@ def test_an_axis_of_powers_is_logarithmic():
     assert [name for name, _ in first.legend] == ["mean", "seeds"]
 
 
+def test_titles_begin_with_a_capital_but_names_of_metrics_stay():
+    entries = [replace(one, values={"mAP": (0.1,), "loss": (0.2,)}) for one in axis_entries([1, 2])]
+    page = parsed(comparison_page(compared_of(*entries, axis="tau")))
+    axis = next(section for section in page.all("section") if section.attributes["id"] == "axis")
+    assert [title.text for title in axis.all("h3")] == ["mAP", "Loss"]
+
+
 def test_an_axis_of_near_values_is_plain():
     found = axis_plots("tau", axis_entries([1, 2, 4]), ["R@1"])[0]
     at = [tick.at for tick in found.x_ticks]
