@@ -77,6 +77,10 @@ setup() {
     if [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$state" ]]; then
         return
     fi
+    if [[ -f $stamp && $(<"$stamp") != "$PWD "* ]]; then
+        echo "this folder was moved or copied: making .venv anew"
+        rm -rf .venv
+    fi
     echo "setting up .venv with frontrank[$extra] (once, about two minutes; details in $log) ..."
     venv_works || make_venv
     if ! .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e ".[$extra]" 2>&1 \

@@ -335,7 +335,7 @@ def test_images_whose_digest_is_the_same(images):
 
 
 def test_every_setting_reaches_the_model():
-    config = ModelConfig("test_resnet", "none", "gem", 6, "train", layer_norm=True, dropout=0.3)
+    config = ModelConfig("test_resnet", "none", "gem", 6, "train", layer_norm=True, dropout=0.3, stage=2)
     model = build.build_model(config, DataConfig(resize=48, size=40))
     expected = fr.Embedder(
         "test_resnet",
@@ -347,7 +347,9 @@ def test_every_setting_reaches_the_model():
         dropout=0.3,
         image_size=40,
         resize=48,
+        stage=2,
     )
+    assert model.settings == expected.settings
     assert (model.dim, model.image_size, model.resize) == (6, 40, 48)
     assert str(model) == str(expected)
     assert str(model) != str(build.build_model(replace(config, pooling="max"), DataConfig(resize=48, size=40)))

@@ -16,6 +16,8 @@ from torch import nn
 from frontrank import losses
 from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig, TrainConfig
 from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
+from frontrank.data.built import TABLE as OWN_TABLE  # a folder that holds it is that table
+from frontrank.data.built import unfinished
 from frontrank.data.epoch_batches import EpochBatches
 from frontrank.data.folders import read_folder, read_table
 from frontrank.data.image_table import ImageTable
@@ -40,7 +42,6 @@ LOSSES: dict[str, type[nn.Module]] = {
     "BlackboxRecall": losses.BlackboxRecall,
     "BlackboxAP": losses.BlackboxAP,
 }
-OWN_TABLE = "images.csv"  # a folder that holds it is that table
 _BATCH = 112
 PEERS = "pml."  # the prefix of losses of pytorch-metric-learning
 _CHANGEABLE = (
@@ -146,6 +147,8 @@ def build_images(config: DataConfig) -> ImageTable:
     path = Path(config.path)
     if not path.exists():
         raise InputError(f"--data {path} is not there; give a folder of images, a table, or a data set's root")
+    if command := unfinished(path.parent if path.name == OWN_TABLE else path):
+        raise InputError(f"--data {path} is not finished yet; go on with it: {command}")
     layout = config.layout
     if layout == "auto" and path.is_dir():
         layout = detect_layout(path) or ("table" if (path / OWN_TABLE).is_file() else "folder")

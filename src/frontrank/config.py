@@ -71,13 +71,13 @@ class ModelConfig:
     pooling: Literal["average", "max", "gem", "rmac", "flat"] = _setting(
         "average", "how the feature map becomes one vector; flat keeps all places, for aligned pictures"
     )
-    stage: int = _setting(0, "of the backbone, from 1, whose map is used; 0 is the last layer's")
     dim: int = _setting(512, "of the embedding; 0 leaves out the linear head")
     batch_norm: Literal["auto", "frozen", "train"] = _setting(
         "auto", "BatchNorm statistics: frozen, of each batch (train), or frozen unless the weights are random (auto)"
     )
     layer_norm: bool = _setting(False, "layer normalisation of the pooled features before the head")
     dropout: float = _setting(0.0, "before the head")
+    stage: int = _setting(0, "of the backbone, from 1, whose map is used; 0 is the last layer's")
 
 
 @dataclass(frozen=True)

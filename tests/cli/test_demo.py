@@ -82,6 +82,7 @@ def test_a_second_time_it_keeps_the_first_run_and_goes_on_with_one_that_was_stop
     first = (folder / "out/run/report.html").read_bytes()
     begun = folder / "out/run-2"
     shutil.copytree(folder / "out/run", begun)
+    (begun / "report.html").unlink()
     facts = json.loads((begun / "run.json").read_text())
     for name in ("steps", "best", "before", "best_step", "metric"):
         del facts[name]  # as if it had been killed before its end

@@ -38,6 +38,7 @@ def test_report_of_a_run(here, run):
     found = run("report", "runs/first")
     assert (found.status, found.err) == (0, "")
     assert found.out.startswith("after against before on the same 12 queries\n")
+    assert "\nintervals and p are over 3 classes, as queries of a class are alike\n" in found.out
     assert "note: the map shows all 12 images by the first two principal components\n" in found.out
     assert found.out.endswith("\nreport: runs/first/report.html    open it in a browser\n")
     page = Path("runs/first/report.html").read_text(encoding="utf-8")
@@ -121,6 +122,16 @@ def test_report_of_a_comparison(comparison, run):
         assert (found.status, found.err) == (0, "")
         assert found.out == f"report: {comparison / 'report.html'}    open it in a browser\n"
         assert (comparison / "report.html").read_text().endswith("compared losses")
+
+
+def test_a_page_of_mine_is_not_replaced_by_a_comparison(comparison, run):
+    (comparison / "report.after.json").write_text("mine")  # not written beside the page of a comparison
+    assert run("report", comparison).status == 0
+    (comparison / "report.html").write_text("mine")
+    found = run("report", comparison)
+    assert found.status == 2
+    assert "is no report of Frontrank; choose another name, or add --overwrite" in found.err
+    assert (comparison / "report.html").read_text() == (comparison / "report.after.json").read_text() == "mine"
 
 
 @pytest.mark.parametrize("words", [["--no-before"], ["--data", "x"]], ids=["no-before", "data"])

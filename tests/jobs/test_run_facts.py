@@ -8,7 +8,7 @@ import pytest
 
 from frontrank.config import DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.data.image_table import ImageTable
-from frontrank.jobs.run_facts import data_name, licences, run_facts
+from frontrank.jobs.run_facts import credits_beside, data_name, designs, licences, run_facts
 
 
 def table_of(splits, labels, **extra):
@@ -32,7 +32,13 @@ LOG = [
     {"step": 2, "epoch": 0.2, "time": 225.0, "loss": None, "not_finite": {"loss": "inf"}, "learning rate": 0.2},
     {"step": 3, "epoch": 0.3, "time": 231.0, "loss": 1.0, "validation R@1": 0.5, "AP error": 0.125},
 ]
-SAID = {"command": "/opt/bin/frontrank train --data 'my photos'", "versions": {"torch": "2.9"}, "device": "cpu"}
+SAID = {
+    "command": "/opt/bin/frontrank train --data 'my photos'",
+    "versions": {"torch": "2.9"},
+    "device": "cpu",
+    "commit": "2c3611f",
+    "machine": "Linux-6",
+}
 ENDED = {"metric": "R@1", "steps": 400, "before": 0.25, "best": 0.5, "best_step": 300}
 
 
@@ -54,7 +60,8 @@ def test_facts(folder):
     assert found.searched == "1 unseen class"
     assert found.settings == "seed: 4\n"
     assert found.command == "frontrank train --data 'my photos'"
-    assert found.versions == {"torch": "2.9"}
+    assert found.versions == {"torch": "2.9", "commit": "2c3611f", "machine": "Linux-6"}
+    assert (found.designs, found.credits) == ((), "")
     assert found.licences == {}
     assert found.facts == {
         "images": "2 of 1 unseen class",
@@ -127,9 +134,40 @@ def test_licences_are_counted(column):
     assert list(licences(table)) == ["CC0-1.0", "MIT", "not said"]
 
 
+def test_designs_have_their_licences():
+    licence, design = np.array(["MIT", "CC0-1.0", "MIT", " "]), np.array(["b", "a", "b", ""])
+    table = table_of(["test"] * 4, list("abcd"), licence=licence, design=design)
+    assert designs(table) == (("a", "CC0-1.0", 1), ("b", "MIT", 2), ("not said", "not said", 1))
+    assert designs(table_of(["test"] * 4, list("abcd"), licence=licence)) == ()
+    assert designs(table_of(["test"] * 4, list("abcd"), design=design)) == ()
+
+
+def test_credits_stand_beside_the_table(tmp_path):
+    assert credits_beside(str(tmp_path)) == ""
+    (tmp_path / "LICENCES.md").write_bytes("drawn by Zoë".encode() + b"\xff")
+    for path in (tmp_path, tmp_path / "images.csv"):
+        assert credits_beside(str(path)) == "drawn by Zoë\N{REPLACEMENT CHARACTER}"
+
+
+def test_other_images_are_named(folder):
+    found = run_facts(folder, CONFIG, IMAGES, IMAGES.of("test"), "1 class", "/d/my.photos")
+    assert found.title == "PNP-D_q on my.photos"
+    assert found.facts["images"] == "2 of 1 class of my.photos"
+    assert found.facts["trained on"] == "2 images of 2 classes of emoji"
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("/data/emoji/images.csv", "emoji"), ("/data/birds", "birds"), ("/data/birds.parquet", "birds"), ("", "images")],
+    [
+        ("/data/emoji/images.csv", "emoji"),
+        ("/data/birds", "birds"),
+        ("/data/birds.parquet", "birds"),
+        ("", "images"),
+        ("/d/emoji-1.2", "emoji-1.2"),
+        ("/d/my.photos", "my.photos"),
+        ("/d/SOP/Info.txt", "Info"),
+        ("/d/images", "images"),
+    ],
 )
 def test_name_of_the_data(path, name):
     assert data_name(TrainConfig(data=DataConfig(path=path))) == name

@@ -109,7 +109,7 @@ def test_report_of_a_run(run):
     page = written.path.read_text(encoding="utf-8")
     assert "title='PNP-D_s on data'" in page
     assert "'OFL-1.1': 16" in page
-    assert "['test_resnet with random weights', 'after training with PNP-D_s']" in page
+    assert "['test_resnet with random weights', 'trained with PNP-D_s']" in page
     assert [path.name for path in written.numbers] == ["report.before.json", "report.after.json"]
     assert fr.Report.load(written.numbers[1]).metrics == written.after.metrics
     assert written.notes == ("the map shows all 64 images by t-SNE",)
@@ -179,6 +179,30 @@ def test_report_on_other_images(run, work, tmp_path):
         "mine.csv", "mine.html", "mine.before.json", "mine.after.json",
     }  # fmt: skip
     assert not (run / "report.html").exists()
+    page = written.path.read_text(encoding="utf-8")
+    assert "title='PNP-D_s on mine'" in page
+    assert "'images': '96 of 12 classes of mine', 'trained on': " in page
+    assert f"'{trained} images of" in page
+    assert " classes of data'" in page
+
+
+def test_credits_beside_the_images_are_taken_over(run, work, tmp_path):
+    (work / "data" / "LICENCES.md").write_text("drawn by Ann")
+    try:
+        assert "credits='drawn by Ann'" in write_run_report(run, before=False, show=False).path.read_text("utf-8")
+        table = read_table(work / "data" / "images.csv")
+        table.save(tmp_path / "mine.csv")
+        own = write_run_report(run, data=tmp_path / "mine.csv", before=False, show=False)
+        assert "credits=''" in own.path.read_text("utf-8")
+    finally:
+        (work / "data" / "LICENCES.md").unlink()
+
+
+def test_classes_that_chose_the_checkpoint_are_not_unseen(run, tmp_path):
+    table = read_table(run / "images.csv").of("validation")
+    replace(table, splits=np.full(len(table), "test")).save(tmp_path / "held.csv")
+    page = write_run_report(run, data=tmp_path / "held.csv", before=False, show=False).path.read_text("utf-8")
+    assert "unseen" not in page
 
 
 def test_unseen_classes_are_called_so_and_known_ones_are_not(run, work):
@@ -264,14 +288,30 @@ def test_file_of_weights_that_changed_is_read_again(run, tmp_path):
     assert again.after["mAP"] == first.after["mAP"]
 
 
-@pytest.mark.parametrize("name", ["report.html", "report.after.json", "report.before.json"])
-def test_a_file_of_something_else_is_not_replaced(run, name):
-    (run / name).write_text("<!doctype html><title>mine</title>")
+def test_a_page_of_something_else_is_not_replaced(run):
+    (run / "report.html").write_text("<!doctype html><title>mine</title>")
     with pytest.raises(InputError, match="is no report of Frontrank; choose another name, or add --overwrite"):
         write_run_report(run, show=False)
-    assert (run / name).read_text() == "<!doctype html><title>mine</title>"
+    assert (run / "report.html").read_text() == "<!doctype html><title>mine</title>"
     assert not (run / "report").exists()  # refused before the work
     assert "Frontrank" in write_run_report(run, overwrite=True, show=False).path.read_text()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["report.after.json", "report.before.json"])
+def test_numbers_of_something_else_are_never_replaced(run, name, overwrite):
+    (run / name).write_text("{}")
+    with pytest.raises(InputError, match="is no report of Frontrank; choose another name for the page by --out"):
+        write_run_report(run, overwrite=overwrite, show=False)
+    assert (run / name).read_text() == "{}"
+    assert not (run / "report").exists()
+
+
+def test_numbers_of_something_else_stay_where_a_report_has_one_side(run):
+    (run / "report.before.json").write_text("{}")
+    for overwrite in (False, True):
+        write_run_report(run, before=False, overwrite=overwrite, show=False)
+        assert (run / "report.before.json").read_text() == "{}"
 
 
 def test_nothing_is_lost_where_the_page_cannot_be_made(run, monkeypatch):

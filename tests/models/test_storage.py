@@ -92,6 +92,7 @@ def test_config(kept):
         "mean": [0.5, 0.5, 0.5],
         "std": [0.5, 0.5, 0.5],
         "backbone_options": {},
+        "stage": 0,
     }
 
 

@@ -11,8 +11,13 @@ def average_precision(right):
 
 
 def cost(right, place):
-    """AP of the list without the item at a place (from 0), minus AP."""
-    return average_precision(right[:place] + right[place + 1 :]) - average_precision(right)
+    """What a wrong item at a place (from 0) takes from AP: of what each positive after it loses, an equal part.
+
+    A positive loses 1 minus its precision, and the wrong items before it share that loss.
+    """
+    after = [r for r in range(place + 1, len(right)) if right[r]]
+    losses = [(1 - Fraction(sum(right[: r + 1]), r + 1)) / (r - sum(right[:r])) for r in after]
+    return sum(losses, Fraction(0)) / sum(right)
 
 
 def interpolated_precisions(right):

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from frontrank.data.image_table import ImageTable
-from frontrank.evaluation import Report, compare
+from frontrank.evaluation import Report
 from frontrank.reporting.compared import Against, Compared, Entry
 from frontrank.reporting.findings import (
     CategoryResult,
@@ -18,6 +18,7 @@ from frontrank.reporting.findings import (
     Shown,
     Side,
 )
+from frontrank.reporting.over_classes import change_over_classes, class_intervals
 
 VOID = {"meta", "input", "br", "img", "link"}
 
@@ -54,6 +55,7 @@ def side_of(name, hits, places, high):
         Curve(x, np.exp(-((x - high) ** 2) / 0.02)),
         Curve(x, np.exp(-((x - 0.2) ** 2) / 0.02)),
         places,
+        class_intervals(report_of(hits), np.arange(len(hits)) // 3),
     )
 
 
@@ -84,7 +86,9 @@ def findings_of(folder, sides=2, **table):
     return Findings(
         images,
         shown,
-        compare(shown[0].report, shown[1].report, names=("before", "after")) if sides == 2 else None,
+        change_over_classes(shown[0].report, shown[1].report, images.labels, ("before", "after"))
+        if sides == 2
+        else None,
         {name: (query_of(row % count, others, precisions),) for name, row in groups.items()},
         np.arange(count),
         tuple(CategoryResult(name, 2, 6, (0.25, 0.75)[-sides:], (0.3, 0.6)[-sides:]) for name in found),

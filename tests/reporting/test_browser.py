@@ -158,6 +158,65 @@ def test_pointing_at_the_map_shows_the_image_and_its_class_on_both_sides(browser
         assert seen.errors == []
 
 
+def test_a_finger_leaves_the_image_it_pointed_at(browser, paths):
+    with visit(browser, paths["run"], has_touch=True) as seen:
+        page = seen.page
+        page.locator("#map").scroll_into_view_if_needed()
+        box = page.locator(".map").first.bounding_box()
+        x, y = page.evaluate("JSON.parse(document.getElementById('map-points').textContent).sides[0][4]")
+        page.touchscreen.tap(box["x"] + x * box["width"] / 480, box["y"] + y * box["height"] / 480)
+        assert page.locator(".tip").inner_text() == "class 1"
+
+
+SORTED = """async () => {
+  const table = document.querySelector("#result table.sortable"), column = 1;
+  const values = ["0.5", "", "-3", "nan", "12"];
+  [...table.tBodies[0].rows].forEach((row, i) => { row.cells[column].dataset.value = values[i]; });
+  const button = table.tHead.rows[0].cells[column].querySelector("button");
+  return [0, 1].map(() => {
+    button.click();
+    return [...table.tBodies[0].rows].map((row) => row.cells[column].dataset.value);
+  });
+}"""
+
+
+def test_what_is_missing_is_last_in_both_directions(browser, paths):
+    with visit(browser, paths["comparison"]) as seen:
+        down, up = seen.page.evaluate(SORTED)
+    assert (down[:3], up[:3]) == (["12", "0.5", "-3"], ["-3", "0.5", "12"])
+    assert set(down[3:]) == set(up[3:]) == {"", "nan"}
+
+
+def test_names_that_begin_with_a_number_are_sorted_as_names(browser, paths):
+    with visit(browser, paths["comparison"]) as seen:
+        names = seen.page.evaluate("""() => {
+          const table = document.querySelector("#result table.sortable");
+          [...table.tBodies[0].rows].forEach((row, i) => { row.cells[0].textContent = ["3d b", "20 a", "x", "3d a", "y"][i]; });
+          const button = table.tHead.rows[0].cells[0].querySelector("button");
+          button.click();
+          button.click();
+          return [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
+        }""")
+    assert names == ["20 a", "3d a", "3d b", "x", "y"]
+
+
+def test_what_can_be_pressed_is_large_enough(browser, paths):
+    for name in ("run", "comparison"):
+        with visit(browser, paths[name], width=360) as seen:
+            small = seen.page.evaluate("""[...document.querySelectorAll("a, button, summary, input, label")]
+              .filter((e) => e.checkVisibility() && !e.classList.contains("skip"))
+              .map((e) => [e.outerHTML.slice(0, 60), e.getBoundingClientRect()])
+              .filter(([, box]) => box.width < 24 || box.height < 24).map(([text]) => text)""")
+            assert small == []
+
+
+def test_the_table_of_metrics_fits_a_phone(browser, paths):
+    with visit(browser, paths["run"], width=360) as seen:
+        box = seen.page.locator(".metrics").locator("xpath=..")
+        assert box.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
+        assert seen.page.locator(".metrics td.verdict").first.inner_text().startswith("▲")
+
+
 def test_a_click_on_a_head_sorts_the_table(browser, paths):
     with visit(browser, paths["comparison"]) as seen:
         page = seen.page
@@ -203,3 +262,16 @@ def test_on_paper_there_is_no_frame_but_all_results(browser, paths):
         assert page.locator("nav").is_hidden()
         assert page.locator("article svg.picture").first.is_visible()
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(23, 26, 33)"
+
+
+def test_on_paper_a_dark_page_is_light_and_heads_of_tables_stay(browser, paths):
+    with visit(browser, paths["run"], color_scheme="dark") as seen:
+        page, button = seen.page, seen.page.get_by_role("button", name="Theme")
+        button.click()
+        button.click()
+        assert button.inner_text() == "Theme: dark"
+        page.emulate_media(media="print", color_scheme="light")
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(23, 26, 33)"
+        for head in page.locator("#categories thead th:not(.scale)").all():
+            assert head.locator("button").is_visible()
+        assert page.locator(".copy").first.is_hidden()

@@ -26,7 +26,7 @@ def test_points_lie_where_the_scales_put_them():
     assert [tick.text for tick in found.y_ticks] == ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]
     assert found.left == 14 + 7.2 * 3
     middle = (found.left + 406) / 2
-    assert points(found.strokes[0].path) == [(35.6, 220), (round(middle, 1), 116), (406, 12)]
+    assert points(found.strokes[0].path) == [(35.6, 220), (round(middle, 1), 123.5), (406, 27)]
     assert [(tick.at, tick.text) for tick in found.x_ticks][::5] == [(35.6, "0"), (406, "10")]
 
 
@@ -103,7 +103,8 @@ def test_the_legend_names_each_look_once_in_order():
         Line(name, curve([0, 1], [0, 1]), kind) for name, kind in (("b", "before"), ("a", "after"), ("c", "after"))
     ]
     assert chart("a", lines, X, Y).legend == (("b", "before"), ("a", "after"))
-    assert chart("a", lines[1:], X, Y).legend == ()
+    assert chart("a", lines[1:2], X, Y).legend == (("a", "after"),)
+    assert chart("a", [Line("", lines[0].curve)], X, Y).legend == ()
 
 
 def test_what_is_behind_is_drawn_first_and_in_no_table():
@@ -167,5 +168,7 @@ def test_log_ticks_are_few_and_inside(low, factor):
 def test_texts_of_an_axis_have_the_same_decimals():
     assert texts([0, 2.5, 5]) == ["0.0", "2.5", "5.0"]
     assert texts([1000, 2000]) == ["1,000", "2,000"]
+    assert texts(ticks(0.99981, 0.99989)) == ["0.99982", "0.99984", "0.99986", "0.99988"]
+    assert texts(ticks(0.9996, 0.9999), percent=True) == ["99.96 %", "99.97 %", "99.98 %", "99.99 %"]
     assert texts([0, 5e-4]) == ["0", "5e-4"]
     assert texts([0.125, 0.25], percent=True) == ["12.5 %", "25.0 %"]

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 import frontrank as fr
 from frontrank.data.image_table import ImageTable
 from frontrank.errors import InputError
+from frontrank.evaluation.paired_classes import paired_over_classes
 from frontrank.reporting.find import find
+from frontrank.reporting.over_classes import change_over_classes, class_intervals
 from tests.reference import reporting as reference
 
 
@@ -63,6 +65,48 @@ def test_reports_are_those_of_evaluate(found):
     assert found.change.names == ("before", "after")
 
 
+def test_change_and_intervals_are_over_classes(found):
+    before, after = (side.report.per_query["mAP"] for side in found.sides)
+    assert found.change["mAP"][2:] == paired_over_classes(before, after, LABELS.astype(str))
+    assert found.change.queries == 60
+    assert found.change.notes == ("intervals and p are over 12 classes, as queries of a class are alike",)
+    rng = np.random.default_rng(5)
+    for side in found.sides:
+        assert list(side.intervals) == list(side.report.per_query)
+        by_class = side.report.per_query["mAP"].reshape(12, 5).mean(1)  # classes of equal size
+        means = by_class[rng.integers(12, size=(4000, 12))].mean(1)
+        assert side.intervals["mAP"] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
+
+
+def test_many_queries_of_few_classes_are_not_sure():
+    """A hundred copies of each query change nothing: their class is one witness."""
+    labels = np.repeat([0, 1, 2, 3], 30)
+    hits = np.repeat([1.0, 0.0, 1.0, 1.0], 30)
+    report = fr.Report.of({"R@1": hits}, [29] * 120, 120)
+    low, high = class_intervals(report, labels)["R@1"]
+    assert (low, high) == (0.25, 1.0)
+    assert np.ptp(report.interval("R@1")) < 0.2
+    found = change_over_classes(fr.Report.of({"R@1": hits * 0}, [29] * 120, 120), report, labels, ("a", "b"))["R@1"]
+    assert found.p_value == 0.25
+
+
+def test_classes_of_different_size_count_by_their_queries():
+    labels, hits = np.array([0] * 9 + [1]), np.array([1.0] * 9 + [0])
+    report = fr.Report.of({"R@1": hits}, [1] * 10, 10)
+    assert class_intervals(report, labels)["R@1"] == (0.0, 1.0)
+    uneven = fr.Report.of({"R@1": hits, "mAP": np.where(labels == 1, np.nan, 0.5)}, [1] * 9 + [0], 10)
+    assert list(class_intervals(uneven, labels)) == ["R@1"]  # mAP is of one class only
+
+
+def test_of_one_class_nothing_is_known():
+    a, b = (fr.Report.of({"R@1": [value] * 5}, [1] * 5, 5) for value in (0, 1))
+    assert class_intervals(a, np.zeros(5)) == {}
+    found = change_over_classes(a, b, np.zeros(5), ("before", "after"))
+    assert (found["R@1"].low, found["R@1"].high, found["R@1"].verdict) == (-1, 1, "no clear difference")
+    assert found.notes == ("intervals and p are over 1 class, as queries of a class are alike",)
+    assert "no clear difference" in found.table()
+
+
 def test_curves_are_of_their_side(found):
     for side, rows in zip(found.sides, (BEFORE, AFTER), strict=True):
         lists = [sorted_list(rows, query)[2] for query in range(60)]
@@ -74,7 +118,7 @@ def test_curves_are_of_their_side(found):
 
 
 def test_lists_of_queries_are_sorted_lists(found):
-    count = 0
+    count, lates = 0, []
     for query in (query for of in found.queries.values() for query in of):
         for ranked, rows in zip(query.ranked, (BEFORE, AFTER), strict=True):
             listed, scores, hits = sorted_list(rows, query.row)
@@ -91,14 +135,23 @@ def test_lists_of_queries_are_sorted_lists(found):
             dearest = sorted((cost for cost in costs.values() if cost > 1e-12), reverse=True)[:4]
             assert [image.cost for image in ranked.costly] == pytest.approx(dearest)
             assert not any(image.right for image in ranked.costly)
+            assert sum(costs.values()) == pytest.approx(1 - ranked.average_precision)
+            assert ranked.first_right == hits.index(True) + 1
+            assert (ranked.late is None) == any(hits[:6])
+            if ranked.late is not None:
+                lates.append(ranked.late)
+                assert (ranked.late.place, ranked.late.right) == (ranked.first_right, True)
+                assert ranked.late.row == listed[ranked.first_right - 1]
             count += 1
     assert count == 2 * 3 * len(found.queries) == 24
+    assert lates
 
 
 def test_queries_are_chosen_by_the_last_side(found):
     after = found.sides[1].report.per_query["mAP"]
     of = {kind: [query.ranked[1].average_precision for query in some] for kind, some in found.queries.items()}
-    assert of["best"][0] == after.max()
+    improved = [query.row for query in found.queries["most improved"]]
+    assert of["best"][0] == np.delete(after, improved).max()
     assert of["worst"][0] == after.min()
     assert of["typical"][0] == pytest.approx(np.median(after), abs=0.05)
     gains = [

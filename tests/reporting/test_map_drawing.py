@@ -38,13 +38,45 @@ def test_every_point_is_drawn_once_per_side_with_the_look_of_its_category(findin
         assert [sorted(drawn[i]) for i in (0, 1)] == [sorted(one) for one in expected]
 
 
-def test_the_points_fill_the_drawing(findings):
-    places = [[i, 100 * (i % 3)] for i in range(12)]
-    found = embedding_map(with_places(findings, places))
-    xy = np.array(found.points["sides"][0])
-    assert xy.min(0) == pytest.approx([18, 18])
-    assert xy.max(0) == pytest.approx([SIZE - 18, SIZE - 18])
-    assert np.argsort(xy[:, 0]).tolist() == list(range(12))
+def test_one_scale_for_both_axes_and_both_sides(findings):
+    places = np.array([[i, 10 * (i % 3)] for i in range(12)], float)
+    sides = tuple(replace(side, places=of) for side, of in zip(findings.sides, (places, 7 + places / 2), strict=True))
+    wide, small = (np.array(xy) for xy in embedding_map(replace(findings, sides=sides)).points["sides"])
+    scale = (SIZE - 36) / 20
+    for xy, factor in ((wide, 1), (small, 0.5)):
+        assert np.ptp(xy, axis=0) == pytest.approx([11 * scale * factor, 20 * scale * factor], abs=0.11)
+        assert (xy.min(0) + xy.max(0)) / 2 == pytest.approx([SIZE / 2, SIZE / 2], abs=0.11)
+    assert np.argsort(wide[:, 0]).tolist() == list(range(12))
+
+
+def test_pictures_do_not_follow_the_order_of_the_table(findings):
+    many = replace(findings, table=findings.table.rows(np.zeros(256, dtype=int)), mapped=np.arange(256))
+    found = embedding_map(with_places(many, [divmod(i, 16) for i in range(256)]))
+    for side in found.sides:
+        last = sum(placed.row >= 128 for placed in side.pictures)
+        assert 60 <= last <= 100  # of 160
+
+
+def test_together_is_the_share_of_points_beside_their_class(findings):
+    """Rows are three of each class; two of a class lie beside each other, the third beside another class."""
+    labels = np.array(list("aabbccaabbcc"))
+    table = replace(findings.table, labels=labels)
+    line = [
+        [0, 0],
+        [1, 0],
+        [10, 0],
+        [11, 0],
+        [20, 0],
+        [21, 0],
+        [30, 0],
+        [40, 0.0],
+        [31, 0],
+        [41, 0],
+        [60, 0],
+        [60.5, 0],
+    ]
+    found = embedding_map(with_places(replace(findings, table=table), line))
+    assert found.sides[0].together == pytest.approx(8 / 12)
 
 
 def test_points_in_one_place_are_in_the_middle(findings):

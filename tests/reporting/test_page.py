@@ -19,7 +19,6 @@ from frontrank.reporting.page import (
     overlap,
     past,
     precision_chart,
-    priced,
     recall_chart,
     run_page,
     score_charts,
@@ -56,8 +55,10 @@ def test_the_headline_is_the_numbers_of_both_sides_with_interval_and_change(find
     page = parsed(run_page(findings, facts_of()))
     assert plain(page.one("h1").text) == "R@1 on 4 unseen classes: 25.0 %→ then 75.0 %"
     lead = plain(page.one("p", of="lead").text)
-    low, high = findings.sides[1].report.interval("R@1")
-    assert f"right for 75.0 % of 12 queries (95 % interval {100 * low:.1f} % to {100 * high:.1f} %)" in lead
+    low, high = findings.sides[1].intervals["R@1"]
+    assert (
+        f"right for 75.0 % of 12 queries (95 % interval over classes {100 * low:.1f} % to {100 * high:.1f} %)" in lead
+    )
     assert "before 25.0 %" in lead
     change = findings.change["R@1"]
     assert f"+50.0 points ({100 * change.low:+.1f} to {100 * change.high:+.1f}, p = {change.p_value:.2g})" in lead
@@ -123,14 +124,14 @@ def test_only_the_worst_show_what_each_wrong_image_costs(findings):
     (first, _), (further, _) = worst.all("ol", of="hits"), worst.all("ul", of="hits")
     assert [title.text for title in first.all("title")] == [
         "class 0, place 1, right, score 0.90",
-        "class 1, place 2, wrong, score 0.80, costs 12.5 points of AP",
+        "class 1, place 2, wrong, score 0.80, costs 12 points of AP",
         "class 2, place 3, wrong, score 0.70, costs 6.2 points of AP",
     ]
     assert [title.text for title in further.all("title")] == [
-        "class 0, place 9, wrong, score 0.10, costs 0.04 points of AP"
+        "class 0, place 9, wrong, score 0.10, costs 0.040 points of AP"
     ]
     assert [price.text for price in worst.all("span", of="price")][:3] == [
-        f"\N{MINUS SIGN}{c}" for c in ("12.5", "6.2", "0.04")
+        f"\N{MINUS SIGN}{c}" for c in ("12", "6.2", "0.040")
     ]
 
 
@@ -142,17 +143,78 @@ def test_a_wrong_image_after_all_right_ones_looks_and_reads_so(findings):
     assert hits[1].one("title").text == "class 1, place 2, wrong, but all right ones are found, score 0.80"
 
 
-def test_costs_that_are_all_printed_as_0_are_not_shown():
-    def ranked(*costs):
-        return Ranked(0.5, tuple(Shown(i, i + 1, 0.5, False, cost) for i, cost in enumerate(costs)), ())
+def test_a_small_cost_is_shown_with_its_digits(findings):
+    wrong = tuple(Shown(i, i + 1, 0.5, False, 0.0000123) for i in range(3))
+    query = Query(0, 1, (Ranked(0.001, wrong, wrong, 900, Shown(5, 900, 0.1, True)),) * 2)
+    page = parsed(run_page(replace(findings, queries={"worst": (query,)}), facts_of()))
+    assert [price.text for price in page.all("span", of="price")] == ["\N{MINUS SIGN}0.0012"] * 6
 
-    assert [priced("worst", ranked(*costs)) for costs in ([], [0.00004], [0.00006], [0, 0.2])] == [
-        False,
-        False,
-        True,
-        True,
+
+def test_the_first_right_image_is_a_tile_at_the_end_where_none_is_among_the_first(findings):
+    wrong = tuple(Shown(i, i + 1, 0.5, False) for i in range(3))
+    lists = Ranked(0.001, wrong, (), 4059, Shown(8, 4059, 0.1, True)), Ranked(1.0, (Shown(8, 1, 0.9, True),), (), 1)
+    one = replace(findings, queries={"best": (Query(0, 1, lists),)}, mapped=np.arange(0))
+    page = parsed(run_page(one, facts_of()))
+    before, after = page.one("article").all("ol", of="hits")
+    assert [len(list(row.all("li"))) for row in (before, after)] == [4, 1]
+    last = list(before.all("li"))[-1]
+    assert last.classes == ["hit", "late", "right"]
+    assert plain(last.one("span", of="says").text) == "place 4,059 ✓"
+    assert last.one("title").text == "class 2, place 4059, right, score 0.10"
+    assert [plain(p.text) for p in page.one("article").all("p", of="ap")] == [
+        "before AP 0.1 %first right image at place 4,059",
+        "after AP 100.0 %",
     ]
-    assert not priced("best", ranked(0.2))
+
+
+def test_only_two_queries_of_a_kind_are_open(findings):
+    (query,) = findings.queries["best"]
+    page = parsed(run_page(replace(findings, queries={"best": (query,) * 4, "worst": (query,) * 2}), facts_of()))
+    more = page.one("details", of="more")
+    assert plain(more.one("summary").text) == "2 more"
+    assert (len(list(more.all("article"))), len(list(page.all("article")))) == (2, 6)
+
+
+def test_licences_of_designs_and_credits_are_shown(findings):
+    designs = (("noto", "Apache-2.0", 1200), ("twemoji", "CC-BY-4.0", 3))
+    page = parsed(run_page(findings, facts_of(designs=designs, credits="drawn by <b>A & B</b>")))
+    (card,) = [card for card in page.all("div", of="card") if "Licences of" in card.text]
+    rows = [[plain(cell.text) for cell in row.children if not isinstance(cell, str)] for row in card.all("tr")]
+    assert rows == [["design", "licence", "images"], ["noto", "Apache-2.0", "1,200"], ["twemoji", "CC-BY-4.0", "3"]]
+    assert card.one("details").one("pre").text == "drawn by <b>A & B</b>"
+    page = parsed(run_page(findings, facts_of()))
+    (card,) = [card for card in page.all("div", of="card") if "Licences of" in card.text]
+    assert not list(card.all("details"))
+    assert "CC0-1.0" in card.text
+    assert "by whom" in run_page(findings, facts_of(licences={}, credits="by whom"))
+
+
+def test_every_image_on_the_map_has_a_picture(tmp_path):
+    findings = findings_of(tmp_path, classes=12, per_class=50)
+    page = parsed(run_page(findings, facts_of()))
+    assert {int(symbol.attributes["id"][1:]) for symbol in page.all("symbol")} == set(range(600))
+
+
+def test_the_map_says_what_it_shows(findings):
+    page = parsed(run_page(findings, facts_of()))
+    labels = [svg.attributes["aria-label"] for svg in page.all("svg", of="map")]
+    assert plain(labels[0]).startswith("Map before: 12 images as points, those with similar embeddings close together,")
+    assert re.search(
+        r"coloured by category: cold, warm\. For [\d.]+ % of them the nearest point is of", plain(labels[1])
+    )
+
+
+def test_the_teaser_has_a_caption(findings):
+    page = parsed(run_page(findings, facts_of()))
+    assert plain(page.one("div", of="teaser").one("p").text) == "The query that improved most: before → after"
+
+
+def test_cells_of_tables_are_not_hidden_from_screen_readers(findings):
+    page = parsed(run_page(findings, facts_of()))
+    assert not [cell for cell in page.all("td") if "aria-hidden" in cell.attributes]
+    assert all(
+        one.attributes.get("role") == "list" for one in page.all("ol", of="hits") if "teaser" not in one.parent.classes
+    )
 
 
 def test_the_place_of_the_first_right_image_is_said_where_it_is_not_the_first(findings):
@@ -195,7 +257,7 @@ def test_what_the_page_uses_is_in_it_and_large_where_it_is_ranked(tmp_path):
     findings = replace(findings, sides=sides, mapped=np.arange(4), queries={"worst": (costly,)})
     page = parsed(run_page(findings, facts_of()))
     boxes = {symbol.attributes["id"]: symbol.attributes["viewbox"] for symbol in page.all("symbol")}
-    small = dict.fromkeys(["p0", "p1", "p3"], "0 0 56 56")
+    small = dict.fromkeys(["p0", "p1", "p3"], "0 0 40 40")
     assert boxes == {**small, "p2": "0 0 128 128", "p8": "0 0 128 128"}
 
 
@@ -285,7 +347,7 @@ def test_one_query_of_one_class(tmp_path):
     findings = replace(findings, sides=(side,), queries={"typical": (nothing,)})
     page = parsed(run_page(findings, facts_of(searched="")))
     assert plain(page.one("h1").text) == "R@1 on 1 class: 100.0 %"
-    assert "of 1 query (" in plain(page.one("p", of="lead").text)
+    assert "of 1 query." in plain(page.one("p", of="lead").text)
     assert "AP -" in plain(page.one("article").text)
     assert "map" not in sections(page)
 
@@ -338,6 +400,15 @@ def test_curves_of_validation_share_a_chart():
     assert charts[1].y_ticks[-1].text == "80 %"
     assert [stroke.kind for stroke in charts[0].strokes] == ["faint", "after"]
     assert [stroke.kind for stroke in charts[2].strokes] == ["after"]
+    assert charts[0].note == "The strong line is a running mean, the faint one what was logged."
+    assert charts[2].note == ""
+    assert charts[1].y_label == "metrics on held-out classes"
+    many = training_charts({f"validation R@{k}": facts_of().curves["loss"] for k in range(1, 8)})[0]
+    assert len({kind for _, kind in many.legend}) == 7
+    short = Curve(np.arange(3.0), np.arange(3.0))
+    assert training_charts({"loss": short})[0].note == ""
+    (one,) = training_charts({"validation R@1": short})
+    assert (one.title, one.y_label, one.legend) == ("validation R@1", "R@1 on held-out classes", (("R@1", "hue0"),))
     assert training_charts({}) == []
     assert training_charts({"validation R@1": Curve(np.zeros(0), np.zeros(0))}) == []
     (alone,) = training_charts({"validation loss": Curve(np.arange(2.0), np.array([1.0, 3.0]))})
@@ -362,6 +433,9 @@ def test_scores_of_both_sides_are_on_the_same_axes(findings):
     assert [stroke.kind for stroke in after.strokes] == ["wrong", "right"]
     shares = [float(re.search(r"overlap in ([\d.]+)", one.note)[1]) for one in (before, after)]
     assert shares[0] > 20 > shares[1]
+    said = "Scores after: right images score 0.80 most often, the middle half of them 0.70 to 0.90; wrong images"
+    assert after.summary.startswith(said)
+    assert after.summary.endswith(after.note)
     flat = Curve(np.zeros(1), np.zeros(1))
     assert score_charts([replace(side, positive_scores=flat, negative_scores=flat) for side in findings.sides]) == []
 

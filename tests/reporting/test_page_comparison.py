@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from frontrank.reporting.compared import UNFINISHED
 from frontrank.reporting.comparison_page import axis_plots, comparison_page, seed_strip, table_rows, validation_plots
 from frontrank.reporting.findings import Curve
 from tests.reporting.samples import compared_of, entry_of, parsed
@@ -41,14 +42,16 @@ def test_the_table_is_sorted_with_the_best_marked_in_words():
     assert [row[0] for row in rows] == ["PNP", "Smooth-APreference", "FastAP", "triplet", "before training"]
     assert rows[0][1] == "★ best: 62.0± 2.8"
     assert [row[1] for row in rows[1:]] == ["51.0± 1.4", "50.0± 0.0", "32.0± 2.8", "25.0"]
-    assert rows[0][2] == "0.310± 0.014"
-    assert [row[3].split("higher")[0].split("lower")[0].split("no clear")[0].strip() for row in rows[:4]] == [
+    more = body_rows(page, 1)
+    assert [row[0] for row in more] == ["PNP", "Smooth-AP", "FastAP", "triplet", "before training"]
+    assert more[0][1] == "0.310± 0.014"
+    assert [row[2].split("higher")[0].split("lower")[0].split("no clear")[0].strip() for row in rows[:4]] == [
         "▲",
         "",
         "≈",
         "▼",
     ]
-    assert rows[3][3].replace("\N{MINUS SIGN}", "-").endswith("-19.0-21.0 to -17.0, p < 0.0001")
+    assert rows[3][2].replace("\N{MINUS SIGN}", "-").endswith("-19.0-21.0 to -17.0, p ≤ 0.0002")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_the_number_of_seeds_has_a_column_where_it_differs():
         table = next(parsed(comparison_page(compared_of(*entries))).all("table"))
         return [plain(head.text) for head in table.one("thead").all("th")]
 
-    assert heads(REFERENCE, BETTER) == ["trained with", "R@1", "dists@intra", "to the reference"]
+    assert heads(REFERENCE, BETTER) == ["trained with", "R@1", "to the reference"]
     assert heads(REFERENCE, entry_of("PNP", (0.6,))) == [*heads(REFERENCE, BETTER), "seeds"]
 
 
@@ -142,6 +145,52 @@ def test_a_metric_that_is_missing_or_not_finite_is_an_empty_cell():
     assert "60.0 %" in plain(page.one("h1").text)
     page = parsed(comparison_page(compared_of(*reversed(entries))))
     assert body_rows(page, 0)[0][0] == "a"
+
+
+@pytest.mark.parametrize("values", [(math.nan, math.nan), (0.5, math.nan), ()], ids=["nan", "one nan", "none"])
+def test_a_metric_that_no_entry_has_is_an_empty_column(values):
+    entries = [replace(entry, values={"R@1": (0.5, 0.6), "NMI": values}) for entry in (REFERENCE, BETTER)]
+    page = parsed(comparison_page(compared_of(*entries)))
+    assert [row[3] for row in body_rows(page, 0)[:2]] == ["-", "-"]
+
+
+def test_metrics_of_detail_are_in_a_table_of_their_own():
+    names = ("mAP@R", "dists@intra", "mAP", "R-precision", "R@1")
+    entries = [replace(entry, values=dict.fromkeys(names, (0.5, 0.6))) for entry in (REFERENCE, BETTER)]
+    tables = list(parsed(comparison_page(compared_of(*entries))).all("table"))
+    heads = [[plain(head.text) for head in table.one("thead").all("th")] for table in tables[:2]]
+    assert heads[0] == ["trained with", "R@1", "to the reference", "mAP"]
+    assert heads[1] == ["trained with", "mAP@R", "dists@intracosine distance", "R-precision"]
+
+
+def test_what_is_not_finished_has_not_failed():
+    waiting = [replace(FAILED, name=name, failed=UNFINISHED) for name in ("FastAP", "RaMBO")]
+    page = parsed(comparison_page(compared_of(REFERENCE, BETTER, *waiting)))
+    assert "failures" not in sections(page)
+    facts = plain(page.one("dl", of="facts").text)
+    assert "compared2 of 4 done" in facts
+    assert "failed" not in facts
+    assert "Not finished yet: FastAP, RaMBO." in plain(page.one("p", of="lead").text)
+    page = parsed(comparison_page(compared_of(REFERENCE, BETTER, waiting[0], FAILED)))
+    assert "compared2 of 4 done, 1 failed" in plain(page.one("dl", of="facts").text)
+
+
+@pytest.mark.parametrize(("frozen", "below"), [(0.7, True), (0.62, False), (0.2, False)])
+def test_the_headline_says_where_training_has_not_helped(frozen, below):
+    lead = plain(parsed(comparison_page(compared_of(*ALL, frozen={"R@1": frozen}))).one("p", of="lead").text)
+    said = "That is below the backbone before training, which has 70.0 %: none of these ways to train has helped."
+    assert (said in lead) == below
+    assert ("; the backbone before training has" in lead) != below
+
+
+def test_each_way_has_the_command_that_shows_its_pictures():
+    entries = REFERENCE, replace(BETTER, folder="my runs/02-PNP/lr-0.1-seed-0")
+    page = parsed(comparison_page(compared_of(*entries)))
+    section = next(section for section in page.all("section") if section.attributes["id"] == "pictures")
+    assert [plain(row.text) for row in section.one("tbody").all("tr")] == [
+        "PNPfrontrank report 'my runs/02-PNP/lr-0.1-seed-0'"
+    ]
+    assert "pictures" not in sections(parsed(comparison_page(compared_of(*ALL))))
 
 
 def test_validation_curves_are_one_chart_per_entry_before_all_others():

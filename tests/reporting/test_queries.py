@@ -5,41 +5,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import frontrank as fr
-from frontrank.reporting.queries import choose_queries, list_order, removal_costs
+from frontrank.reporting.queries import choose_queries, list_order, lost_precision
 from tests.reference import reporting as reference
 
 some_lists = st.lists(st.booleans(), min_size=1, max_size=25).filter(any)
 
 
 @given(some_lists)
-def test_costs_are_ap_without_the_item_minus_ap(right):
+def test_costs_are_equal_parts_of_what_each_positive_loses(right):
     expected = [0.0 if hit else float(reference.cost(right, place)) for place, hit in enumerate(right)]
-    np.testing.assert_allclose(removal_costs(np.array(right)), expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(lost_precision(np.array(right)), expected, rtol=1e-12, atol=1e-15)
 
 
-@given(some_lists.filter(lambda right: not all(right)))
-def test_removing_the_costliest_item_from_the_scores_raises_ap_by_its_cost(right):
-    scores = -np.arange(len(right), dtype=float)[None]
-    relevant = np.array(right)[None]
-    costs = removal_costs(np.array(right))
-    place = int(costs.argmax())
-    before = fr.evaluate_scores(scores, relevant=relevant, metrics=["mAP"])["mAP"]
-    ignored = np.arange(len(right))[None] == place if costs[place] else np.zeros_like(relevant)
-    after = fr.evaluate_scores(scores, relevant=relevant, ignored=ignored, metrics=["mAP"])["mAP"]
-    assert after - before == pytest.approx(costs[place], abs=1e-12)
+@given(some_lists)
+def test_costs_add_up_to_the_ap_that_is_lost(right):
+    costs = lost_precision(np.array(right))
+    assert costs.sum() == pytest.approx(1 - float(reference.average_precision(right)), abs=1e-12)
+    wrong = costs[~np.array(right)]
+    assert (np.diff(wrong) <= 0).all()
 
 
 def test_costs_by_hand():
-    # wrong, wrong, right, wrong, right: AP = (1/3 + 2/5) / 2; without the first (1/2 + 2/4) / 2; without the
-    # fourth (1/3 + 2/4) / 2
-    costs = removal_costs(np.array([False, False, True, False, True]))
-    assert costs.tolist() == pytest.approx([2 / 15, 2 / 15, 0, 1 / 20, 0])
+    # wrong, wrong, right, wrong, right: the first positive loses 2/3, the second 3/5; AP = (1/3 + 2/5) / 2
+    costs = lost_precision(np.array([False, False, True, False, True]))
+    assert costs.tolist() == pytest.approx([4 / 15, 4 / 15, 0, 1 / 10, 0])
+    assert costs.sum() == pytest.approx(1 - 11 / 30)
+
+
+def test_a_wrong_image_far_before_the_first_right_one_has_a_price():
+    right = np.zeros(3000, dtype=bool)
+    right[[1500, 2000, 2500]] = True
+    assert lost_precision(right)[0] == pytest.approx((1 / 1501 + 1 / 2001 + 1 / 2501) / 3)
 
 
 @pytest.mark.parametrize("right", [[True], [True, True, False], [False, False]], ids=["one", "perfect", "none right"])
 def test_nothing_costs_where_no_positive_comes_after(right):
-    assert removal_costs(np.array(right)).tolist() == [0.0] * len(right)
+    assert lost_precision(np.array(right)).tolist() == [0.0] * len(right)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=20))
@@ -68,10 +69,10 @@ def test_choice_by_hand():
     before = np.where(np.isnan(AP), np.nan, 0.45)
     found = chosen([before, AP], 2)
     assert found == {
-        "best": [0, 6],  # not 1, of the class of 0
-        "typical": [4, 9],  # the median is 0.55; 2 is of the class of 4
+        "best": [1, 9],  # 0 and 6 are shown already
+        "typical": [4, 5],  # the median is 0.55; 2 is of the class of 4, the others are shown
         "worst": [3, 8],  # not 5, of the class of 3
-        "most improved": [1, 2],  # 0, 6, 9, 4 are shown already
+        "most improved": [0, 6],  # chosen first; not 1, of the class of 0
     }
     assert list(found) == ["best", "typical", "worst", "most improved"]
 
@@ -83,7 +84,7 @@ def test_typical_is_near_the_median_and_not_the_mean():
 
 def test_only_what_improved_is_most_improved():
     assert "most improved" not in chosen([np.ones(10), AP], 2)
-    assert chosen([np.where(CODES == 2, 0.0, 1.0), AP], 1)["most improved"] == [5]  # 3 improved less, and is the worst
+    assert chosen([np.where(CODES == 2, 0.0, 1.0), AP], 1)["most improved"] == [5]  # 3 improved less
 
 
 def test_one_side_has_no_most_improved():
@@ -117,7 +118,9 @@ def test_queries_shown_are_distinct_and_have_something_to_find(seed, count, per_
     for of in found.values():
         assert 0 < len(of) <= per_kind
         assert len(set(codes[of])) == len(of)
-    assert values[-1][found["best"][0]] == np.nanmax(values[-1])
-    left = [query for query in np.flatnonzero(positives) if query not in found["best"]]
+    left = [query for query in np.flatnonzero(positives) if query not in found.get("most improved", [])]
+    if left:
+        assert values[-1][found["best"][0]] == values[-1][left].max()
+    left = [query for query in left if query not in found.get("best", [])]
     if left:
         assert values[-1][found["worst"][0]] == values[-1][left].min()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from frontrank.cli.train import overrides
 from frontrank.errors import InputError
-from frontrank.jobs.comparison import compare, prepare, resume_comparison, run_count
+from frontrank.jobs.comparison import compare, resume_comparison, run_count
+from frontrank.jobs.comparison_checks import prepare
 from frontrank.jobs.comparison_plan import Plan, read_plan
 from frontrank.jobs.comparison_tables import comparison_table, write_page
 from frontrank.settings import find_recipe, read_recipe
@@ -33,7 +34,10 @@ def run(options: argparse.Namespace) -> None:
         compared = compare(plan, folder, command=command, quiet=options.quiet)
     print(f"{compared.title}\n{comparison_table(compared)}\n", flush=True)
     print(f"results: {shlex.quote(str(folder / 'results.md'))}, .csv and .json", flush=True)
-    print(f"report: {shlex.quote(str(write_page(folder, compared)))}")
+    print(f"report: {shlex.quote(str(write_page(folder, compared)))}", flush=True)
+    if not any(entry.values for entry in compared.entries):
+        first = compared.entries[0]
+        raise InputError(f"no entry has a result ({first.name}: {first.failed}); mend it, then --resume {folder}")
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -63,9 +67,9 @@ def _refuse_beside_resume(options: argparse.Namespace) -> None:
 
 def _print_plan(plan: Plan, folder: Path, *, quiet: bool) -> None:
     """What would be done."""
-    table, notes = prepare(plan, show=False if quiet else None)
-    print(f"{table.describe()}\n")
-    for note in notes:
+    found = prepare(plan, show=False if quiet else None)
+    print(f"{found.table.describe()}\n")
+    for note in found.notes:
         print(note)
     width = max(len(way.name) for way in plan.ways)
     for way in plan.ways:

@@ -116,7 +116,7 @@ def _emoji(options: argparse.Namespace) -> None:
     from frontrank.data.emoji import build_emoji
 
     given = _given(options, "designs", "classes", "size")
-    _say(build_emoji(options.out, skin_tones=options.skin_tones, **given), options.out)
+    _say(build_emoji(options.out, skin_tones=options.skin_tones, **given), options.out, options.classes)
 
 
 def _glyphs(options: argparse.Namespace) -> None:
@@ -124,17 +124,24 @@ def _glyphs(options: argparse.Namespace) -> None:
 
     given = _given(options, "classes", "size", "like")
     if options.typefaces is not None:
-        given["typefaces"] = options.typefaces if options.typefaces == "small" else options.typefaces.split(",")
-    _say(build_glyphs(options.out, any_version=options.any_version, **given), options.out)
+        given["typefaces"] = _typefaces(options.typefaces)
+    _say(build_glyphs(options.out, any_version=options.any_version, **given), options.out, options.classes)
+
+
+def _typefaces(names: str) -> str | list[str]:
+    return "small" if names.strip() == "small" else [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
-def _say(table: "ImageTable", out: str) -> None:
+def _say(table: "ImageTable", out: str, classes: int | None) -> None:
     """What there is now, where it is, and what to do with it."""
     print(table.describe())
+    many = len(set(table.labels.tolist()))
+    if classes is not None and many != classes:
+        print(f"{many:,} classes came out, not {classes:,}: the pictures of others turned out to be the same or blank")
     print(f"\nthe images are in {out}, their table is {Path(out) / 'images.csv'}")
     print("no class is both in train and in test: the test is on classes that training never saw")
     print(f"the drawings have licences of their own, see {Path(out) / 'LICENCES.md'}")

@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> None:
     config = demo_config(images, options.iterations)
     folder = demo_run(out, config)
     _say(f"2 of 3: training {_training(config)}")
-    standing = _trained(config, folder, options)
+    standing = _trained(config, folder)
     _say("3 of 3: ranking the emoji that it has never seen, before and after")
     report = write_run_report(folder)
     _print_end(report, standing, folder, images.root)
@@ -30,18 +30,11 @@ def run(options: argparse.Namespace) -> None:
     print(f"\nall of it took {minutes} min {seconds} s")
 
 
-def _trained(config: TrainConfig, folder: Path, options: argparse.Namespace) -> Standing:
+def _trained(config: TrainConfig, folder: Path) -> Standing:
     try:
         return train_demo(config, folder)
     except InterruptedRunError as error:
-        words = [word for name in ("out", "classes", "iterations") for word in _given(options, name)]
-        again = shlex.join(["frontrank", "demo", *words])
-        raise InterruptedRunError(f"{error}; go on with: {again}") from error
-
-
-def _given(options: argparse.Namespace, name: str) -> list[str]:
-    value = getattr(options, name)
-    return [] if value is None else [f"--{name}", str(value)]
+        raise InterruptedRunError(f"{error}; the same command again goes on from there") from error
 
 
 def _training(config: TrainConfig) -> str:

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="where to write it; RUN/report.html by default")
     parser.add_argument("--data", metavar="PATH", help="report on these images instead: a folder, a table, a data set")
     parser.add_argument("--no-before", action="store_true", help="show the trained model only")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that is no report")
+    parser.add_argument("--overwrite", action="store_true", help="replace a page that is no report")
     parser.add_argument("--device", metavar="NAME", default="auto", help="where to embed: auto, cpu, cuda, cuda:1, mps")
     parser.add_argument("--quiet", action="store_true", help="nothing but the path of the file, and errors")
 

@@ -3,21 +3,32 @@
 OUT/images.csv (or another name), OUT/LICENCES.md, OUT/data.json, and the pictures in OUT/images.
 """
 
+import hashlib
 import json
 import os
+import shlex
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from frontrank.data.folders import read_table
-from frontrank.data.image_table import ImageTable, shown
+from frontrank.data.image_table import COLUMNS, ImageTable, shown
 from frontrank.errors import InputError
-from frontrank.packages import Package
+from frontrank.packages import Package, locked, remedy
 
 TABLE = "images.csv"
+PICTURES = "images"  # the folder of them
+WORK = ".work"  # a folder for what is needed only until the end
 _FORMAT = "frontrank.data.1"
 _STATE = "data.json"
+_LICENCES = "LICENCES.md"
+_PATIENCE = 3.0  # seconds in which the processes of a killed build end
 
 Settings = Mapping[str, object]
 
@@ -32,33 +43,66 @@ class Source:
 
 
 def started(out: str | os.PathLike[str], settings: Settings) -> ImageTable | None:
-    """The table of a folder that is finished; None for one that is to be built, or gone on with.
+    """The table of a folder that is finished, with all its pictures; None for one that is to be built, or gone on with.
 
-    settings: all that decides what is built, "data" among it; a folder that was begun with others is refused, as is one
-              that holds anything else
+    settings: all that decides what is built, "data" among it; a folder of pictures of others is refused, as is one that
+              holds anything else
+
+    Nothing is written.
     """
-    folder = Path(out)
-    wanted = json.loads(json.dumps(dict(settings)))
-    try:
-        empty = not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir()))
-        state = None if empty else _state(folder)
-        if state is None and not empty:
-            what = "holds something else" if folder.is_dir() else "is a file"
-            raise InputError(f"{shown(folder)} {what}; give a new folder for the data")
-        if state is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write_state(folder, {"finished": False, "settings": wanted})
+    folder, wanted = Path(out), _plain(settings)
+    with _usable(folder):
+        state = _checked(folder, wanted)
+        if state is None or not state["finished"] or "table" not in state or not (folder / TABLE).is_file():
             return None
-    except OSError as error:
-        raise InputError(f"{shown(folder)} cannot be used ({error.strerror}); give another folder") from error
-    held = state["settings"]
-    if held != wanted:
-        keys = [key for key in {**held, **wanted} if held.get(key) != wanted.get(key)]
-        differing = ", ".join(f"{key} {_said(held.get(key))} (not {_said(wanted.get(key))})" for key in keys)
-        raise InputError(f"{shown(folder)} is built with {differing}; give another folder, or delete it")
-    if not state["finished"] or not (folder / TABLE).is_file():
+        content = (folder / TABLE).read_bytes()
+    if hashlib.sha256(content).hexdigest() != state["table"]:
+        raise InputError(f"{shown(folder / TABLE)} is not as it was written; delete it, and run this again")
+    table = replace(_quickly_read(folder, content) or read_table(folder / TABLE), name=str(wanted["data"]))
+    return table if all(is_there(f"{folder}/{path}") for path in table.paths.tolist()) else None
+
+
+@contextmanager
+def begun(out: str | os.PathLike[str], settings: Settings) -> Iterator[None]:
+    """Within, a folder is built, or gone on with, and by nobody else; its settings are written down."""
+    folder, wanted = Path(out), _plain(settings)
+    with _usable(folder):
+        _checked(folder, wanted)
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, _PATIENCE) as alone:
+        if not alone:
+            raise InputError(f"{shown(folder)} is being built by another process; wait for its end")
+        with _usable(folder):
+            state = _checked(folder, wanted)  # again: it may have become another's
+            if state is None or state["settings"] != wanted:
+                shutil.rmtree(folder / WORK, ignore_errors=True)
+                _write_state(folder, {"finished": False, "settings": wanted})
+            for left in (left for name in (_STATE, TABLE, _LICENCES) for left in folder.glob(f".{name}.*")):
+                left.unlink(missing_ok=True)  # of a build that was killed
+        yield
+
+
+def unfinished(out: str | os.PathLike[str]) -> str | None:
+    """The command that goes on with a folder whose building did not come to its end; None for any other folder."""
+    folder = Path(out)
+    state = _state(folder)
+    if state is None or (state["finished"] and (folder / TABLE).is_file()):
         return None
-    return replace(read_table(folder / TABLE), name=str(wanted["data"]))
+    settings = dict(state["settings"])
+    words = ["frontrank", "data", str(settings.pop("data", "")), str(out)]
+    for name, value in settings.items():
+        if value is not None and value is not False:
+            given = [] if value is True else [",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            words += [f"--{name.replace('_', '-')}", *given]
+    return shlex.join(words)
+
+
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file with something in it."""
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
 
 
 def finished(
@@ -79,9 +123,10 @@ def finished(
     packages = list(dict.fromkeys([*(source.package for source in sources), *others]))
     try:
         table.save(folder / TABLE, overwrite=True)
-        _write(folder / "LICENCES.md", _licences(str(settings["data"]), table, sources, others, notes))
+        _write(folder / _LICENCES, _licences(str(settings["data"]), table, sources, others, notes))
         state = {
             "finished": True,
+            "table": hashlib.sha256((folder / TABLE).read_bytes()).hexdigest(),
             "settings": dict(settings),
             "counts": [{key: value for key, value in row.items() if key != "role"} for row in table.counts()],
             "packages": [
@@ -90,14 +135,58 @@ def finished(
         }
         _write_state(folder, state)
     except OSError as error:
-        raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); make room there") from error
+        raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); {remedy(error)}") from error
     again = started(folder, settings)
     if again is None:
         raise InputError(f"{shown(folder)} has changed while it was built; run this again")
     return again
 
 
-def _state(folder: Path) -> dict[str, dict[str, object]] | None:
+def _plain(settings: Settings) -> dict[str, object]:
+    """Settings as they come back from a file."""
+    return dict(json.loads(json.dumps(dict(settings))))
+
+
+def _checked(folder: Path, wanted: Settings) -> dict[str, Any] | None:
+    """What the folder says of itself; None where it is new or empty. Settings without a picture bind nobody."""
+    state = _state(folder)
+    if state is None:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise InputError(f"{shown(folder)} is a file; give a new folder for the data")
+        if folder.is_dir() and not all(name.startswith(f".{_STATE}.") for name in os.listdir(folder)):
+            raise InputError(f"{shown(folder)} holds something else; give a new folder for the data")
+        return None
+    held = state["settings"]
+    if held != wanted and (state["finished"] or (folder / PICTURES).exists()):
+        keys = [key for key in {**held, **wanted} if held.get(key) != wanted.get(key)]
+        differing = ", ".join(f"{key} {_said(held.get(key))} (not {_said(wanted.get(key))})" for key in keys)
+        how = "is built with" if state["finished"] else "was begun with"
+        raise InputError(f"{shown(folder)} {how} {differing}; give another folder, or delete it")
+    return state
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = remedy(error, "give another folder")
+        raise InputError(f"{shown(folder)} cannot be used ({error.strerror}); {where}") from error
+
+
+def _quickly_read(folder: Path, content: bytes) -> ImageTable | None:
+    """What `read_table` gives for a file that is known to be good; None if it has quotes and so needs a real reader."""
+    if b'"' in content:
+        return None
+    head, _, body = content.decode("utf-8").partition("\r\n")
+    names = head.split(",")
+    fields = body.removesuffix("\r\n").replace("\r\n", ",").split(",")
+    columns = {name: np.array(fields[place :: len(names)]) for place, name in enumerate(names)}
+    known = {kept: columns.pop(name) for kept, name in COLUMNS.items()}
+    return ImageTable(folder, **known, extra=columns, name="")
+
+
+def _state(folder: Path) -> dict[str, Any] | None:
     try:
         state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         ours = state["format"] == _FORMAT and isinstance(state["settings"], dict) and "finished" in state
@@ -111,9 +200,12 @@ def _write_state(folder: Path, state: Mapping[str, object]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _said(value: object) -> str:

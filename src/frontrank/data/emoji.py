@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from frontrank.data.built import Source, finished, started
+from frontrank.data.built import Source, begun, finished, is_there, started
 from frontrank.data.emoji_designs import (
     DESIGNS,
     OPENMOJI,
@@ -32,7 +32,7 @@ from frontrank.data.image_table import ImageTable, shown
 from frontrank.data.images import require_pillow
 from frontrank.data.processes import Task, run_all, workers
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError, require_number
-from frontrank.packages import fetch
+from frontrank.packages import fetch, remedy
 from frontrank.progress import progress
 
 SIZE = 72
@@ -42,6 +42,7 @@ COUNTS: Mapping[tuple[str, bool], tuple[int, int]] = {  # (designs, skin tones):
     ("independent", True): (3_216, 18_053),
     ("all", False): (1_875, 19_274),
 }
+_TOLERANCE = 0.01  # of these counts, beyond which something is wrong
 _NOTES = """\
 Each picture is a drawing of one of these sets, made small and laid on white, and not changed otherwise. Whoever passes
 pictures on passes this list on with them. They were drawn by:"""
@@ -86,23 +87,24 @@ def build_emoji(
     settings = _checked(designs, skin_tones, size, classes)
     folder = Path(out)
     table = started(folder, settings)
-    if table is not None and all(map(_is_there, table.files())):
+    if table is not None:
         return table
-    chosen = DESIGNS[designs]
-    packages = list(dict.fromkeys(design.package for design in chosen))
-    archives = dict(zip(packages, fetch(packages, show=show), strict=True))
-    jobs = _of_classes(_jobs(chosen, archives, skin_tones, show), classes)
-    try:
-        _draw_all(folder, [job for job in jobs if not _is_there(folder / job.path)], size, show)
-        jobs = _sifted(folder, jobs)
-    except OSError as error:
-        raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); make room there") from error
-    sources = [Source(design.name, design.package, design.licence) for design in chosen]
-    credits = "".join(f"\n- {design.name}: {design.credit}" for design in chosen)
-    table = finished(folder, _table(folder, jobs), settings, sources, [OPENMOJI], f"{_NOTES}\n{credits}")
-    if classes is None and size == SIZE:
-        _check_counts(designs, skin_tones, table)
-    return table
+    with begun(folder, settings):
+        chosen = DESIGNS[designs]
+        packages = list(dict.fromkeys(design.package for design in chosen))
+        archives = dict(zip(packages, fetch(packages, show=show), strict=True))
+        jobs = _of_classes(_jobs(chosen, archives, skin_tones, show), classes)
+        try:
+            _draw_all(folder, [job for job in jobs if not is_there(folder / job.path)], size, show)
+            jobs = _sifted(folder, jobs)
+        except OSError as error:
+            raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); {remedy(error)}") from error
+        table = _table(folder, jobs)
+        if classes is None and size == SIZE:
+            _check_counts(designs, skin_tones, table)
+        sources = [Source(design.name, design.package, design.licence) for design in chosen]
+        credits = "".join(f"\n- {design.name}: {design.credit}" for design in chosen)
+        return finished(folder, table, settings, sources, [OPENMOJI], f"{_NOTES}\n{credits}")
 
 
 def _checked(designs: str, skin_tones: bool, size: int, classes: int | None) -> dict[str, object]:
@@ -132,13 +134,6 @@ def _jobs(designs: Sequence[Design], archives: Archives, skin_tones: bool, show:
             advance(1)
     jobs = _enough(jobs)
     return _enough(_of_one_class(jobs, [hashlib.sha256(job.drawing).digest() for job in jobs]))
-
-
-def _is_there(path: str | Path) -> bool:
-    try:
-        return os.stat(path).st_size > 0
-    except OSError:
-        return False
 
 
 def _split(label: str) -> str:
@@ -198,7 +193,7 @@ def _draw(pictures: Sequence[tuple[str, bytes, int]]) -> None:
 
 def _sifted(folder: Path, jobs: Sequence[_Job]) -> list[_Job]:
     """The pictures that are kept; the files of the others are deleted."""
-    drawn = [job for job in jobs if _is_there(folder / job.path)]
+    drawn = [job for job in jobs if is_there(folder / job.path)]
     kept = _enough(_of_one_class(drawn, [hashlib.sha256((folder / job.path).read_bytes()).digest() for job in drawn]))
     for path in {job.path for job in drawn} - {job.path for job in kept}:
         (folder / path).unlink()
@@ -237,11 +232,12 @@ def _table(folder: Path, jobs: Sequence[_Job]) -> ImageTable:
 
 
 def _check_counts(designs: str, skin_tones: bool, table: ImageTable) -> None:
+    """Refuse a set that is not nearly what it was; the last few pictures depend on what draws them."""
     found, expected = (len(np.unique(table.labels)), len(table)), COUNTS.get((designs, skin_tones))
-    if expected is not None and found != expected:
-        warnings.warn(
-            f"there are {found[1]:,} emoji of {found[0]:,} classes, not {expected[1]:,} of {expected[0]:,}: "
-            "another resvg_py or pillow draws them otherwise; compare figures of this machine only",
-            FrontrankWarning,
-            stacklevel=3,
-        )
+    if expected is None or found == expected:
+        return
+    said = f"there are {found[1]:,} emoji of {found[0]:,} classes, not {expected[1]:,} of {expected[0]:,}"
+    because = "another resvg_py or pillow draws them otherwise"
+    if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(found, expected, strict=True)):
+        raise InputError(f"{said}: {because}; use the versions that frontrank names")
+    warnings.warn(f"{said}: {because}; compare figures of this machine only", FrontrankWarning, stacklevel=3)

@@ -174,12 +174,13 @@ def _icons(package: Package, named_by: Package) -> Callable[[Archives], Drawings
     def read(archives: Archives) -> Drawings:
         names = _json(archives[named_by], "package/chars.json")
         icons = _json(archives[package], "package/icons.json")
-        width, height = icons["width"], icons["height"]
         for hexcode, name in names.items():
             alias = icons.get("aliases", {}).get(name)
             icon = icons["icons"].get(name if alias is None else alias["parent"])
             if icon is not None:
-                head = f'<svg {_NAMESPACES} viewBox="0 0 {width} {height}">'
+                left, top = icon.get("left", 0), icon.get("top", 0)
+                width, height = (icon.get(side, icons.get(side, 16)) for side in ("width", "height"))
+                head = f'<svg {_NAMESPACES} viewBox="{left} {top} {width} {height}">'
                 yield hexcode, f"{head}{icon['body']}</svg>".encode()
 
     return read

@@ -12,6 +12,7 @@ import numpy as np
 
 from frontrank.data.image_table import shown
 from frontrank.errors import InputError
+from frontrank.packages import remedy
 
 _EM = 5 / 6  # of the side of a picture: most glyphs then have a margin, as printed characters have
 
@@ -66,12 +67,11 @@ def fingerprints(file: str, index: int, size: int, codes: np.ndarray, kept: Path
 
 
 def write_pictures(file: str, index: int, size: int, codes: np.ndarray, targets: Sequence[str], work: Path) -> None:
-    """Write characters as PNG files, but for those that are there."""
+    """Write characters as PNG files."""
     font = open_font(file, index, size)
     for code, target in zip(codes.tolist(), targets, strict=True):
-        if not os.path.exists(target):
-            with written(Path(target), work) as unfinished:
-                draw_glyph(font, chr(code), size).save(unfinished, format="png")
+        with written(Path(target), work) as unfinished:
+            draw_glyph(font, chr(code), size).save(unfinished, format="png")
 
 
 @contextmanager
@@ -84,4 +84,4 @@ def written(path: Path, work: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished.replace(path)
     except OSError as error:
-        raise InputError(f"{shown(path)} cannot be written ({error.strerror}); make room there") from error
+        raise InputError(f"{shown(path)} cannot be written ({error.strerror}); {remedy(error)}") from error

@@ -4,7 +4,6 @@ A class is a character and its pictures are drawings of it by different hands: t
 which are fetched and read, not installed. A category is a Kangxi radical.
 """
 
-import hashlib
 import os
 import shutil
 import warnings
@@ -16,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from frontrank.data.built import Source, finished, started
+from frontrank.data.built import WORK, Source, begun, finished, is_there, started
 from frontrank.data.font_files import Font, unpack_fonts
 from frontrank.data.glyph_choice import LIKE_SOP, MISSING, choose, first_by_lot, label_of, split_of
 from frontrank.data.glyph_pictures import fingerprints, write_pictures
@@ -27,7 +26,7 @@ from frontrank.data.stored_arrays import did_you_mean
 from frontrank.data.typefaces import SMALL, TYPEFACES, UNICODE_DATA, Typeface
 from frontrank.data.unihan import Character, read_characters
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError, require_number
-from frontrank.packages import Package, fetch
+from frontrank.packages import Package, as_found, fetch
 
 _COUNTS = {"train": (34_945, 285_369), "test": (35_068, 286_763)}  # classes, images of the whole set at 48 pixels
 _TOLERANCE = 0.01  # of these counts, beyond which something is wrong
@@ -66,18 +65,21 @@ def build_glyphs(
     faces = _typefaces(typefaces)
     _check(like, classes, size)
     require_pillow()
-    settings = {"data": "glyphs", "like": like, "typefaces": list(faces), "classes": classes, "size": size}
-    folder, work = Path(out), Path(out) / ".work"
+    named = None if len(faces) == len(TYPEFACES) else list(faces)
+    settings: dict[str, object] = {"data": "glyphs", "like": like, "typefaces": named, "classes": classes, "size": size}
+    settings["any_version"] = bool(any_version)
+    folder, work = Path(out), Path(out) / WORK
     table = started(folder, settings)
-    if table is None or not all(map(os.path.exists, table.files())):
-        packages = list(dict.fromkeys([UNICODE_DATA, *(face.package for face in faces.values())]))
-        archives = dict(zip(packages, fetch(packages, any_version=any_version, show=show), strict=True))
-        table = _drawn(folder, work, list(faces.values()), archives, like, classes, size, show)
-        if like or (len(faces) == len(TYPEFACES) and size == 48 and not (classes or any_version)):
-            _check_counts(table, LIKE_SOP if like else _COUNTS)
-        used = {package: _as_found(package, path) for package, path in archives.items()}
-        sources = [Source(face.name, used[face.package], face.licence) for face in faces.values()]
-        table = finished(folder, table, settings, sources, [used[UNICODE_DATA]], _NOTES)
+    if table is None:
+        with begun(folder, settings):
+            packages = list(dict.fromkeys([UNICODE_DATA, *(face.package for face in faces.values())]))
+            archives = dict(zip(packages, fetch(packages, any_version=any_version, show=show), strict=True))
+            table = _drawn(folder, work, list(faces.values()), archives, like, classes, size, show)
+            if like or (named is None and size == 48 and not (classes or any_version)):
+                _check_counts(table, LIKE_SOP if like else _COUNTS)
+            used = {package: as_found(package, path) for package, path in archives.items()}
+            sources = [Source(face.name, used[face.package], face.licence) for face in faces.values()]
+            table = finished(folder, table, settings, sources, [used[UNICODE_DATA]], _NOTES)
     shutil.rmtree(work, ignore_errors=True)
     return table
 
@@ -189,18 +191,20 @@ def _write(
     size: int,
     show: bool | None,
 ) -> None:
-    need, free = len(paths) * _BYTES, shutil.disk_usage(folder).free
+    """Write the pictures that are not there."""
+    missing = np.array([not is_there(folder / path) for path in paths])
+    need, free = int(missing.sum()) * _BYTES, shutil.disk_usage(folder).free
     if free < need:
         raise InputError(
             f"{shown(folder)} has {free / 1e6:,.0f} MB of room, {need / 1e6:,.0f} MB are needed; make room"
         )
     tasks: list[Task] = []
     for number, font in enumerate(fonts):
-        for _, rows in _chunks(np.flatnonzero(drawers == number)):
+        for _, rows in _chunks(np.flatnonzero(missing & (drawers == number))):
             targets = [str(folder / paths[row]) for row in rows]
             arguments = (str(font.file), font.typeface.index, size, codes[rows], targets, work)
             tasks.append((write_pictures, arguments, len(rows)))
-    run_all(pool, tasks, f"writing {len(paths):,} pictures", show)
+    run_all(pool, tasks, f"writing {missing.sum():,} pictures", show)
 
 
 def _chunks(items: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -252,11 +256,3 @@ def _check_counts(table: ImageTable, known: Mapping[str, tuple[int, int]]) -> No
             if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(found, numbers, strict=True)):
                 raise InputError(f"{said}: this Pillow draws glyphs otherwise; use the version that frontrank names")
             warnings.warn(f"{said}, as this Pillow draws some glyphs otherwise", FrontrankWarning, stacklevel=3)
-
-
-def _as_found(package: Package, archive: Path) -> Package:
-    """The package that is really here, where another version than the pinned one was accepted."""
-    if archive.name == package.file_name():
-        return package
-    with archive.open("rb") as file:
-        return replace(package, version="another", sha256=hashlib.file_digest(file, "sha256").hexdigest())

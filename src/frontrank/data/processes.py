@@ -21,13 +21,15 @@ from frontrank.progress import progress
 
 Task = tuple[Callable[..., Any], tuple[Any, ...], float]  # a function, its arguments and how much work it is
 
+_MOST = 61  # more are not possible on Windows
+
 
 @contextmanager
 def workers() -> Iterator[ProcessPoolExecutor]:
     """A process for each core; they end with this one, however it ends."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    pool = ProcessPoolExecutor(cores, context, _start_worker, (os.getpid(),))
+    pool = ProcessPoolExecutor(min(cores, _MOST), context, _start_worker, (os.getpid(),))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(?s).*fork", DeprecationWarning)

@@ -20,14 +20,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from frontrank.build import build_images, build_sampler
 from frontrank.config import TrainConfig
-from frontrank.data.image_check import check_images
-from frontrank.data.image_table import ImageTable
+from frontrank.data.folders import read_table
 from frontrank.errors import InputError, InterruptedRunError
-from frontrank.jobs.comparison_plan import Plan
-from frontrank.jobs.comparison_process import Task, done_apart
-from frontrank.jobs.comparison_results import (
+from frontrank.jobs.comparison_checks import has_frozen, pictures_digest, prepare
+from frontrank.jobs.comparison_jobs import (
+    FACTS,
     FROZEN,
     IMAGES,
     PLAN,
@@ -35,64 +33,36 @@ from frontrank.jobs.comparison_results import (
     choose_lr,
     chosen_lr,
     command_to_go_on,
-    read_comparison,
     read_stored,
     searches,
     write_plan,
 )
-from frontrank.jobs.comparison_run import COST, require_tests
+from frontrank.jobs.comparison_plan import Plan, Way
+from frontrank.jobs.comparison_process import Task, done_apart
+from frontrank.jobs.comparison_results import read_comparison
+from frontrank.jobs.comparison_run import COST
 from frontrank.jobs.comparison_tables import write_results
 from frontrank.reporting.compared import Compared
 from frontrank.training.run_folder import require_new
-from frontrank.training.run_images import split_images
 from frontrank.training.signals import StopRequest
 
-_TEST_SHARE = 0.5  # of the classes, where the data set says nothing of test images
+_OTHER_PICTURES = "files of the pictures changed while they were compared: runs before and after may not be alike"
 _WAIT = 12.0  # seconds that the processes of a comparison that was killed have to end
-
-
-def prepare(plan: Plan, *, show: bool | None = None) -> tuple[ImageTable, list[str]]:
-    """The images with the splits that all runs share, and what there is to say of them."""
-    config, notes = plan.base, []
-    table = build_images(config.data)
-    if not len(table.of("test")) and not config.data.test:
-        config = replace(config, data=replace(config.data, test=_TEST_SHARE))
-        notes.append(f"{_TEST_SHARE:.0%} of the classes, drawn by the seed, are test images, as there were none")
-    table = split_images(table, config)
-    if not len(table.of("validation")) and any(len(way.lrs) > 1 for way in plan.ways):
-        raise InputError(
-            "no classes are held out to choose learning rates by; set data.validation above 0, or give one --lr"
-        )
-    for way in plan.ways:
-        run = plan.config(way, way.lrs[0], 0, Path(IMAGES))
-        if run.batches.size:
-            try:
-                build_sampler(run.batches, table.of("train"), run.seed)
-            except InputError as error:
-                raise InputError(f"{way.name}: {error}") from error
-    require_tests(table)
-    found = check_images(table, config.data.check, config.data.broken, max(1, config.data.workers), show=show)
-    if found.broken:
-        notes.append(found.note)
-    if plan.base.data.merge_classes > 1:
-        notes.append(f"every {plan.base.data.merge_classes} training classes are merged into one")
-    return found.table, notes
 
 
 def compare(plan: Plan, out: str | os.PathLike[str], *, command: str = "", quiet: bool = False) -> Compared:
     """Train all ways of a plan into the folder `out`, or go on with what is there of the same plan."""
     folder = Path(out)
-    if (folder / PLAN).is_file():
-        _require_same(folder, plan)
-    else:
+    if not (folder / PLAN).is_file():
         require_new(folder)
-        table, notes = prepare(plan, show=False if quiet else None)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"--out {folder} cannot be written to ({error.strerror}); choose another") from error
-        table.save(folder / IMAGES, overwrite=True)
-        write_plan(folder, plan, {"command": command, "notes": notes})
+        _require_one_process()
+        with _made(folder), _alone(folder):
+            if not (folder / PLAN).is_file():  # another process may have written it while this one waited
+                found = prepare(plan, show=False if quiet else None)
+                found.table.save(folder / IMAGES, overwrite=True)
+                facts = {"command": command, "notes": list(found.notes), "steps": found.steps}
+                write_plan(folder, plan, facts | {"pictures": pictures_digest(found.table)})
+    _require_same(folder, plan)
     return resume_comparison(folder, seeds=plan.seeds, reference=plan.reference, quiet=quiet)
 
 
@@ -104,14 +74,18 @@ def resume_comparison(
     seeds: more of them than before; reference: another way that the others are set against
     """
     folder = Path(out)
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError("a comparison starts a process for each run itself; start it without torchrun")
-    plan, facts = read_stored(folder)
+    _require_one_process()
+    read_stored(folder)
     with _alone(folder) as held:
-        changed = _changed(plan, folder, seeds, reference)
-        if changed != plan:
-            write_plan(folder, changed, {key: facts[key] for key in ("command", "notes")})
-        return _Work(folder, changed, quiet, held).to_the_end()
+        plan, facts = read_stored(folder)
+        changed, kept = _changed(plan, folder, seeds, reference), {key: facts[key] for key in FACTS}
+        now = pictures_digest(read_table(folder / IMAGES))
+        if now != facts["pictures"]:
+            kept["notes"] = list(dict.fromkeys([*facts["notes"], _OTHER_PICTURES]))
+            kept["pictures"] = now
+        if changed != plan or kept != {key: facts[key] for key in FACTS}:
+            write_plan(folder, changed, kept)
+        return _Work(folder, changed, facts["steps"], quiet, held).to_the_end()
 
 
 def run_count(plan: Plan) -> int:
@@ -123,28 +97,35 @@ def run_count(plan: Plan) -> int:
 class _Work:
     """Goes through the runs of a comparison."""
 
-    def __init__(self, out: Path, plan: Plan, quiet: bool, held: tuple[int, ...]) -> None:
-        self.out, self.plan, self.quiet, self.held = out.resolve(), plan, quiet, held
+    def __init__(self, out: Path, plan: Plan, steps: dict[str, int], quiet: bool, held: tuple[int, ...]) -> None:
+        self.out, self.plan, self.steps, self.quiet, self.held = out.resolve(), plan, steps, quiet, held
         self.total = run_count(plan)
         self.failed: list[Job] = []  # in this session
-        self.walls = [_read_wall(path) for path in self.out.glob(f"runs/*/*/{COST}")]
+        self.per_step = [_seconds_per_step(path) for path in self.out.glob(f"runs/*/*/{COST}")]
 
     def to_the_end(self) -> Compared:
         with StopRequest() as stop:
             self.stop = stop
-            self._frozen()
-            for job in searches(self.plan):
-                if chosen_lr(job.way, self.out) is None:
-                    self._run(job, tested=False)
-            for seed in range(self.plan.seeds):
-                for way in self.plan.ways:
-                    lr = choose_lr(self.plan, way, self.out)
-                    if lr is not None:
-                        self._run(Job(way, lr, seed), tested=True)
+            try:
+                self._all_runs()
+            except InterruptedRunError:
+                self._results()
+                raise
             return self._results()
 
+    def _all_runs(self) -> None:
+        self._frozen()
+        for job in searches(self.plan):
+            if chosen_lr(job.way, self.out) is None:
+                self._run(job, tested=False)
+        for seed in range(self.plan.seeds):
+            for way in self.plan.ways:
+                lr = choose_lr(self.plan, way, self.out)
+                if lr is not None:
+                    self._run(Job(way, lr, seed), tested=True)
+
     def _frozen(self) -> None:
-        if (self.out / FROZEN).is_file():
+        if (self.out / FROZEN).is_file() or not has_frozen(self.plan):
             return
         self._say("the backbone before training, on the test images")
         config = self.plan.on(self.out / IMAGES)
@@ -162,42 +143,52 @@ class _Work:
         trained = job.is_done(self.out, tested=False)  # in the search, and to be tested now
         if not trained:
             left = self._left()
-            self._say(f"run {self.total - left + 1} of {self.total}: {what}{self._expected(left)}")
+            self._say(f"run {self.total - len(left) + 1} of {self.total}: {what}{self._expected(sum(left))}")
         started = time.monotonic()
         said = self._apart("test" if tested else "train", config, job.folder(self.out), job.folder(self.out), what)
         failed = job.beside(self.out, ".failed")
         if said:
-            failed.write_text(said + "\n", encoding="utf-8")
+            with failed.open("a", encoding="utf-8") as file:
+                file.write(said + "\n")
             self.failed.append(job)
             self._say(f"  failed: {said}")
             return
         failed.unlink(missing_ok=True)
         if not trained:
-            self.walls.append(time.monotonic() - started)
-        if tested:
-            self._results()
+            self.per_step.append((time.monotonic() - started) / self._steps(job))
 
-    def _left(self) -> int:
-        """Runs that are not done yet."""
+    def _steps(self, job: Job) -> int:
+        return self.plan.search_steps if job.short else self.steps[job.way.name]
+
+    def _left(self) -> list[int]:
+        """The steps of each run that is not done yet."""
         plan, short = self.plan, bool(self.plan.search_steps)
         chosen = {way.name: chosen_lr(way, self.out) for way in plan.ways}
         jobs = [job for job in searches(plan) if chosen[job.way.name] is None]
-        lost = [way.name for way in plan.ways if all(Job(way, lr, 0, short) in self.failed for lr in way.lrs)]
+        lost = [way.name for way in plan.ways if self._is_lost(way)]
         open_ones = [way for way in plan.ways if chosen[way.name] is None and way.name not in lost]
-        unknown = len(open_ones) * (plan.seeds if short else plan.seeds - 1)  # one of the search is that of a seed
+        each = plan.seeds if short else plan.seeds - 1  # one of the search is that of a seed
+        unknown = [self.steps[way.name] for way in open_ones for _ in range(each)]
         jobs += [Job(way, lr, seed) for way in plan.ways for seed in range(plan.seeds) if (lr := chosen[way.name])]
-        return unknown + sum(not job.is_done(self.out, tested=False) and job not in self.failed for job in jobs)
+        open_jobs = [job for job in jobs if not job.is_done(self.out, tested=False) and job not in self.failed]
+        return [*unknown, *map(self._steps, open_jobs)]
+
+    def _is_lost(self, way: Way) -> bool:
+        """Whether no learning rate can be chosen in this session."""
+        jobs = [Job(way, lr, 0, bool(self.plan.search_steps)) for lr in way.lrs]
+        failed = [job for job in jobs if job in self.failed]
+        return len(failed) == len(jobs) or not all(job.is_given_up(self.out) for job in failed)
 
     def _results(self) -> Compared:
         compared = read_comparison(self.out)
         write_results(self.out, compared)
         return compared
 
-    def _expected(self, left: int) -> str:
-        """The time that so many runs will take, by what they took so far."""
-        if not self.walls:
+    def _expected(self, steps: int) -> str:
+        """The time that so many steps will take, by what they took so far."""
+        if not self.per_step:
             return ""
-        seconds = fmean(self.walls) * left
+        seconds = fmean(self.per_step) * steps
         for unit, size in (("hours", 3600), ("minutes", 60)):
             if seconds >= 1.5 * size:
                 return f"; about {seconds / size:.1f} {unit} left"
@@ -211,13 +202,39 @@ class _Work:
         """Do a job in a process of its own; gives why it failed, or nothing."""
         said = done_apart(job, config, target, beside, what, stop=self.stop, held=self.held, quiet=self.quiet)
         if said is None:
-            done = f"{self.total - self._left()} of {self.total} runs are done"
+            done = f"{self.total - len(self._left())} of {self.total} runs are done"
             raise InterruptedRunError(f"stopped, {done}; go on with: {command_to_go_on(self.out)}")
         return said
 
 
-def _read_wall(path: Path) -> float:
-    return float(json.loads(path.read_text(encoding="utf-8"))["wall"])
+def _seconds_per_step(path: Path) -> float:
+    """Of a run that is done, all its time together."""
+    cost, run = (json.loads(file.read_text(encoding="utf-8")) for file in (path, path.with_name("run.json")))
+    return float(cost["wall"]) / max(1, run["steps"])
+
+
+def _require_one_process() -> None:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError("a comparison starts a process for each run itself; start it without torchrun")
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """The folder, made; what was made of it is taken away again where nothing comes to be in it."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".lock").touch()
+    except OSError as error:
+        raise InputError(f"--out {folder} cannot be written to ({error.strerror}); choose another") from error
+    try:
+        yield
+    finally:
+        if not (folder / PLAN).is_file():
+            (folder / ".lock").unlink(missing_ok=True)
+            with suppress(OSError):  # something is in it
+                for each in missing:
+                    each.rmdir()
 
 
 def _require_same(folder: Path, plan: Plan) -> None:

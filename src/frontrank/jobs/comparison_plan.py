@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from frontrank.build import PEERS, build_loss
-from frontrank.config import TrainConfig
+from frontrank.config import TrainConfig, value_of
 from frontrank.errors import InputError
 from frontrank.jobs.comparison_losses import DEFAULT_LOSSES, NAMED_LOSSES, named_loss, settings_of, split_list
 from frontrank.models.weights import WORDS
@@ -18,6 +18,16 @@ from frontrank.training.optimizers import check_optimizer
 
 _OF_THE_LOSS = ("loss.name", "loss.variant", "loss.weighting", "loss.options", "loss.miner")  # what a name stands for
 _OF_THE_TABLE = ("path", "layout", "test", "validation", "merge_classes", "allow_partial", "broken", "check")
+_USED_BY = {  # settings that have an effect only where another one has one of these values
+    "loss.alpha": ("loss.variant", "D_q"),
+    "loss.b": ("loss.variant", "I_b"),
+    "optimizer.gamma": ("optimizer.schedule", "multistep"),
+    "optimizer.milestones": ("optimizer.schedule", "multistep"),
+    "optimizer.momentum": ("optimizer.name", "sgd"),
+    "batches.categories": ("batches.kind", "categories"),
+    "batches.per_group": ("batches.kind", "categories"),
+    "batches.groups": ("batches.kind", "categories"),
+}
 _NO_AXES = {
     "loss.name": "give --losses",
     "seed": "give --seeds",
@@ -59,8 +69,15 @@ class Plan:
     @property
     def title(self) -> str:
         """What varies, and on which data."""
-        what = ", ".join(self.axes) or f"{len(self.ways)} loss{'es' * (len(self.ways) > 1)}"
+        losses = self.losses
+        of_losses = f"{len(losses)} loss{'es' * (len(losses) > 1)}"
+        what = ", ".join(self.axes) + f" of {of_losses}" * (len(losses) > 1) if self.axes else of_losses
         return f"{what} on {_data_name(self.base)}"
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses by the names they were given; without axes those are the names of the ways."""
+        return list(dict.fromkeys(_without_point(way.name, self.axes) for way in self.ways))
 
     def config(self, way: Way, lr: float, seed: int, table: Path, *, search: bool = False) -> TrainConfig:
         """The settings of one run. table: of the images with their splits, which are the same for all runs."""
@@ -178,6 +195,7 @@ def _way(
     """The way of a loss and a point of the grid."""
     if point:
         config = read_config(_plain(values_of(config)), point)
+        _refuse_unused(name or config.loss.name, config, point)
         place = ", ".join(f"{key}={value}" for key, value in point.items())
         name = place if single else f"{name}, {place}"
     was = _plain(values_of(base))
@@ -185,13 +203,31 @@ def _way(
     changed = {
         k: v
         for k, v in _plain(values_of(config)).items()
-        if (v != was[k] or (is_loss and k.startswith("loss.") and v is not None)) and k != "data.path"
+        if k in point or ((v != was[k] or (is_loss and k.startswith("loss.") and v is not None)) and k != "data.path")
     }
     if "optimizer.lr" in point:
         rates = (config.optimizer.lr,)
-        del changed["optimizer.lr"]
     folder = re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:60]
     return Way(name, folder, changed, rates)
+
+
+def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> None:
+    """Refuse an axis without effect: all its values would train the same model."""
+    for axis in point:
+        if axis not in _USED_BY or (axis.startswith("loss.") and config.loss.name != "PNP"):
+            continue
+        other, needed = _USED_BY[axis]
+        now = value_of(config, other) or "D_q"  # the variant of PNP that is not given
+        if now != needed:
+            remedy = f"--losses PNP-{needed}" if other == "loss.variant" else f"--{other} {needed}"
+            raise InputError(
+                f"--axis {axis} has no effect on {name} with {other} {now}, only with {needed}; give {remedy}"
+            )
+
+
+def _without_point(name: str, axes: Sequence[str]) -> str:
+    """The loss of a way, of whose name the values of axes are the end."""
+    return name.split(f"{axes[0]}=")[0].removesuffix(", ") if axes else name
 
 
 def _grid(axes: Sequence[str]) -> list[dict[str, str]]:

@@ -1,122 +1,25 @@
-"""What a comparison's folder says: which runs are done, what they found, and tables of it."""
+"""What the runs of a comparison found, for tables and reports."""
 
 import json
 import math
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from frontrank.data.folders import read_table
 from frontrank.data.image_table import ImageTable
-from frontrank.errors import InputError
-from frontrank.evaluation.files import read_json, write_json
-from frontrank.evaluation.paired_classes import holm, paired_over_classes
+from frontrank.evaluation.paired_classes import holm, paired_over_seeds
 from frontrank.evaluation.report import Report
+from frontrank.jobs.comparison_jobs import FROZEN, IMAGES, Job, chosen_lr, finished, read_stored, run_facts, searched
 from frontrank.jobs.comparison_plan import Plan, Way
 from frontrank.jobs.comparison_run import COST, TEST, query_labels
-from frontrank.reporting.compared import Against, Compared, Entry
+from frontrank.reporting.compared import UNFINISHED, Against, Compared, Entry
 from frontrank.reporting.findings import Curve
 from frontrank.settings import as_yaml
-from frontrank.training.checkpoints import atomic_write
 from frontrank.training.logs import read_log
-
-PLAN, IMAGES, FROZEN = "comparison.json", "images.csv", "frozen.json"
-UNFINISHED = "not finished yet"
-_KIND, _VERSION = "comparison plan", 1
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run: a way to train at a learning rate, with a seed (from 0), and whether it is one of a shorter search."""
-
-    way: Way
-    lr: float
-    seed: int
-    short: bool = False
-
-    def folder(self, out: Path) -> Path:
-        """Where the run is; its recipe, output and failure stand beside it."""
-        return out / "runs" / self.way.folder / f"lr-{self.lr:g}-seed-{self.seed}{'-search' * self.short}"
-
-    def beside(self, out: Path, ending: str) -> Path:
-        """A file beside the folder of the run."""
-        folder = self.folder(out)
-        return folder.with_name(folder.name + ending)
-
-    def is_done(self, out: Path, *, tested: bool) -> bool:
-        """Whether it was trained, or trained and tested."""
-        return (self.folder(out) / (TEST if tested else COST)).is_file() and (self.folder(out) / COST).is_file()
-
-    def failure(self, out: Path) -> str:
-        """Why it failed; nothing where it did not."""
-        path = self.beside(out, ".failed")
-        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-
-
-def searches(plan: Plan) -> list[Job]:
-    """The runs that choose learning rates, one seed each."""
-    short = bool(plan.search_steps)
-    return [Job(way, lr, 0, short) for way in plan.ways if len(way.lrs) > 1 for lr in way.lrs]
-
-
-def write_plan(out: Path, plan: Plan, facts: Mapping[str, Any]) -> None:
-    """Store what is compared. facts: the command, notes."""
-    write_json(out / PLAN, _KIND, _VERSION, {**facts, "plan": plan.as_json()}, overwrite=True)
-
-
-def read_stored(out: Path) -> tuple[Plan, dict[str, Any]]:
-    """What is compared in a folder, and the facts beside it."""
-    if not (out / PLAN).is_file():
-        raise InputError(f"{out} holds no comparison (there is no {PLAN}); give the folder of --out")
-    found = read_json(out / PLAN, _KIND, _VERSION)
-    try:
-        return Plan.of_json(found["plan"]), found
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{out / PLAN} is damaged ({error}); compare into another folder") from error
-
-
-def searched(plan: Plan, way: Way, out: Path) -> dict[float, tuple[float, float]]:
-    """Per learning rate of a search that is done: the metric and mAP of the held-out classes at the best checkpoint."""
-    found = {}
-    for lr in way.lrs:
-        job = Job(way, lr, 0, bool(plan.search_steps))
-        if job.is_done(out, tested=False):
-            facts = _run_facts(job.folder(out))
-            lines = [line for line in read_log(job.folder(out) / "log.jsonl") if line["step"] == facts["best_step"]]
-            average = next((line["validation mAP"] for line in lines if "validation mAP" in line), 0.0)
-            found[lr] = (float(facts["best"]), float(average))
-    return found
-
-
-def choose_lr(plan: Plan, way: Way, out: Path) -> float | None:
-    """The learning rate of a way, chosen once and then kept; None where every run of the search failed.
-
-    The best on the held-out classes; of equal ones that of more mAP, then the smaller one.
-    """
-    if len(way.lrs) == 1:
-        return way.lrs[0]
-    kept = out / "runs" / way.folder / "lr.json"
-    if kept.is_file():
-        return float(json.loads(kept.read_text(encoding="utf-8"))["lr"])
-    values = searched(plan, way, out)
-    if not values:
-        return None
-    lr = max(sorted(values), key=lambda each: values[each])
-    atomic_write(kept, (json.dumps({"lr": lr}) + "\n").encode())
-    return lr
-
-
-def chosen_lr(way: Way, out: Path) -> float | None:
-    """The learning rate that was chosen; None before that."""
-    kept = out / "runs" / way.folder / "lr.json"
-    if len(way.lrs) == 1:
-        return way.lrs[0]
-    return float(json.loads(kept.read_text(encoding="utf-8"))["lr"]) if kept.is_file() else None
 
 
 def read_comparison(out: str | Path) -> Compared:
@@ -125,7 +28,7 @@ def read_comparison(out: str | Path) -> Compared:
     plan, facts = read_stored(out)
     table = read_table(out / IMAGES)
     reports = {way.name: _reports(plan, way, out) for way in plan.ways}
-    entries = [_entry(plan, way, out, reports[way.name]) for way in plan.ways]
+    entries = [_entry(plan, way, out, list(reports[way.name].values())) for way in plan.ways]
     reference = plan.reference or _best_by_validation(plan, out, entries)
     entries = _against(entries, reports, reference, query_labels(table))
     frozen = dict(Report.load(out / FROZEN)) if (out / FROZEN).is_file() else {}
@@ -146,19 +49,12 @@ def read_comparison(out: str | Path) -> Compared:
     )
 
 
-def _finished(plan: Plan, way: Way, out: Path) -> dict[int, Job]:
-    """The runs of a way that are done, by seed."""
-    lr = chosen_lr(way, out)
-    jobs = [] if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
-    return {job.seed: job for job in jobs if job.is_done(out, tested=True)}
-
-
-def _reports(plan: Plan, way: Way, out: Path) -> list[Report]:
-    return [Report.load(job.folder(out) / TEST) for job in _finished(plan, way, out).values()]
+def _reports(plan: Plan, way: Way, out: Path) -> dict[int, Report]:
+    return {seed: Report.load(job.folder(out) / TEST) for seed, job in finished(plan, way, out).items()}
 
 
 def _entry(plan: Plan, way: Way, out: Path, reports: list[Report]) -> Entry:
-    jobs = _finished(plan, way, out)
+    jobs = finished(plan, way, out)
     costs = [json.loads((job.folder(out) / COST).read_text(encoding="utf-8")) for job in jobs.values()]
     lr = chosen_lr(way, out)
     return Entry(
@@ -171,6 +67,7 @@ def _entry(plan: Plan, way: Way, out: Path, reports: list[Report]) -> Entry:
         seconds=tuple(cost["seconds"] for cost in costs),
         megabytes=tuple(cost["megabytes"] for cost in costs),
         curves=tuple(_curve(job.folder(out), plan.base.metric) for job in jobs.values()),
+        folder=next((str(job.folder(out)) for job in jobs.values()), ""),
         failed="" if reports else _failure(plan, way, out) or UNFINISHED,
     )
 
@@ -193,7 +90,7 @@ def _best_by_validation(plan: Plan, out: Path, entries: list[Entry]) -> str:
     """The entry whose runs are best on the held-out classes: to choose by the test images would flatter it."""
     means = {}
     for way in plan.ways:
-        found = [_run_facts(job.folder(out))["best"] for job in _finished(plan, way, out).values()]
+        found = [run_facts(job.folder(out))["best"] for job in finished(plan, way, out).values()]
         if found and None not in found:
             means[way.name] = fmean(found)
     done = [entry.name for entry in entries if entry.values]
@@ -201,34 +98,35 @@ def _best_by_validation(plan: Plan, out: Path, entries: list[Entry]) -> str:
 
 
 def _against(
-    entries: list[Entry], reports: Mapping[str, list[Report]], reference: str, classes: np.ndarray
+    entries: list[Entry], reports: Mapping[str, Mapping[int, Report]], reference: str, classes: np.ndarray
 ) -> list[Entry]:
-    """The entries with their differences to the reference; p-values are Holm's over the entries, metric by metric."""
-    averages = {name: _averaged(of) for name, of in reports.items() if of}
-    others = [name for name in averages if name != reference]
-    if reference not in averages or not others:
+    """The entries with their differences to the reference, over the seeds that both have.
+
+    p-values are Holm's over the entries, metric by metric.
+    """
+    theirs = reports.get(reference, {})
+    shared = {name: [seed for seed in of if seed in theirs] for name, of in reports.items() if name != reference}
+    others = [name for name, seeds in shared.items() if seeds]
+    if not others:
         return entries
     found: dict[str, dict[str, Against]] = {name: {} for name in others}
-    for metric, theirs in averages[reference].items():
-        differences = [paired_over_classes(theirs, averages[name][metric], classes) for name in others]
+    for metric in next(iter(theirs.values())).per_query:
+        values = {name: [_stacked(of, shared[name], metric) for of in (theirs, reports[name])] for name in others}
+        differences = [paired_over_seeds(a, b, classes) for a, b in values.values()]
         corrected = holm([each.p_value for each in differences])
         for name, each, p_value in zip(others, differences, corrected, strict=True):
             found[name][metric] = Against(each.difference, each.low, each.high, p_value)
     return [replace(entry, against=found.get(entry.name, {})) for entry in entries]
 
 
-def _averaged(reports: list[Report]) -> dict[str, np.ndarray]:
-    """The values of each query, averaged over seeds."""
-    return {name: np.mean([report.per_query[name] for report in reports], axis=0) for name in reports[0].per_query}
-
-
-def _run_facts(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "run.json").read_text(encoding="utf-8")))
+def _stacked(reports: Mapping[int, Report], seeds: list[int], metric: str) -> np.ndarray:
+    """The values of a metric [seed, query]."""
+    return np.stack([reports[seed].per_query[metric] for seed in seeds])
 
 
 def _versions(plan: Plan, out: Path) -> dict[str, str]:
-    for job in (job for way in plan.ways for job in _finished(plan, way, out).values()):
-        return dict(_run_facts(job.folder(out))["versions"])
+    for job in (job for way in plan.ways for job in finished(plan, way, out).values()):
+        return dict(run_facts(job.folder(out))["versions"])
     return {}
 
 
@@ -256,18 +154,38 @@ def _notes(plan: Plan, out: Path, entries: list[Entry], table: ImageTable) -> li
         missing = plan.seeds - len(entry.seeds)
         if entry.values and missing:
             notes.append(f"{way.name}: {missing} of {plan.seeds} seeds are missing")
-    sizes = np.unique(query_labels(table), return_counts=True)[1]
-    notes.append(
-        f"intervals and p-values are of differences over {len(sizes):,} test classes, of values averaged over seeds; "
-        "p is corrected for the number of entries (Holm). They say nothing of how much seeds differ: see the spread"
-    )
+    return [*notes, *_differing(plan, out), *_of_differences(plan, len(set(query_labels(table).tolist())))]
+
+
+def _of_differences(plan: Plan, classes: int) -> list[str]:
+    """What intervals and p-values are, and when they can say nothing."""
+    if len(plan.ways) < 2:
+        return []
+    over = f"{classes:,} test classes" + f" and {plan.seeds} seeds" * (plan.seeds > 1)
+    notes = [f"intervals and p-values are of differences over {over}; p is corrected for the number of entries (Holm)"]
+    if plan.seeds == 1:
+        notes.append("of one seed nothing is known of how much another would differ: give --seeds 3 or more")
+    if 2 / 2**classes >= 0.05:
+        notes.append(f"with {classes} test classes no p can be below 0.05; differences need 6 classes or more")
     return notes
+
+
+def _differing(plan: Plan, out: Path) -> list[str]:
+    """Versions, commits, machines and devices that are not the same in all runs."""
+    seen: dict[str, list[str]] = {}
+    for way in plan.ways:
+        for job in finished(plan, way, out).values():
+            facts = run_facts(job.folder(out))
+            for told in (facts, *facts.get("resumed", [])):
+                named = {"commit": told["commit"], "machine": told["machine"], "device": told["device"]}
+                for name, value in {**told["versions"], **named}.items():
+                    seen.setdefault(name, []).append(str(value)[:60])
+    return [
+        f"runs were made with different {name}: {', '.join(dict.fromkeys(values))}; they may not be alike"
+        for name, values in seen.items()
+        if len(set(values)) > 1
+    ]
 
 
 def _key(job: Job) -> tuple[float, int, bool]:
     return job.lr, job.seed, job.short
-
-
-def command_to_go_on(out: Path) -> str:
-    """What a user types to go on."""
-    return f"frontrank compare --resume {shlex.quote(str(out))}"

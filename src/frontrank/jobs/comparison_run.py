@@ -67,8 +67,9 @@ def train_once(config: TrainConfig, folder: Path) -> None:
         else:
             resume(folder, {"data.path": config.data.path})  # which may have moved
         log = read_log(folder / "log.jsonl")
+        times = [line["seconds per step"] for line in log if "seconds per step" in line]
         costs = {
-            "seconds": median(line["seconds per step"] for line in log if "seconds per step" in line),
+            "seconds": median(times[1:] or times),  # the first line is of the first step, which warms up
             "megabytes": max(line["peak MB"] for line in log if "peak MB" in line),
             "wall": time.monotonic() - started,
         }
@@ -84,13 +85,13 @@ def evaluate_once(config: TrainConfig, folder: Path) -> None:
 
 
 def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
-    """How a model ranks the test images; every image is a query, or those that have that role."""
+    """How a model ranks the test images, by their roles."""
     table = build_images(config.data).of("test")
     embeddings = embed_table(model, table, workers=config.data.workers, precision=config.precision, show=False)
     asked, searched = sides(table)
     metrics = metrics_on_tests(table, config.metric)
-    if asked is None or searched is None:
-        return evaluate(embeddings, table.labels, metrics=metrics, progress=False)
+    if searched is None:
+        return evaluate(embeddings[asked], table.labels[asked], metrics=metrics, progress=False)
     of_ranks = [name for name in metrics if name not in GROUP_METRICS]
     report = evaluate(
         embeddings[asked],
@@ -105,17 +106,21 @@ def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
     return Report.of(report.per_query, report.positives, report.gallery_size, dict(groups))
 
 
-def sides(table: ImageTable) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-    """Masks of the queries and of the gallery, by their roles; None where every image is both."""
-    if (table.roles == "").all():
-        return None, None
-    return np.isin(table.roles, ("", "query")), table.roles != "query"
+def sides(table: ImageTable) -> tuple[np.ndarray, np.ndarray | None]:
+    """Masks of the queries and of the gallery, by their roles; no gallery where each query searches the others.
+
+    Only images of the role gallery make one, with distractors beside them: in another an image would find itself.
+    """
+    asked = np.isin(table.roles, ("", "query")) & (table.labels != "")
+    if not (table.roles == "gallery").any():
+        return asked, None
+    return asked, np.isin(table.roles, ("gallery", "distractor"))
 
 
 def metrics_on_tests(table: ImageTable, chosen: str) -> list[str]:
     """The metrics of the test images, and that of the held-out classes; R@k only where a list is longer than k."""
-    _, searched = sides(table)
-    longest = len(table) - 1 if searched is None else int(searched.sum())
+    asked, searched = sides(table)
+    longest = int(asked.sum()) - 1 if searched is None else int(searched.sum())
     recalls = [f"R@{k}" for k in _RECALL if k == 1 or k < longest]
     return list(dict.fromkeys([*recalls, *_OF_QUERIES, *([] if chosen in GROUP_METRICS else [chosen]), *GROUP_METRICS]))
 
@@ -123,19 +128,22 @@ def metrics_on_tests(table: ImageTable, chosen: str) -> list[str]:
 def query_labels(table: ImageTable) -> np.ndarray:
     """The labels of the queries among the test images, in their order."""
     test = table.of("test")
-    asked, _ = sides(test)
-    return test.labels if asked is None else test.labels[asked]
+    return np.asarray(test.labels[sides(test)[0]])
 
 
 def require_tests(table: ImageTable) -> None:
     """Refuse test images that no metric can be made of."""
     test = table.of("test")
-    sizes = np.unique(test.labels[test.labels != ""], return_counts=True)[1]
-    if len(sizes) < 2 or sizes.max() < 2:
+    asked, searched = sides(test)
+    sizes = np.unique(test.labels[asked], return_counts=True)[1]
+    classes = set(test.labels.tolist()) - {""}
+    if len(classes) < 2 or (searched is None and (len(sizes) < 2 or sizes.max() < 2)):
         raise InputError(
-            f"the test images are {len(test)} of {len(sizes)} classes; there must be two classes at least, and one of "
-            "two images or more"
+            f"the test images are {len(test)} of {len(classes)} classes; there must be two classes at least, and one "
+            "of two images or more"
         )
+    if searched is not None and not set(test.labels[asked].tolist()) & set(test.labels[searched].tolist()):
+        raise InputError("no query of the test images has a class of the gallery; give images of the same classes")
 
 
 def _end_with_parent() -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from frontrank.evaluation.fields import is_distance
 from frontrank.evaluation.report import percent
 from frontrank.evaluation.tables import Table, TableFormat
-from frontrank.jobs.comparison_results import UNFINISHED
-from frontrank.reporting.compared import Compared, Entry
+from frontrank.reporting.compared import UNFINISHED, Compared, Entry
 from frontrank.training.checkpoints import atomic_write
 
 _SHOWN = ("R@1", "R@10", "R@100", "mAP", "NMI", "dists@intra", "dists@inter")
@@ -43,7 +42,7 @@ def comparison_table(compared: Compared, format: TableFormat = "text", *, metric
     of_queries = {name for entry in compared.entries for name in entry.against}
     judged = compared.metric if compared.metric in of_queries else "R@1"
     header = ["", *names, f"{judged} against {compared.reference}", "p", "lr", "s/step", "MB"]
-    rows = [["frozen backbone", *(percent(n, compared.frozen[n]) for n in names), "", "", "", "", ""]]
+    rows = [["frozen backbone", *_frozen_cells(compared, names), "", "", "", "", ""]]
     rows = rows if compared.frozen else []
     first = len(rows)
     for entry in compared.entries:
@@ -53,7 +52,7 @@ def comparison_table(compared: Compared, format: TableFormat = "text", *, metric
             rows.append([entry.name, *("-" for _ in names), said, "", lr, "", ""])
             continue
         found = [spread(name, entry.values[name]) for name in names]
-        costs = [f"{median(entry.seconds):.3g}", f"{max(entry.megabytes):,.0f}"]
+        costs = [f"{median(entry.seconds):.3g}", f"{median(entry.megabytes):,.0f}"]
         rows.append([entry.name, *found, *_judged(compared, entry, judged), lr, *costs])
     best = {
         (first + i, j)
@@ -64,6 +63,10 @@ def comparison_table(compared: Compared, format: TableFormat = "text", *, metric
     unit = "dists@* are cosine distances, other metrics are in %; differences are in percentage points"
     before = (compared.images, unit)
     return Table(header, rows, "l" + "r" * (len(header) - 1), before, compared.notes, frozenset(best)).rendered(format)
+
+
+def _frozen_cells(compared: Compared, names: list[str]) -> list[str]:
+    return [percent(name, compared.frozen[name]) if name in compared.frozen else "-" for name in names]
 
 
 def _judged(compared: Compared, entry: Entry, metric: str) -> list[str]:

@@ -33,7 +33,10 @@ def demo_config(images: ImageTable, iterations: int | None = None) -> TrainConfi
 
 
 def demo_run(out: Path, config: TrainConfig) -> Path:
-    """The first folder of `out`/run, run-2, ... that is free, or holds a run with these settings that was stopped."""
+    """The first folder of `out`/run, run-2, ... that is free, or holds a run with these settings that was stopped.
+
+    Also one that was stopped after training, before its report was there.
+    """
     number = 1
     while (folder := out / ("run" if number == 1 else f"run-{number}")).exists():
         if _begun(folder) == _identity(config):
@@ -48,10 +51,10 @@ def train_demo(config: TrainConfig, folder: Path) -> Standing:
 
 
 def _begun(folder: Path) -> TrainConfig | None:
-    """The settings of a run that has not come to its end; None where there is none such."""
+    """The settings of a run that has not come to its end, the report; None where there is none such."""
     with suppress(InputError, OSError, ValueError):
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        if "steps" not in facts:
+        if "steps" not in facts or not (folder / "report.html").is_file():
             return _identity(read_config(read_recipe(folder / "config.yaml")))
     return None
 

@@ -19,20 +19,27 @@ from frontrank.training.logs import read_log
 
 _CURVES = ("loss", "AP error", "learning rate")  # and all of validation
 _LICENCES = ("licence", "license")
+_CREDITS = "LICENCES.md"  # beside a table, by whom its pictures are
+_TABLES = (".csv", ".parquet", ".tsv", ".txt", ".json")  # endings that are not part of a data set's name
 
 
-def run_facts(folder: Path, config: TrainConfig, images: ImageTable, shown: ImageTable, searched: str) -> RunFacts:
+def run_facts(
+    folder: Path, config: TrainConfig, images: ImageTable, shown: ImageTable, searched: str, data: str = ""
+) -> RunFacts:
     """Where the findings of a run come from.
 
     images:   all of the run; shown: those of the report
     searched: what the latter are, such as "912 unseen classes"
+    data:     where the latter are from, if not from the run's own data set
     """
     said = read_run(folder)
     log = _log(folder)
     training = images.of("train")
+    reported, own = (path_name(path) for path in (data or config.data.path, config.data.path))
     facts = {
-        "images": f"{len(shown):,} of {searched}",
-        "trained on": f"{len(training):,} images of {counted(_classes(training), 'class', 'classes')}",
+        "images": f"{len(shown):,} of {searched}{f' of {reported}' if data else ''}",
+        "trained on": f"{len(training):,} images of {counted(_classes(training), 'class', 'classes')}"
+        f"{f' of {own}' if data else ''}",
         "model": _model(config),
         "first weights": _weights(config.model.weights),
         "loss": _loss(config.loss),
@@ -40,15 +47,19 @@ def run_facts(folder: Path, config: TrainConfig, images: ImageTable, shown: Imag
         "checkpoint": _checkpoint(said, _classes(images.of("validation"))),
         "time": _time(log, said),
     }
+    versions = {str(name): str(value) for name, value in _mapping(said.get("versions")).items()}
+    versions |= {name: str(said[name]) for name in ("commit", "machine") if said.get(name)}
     return RunFacts(
-        title=f"{loss_name(config.loss)} on {data_name(config)}",
+        title=f"{loss_name(config.loss)} on {reported}",
         command=_command(folder, said),
         settings=(folder / "config.yaml").read_text(encoding="utf-8"),
         curves=_curves(log),
         facts={name: text for name, text in facts.items() if text},
-        versions={str(name): str(value) for name, value in _mapping(said.get("versions")).items()},
+        versions=versions,
         licences=licences(shown),
         searched=searched,
+        designs=designs(shown),
+        credits=credits_beside(data or config.data.path),
     )
 
 
@@ -61,8 +72,18 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def data_name(config: TrainConfig) -> str:
     """What to call the images: the name of their folder, or of the folder of their table."""
-    path = Path(config.data.path)
-    return (path.parent.name if path.stem == "images" else path.stem) or "images"
+    return path_name(config.data.path)
+
+
+def path_name(data: str) -> str:
+    """What to call the images at a path: a folder, or a table.
+
+    >>> path_name("/data/emoji-1.2"), path_name("/data/emoji/images.csv"), path_name("birds.parquet")
+    ('emoji-1.2', 'emoji', 'birds')
+    """
+    path = Path(data)
+    name = path.stem if path.suffix.lower() in _TABLES else path.name
+    return (path.resolve().parent.name if name == "images" and path.suffix else name) or "images"
 
 
 def loss_name(loss: LossConfig) -> str:
@@ -77,9 +98,30 @@ def loss_name(loss: LossConfig) -> str:
 
 def licences(table: ImageTable) -> dict[str, int]:
     """How many images are under each licence, the most frequent first; nothing where the table does not say."""
-    column = next((table.extra[name] for name in _LICENCES if name in table.extra), np.array([]))
-    counts = Counter(str(entry).strip() or "not said" for entry in column.tolist())
+    counts = Counter(_licence_column(table))
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def designs(table: ImageTable) -> tuple[tuple[str, str, int], ...]:
+    """Design, licence and number of images, where the table has columns of both."""
+    if "design" not in table.extra:
+        return ()
+    names = [str(entry).strip() or "not said" for entry in table.extra["design"].tolist()]
+    counts = Counter(zip(names, _licence_column(table), strict=False))  # no licences: none
+    return tuple((*pair, count) for pair, count in sorted(counts.items()))
+
+
+def credits_beside(data: str) -> str:
+    """What LICENCES.md beside a data set's table says, "" where there is none."""
+    path = Path(data)
+    with suppress(OSError):
+        return ((path if path.is_dir() else path.parent) / _CREDITS).read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _licence_column(table: ImageTable) -> list[str]:
+    column = next((table.extra[name] for name in _LICENCES if name in table.extra), np.array([]))
+    return [str(entry).strip() or "not said" for entry in column.tolist()]
 
 
 def _mapping(found: object) -> dict[str, Any]:

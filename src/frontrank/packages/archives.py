@@ -110,9 +110,14 @@ def _unpacked_by_dpkg(archive: Path) -> Iterator[Entry]:
     dpkg = shutil.which("dpkg-deb")
     if dpkg is None:
         raise InputError(f"{archive} is compressed with zstd and dpkg-deb is not here; use Debian or Ubuntu")
-    with subprocess.Popen([dpkg, "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as process:
+    command = [dpkg, "--fsys-tarfile", str(archive)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         yield from _tar_entries(process.stdout, "r|")
+        while process.stdout.read(2**16):  # what fills the last block, or dpkg-deb could not end
+            pass
+    if process.returncode:  # not where a caller had enough, and this was not read to its end
+        raise tarfile.ReadError(f"dpkg-deb ended with status {process.returncode}")
 
 
 def _is_safe(name: str) -> bool:

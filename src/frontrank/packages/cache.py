@@ -1,5 +1,6 @@
 """Archives in the user's cache: each is fetched once, and is what it should be or is not used."""
 
+import errno
 import hashlib
 import json
 import os
@@ -11,7 +12,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.packages.clients import Clients, Package
@@ -23,10 +26,30 @@ _ABANDONED = 86_400.0  # seconds after which what a killed call left is swept aw
 
 def cache_folder() -> Path:
     """Where archives are kept: $FRONTRANK_CACHE, else frontrank in $XDG_CACHE_HOME, else in ~/.cache."""
-    if own := os.environ.get("FRONTRANK_CACHE"):
-        return Path(own).expanduser().absolute()  # clients work in other folders
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home and os.path.isabs(home) else Path("~/.cache").expanduser()) / "frontrank"
+    own, home = os.environ.get("FRONTRANK_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if own:
+            return Path(own).expanduser().absolute()  # clients work in other folders
+        return (Path(home) if home and os.path.isabs(home) else Path("~/.cache").expanduser()) / "frontrank"
+    except RuntimeError as error:
+        raise InputError("there is no home folder to keep packages in; set FRONTRANK_CACHE to a folder") from error
+
+
+def remedy(error: OSError, otherwise: str = "mend that, or give another folder") -> str:
+    """What to do about a folder that cannot be written.
+
+    >>> remedy(OSError(28, "No space left on device"))
+    'make room there'
+    """
+    return "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
+
+
+def as_found(package: Package, archive: Path) -> Package:
+    """The package that `fetch` really gave, where another version than the pinned one was accepted."""
+    if archive.name == package.file_name():
+        return package
+    parts = unquote(str(_stamp(archive).get("archive", ""))).split("_")  # as name_1%3a2-3_all.deb
+    return replace(package, version=parts[1] if len(parts) > 2 else "another", sha256=_sha256(archive))
 
 
 def is_cached(package: Package) -> bool:
@@ -112,8 +135,9 @@ def _errors_of_the_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        how = remedy(error, "mend that")
         raise InputError(
-            f"the cache {folder} cannot be written ({error.strerror}); make room there, or set FRONTRANK_CACHE"
+            f"the cache {folder} cannot be written ({error.strerror}); {how}, or set FRONTRANK_CACHE to another folder"
         ) from error
 
 
@@ -170,9 +194,10 @@ def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, sho
 
 def _megabytes(place: Path) -> float:
     total = 0
-    for path in place.rglob("*"):
-        with suppress(OSError):  # gone since it was listed
-            total += path.stat().st_size
+    for folder, _, names in os.walk(place):  # which passes over folders that have gone since they were listed
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(folder, name)).st_size
     return total / 1e6
 
 

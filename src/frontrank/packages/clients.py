@@ -1,20 +1,22 @@
 """The package clients npm, pip and apt: each fetches an archive into a folder, or says in one line why it cannot."""
 
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from frontrank.errors import InputError
+from frontrank.packages.locks import locked
 
 _ENDINGS = {"npm": ".tgz", "pip": ".whl", "apt": ".deb"}
 _LASTS = 86_400.0  # seconds that lists of apt are taken to be new
+_LASTS_UNKNOWN = 3_600.0  # the same for lists that do not have what is asked for
 _OTHER_VERSION = re.compile(r"Version '.*' for '.*' was not found")  # said by apt
 _UNKNOWN = re.compile(
     r"ETARGET|E404|404 Not Found|No matching version|No matching distribution|Unable to locate package|"
@@ -65,7 +67,6 @@ class Clients:
         self._own, self._any_version = lists, any_version
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
-        self._updating = threading.Lock()
 
     def stop(self) -> None:
         """End all that run, and begin no more."""
@@ -83,8 +84,8 @@ class Clients:
 
     def _npm(self, package: Package, place: Path) -> None:
         npm = _required("npm", f"npm is not here and {package} comes with it; install Node.js, which brings it")
-        options = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", f"--cache={place / 'npm'}"]
-        command = [npm, "pack", f"{package.name}@{package.version}", *options]
+        options = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000"]
+        command = [npm, "pack", f"{package.name}@{package.version}", *options, f"--cache={place / 'npm'}"]
         self._require(package, self._run(command, place))
 
     def _pip(self, package: Package, place: Path) -> None:
@@ -98,34 +99,44 @@ class Clients:
 
     def _apt(self, package: Package, place: Path) -> None:
         apt = _required("apt-get", f"apt-get is not here and {package} comes with it; use Debian or Ubuntu")
-        own = self._own
-        lists = [f"Dir::State::lists={own / 'lists'}", f"Dir::Cache={own / 'cache'}", "APT::Sandbox::User=root"]
-        private = [word for option in lists for word in ("-o", option)]
-        pinned = f"{package.name}={package.version}"
-        status, said = self._run([apt, "download", "-q", pinned], place)
-        if status and self._any_version and _OTHER_VERSION.search(said):
-            status, said = self._run([apt, "download", "-q", package.name], place)
-        if status and _UNKNOWN.search(said):  # or its lists are old, or empty as in a fresh container
-            with self._updating:
-                updated = self._updated(apt, own, private)
-            if updated[0]:
-                self._require(package, updated)
-            status, said = self._run([apt, *private, "download", "-q", pinned], place)
+        lists = [f"Dir::State::lists={self._own / 'lists'}", f"Dir::Cache={self._own / 'cache'}"]
+        private = [word for option in (*lists, "APT::Sandbox::User=root") for word in ("-o", option)]
+
+        def download(*options: str) -> tuple[int, str]:
+            command = [apt, *options, "download", "-q"]
+            status, said = self._run([*command, f"{package.name}={package.version}"], place)
             if status and self._any_version and _OTHER_VERSION.search(said):
-                status, said = self._run([apt, *private, "download", "-q", package.name], place)
+                status, said = self._run([*command, package.name], place)
+            return status, said
+
+        status, said = download()
+        if status and _UNKNOWN.search(said):  # or its lists are old, or empty as in a fresh container
+            updated = self._updated(apt, private, _LASTS)
+            status, said = download(*private)
+            if status and not updated[0] and _UNKNOWN.search(said) and self._age() > _LASTS_UNKNOWN:
+                updated = self._updated(apt, private, _LASTS_UNKNOWN)
+                status, said = download(*private)
+            if status:
+                self._require(package, updated)
         self._require(package, (status, said))
 
-    def _updated(self, apt: str, own: Path, private: list[str]) -> tuple[int, str]:
-        """Lists of apt in the cache, which need no rights and leave those of the machine alone."""
-        mark = own / "updated"
-        if mark.is_file() and time.time() - mark.stat().st_mtime < _LASTS:
-            return 0, ""
+    def _age(self) -> float:
+        """Seconds since the lists of apt in the cache were updated."""
+        mark = self._own / "updated"
+        return time.time() - mark.stat().st_mtime if mark.is_file() else math.inf
+
+    def _updated(self, apt: str, private: list[str], lasts: float) -> tuple[int, str]:
+        """Lists of apt in the cache, at most so old, which need no rights and leave those of the machine alone."""
         for name in ("lists/partial", "cache/archives/partial"):
-            (own / name).mkdir(parents=True, exist_ok=True)
-        status, said = self._run([apt, *private, "-o", "APT::Update::Error-Mode=any", "update", "-q"], own)
-        if not status:
-            mark.touch()
-        return status, said
+            (self._own / name).mkdir(parents=True, exist_ok=True)
+        with locked(self._own, give_up=lambda: self._stopped):
+            if self._age() < lasts:
+                return 0, ""
+            command = [apt, *private, "-o", "APT::Update::Error-Mode=any", "update", "-q"]
+            status, said = self._run(command, self._own)
+            if not status:
+                (self._own / "updated").touch()
+            return status, said
 
     def _run(self, command: list[str], place: Path) -> tuple[int, str]:
         """The exit status of a client and what it said."""
@@ -163,7 +174,7 @@ class Clients:
                 "check the network and the client's proxy settings, and run this again"
             )
         if _UNKNOWN.search(said):
-            remedy = "use a newer frontrank"
+            remedy = "use a newer frontrank, or another registry"
             if package.client == "apt":
                 remedy = "use another Debian or Ubuntu" if self._any_version else "accept another with --any-version"
             raise InputError(f"{package.client} does not have {package} ({because}); {remedy}")

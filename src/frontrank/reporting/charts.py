@@ -6,22 +6,25 @@ The templates draw it as SVG, so that colours follow the theme of the page and t
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from frontrank.reporting.findings import Curve, Floats
 from frontrank.reporting.wording import fraction, number
 
+HUES = 9  # looks "hue0", "hue1", ... of lines that are of equal rank
 _SHOWN = 400  # points of a line; more could not be told apart on a screen
+_TOP = 27.0  # of the drawing, below the name of the vertical axis
 _TABLED = 13  # rows of the table behind a chart
-_NOISY = 30  # points from which on a running mean helps
+NOISY = 30  # points from which on a running mean helps
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
     """What is drawn of a curve.
 
-    kind: its look, a class of the style sheet: "before", "after", "right", "wrong", "faint", "plain"
+    kind: its look, a class of the style sheet: "before", "after", "right", "wrong", "faint", or "hue0" to "hue8"
     filled: down to 0; dotted: a dot at each point; smooth: the curve is faint below its running mean
     """
 
@@ -143,10 +146,12 @@ def chart(
     behind: Sequence[Line] = (),
     size: tuple[float, float] = (420.0, 260.0),
     note: str = "",
+    summary: str = "",
 ) -> Chart | None:
     """A chart of some lines; None if there is no finite point.
 
     behind: lines below the others, in the drawing only
+    summary: the chart for who cannot see it; by default where each line begins, ends and is highest
     """
     drawn = [replace(line, curve=finite(line.curve)) for line in lines]
     lost = sum(len(line.curve.x) for line in lines) - sum(len(line.curve.x) for line in drawn)
@@ -155,7 +160,7 @@ def chart(
         return None
     xs, ys = (np.concatenate([getattr(line.curve, axis) for line in drawn]) for axis in "xy")
     width, height = size
-    y_axis, y_ticks = y.axis(ys, height - 40, 12, rounded=True)
+    y_axis, y_ticks = y.axis(ys, height - 40, _TOP, rounded=True)
     left = 14.0 + 7.2 * max(len(tick.text) for tick in y_ticks)
     x_axis, x_ticks = x.axis(xs, left, width - 14)
     lower = [replace(line, curve=curve) for line in behind if len((curve := finite(line.curve)).x)]
@@ -167,13 +172,13 @@ def chart(
         *size,
         left=left,
         right=width - 14,
-        top=12,
+        top=_TOP,
         bottom=height - 40,
         x_ticks=x_ticks,
         y_ticks=y_ticks,
         strokes=tuple(stroke for line in (*lower, *drawn) for stroke in _strokes(line, x_axis, y_axis, x, y)),
-        legend=tuple((looks[kind], kind) for kind in reversed(looks)) if len(looks) > 1 else (),
-        summary=_summary(title, drawn, x, y),
+        legend=tuple((looks[kind], kind) for kind in reversed(looks)),
+        summary=summary or _summary(title, drawn, x, y),
         header=(x.label, *(line.name or y.label for line in drawn)),
         rows=_rows(drawn, x, y),
         note=" ".join(filter(None, [note, f"{lost} values are not finite and not drawn." if lost else ""])),
@@ -213,13 +218,14 @@ def log_ticks(low: float, high: float) -> list[float]:
 def texts(values: Sequence[float], percent: bool = False, log: bool = False) -> list[str]:
     """How values are written at an axis, all with as many decimals where it is not logarithmic.
 
-    >>> texts([0.0, 0.25, 0.5], percent=True), texts([0.0, 0.25, 0.5]), texts([1e-5, 0.001, 10, 10000], log=True)
-    (['0 %', '25 %', '50 %'], ['0.00', '0.25', '0.50'], ['1e-5', '0.001', '10', '10,000'])
+    >>> texts([0.0, 0.25, 0.5], percent=True), texts([0.99982, 0.99984]), texts([1e-5, 0.001, 10, 10000], log=True)
+    (['0 %', '25 %', '50 %'], ['0.99982', '0.99984'], ['1e-5', '0.001', '10', '10,000'])
     """
     shown = [100 * value for value in values] if percent else list(values)
     if log or any(value and abs(value) < 1e-3 for value in shown):
         return [number(value) + " %" * percent for value in shown]
-    decimals = next((d for d in range(3) if all(abs(v - round(v, d)) < 1e-9 for v in shown)), 3)
+    step = min((abs(b - a) for a, b in pairwise(shown)), default=0.0) or 1.0
+    decimals = next((d for d in range(12) if all(abs(v - round(v, d)) < 1e-3 * step for v in shown)), 12)
     return [f"{value:,.{decimals}f}" + " %" * percent for value in shown]
 
 
@@ -254,7 +260,7 @@ def _strokes(line: Line, x_axis: Axis, y_axis: Axis, x_scale: Scale, y_scale: Sc
         at = ((x_axis.place(float(a)), y_axis.place(float(b))) for a, b in zip(x, y, strict=True))
         dots = tuple(Dot(*place, text) for place, text in zip(at, said, strict=True))
     path = _path(x[few], y[few], x_axis, y_axis)
-    if line.smooth and len(x) >= _NOISY:
+    if line.smooth and len(x) >= NOISY:
         mean = running_mean(y, max(3, len(x) // 15))
         return [Stroke("", "faint", path), Stroke(line.name, line.kind, _path(x[few], mean[few], x_axis, y_axis))]
     area = ""

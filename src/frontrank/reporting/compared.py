@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from frontrank.reporting.findings import Curve
 
+UNFINISHED = "not finished yet"
+
 
 class Against(NamedTuple):
     """The difference to the reference entry: mean, interval, p-value (corrected for the number of entries)."""
@@ -27,7 +29,8 @@ class Entry:
     seconds: median time of a step, per seed; megabytes: peak memory, per seed
     curves: validation metric over steps, per seed
     against: metric -> difference to the reference; empty for the reference itself
-    failed: why it has no values, if it has none
+    failed: why it has no values, if it has none; UNFINISHED where they are still to come
+    folder: of one of its runs, whose own report shows pictures
     """
 
     name: str
@@ -41,6 +44,7 @@ class Entry:
     curves: tuple[Curve, ...]
     against: Mapping[str, Against] = field(default_factory=dict)
     failed: str = ""
+    folder: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """The report of a comparison as one HTML page."""
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,12 +9,13 @@ import numpy as np
 
 from frontrank.evaluation.fields import is_distance
 from frontrank.reporting.charts import Chart, Line, Scale, Tick, chart, finite
-from frontrank.reporting.compared import Against, Compared, Entry
+from frontrank.reporting.compared import UNFINISHED, Against, Compared, Entry
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.rendering import rendered
 from frontrank.reporting.wording import metric_text
 
 _SIGNIFICANT = 0.05
+_FOLDED = ("R-precision", "mAP@R")  # metrics that, like distances, stand in a table of their own
 _LOG_FROM = 20  # largest over smallest value of an axis, from which on its scale is logarithmic
 
 
@@ -65,17 +67,25 @@ def comparison_page(compared: Compared) -> str:
     done = [entry for entry in compared.entries if any(map(len, entry.values.values()))]
     metrics = list(dict.fromkeys(metric for entry in done for metric in entry.values))
     headline = next((name for name in (compared.metric, "R@1") if name in metrics), metrics[0] if metrics else "")
+    metrics.sort(key=lambda name: (name != headline, is_distance(name) or name in _FOLDED))
+    folded = [name for name in metrics[1:] if is_distance(name) or name in _FOLDED]
     rows = table_rows(done, metrics, headline)
-    ranked = sorted(rows, key=lambda row: -cell.mean if (cell := row.cells[metrics.index(headline)]) else math.inf)
+    ranked = sorted(rows, key=lambda row: -cell.mean if (cell := row.cells[0]) else math.inf)
     axis_charts = axis_plots(compared.axis, done, metrics) if compared.axis else []
     return rendered(
         "comparison.html.j2",
         title=compared.title,
         compared=compared,
         metrics=metrics,
+        main=[name for name in metrics if name not in folded],
+        folded=folded,
         headline=headline,
+        done=len(done),
+        waiting=[entry.name for entry in compared.entries if entry.failed == UNFINISHED],
+        commands=[(entry.name, shlex.join(["frontrank", "report", entry.folder])) for entry in done if entry.folder],
         is_distance=is_distance,
         distances=any(map(is_distance, metrics)),
+        below=bool(ranked) and _is_below(ranked[0].cells[0], compared.frozen.get(headline)),
         rows=rows if compared.axis else ranked,
         winner=ranked[0] if ranked else None,
         unclear=[row.entry.name for row in ranked if row.verdict == "no clear difference"],
@@ -83,7 +93,7 @@ def comparison_page(compared: Compared) -> str:
         axis_charts=axis_charts,
         curves=validation_plots(done, compared.metric),
         rates=sorted({rate for entry in compared.entries for rate in entry.searched}),
-        failed=[entry for entry in compared.entries if entry.failed],
+        failed=[entry for entry in compared.entries if entry.failed and entry.failed != UNFINISHED],
         most={
             "ms": max((row.milliseconds for row in rows if math.isfinite(row.milliseconds)), default=0.0),
             "MB": max((row.megabytes for row in rows if math.isfinite(row.megabytes)), default=0.0),
@@ -104,7 +114,9 @@ def table_rows(entries: Sequence[Entry], metrics: Sequence[str], headline: str) 
         for entry in entries
     ]
     best = [
-        None if is_distance(metric) or len(rows) < 2 else max((cell.text for cell in column if cell), key=float)
+        None
+        if is_distance(metric) or len(rows) < 2
+        else max((cell.text for cell in column if cell), key=float, default=None)
         for metric, column in zip(metrics, zip(*(row.cells for row in rows), strict=True), strict=True)
     ]
     return [
@@ -116,6 +128,10 @@ def table_rows(entries: Sequence[Entry], metrics: Sequence[str], headline: str) 
         )
         for row in rows
     ]
+
+
+def _is_below(best: Cell | None, frozen: float | None) -> bool:
+    return best is not None and frozen is not None and best.mean < frozen
 
 
 def _cell(metric: str, values: Sequence[float]) -> Cell | None:

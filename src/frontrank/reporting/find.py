@@ -8,7 +8,7 @@ from torch import Tensor
 
 from frontrank.data.image_table import ImageTable
 from frontrank.errors import InputError
-from frontrank.evaluation import Report, compare
+from frontrank.evaluation import Report
 from frontrank.evaluation.evaluate import per_query_values
 from frontrank.evaluation.inputs import coded
 from frontrank.evaluation.measures import DEFAULT, class_distances, measure
@@ -17,6 +17,7 @@ from frontrank.ranking.vectors import as_array
 from frontrank.reporting.curves import densities, rank_curves, score_counts
 from frontrank.reporting.embedding_map import map_places, sample_rows
 from frontrank.reporting.findings import CategoryResult, Findings, Floats, Query, Rows, Side
+from frontrank.reporting.over_classes import change_over_classes, class_intervals
 from frontrank.reporting.queries import choose_queries, shown_queries
 from frontrank.retrieval.arguments import require_count
 
@@ -27,6 +28,11 @@ class _Roles(NamedTuple):
     queries: Rows
     gallery: Rows | None
     codes: tuple[Tensor, Tensor]
+
+    @property
+    def classes(self) -> Rows:
+        """The class of each query."""
+        return np.asarray(self.codes[0].numpy())
 
     @property
     def items(self) -> Rows:
@@ -55,7 +61,8 @@ def find(
     show:   progress bars; None draws them on a terminal
 
     Every number is exact: over all queries and all pairs, by cosine similarity, ties settled against the model as in
-    `evaluate`. Nothing of size queries x gallery is held.
+    `evaluate`. Intervals and p-values are over classes, whose queries are alike. Nothing of size
+    queries x gallery is held.
     """
     for name, value in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
         require_count(name, value)
@@ -70,7 +77,7 @@ def find(
     return Findings(
         table,
         found,
-        compare(*reports, names=(sides[0][0], sides[1][0])) if len(reports) == 2 else None,
+        change_over_classes(reports[0], reports[1], roles.classes, (sides[0][0], sides[1][0])) if reports[1:] else None,
         _queries(models, reports, roles, per_kind=per_kind, first=first, costly=costly, seed=seed),
         rows_on_map,
         _categories(table, roles, reports),
@@ -136,7 +143,8 @@ def _side(model: _Model, roles: _Roles, places: Floats, show: bool | None) -> Si
     )
     whole = {name: value for name, value in distances if value is not None}
     report = Report.of(found, relevance.counts.numpy(), len(roles.items), whole, name=model.title)
-    return Side(model.name, model.title, report, recall, precision, positive, negative, places)
+    intervals = class_intervals(report, roles.classes)
+    return Side(model.name, model.title, report, recall, precision, positive, negative, places, intervals)
 
 
 def _metrics(roles: _Roles) -> list[str]:

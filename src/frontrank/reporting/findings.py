@@ -29,7 +29,7 @@ class Shown:
     row: of the table
     place: in the list, from 1
     right: it has the query's label
-    cost: AP that the query would have more without it; 0 if it is right
+    cost: its share of the AP that the query lacks; 0 if it is right
     """
 
     row: int
@@ -43,13 +43,15 @@ class Shown:
 class Ranked:
     """A query's list as one model ranks it: its first images, and the wrong ones that cost it most AP.
 
-    first_right: place of its first right image; 0 if that is not known
+    first_right: place of its first right image; 0 if there is none
+    late: that image, where it is not among the first
     """
 
     average_precision: float
     first: tuple[Shown, ...]
     costly: tuple[Shown, ...]
     first_right: int = 0
+    late: Shown | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Side:
     recall: R@k over k; precision_recall: mean interpolated precision over recall
     positive_scores, negative_scores: densities over the score
     places: of the images `Findings.mapped`, on the map
+    intervals: of the metrics that are means over queries, at 95 %, with classes drawn again
     """
 
     name: str
@@ -79,6 +82,7 @@ class Side:
     positive_scores: Curve
     negative_scores: Curve
     places: Floats
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class CategoryResult:
 class Findings:
     """All that was found; `sides` is (before, after), or (after,) where there is nothing to compare with.
 
+    change: of each metric, paired, with classes as the units that chance draws
     queries: "best", "typical", "worst", and "most improved" where there are two sides
     mapped: rows of the table that are on the map
     """
@@ -116,8 +121,10 @@ class RunFacts:
     curves: of the log, by name: "loss", "validation R@1", "learning rate", ...; x is the step
     command, settings: to do it again; settings as YAML
     facts: short pairs for the head of the page, e.g. "images" -> "5,770 of 912 unseen classes"
-    versions: of the packages
+    versions: of the packages, the commit and the machine
     licences: of the pictures: name -> how many images; empty where the table does not say
+    designs: the same for each design, where the table has them: design, licence, images
+    credits: who made the pictures, as the data set says it
     searched: what was searched, in the words of the headline, e.g. "912 unseen classes"; "" counts the table's classes
     """
 
@@ -129,3 +136,5 @@ class RunFacts:
     versions: Mapping[str, str]
     licences: Mapping[str, int] = field(default_factory=dict)
     searched: str = ""
+    designs: tuple[tuple[str, str, int], ...] = ()
+    credits: str = ""

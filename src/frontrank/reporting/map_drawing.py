@@ -60,13 +60,14 @@ class Placed:
 
 @dataclass(frozen=True)
 class MapSide:
-    """The map of one side."""
+    """The map of one side; `together`: the share of points whose nearest one is of the same class."""
 
     name: str
     title: str
     marks: tuple[Marks, ...]
     names: tuple[Placed, ...]
     pictures: tuple[Placed, ...]
+    together: float
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,12 @@ def embedding_map(findings: Findings) -> EmbeddingMap | None:
     mapped = mapped[keep]
     by, names = _grouping(findings, mapped)
     groups, look = _groups(names)
-    places = [_fitted(np.asarray(side.places, dtype=np.float64)[keep]) for side in findings.sides]
+    places = _fitted([np.asarray(side.places, dtype=np.float64)[keep] for side in findings.sides])
     codes = np.unique(findings.table.labels[mapped], return_inverse=True)[1]
     return EmbeddingMap(
         by,
         groups,
-        tuple(_side(side, xy, mapped, groups, look) for side, xy in zip(findings.sides, places, strict=True)),
+        tuple(_side(side, xy, mapped, groups, look, codes) for side, xy in zip(findings.sides, places, strict=True)),
         mapped.tolist(),
         {
             "rows": mapped.tolist(),
@@ -143,14 +144,14 @@ def _groups(names: Sequence[str]) -> tuple[tuple[Group, ...], Rows]:
     return tuple(groups), look
 
 
-def _fitted(places: Floats) -> Floats:
-    """Places in units of the drawing, which they fill; the axes of such a map mean nothing."""
-    low, high = places.min(0), places.max(0)
-    width = np.where(high > low, high - low, 1.0)
-    return np.asarray((places - (low + high) / 2) / width * (SIZE - 2 * _MARGIN) + SIZE / 2)
+def _fitted(sides: Sequence[Floats]) -> list[Floats]:
+    """Places in units of the drawing, each side in its middle; one scale for all, so that distances can be compared."""
+    widest = max(float(np.ptp(places, axis=0).max()) for places in sides) or 1.0
+    scale = (SIZE - 2 * _MARGIN) / widest
+    return [(places - (places.min(0) + places.max(0)) / 2) * scale + SIZE / 2 for places in sides]
 
 
-def _side(side: Side, xy: Floats, mapped: Rows, groups: Sequence[Group], look: Rows) -> MapSide:
+def _side(side: Side, xy: Floats, mapped: Rows, groups: Sequence[Group], look: Rows, codes: Rows) -> MapSide:
     marks = tuple(Marks(g.look, "".join(_marker(g.look, x, y) for x, y in xy[look == g.look])) for g in groups)
     named = [g for g in groups if g.look >= 0 and len(groups) > 1]
     return MapSide(
@@ -159,7 +160,14 @@ def _side(side: Side, xy: Floats, mapped: Rows, groups: Sequence[Group], look: R
         marks,
         _names([(g.name, xy[look == g.look]) for g in named]),
         _pictures(xy, mapped),
+        _together(xy, codes),
     )
+
+
+def _together(xy: Floats, codes: Rows) -> float:
+    far = np.square(xy[:, None] - xy[None]).sum(2)
+    np.fill_diagonal(far, np.inf)
+    return float((codes[far.argmin(1)] == codes).mean())
 
 
 def _marker(look: int, x: float, y: float) -> str:
@@ -186,10 +194,11 @@ def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[Placed, ...]:
 
 
 def _pictures(xy: Floats, mapped: Rows) -> tuple[Placed, ...]:
-    """Points whose pictures do not cover each other, in the order of the map."""
+    """Points whose pictures do not cover each other, drawn by lot: the order of a table is that of its categories."""
     found: list[Placed] = []
     cells: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for (x, y), row in zip(xy.tolist(), mapped.tolist(), strict=True):
+    lot = np.random.default_rng(0).permutation(len(mapped))
+    for (x, y), row in zip(xy[lot].tolist(), mapped[lot].tolist(), strict=True):
         cell = int(x // _PICTURE), int(y // _PICTURE)
         around = [at for i in (-1, 0, 1) for j in (-1, 0, 1) for at in cells.get((cell[0] + i, cell[1] + j), [])]
         if all(abs(x - a) >= _PICTURE or abs(y - b) >= _PICTURE for a, b in around):

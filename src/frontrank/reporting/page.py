@@ -11,7 +11,7 @@ import numpy as np
 from frontrank.errors import InputError
 from frontrank.evaluation.compare import Difference
 from frontrank.evaluation.fields import is_distance
-from frontrank.reporting.charts import Chart, Line, Scale, chart, finite
+from frontrank.reporting.charts import HUES, NOISY, Chart, Line, Scale, chart, finite
 from frontrank.reporting.findings import Curve, Findings, Query, Ranked, RunFacts, Shown, Side
 from frontrank.reporting.map_drawing import EmbeddingMap, display_name, embedding_map
 from frontrank.reporting.rendering import rendered
@@ -20,13 +20,14 @@ from frontrank.reporting.wording import counted, fraction, metric_text
 
 _LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row, by whether there are many
 _MANY = 250
-_ON_MAP, _MOST_ON_MAP = 56, 450  # pixels and number of pictures that only the map shows
+_ON_MAP = 40  # pixels of a picture that only the map shows: 1,500 of them are some 2 MB
 
 _GROUPS = {
     "most improved": "Queries whose average precision rose most.",
     "best": "Queries whose right images all come early.",
     "typical": "Queries around the median average precision.",
-    "worst": "Queries with the lowest average precision. Below a wrong image: the points of AP it costs.",
+    "worst": "Queries with the lowest average precision. Below a wrong image: its share of the points of AP that are "
+    "lost; the shares of all wrong images add up to what is missing to 100.",
 }
 _MEANINGS = (
     (r"R@1", "the first result is right"),
@@ -88,7 +89,6 @@ def run_page(findings: Findings, facts: RunFacts) -> str:
         name=partial(display_name, findings.table),
         past=past,
         later=later,
-        priced=priced,
         intros=_GROUPS,
         map=drawn,
         pictures=pictures,
@@ -110,11 +110,6 @@ def past(query: Query, ranked: Ranked) -> int:
     return max((image.place for image in ranked.first), default=0) + 1
 
 
-def priced(group: str, ranked: Ranked) -> bool:
-    """Whether the costs of a list's wrong images are shown: of the worst, where one is not printed as 0."""
-    return group == "worst" and any(image.cost >= 0.00005 for image in (*ranked.first, *ranked.costly))
-
-
 def later(ranked: Ranked) -> tuple[Shown, ...]:
     """The costly images of a list that are not among its first ones."""
     places = {image.place for image in ranked.first}
@@ -133,7 +128,7 @@ def metric_rows(findings: Findings) -> list[MetricRow]:
                 meaning(name),
                 values,
                 tuple(metric_text(name, value) for value in values),
-                tuple(report.interval(name) if name in report.per_query else None for report in reports),
+                tuple(side.intervals.get(name) for side in findings.sides),
                 findings.change[name] if findings.change is not None and name in findings.change else None,
             )
         )
@@ -158,17 +153,20 @@ def training_charts(curves: Mapping[str, Curve]) -> list[Chart]:
     found = []
     for name, curve in curves.items():
         if name not in validation:
-            smooth = Line("", curve, "after", smooth=name == "loss")
-            found.append(chart(name, [smooth], Scale("step"), Scale(name)))
+            smooth = name == "loss" and len(finite(curve).x) >= NOISY
+            note = "The strong line is a running mean, the faint one what was logged." if smooth else ""
+            found.append(chart(name, [Line("", curve, smooth=smooth)], Scale("step"), Scale(name), note=note))
     whole = {name: of for name, of in validation.items() if len(of.x)}
     if whole:
         percents = all(of.y.min() >= 0 and of.y.max() <= 1 for of in whole.values())
-        kinds = ("after", "before", "plain", "right", "wrong")
+        metrics = [name.removeprefix("validation ") for name in whole]
         lines = [
-            Line(name.removeprefix("validation "), of, kinds[i % len(kinds)], dotted=len(of.x) <= 30)
-            for i, (name, of) in enumerate(whole.items())
+            Line(name, of, f"hue{i % HUES}", dotted=len(of.x) <= 30)
+            for i, (name, of) in enumerate(zip(metrics, whole.values(), strict=True))
         ]
-        found.insert(1, chart("validation", lines, Scale("step"), Scale("on held-out classes", percent=percents)))
+        what = metrics[0] if len(metrics) == 1 else "metrics"
+        title = "validation" if len(metrics) > 1 else f"validation {what}"
+        found.insert(1, chart(title, lines, Scale("step"), Scale(f"{what} on held-out classes", percent=percents)))
     return [one for one in found if one is not None]
 
 
@@ -199,17 +197,32 @@ def score_charts(sides: Sequence[Side]) -> list[Chart]:
             Line("wrong", side.negative_scores, "wrong", filled=True),
             Line("right", side.positive_scores, "right", filled=True),
         ]
-        common = overlap(finite(side.positive_scores), finite(side.negative_scores))
+        right, wrong = finite(side.positive_scores), finite(side.negative_scores)
+        common = overlap(right, wrong)
+        said = f"The two overlap in {fraction(common)} of their area." if common is not None else ""
         found.append(
             chart(
                 f"scores {side.name}",
                 lines,
                 Scale("score", span=(float(xs.min()), float(xs.max()))),
                 Scale("density", span=(0.0, float(ys.max()) * 1.05)),
-                note=f"The two overlap in {fraction(common)} of their area." if common is not None else "",
+                note=said,
+                summary=" ".join(filter(None, [_peaks(side.name, {"right": right, "wrong": wrong}), said])),
             )
         )
     return [one for one in found if one is not None]
+
+
+def _peaks(side: str, curves: Mapping[str, Curve]) -> str:
+    """Densities in words: where each is highest, and between which scores its middle half lies."""
+    parts = []
+    for name, of in curves.items():
+        if len(of.x) and of.y.sum() > 0:
+            below = np.cumsum(of.y) / of.y.sum()
+            low, high = (float(of.x[np.searchsorted(below, share)]) for share in (0.25, 0.75))
+            most = float(of.x[of.y.argmax()])
+            parts.append(f"{name} images score {most:.2f} most often, the middle half of them {low:.2f} to {high:.2f}")
+    return f"Scores {side}: {'; '.join(parts)}."
 
 
 def overlap(a: Curve, b: Curve) -> float | None:
@@ -240,12 +253,12 @@ def _wanted(queries: Mapping[str, tuple[Query, ...]], drawn: EmbeddingMap | None
         for query in of:
             rows.add(query.row)
             for ranked in query.ranked:
-                rows |= {image.row for image in (*ranked.first, *(ranked.costly if name == "worst" else ()))}
+                costly = ranked.costly if name == "worst" else ()
+                rows |= {image.row for image in (*ranked.first, *costly, *((ranked.late,) if ranked.late else ()))}
     side = _LARGE if len(rows) <= _MANY else _SMALL
     found = dict.fromkeys(sorted(rows), side)
     if drawn is not None:
-        on_map = [placed.row for side_of in drawn.sides for placed in side_of.pictures]
-        for row in dict.fromkeys([*on_map, *drawn.rows[:_MOST_ON_MAP]]):
+        for row in drawn.rows:
             found.setdefault(row, _ON_MAP)
     return found
 

@@ -12,21 +12,20 @@ from frontrank.reporting.findings import Floats, Query, Ranked, Rows, Shown
 Flags = NDArray[np.bool_]
 
 
-def removal_costs(right: Flags) -> Floats:
-    """What each image of a list costs: AP of the list without it, minus AP; 0 for those that are right [place].
+def lost_precision(right: Flags) -> Floats:
+    """What each image of a list costs: its share of the AP that is lost; 0 for those that are right [place].
 
     right: is it a positive? from the first place to the last
 
-    Without the wrong image at place i, every positive after it moves up by one: the j-th of P positives, at place r_j,
-    has the precision j / (r_j - 1) instead of j / r_j. So the cost is the sum of j / (r_j (r_j - 1)) over the positives
-    after place i, divided by P. It falls from each wrong image to the next: the first ones cost most.
+    The j-th of P positives, at place r_j, has the precision j / r_j and so loses 1 - j / r_j = w / r_j, where w wrong
+    images stand before it: each of them takes 1 / r_j. The cost of a wrong image is the sum of 1 / r_j over the
+    positives after it, divided by P; all costs of a list add up to 1 - AP. The first wrong images cost most.
 
-    >>> removal_costs(np.array([False, True, False, True]))  # AP 1/2; without the first one 5/6, without the third 7/12
-    array([0.33333333, 0.        , 0.08333333, 0.        ])
+    >>> lost_precision(np.array([False, True, False, True]))  # AP is 1/2: the first loses (1/2 + 1/4) / 2
+    array([0.375, 0.   , 0.125, 0.   ])
     """
-    place = np.arange(1, len(right) + 1, dtype=np.float64)
-    gain = np.where(right, np.cumsum(right) / (place * np.maximum(place - 1, 1)), 0.0)
-    return np.where(right, 0.0, np.cumsum(gain[::-1])[::-1] / max(1, right.sum()))
+    share = right / np.arange(1, len(right) + 1, dtype=np.float64)
+    return np.where(right, 0.0, np.cumsum(share[::-1])[::-1] / max(1, right.sum()))
 
 
 def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
@@ -50,15 +49,14 @@ def choose_queries(
     codes, positives:  the class of each query and how many it has to find; one that has none is not shown
 
     Best and worst have the highest and lowest AP, the typical ones are nearest to the median, the most improved gained
-    most from the first side to the last. Of equal ones that with more positives comes first, then the seed decides. No
-    kind has two queries of a class, and none is shown twice.
+    most from the first side to the last; these are chosen first. Of equal ones that with more positives comes first,
+    then the seed decides. No kind has two queries of a class, and none is shown twice.
     """
     after = average_precision[-1]
     lot = np.random.default_rng(seed).permutation(len(after))
     usable = np.flatnonzero(positives > 0)
-    wanted: dict[str, Floats] = {"best": -after, "worst": after, "typical": np.abs(after - np.median(after[usable]))}
-    if len(average_precision) > 1:
-        wanted["most improved"] = average_precision[0] - after
+    wanted: dict[str, Floats] = {"most improved": average_precision[0] - after} if len(average_precision) > 1 else {}
+    wanted |= {"best": -after, "worst": after, "typical": np.abs(after - np.median(after[usable]))}
     per_kind = min(per_kind, max(1, len(usable) // len(wanted)))  # few queries: something for every kind
     taken: set[int] = set()
     chosen: dict[str, Rows] = {}
@@ -127,7 +125,7 @@ def _ranked(
     scores: Floats, right: Flags, rows: Rows, average_precision: float, tie: float, first: int, costly: int
 ) -> Ranked:
     order = list_order(scores, right, tie)
-    costs = removal_costs(right[order])
+    costs = lost_precision(right[order])
 
     def at(place: int) -> Shown:  # from 0
         item = order[place]
@@ -135,4 +133,11 @@ def _ranked(
         return Shown(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
 
     dear = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
-    return Ranked(average_precision, tuple(at(place) for place in range(min(first, len(order)))), tuple(map(at, dear)))
+    hit = int(right[order].argmax()) if right.any() else -1
+    return Ranked(
+        average_precision,
+        tuple(at(place) for place in range(min(first, len(order)))),
+        tuple(map(at, dear)),
+        hit + 1,
+        at(hit) if hit >= first else None,
+    )

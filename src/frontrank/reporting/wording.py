@@ -4,6 +4,8 @@ import math
 
 from frontrank.evaluation.fields import is_distance
 
+_LEAST_P = 1 / 5000  # of 4,999 random sign patterns, and the one that was seen
+
 
 def number(value: float) -> str:
     """A number of any size, short.
@@ -59,21 +61,23 @@ def points(difference: float) -> str:
 
 
 def cost_text(cost: float) -> str:
-    """What a wrong image costs, in points of AP.
+    """What a wrong image costs, in points of AP, with two digits.
 
-    >>> cost_text(0.125), cost_text(0.0042), cost_text(0.0000123)
-    ('12.5', '0.42', '0.00')
+    >>> cost_text(0.125), cost_text(0.0042), cost_text(0.0000123), cost_text(0.9999), cost_text(1e-9)
+    ('12', '0.42', '0.0012', '100', '0.00000010')
     """
-    return f"{100 * cost:.1f}" if cost >= 0.01 else f"{100 * cost:.2f}"
+    rounded = float(f"{100 * cost:.1e}")
+    decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 else 0
+    return f"{rounded:.{decimals}f}"
 
 
 def p_text(p_value: float) -> str:
-    """A p-value with its sign of comparison.
+    """A p-value with its sign of comparison; the smallest that the test can find is a bound.
 
-    >>> p_text(0.00001), p_text(0.0002), p_text(0.0312)
-    ('p\xa0<\xa00.0001', 'p\xa0=\xa00.0002', 'p\xa0=\xa00.031')
+    >>> p_text(0.0002), p_text(0.0312)
+    ('p\xa0≤\xa00.0002', 'p\xa0=\xa00.031')
     """
-    said = "< 0.0001" if p_value < 0.0001 else f"= {p_value:.2g}"
+    said = f"≤ {_LEAST_P:g}" if p_value <= _LEAST_P * (1 + 1e-9) else f"= {p_value:.2g}"
     return f"p {said}".replace(" ", "\N{NO-BREAK SPACE}")
 
 

@@ -12,6 +12,7 @@ from frontrank.data.image_check import broken_note, check_images
 from frontrank.data.image_table import ImageTable, shown
 from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
 from frontrank.errors import InputError
+from frontrank.packages import cache_folder
 from frontrank.training import distributed
 from frontrank.training.embedding import on_all_ranks
 
@@ -90,9 +91,9 @@ def digest(table: ImageTable) -> str:
 def _memory(root: Path, rank: int, world: int) -> Path | None:
     """Where is remembered which images were found good; None where nothing can be kept."""
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "frontrank"
+        cache = cache_folder()
         cache.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or none that can be written to
+    except (OSError, InputError):  # no home, or none that can be written to
         return None
     share = "" if world == 1 else f"-{rank}-of-{world}"
     return cache / f"checked-{sha256(os.fsencode(root.resolve())).hexdigest()[:16]}{share}.json"

@@ -57,7 +57,8 @@
 
   const valueOf = (cell) => {
     const text = cell.dataset.value ?? cell.textContent.trim();
-    const value = parseFloat(text.replaceAll(",", "").replace("−", "-"));
+    if (["", "-", "nan"].includes(text)) return null;
+    const value = Number(text.replaceAll(",", "").replace("−", "-"));
     return Number.isNaN(value) ? text : value;
   };
   const inOrder = (a, b) => typeof a === "number" && typeof b === "number" ? a - b
@@ -73,7 +74,7 @@
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
         const body = head.closest("table").tBodies[0];
         const rows = [...body.rows].map((row) => [valueOf(row.cells[head.cellIndex]), row]);
-        rows.sort((a, b) => down ? inOrder(b[0], a[0]) : inOrder(a[0], b[0]));
+        rows.sort(([a], [b]) => a === null || b === null ? (a === null) - (b === null) : down ? inOrder(b, a) : inOrder(a, b));
         body.append(...rows.map((pair) => pair[1]));
       });
     }
@@ -130,9 +131,10 @@
       };
       map.addEventListener("pointermove", look);
       map.addEventListener("pointerdown", look);
-      map.addEventListener("pointerleave", clear);
+      map.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") clear(); });
     }
   }
 
+  addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("details.more")) one.open = true; });
   addEventListener("DOMContentLoaded", () => { themeSwitch(); currentSection(); copying(); sorting(); maps(); });
 })();
