@@ -14,6 +14,7 @@ import frontrank as fr
 from frontrank import build
 from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig
 from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
+from frontrank.data.built import begun
 from frontrank.data.image_table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.training import run_folder, run_images
@@ -24,6 +25,7 @@ from tests.training.runs import config_of, small_table
 @pytest.fixture(autouse=True)
 def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FRONTRANK_CACHE", raising=False)
 
 
 def refusal(call, *args, **more):
@@ -268,6 +270,32 @@ def test_a_table_beside_classes_that_is_about_something_else(tmp_path, text):
     assert build.build_images(DataConfig(path=str(tmp_path), layout="folder")).labels.tolist() == ["a"]
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["begun", "lost table"])
+def test_a_data_set_that_is_not_finished(tmp_path, lost):
+    """Its pictures are no classes of a user, and there may be few of them."""
+    out = tmp_path / "my emoji"
+    settings = {"data": "emoji", "designs": "all", "skin_tones": True, "size": 20, "classes": None, "typefaces": ["a"]}
+    with begun(out, settings):
+        (out / "images" / "1F600").mkdir(parents=True)
+        (out / "images" / "1F600" / "noto.png").write_bytes(b"x")
+    state = json.loads((out / "data.json").read_text())
+    if lost:
+        (out / "data.json").write_text(json.dumps({**state, "finished": True}))
+    else:
+        (out / "images.csv").write_text("path,label\nimages/1F600/noto.png,1F600\n")
+    for layout in ("auto", "folder", "table"):
+        said = refusal(build.build_images, DataConfig(path=str(out), layout=layout))
+        command = f"frontrank data emoji '{out}' --designs all --skin-tones --size 20 --typefaces a"
+        assert said == f"--data {out} is not finished yet; go on with it: {command}"
+    if not lost:
+        assert command in refusal(build.build_images, DataConfig(path=str(out / "images.csv")))
+        (out / "data.json").write_text(json.dumps({**state, "finished": True}))
+        assert len(build.build_images(DataConfig(path=str(out)))) == 1
+    else:
+        (out / "data.json").write_text('{"finished": false}')  # of somebody else
+        assert build.build_images(DataConfig(path=str(out))).labels.tolist() == ["images/1F600"]
+
+
 def test_a_folder_without_a_table_is_none(tmp_path):
     said = refusal(build.build_images, DataConfig(path=str(tmp_path), layout="table"))
     assert "images.csv" in said
@@ -312,13 +340,16 @@ def test_what_is_remembered_is_by_root_and_share(tmp_path, monkeypatch):
     assert one.parent == tmp_path / "cache" / "frontrank"
     assert memory(tmp_path / os.fsdecode(b"caf\xe9")) not in (one, None)  # not UTF-8
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert memory(tmp_path).parent == tmp_path / "home" / ".cache" / "frontrank"
-    monkeypatch.setattr(Path, "home", _no_home)
+    monkeypatch.setenv("FRONTRANK_CACHE", str(tmp_path / "own"))
+    assert memory(tmp_path).parent == tmp_path / "own"
+    monkeypatch.setenv("FRONTRANK_CACHE", "")
+    monkeypatch.setattr(Path, "expanduser", _no_home)
     assert memory(tmp_path) is None
 
 
-def _no_home():
+def _no_home(path):
     raise RuntimeError("Could not determine home directory.")
 
 

@@ -36,4 +36,20 @@ def test_it_cannot_be_fetched(monkeypatch, capsys):
 
     monkeypatch.setattr(fetch, "fetch", fail)
     assert fetch.main() == 2
-    assert capsys.readouterr().err == "tests.fetch: npm is not here; install it\n"
+    assert capsys.readouterr().err == "tests.fetch: npm is not here; install it\n" * 3
+
+
+@pytest.mark.parametrize(("client", "status"), [("npm", 2), ("pip", 2), ("apt", 0)])
+def test_one_client_fails_and_the_others_fetch(monkeypatch, capsys, client, status):
+    """Another Debian has other fonts: the tests of them fail by themselves."""
+    asked = []
+
+    def fail(packages):
+        asked.extend(packages)
+        if packages[0].client == client:
+            raise InputError(f"{client} does not have it")
+
+    monkeypatch.setattr(fetch, "fetch", fail)
+    assert fetch.main() == status
+    assert set(asked) == set(fetch.NEEDED)
+    assert capsys.readouterr().err == f"tests.fetch: {client} does not have it\n"

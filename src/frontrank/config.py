@@ -89,7 +89,7 @@ class LossConfig:
     )
     variant: str | None = _setting(None, "PNP: O, I_u, I_b, D_s, D_q")
     alpha: float | None = _setting(None, "PNP D_q")
-    b: float | None = _setting(None, "PNP I_b, D_s")
+    b: float | None = _setting(None, "PNP I_b")
     temperature: float | None = _setting(None, "PNP, SmoothAP")
     include_query: bool | None = _setting(None, "PNP, SmoothAP: the query is in its own list")
     bins: int | None = _setting(None, "FastAP, QuantizedAP")

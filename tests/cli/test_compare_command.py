@@ -14,7 +14,7 @@ from frontrank.jobs.comparison_losses import NAMED_LOSSES
 from frontrank.settings import settings
 from tests.cli.images import TINY, tree
 from tests.cli.test_main import WITHOUT_TORCH
-from tests.jobs.comparisons import count_tasks
+from tests.jobs.comparisons import count_tasks, done_without_training
 
 SMALL = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] != "--iterations" for word in pair]
 
@@ -88,7 +88,7 @@ def test_the_plan(here, run):
     assert found.out.endswith(last)
 
 
-def test_from_the_command_to_the_page_and_on(here, run, tasks):
+def test_from_the_command_to_the_page_and_on(here, run, tasks, monkeypatch):
     words = ("--data", "my_photos", "--losses", "SmoothAP,FastAP", "--lr", "1e-3", "--out", "out", *TINY)
     found = run("compare", *words, "--seeds", "1")
     assert found.status == 0, found.err
@@ -100,6 +100,7 @@ def test_from_the_command_to_the_page_and_on(here, run, tasks):
     assert "SmoothAP" in page
     assert len(tasks) == 3
 
+    monkeypatch.setattr(comparison, "done_apart", lambda *a, **k: tasks.append(a[0]) or done_without_training(*a, **k))
     again = run("compare", *words, "--seeds", "2", "--quiet", "--reference", "FastAP")  # the same command, more seeds
     assert (again.status, again.err, len(tasks)) == (0, "", 5)
     assert json.loads((here / "out" / "results.json").read_text())["reference"] == "FastAP"
@@ -120,6 +121,19 @@ def test_stopped(here, run, monkeypatch):
     assert found.status == 130
     assert "0 of 5 runs are done; go on with: frontrank compare --resume " in found.err
     assert found.err.endswith("/here/o u t'\n")
+
+
+def test_nothing_came_out(here, run, monkeypatch):
+    monkeypatch.setattr(comparison, "done_apart", failing)
+    found = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--lr", "1e-3", "--out", "out", *TINY)
+    assert found.status == 2
+    assert found.err.endswith(": no entry has a result (SmoothAP: the disk is full); mend it, then --resume out\n")
+    assert "failed" in found.out
+
+
+def failing(task, config, target, beside, what, **others):
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    return done_without_training(task, config, target, beside, what) if task == "frozen" else "the disk is full"
 
 
 REFUSALS = [

@@ -64,6 +64,20 @@ def test_options_of_emoji(here, run):
     assert "is built with skin_tones true (not false)" in run("data", "emoji", "out", "--classes", 4, "--size", 20).err
 
 
+def test_fewer_classes_come_out_than_were_asked_for(here, run, monkeypatch):
+    """As pictures turn out to be the same once they are drawn."""
+    asked, usual = [], emoji._sifted
+
+    def sifted(folder, jobs):
+        asked.extend({job.emoji.label for job in jobs})
+        return [job for job in usual(folder, jobs) if job.emoji.label != asked[0]]
+
+    assert "came out" not in run("data", "emoji", "four", "--classes", 4, "--size", 20).out
+    monkeypatch.setattr(emoji, "_sifted", sifted)
+    found = run("data", "emoji", "out", "--classes", 4, "--size", 20)
+    assert "\n3 classes came out, not 4: the pictures of others turned out to be the same or blank\n" in found.out
+
+
 def test_examples_of_emoji(here, run, monkeypatch):
     monkeypatch.setattr(emoji, "SIZE", 16)
     for line in command.EMOJI_EPILOG.splitlines()[1:]:
@@ -80,6 +94,8 @@ def test_examples_of_emoji(here, run, monkeypatch):
         ("glyphs glyphs-sop --like sop", {"like": "sop"}),
         ("glyphs few --classes 100 --typefaces small", {"classes": 100, "typefaces": "small"}),
         ("glyphs few --typefaces uming,ukai", {"typefaces": ["uming", "ukai"]}),
+        ("glyphs few --typefaces 'uming, ukai ,'", {"typefaces": ["uming", "ukai"]}),
+        ("glyphs few --typefaces ' small'", {"typefaces": "small"}),
         ("glyphs few --size 20 --any-version", {"size": 20, "any_version": True}),
     ],
 )
@@ -91,11 +107,11 @@ def test_options_of_glyphs(here, run, monkeypatch, words, given):
         return fr.ImageTable(here, ["a/1.png"], ["a"], [""], ["test"], [""])
 
     monkeypatch.setattr(glyphs, "build_glyphs", build)
-    found = run("data", *words.split())
+    found = run("data", *shlex.split(words))
     out = words.split()[1]
     assert calls == [(out, {"any_version": False, **given})]
     assert found.out.endswith(f"next: frontrank train --data {out} {START} --out runs/first\n")
-    if "--any" not in words and "," not in words:
+    if "--any" not in words and "," not in words and "'" not in words:
         assert f"  frontrank data {words}\n" in command.GLYPHS_EPILOG
 
 

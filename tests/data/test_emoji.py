@@ -122,6 +122,23 @@ def test_transparent_is_white():
     assert half.getpixel((0, 0)) == (255, 255, 255)
 
 
+def test_an_icon_of_another_shape():
+    """It has a width and a height of its own, or a corner."""
+    icons = {
+        "icons": {
+            "a": {"body": "<path d='M30 0h20v10h-20z'/>", "width": 20, "left": 30},
+            "b": {"body": svg("red").decode()},
+        },
+        "height": 10,
+    }
+    names = {"1F600": "a", "1F601": "b"}
+    found = dict(emoji_designs._drawings(names, icons))
+    assert b'viewBox="30 0 20 10"' in found["1F600"]
+    assert b'viewBox="0 0 16 10"' in found["1F601"]
+    ink = np.asarray(emoji_designs.draw(found["1F600"], 20)).min(axis=2) < 128
+    assert (ink.any(0).sum(), ink.any(1).sum()) == (20, 10)
+
+
 def test_pictures_in_two_classes_are_left_out(few, tmp_path):
     """By the drawing's file, or by what it looks like; of one class they stay."""
     changed = {("twemoji", "1F600"): "red", ("twemoji", "1F601"): "red"}
@@ -331,11 +348,16 @@ def test_counts_that_are_not_as_they_were(few, tmp_path, monkeypatch):
     table = build_emoji(tmp_path / "first")
     monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table))})
     build_emoji(tmp_path / "same")
-    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (10, 1234)})
-    with pytest.warns(FrontrankWarning, match=rf"^there are {len(table)} emoji of 9 classes, not 1,234 of 10: another"):
+    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table) + 2)})
+    said = rf"there are {len(table)} emoji of 9 classes, not {len(table) + 2} of 9: another resvg_py or pillow draws"
+    with pytest.raises(InputError, match=rf"^{said} them otherwise; use the versions that frontrank names$"):
         build_emoji(tmp_path / "other")
+    assert json.loads((tmp_path / "other" / "data.json").read_text())["finished"] is False
     build_emoji(tmp_path / "of another size", size=20)
     build_emoji(tmp_path / "of some", classes=4)
+    monkeypatch.setattr(emoji, "_TOLERANCE", 0.04)
+    with pytest.warns(FrontrankWarning, match=f"^{said}"):
+        build_emoji(tmp_path / "other")
 
 
 def test_licences(few, tmp_path):

@@ -95,15 +95,13 @@ def test_fingerprints_are_kept(file, tmp_path):
     refusal(lambda: fingerprints(file, 0, 48, codes, tmp_path / "other.npy"), "boxes.ttf", "leave that typeface out")
 
 
-def test_pictures_are_written_once(file, tmp_path):
+def test_pictures_are_written(file, tmp_path):
     targets = [tmp_path / "images" / "4E" / f"{name}.png" for name in ("tall", "flat")]
-    targets[0].parent.mkdir(parents=True)
-    targets[0].write_bytes(b"was there")
     write_pictures(file, 0, 48, np.array([TALL, FLAT]), [str(target) for target in targets], tmp_path / "work")
-    assert targets[0].read_bytes() == b"was there"
-    with Image.open(targets[1]) as picture:
-        assert (picture.format, picture.mode) == ("PNG", "L")
-        np.testing.assert_array_equal(np.array(picture), drawn(file, FLAT))
+    for target, code in zip(targets, (TALL, FLAT), strict=True):
+        with Image.open(target) as picture:
+            assert (picture.format, picture.mode) == ("PNG", "L")
+            np.testing.assert_array_equal(np.array(picture), drawn(file, code))
     assert list((tmp_path / "work").iterdir()) == []
 
 
@@ -131,7 +129,7 @@ def test_a_file_that_cannot_be_written(tmp_path):
         with written(tmp_path / "a" / "file", tmp_path / "work") as unfinished:
             unfinished.write_text("x")
 
-    refusal(write, "a/file cannot be written", "make room")
+    refusal(write, "a/file cannot be written (File exists); mend that, or give another folder")
 
 
 def test_what_is_no_font(tmp_path):

@@ -1,11 +1,12 @@
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from frontrank.packages import Package
 from tests.data.files import refusal
 from tests.data.fonts import archive, collection, font, unicode_archive
 from tests.data.test_image_table import same
+from tests.data.test_processes import BARE
 from tests.fetch import require_packages
 
 WATER, FIRE, EARTH, GOLD, KING, SEA, AGAIN, RARE = *map(ord, "水火土金王海"), 0xFA45, 0x20000
@@ -114,7 +116,8 @@ def test_the_folder(registry, tmp_path):
     assert "| flat | fonts-one 1-1 (apt) | MIT | 2 |" in text
     assert "unicode-data 15.0.0-1 (apt) brought" in text
     state = json.loads((tmp_path / "out" / "data.json").read_text())
-    assert state["settings"] == {"data": "glyphs", "like": None, "typefaces": [*FACES], "classes": None, "size": 48}
+    nothing = {"like": None, "typefaces": None, "classes": None}
+    assert state["settings"] == {"data": "glyphs", **nothing, "size": 48, "any_version": False}
 
 
 def test_only_what_is_asked_for_is_fetched(registry, tmp_path, monkeypatch):
@@ -135,12 +138,17 @@ def test_a_finished_folder_is_read_at_once(registry, tmp_path):
     assert not (tmp_path / "out" / ".work").exists()
 
 
-def test_pictures_that_went_away_are_drawn_again(registry, tmp_path):
+def test_pictures_that_went_away_are_drawn_again(registry, tmp_path, monkeypatch):
     first = build_glyphs(tmp_path / "out")
+    whole = Path(first.files()[3]).read_bytes()
     os.remove(first.files()[2])
+    os.truncate(first.files()[3], 0)  # as a machine that went down leaves it
     kept = os.stat(first.files()[1]).st_mtime_ns
+    usage = shutil.disk_usage(tmp_path)._replace(free=2 * glyphs._BYTES)  # for these two, not for all five
+    monkeypatch.setattr(glyphs.shutil, "disk_usage", lambda path: usage)
     same(build_glyphs(tmp_path / "out"), first)
     assert os.path.exists(first.files()[2])
+    assert Path(first.files()[3]).read_bytes() == whole
     assert os.stat(first.files()[1]).st_mtime_ns == kept
 
 
@@ -174,6 +182,7 @@ def test_other_settings_and_other_folders_are_refused(registry, tmp_path):
     build_glyphs(tmp_path / "out")
     refusal(lambda: build_glyphs(tmp_path / "out", size=32), "size 48 (not 32)")
     refusal(lambda: build_glyphs(tmp_path / "out", classes=2), "classes null (not 2)")
+    refusal(lambda: build_glyphs(tmp_path / "out", any_version=True), "any_version false (not true)")
     refusal(lambda: build_glyphs(tmp_path), "holds something else")
     assert registry.calls == 1
 
@@ -235,11 +244,13 @@ def test_a_font_that_went_away_or_is_none(registry, tmp_path):
 
 def test_another_version_is_said(registry, tmp_path):
     registry.two = registry.two.rename(registry.folder / TWO.file_name("any"))
+    note = {"archive": "fonts-two_1%3a2.0-1_all.deb"}
+    (registry.folder / TWO.file_name("any.deb.json").removesuffix(".deb")).write_text(json.dumps(note))
     build_glyphs(tmp_path / "out", any_version=True)
     packages = json.loads((tmp_path / "out" / "data.json").read_text())["packages"]
     found = {package["name"]: (package["version"], package["sha256"]) for package in packages}
     assert found["fonts-one"] == ("1-1", "0" * 64)
-    assert found["fonts-two"][0] == "another"
+    assert found["fonts-two"][0] == "1:2.0-1"
     assert len(set(found["fonts-two"][1])) > 1
 
 
@@ -318,15 +329,26 @@ def test_real_drawings_of_a_character_are_alike(real):
     assert (real.labels[scores.argmax(1)] == real.labels).mean() > 0.8
 
 
-def test_a_killed_build_goes_on(real, tmp_path):
+KILLED = """
+import pickle, time
+from frontrank.data import glyphs
+with open(sys.argv[1], "rb") as file:
+    out, faces, archives = pickle.load(file)
+glyphs.TYPEFACES, glyphs.fetch = faces, lambda packages, **_: [archives[package] for package in packages]
+glyphs._write = lambda *_: (print("all fonts are looked at", flush=True), time.sleep(300))
+glyphs.build_glyphs(out)
+"""
+
+
+def test_a_killed_build_goes_on(registry, tmp_path):
     """A real kill, in the middle of the work, of another process."""
-    out = tmp_path / "out"
-    code = f"build_glyphs({str(out)!r}, typefaces='small', classes=24, size=32)"
-    with subprocess.Popen([sys.executable, "-c", f"from frontrank.data.glyphs import build_glyphs; {code}"]) as process:
-        while process.poll() is None and not list(out.glob(".work/*/*.npy")):
-            time.sleep(0.02)
+    out, given = tmp_path / "out", tmp_path / "given"
+    given.write_bytes(pickle.dumps((out, FACES, {ONE: registry.one, TWO: registry.two, UNICODE_DATA: registry.data})))
+    command = [sys.executable, "-c", BARE + KILLED, str(given)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "all fonts are looked at\n"
         process.send_signal(signal.SIGKILL)
     assert json.loads((out / "data.json").read_text())["finished"] is False
-    again = build_glyphs(out, typefaces="small", classes=24, size=32)
-    assert again.paths.tolist() == real.paths.tolist()
+    assert len(list(out.glob(".work/*/*.npy"))) == 4
+    assert named(build_glyphs(out)) == EXPECTED
     assert not (out / ".work").exists()

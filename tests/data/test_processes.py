@@ -6,9 +6,20 @@ import time
 
 import pytest
 
+import frontrank as fr
+from frontrank.data import processes
 from frontrank.data.processes import run_all, workers
 from frontrank.errors import InputError
 from tests.data.files import refusal
+
+BARE = f"""
+import sys, types
+for name in ("frontrank", "frontrank.data"):  # without what they import, which takes seconds
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = ["/".join([{fr.__path__[0]!r}, *name.split(".")[1:]])]
+sys.modules["torch"] = types.ModuleType("torch")
+sys.modules["torch"].Tensor = object
+"""
 
 
 def square(number):
@@ -70,12 +81,13 @@ def test_workers_leave_an_interrupt_to_their_parent():
 def test_workers_go_when_their_parent_is_killed():
     code = """
 import os, time
+from frontrank.data import processes
 from frontrank.data.processes import run_all, workers
 with workers() as pool:
     print(*set(run_all(pool, [(os.getpid, (), 1)] * 20, "")), flush=True)
     run_all(pool, [(time.sleep, (0.1,), 1)] * 10000, "")
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([sys.executable, "-c", BARE + code], stdout=subprocess.PIPE, text=True) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         parent.kill()
     assert pids
@@ -91,3 +103,18 @@ def is_running(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_machine_of_many_cores(monkeypatch):
+    """Windows refuses more than 61 processes."""
+    asked = []
+
+    def pool(many, *_):
+        asked.append(many)
+        raise KeyError
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(128)))
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", pool)
+    with pytest.raises(KeyError):
+        workers().__enter__()
+    assert asked == [61]

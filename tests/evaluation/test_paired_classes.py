@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.evaluation.paired_classes import holm, paired_over_classes
+from frontrank.evaluation.paired_classes import holm, paired_over_classes, paired_over_seeds
 from tests.reference import paired_classes as reference
 
 QUARTERS = st.integers(0, 8).map(lambda x: x / 8)  # sums without rounding
@@ -105,3 +105,68 @@ def test_holm_equals_the_loop(p_values):
     found = holm(p_values)
     assert found == reference.holm(p_values)
     assert all(corrected >= p for corrected, p in zip(found, p_values, strict=True))
+
+
+# Runs and classes
+
+
+@given(
+    st.lists(QUERY, min_size=2, max_size=12).filter(lambda rows: any(row[3] for row in rows)),
+    st.lists(st.integers(-8, 8).map(lambda x: x / 8), min_size=1, max_size=4),
+    st.integers(0, 3),
+)
+def test_over_seeds_equals_the_loops(rows, shifts, seed):
+    a, b, classes = arrays(rows)
+    a = np.stack([a + 0.0 * shift for shift in shifts])
+    b = np.stack([b + shift * (np.arange(len(b)) % 3) for shift in shifts])
+    found = paired_over_seeds(a, b, classes, level=0.9, resamples=100, seed=seed)
+    expected = reference.over_seeds(a, b, classes, 0.9, 100, seed)
+    assert found.difference == pytest.approx(reference.mean_difference(a.mean(0), b.mean(0), classes), abs=1e-12)
+    assert tuple(found[1:]) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_runs_that_differ_more_than_the_ways_do():
+    """One run far up and one a little down: on every class, so that classes alone would be sure."""
+    a, classes = np.zeros((2, 40)), np.arange(40)
+    b = np.stack([np.full(40, 0.5), np.full(40, -0.1)])
+    assert paired_over_classes(a.mean(0), b.mean(0), classes).p_value < 0.001
+    found = paired_over_seeds(a, b, classes)
+    # t = 0.2 / 0.3 of 1 degree of freedom: p = 1 - 2 atan(2 / 3) / pi
+    assert found.p_value == pytest.approx(1 - 2 * math.atan(2 / 3) / math.pi, rel=1e-4)
+    assert found.low == pytest.approx(0.2 - 0.3 * math.tan(0.95 * math.pi / 2))
+
+
+@pytest.mark.parametrize(("runs", "spread"), [(2, 0.1), (3, 0.1), (5, 0.0)])
+def test_equal_ways_are_seldom_told_apart(runs, spread):
+    """The same way twice: it is called different in about 5 of 100 at most, however much its seeds differ."""
+    rng = np.random.default_rng(runs)
+    classes = np.repeat(np.arange(100), 3)
+
+    def way(of_classes):
+        chance = 0.6 + of_classes + rng.normal(0, spread, (runs, 1)) + rng.normal(0, 0.05, (runs, 100))
+        return (rng.random((runs, 300)) < np.repeat(chance, 3, axis=1)).astype(float)
+
+    wrong = alone = 0
+    for _ in range(60):
+        of_classes = rng.normal(0, 0.1, 100)
+        a, b = way(of_classes), way(of_classes)
+        wrong += paired_over_seeds(a, b, classes, resamples=100, flips=199).p_value < 0.05
+        alone += paired_over_classes(a.mean(0), b.mean(0), classes, resamples=100, flips=199).p_value < 0.05
+    assert wrong / 60 <= 0.1  # 5 %, and two standard errors
+    assert wrong <= alone
+    if spread == 0.1:
+        assert alone / 60 > 0.15  # what made this necessary
+
+
+def test_a_difference_that_all_runs_and_classes_show_is_seen():
+    rng = np.random.default_rng(0)
+    a = rng.random((3, 100))
+    found = paired_over_seeds(a, a + 0.1 + rng.normal(0, 0.02, (3, 1)) + rng.normal(0, 0.1, (3, 100)), np.arange(100))
+    assert found.p_value < 0.05
+    assert found.low > 0
+
+
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((2, 3), (3, 3)), ((0, 3), (0, 3)), ((1, 3), (1, 4))])
+def test_runs_that_do_not_match_are_refused(shapes):
+    with pytest.raises(InputError, match=r"give both \[run, query\], of the same runs"):
+        paired_over_seeds(*(np.zeros(shape) for shape in shapes), np.arange(3))

@@ -2,10 +2,16 @@
 
 import json
 from contextlib import redirect_stderr, redirect_stdout
+from zlib import crc32
 
+import numpy as np
+
+from frontrank.data.folders import read_table
+from frontrank.evaluation.report import Report
 from frontrank.jobs import comparison, comparison_run
 from frontrank.jobs.comparison_plan import read_plan
 from frontrank.jobs.comparison_process import reason
+from frontrank.jobs.comparison_run import query_labels
 from frontrank.settings import as_yaml
 
 METRICS = [
@@ -52,16 +58,40 @@ def done_here(task, config, target, beside, what, *, stop, held=(), quiet=False)
     return reason(status, said.read_text()) if status else ""
 
 
-def count_tasks(monkeypatch):
-    """Let runs be done in this process; gives the list that every task done is added to, as (task, folder)."""
+def count_tasks(monkeypatch, do=None):
+    """Let runs be done in this process; gives the list that every task done is added to, as (task, folder).
+
+    do: does one, `done_here` by default
+    """
     tasks = []
 
     def done(task, config, target, beside, what, **others):
         tasks.append((task, "/".join(target.parts[-2:])))
-        return done_here(task, config, target, beside, what, **others)
+        return (do or done_here)(task, config, target, beside, what, **others)
 
     monkeypatch.setattr(comparison, "done_apart", done)
     return tasks
+
+
+def done_without_training(task, config, target, beside, what, **_):
+    """What a run leaves, without one: its values are drawn by loss, learning rate and seed."""
+    rng = np.random.default_rng(crc32(f"{config.loss} {config.optimizer.lr} {config.seed}".encode()))
+    labels = query_labels(read_table(config.data.path))
+    of_queries = {name: (rng.random(len(labels)) < 0.5).astype(float) for name in PER_QUERY}
+    report = Report.of(of_queries, [1] * len(labels), len(labels) - 1, dict.fromkeys(METRICS[5:], 0.5))
+    if task == "frozen":
+        report.save(target, overwrite=True)
+        return ""
+    (target / "model").mkdir(parents=True, exist_ok=True)
+    best, steps = float(rng.random()), config.iterations
+    line = {"seconds per step": 0.25, "peak MB": 8.0, "validation mAP": 0.5, f"validation {config.metric}": best}
+    (target / "log.jsonl").write_text("".join(json.dumps({"step": i, **line}) + "\n" for i in range(1, steps + 1)))
+    facts = {"best": best, "best_step": 1, "steps": steps, "versions": {"torch": "2"}, "commit": "a"}
+    (target / "run.json").write_text(json.dumps({**facts, "machine": "m", "device": config.device}))
+    (target / "cost.json").write_text(json.dumps({"seconds": 0.25, "megabytes": 8.0, "wall": 0.5 * steps}))
+    if task == "test":
+        report.save(target / "test.json", overwrite=True)
+    return ""
 
 
 def log_of(folder):

@@ -3,7 +3,7 @@
 import pytest
 
 from frontrank.jobs.comparison import compare
-from tests.jobs.comparisons import count_tasks, plan_of
+from tests.jobs.comparisons import count_tasks, done_without_training, plan_of
 from tests.training.runs import small_table
 
 
@@ -28,3 +28,9 @@ def compared_before(images, tmp_path_factory):
 def tasks(monkeypatch):
     """Runs are done in this process, and listed here as (task, folder)."""
     return count_tasks(monkeypatch)
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Runs are not done, but leave what runs do; they are listed here as (task, folder)."""
+    return count_tasks(monkeypatch, done_without_training)

@@ -12,7 +12,8 @@ import frontrank as fr
 from frontrank.data.folders import read_table
 from frontrank.evaluation.report import Report, percent
 from frontrank.jobs.comparison import run_count
-from frontrank.jobs.comparison_results import _against, choose_lr, chosen_lr
+from frontrank.jobs.comparison_jobs import choose_lr, chosen_lr
+from frontrank.jobs.comparison_results import _against
 from frontrank.jobs.comparison_tables import comparison_table
 from frontrank.reporting.compared import Entry
 from frontrank.settings import read_config, read_recipe
@@ -52,13 +53,19 @@ def test_the_choice_of_a_learning_rate(tmp_path, found, chosen):
     plan = plan_of(tmp_path, "SmoothAP", lrs="1e-3,1e-2,1e-1")
     for lr, (best, average) in found.items():
         run = tmp_path / "runs" / plan.ways[0].folder / f"lr-{lr:g}-seed-0"
-        run.mkdir(parents=True)
+        (run / "model").mkdir(parents=True)
         (run / "cost.json").write_text("{}")
         (run / "run.json").write_text(json.dumps({"best": best, "best_step": 2}))
         lines = ({"step": step, "validation mAP": average if step == 2 else 1.0} for step in (1, 2, 3))
         (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for lr in {1e-3, 1e-2, 1e-1} - set(found):
+        failed = tmp_path / "runs" / plan.ways[0].folder / f"lr-{lr:g}-seed-0.failed"
+        failed.parent.mkdir(parents=True, exist_ok=True)
+        failed.write_text("the gradient is not finite at step 3\n")
     assert choose_lr(plan, plan.ways[0], tmp_path) == chosen
     assert chosen_lr(plan.ways[0], tmp_path) == chosen  # and kept
+    models = [f"lr-{lr:g}-seed-0" for lr in found if lr == chosen]
+    assert [path.parent.name for path in tmp_path.glob("runs/*/*/model")] == models  # others are of no use
 
 
 def test_values_are_those_of_the_kept_models_on_the_test_images(compared_before):
@@ -84,13 +91,13 @@ def test_the_frozen_backbone_is_that_of_the_first_weights(compared_before):
     assert dict(compared.frozen) == pytest.approx(dict(report), abs=1e-6)
 
 
-def test_differences_are_of_averages_over_seeds_by_class(compared_before):
+def test_differences_are_over_seeds_and_classes(compared_before):
     folder, compared, _ = compared_before
     labels = read_table(folder / "images.csv").of("test").labels
     means = {}
     for entry, way in zip(compared.entries, sorted((folder / "runs").iterdir()), strict=True):
         reports = [fr.Report.load(way / f"lr-{entry.lr:g}-seed-{seed}" / "test.json") for seed in range(3)]
-        means[entry.name] = {name: np.mean([r.per_query[name] for r in reports], axis=0) for name in PER_QUERY}
+        means[entry.name] = {name: np.array([r.per_query[name] for r in reports]) for name in PER_QUERY}
         best = [json.loads((way / f"lr-{entry.lr:g}-seed-{s}" / "run.json").read_text())["best"] for s in range(3)]
         means[entry.name]["validation"] = fmean(best)
     chosen = max(means, key=lambda name: means[name]["validation"])
@@ -102,8 +109,8 @@ def test_differences_are_of_averages_over_seeds_by_class(compared_before):
     for name, found in other.against.items():
         ours, theirs = means[other.name][name], means[chosen][name]
         assert found.difference == pytest.approx(fmean(other.values[name]) - fmean(itself.values[name]), abs=1e-9)
-        assert (found.low, found.high) == pytest.approx(reference.interval(theirs, ours, labels, 0.95, 1000, 0))
-        assert found.p_value == pytest.approx(reference.p_value(theirs, ours, labels))  # of 8 classes; one other entry
+        low, high, p_value = reference.over_seeds(theirs, ours, labels, 0.95, 1000, 0)  # of 8 classes, one other entry
+        assert (found.low, found.high, found.p_value) == pytest.approx((low, high, p_value), rel=1e-4)
 
 
 def test_costs_are_those_of_the_logs(compared_before):
@@ -112,7 +119,7 @@ def test_costs_are_those_of_the_logs(compared_before):
         for place, seed in enumerate(entry.seeds):
             lines = [line for line in log_of(way / f"lr-{entry.lr:g}-seed-{seed}") if "loss" in line]
             assert len(lines) == 4
-            assert entry.seconds[place] == pytest.approx(np.median([line["seconds per step"] for line in lines]))
+            assert entry.seconds[place] == pytest.approx(np.median([line["seconds per step"] for line in lines[1:]]))
             assert entry.megabytes[place] == max(line["peak MB"] for line in lines)
             curve = entry.curves[place]
             points = [
@@ -171,7 +178,7 @@ def test_tables_and_files(compared_before):
     markdown = (folder / "results.md").read_text()
     assert "frontrank compare ..." in markdown
     assert all(entry.name.split("(")[0].replace("_", "\\_") in markdown for entry in compared.entries)
-    assert "8 test classes" in markdown
+    assert "8 test classes and 3 seeds" in markdown
     assert compared.images.startswith(
         "64 images of 8 classes to test; 64 images of 8 classes to train with; 32 images of 4"
     )
@@ -181,7 +188,7 @@ def test_p_values_are_corrected_for_the_number_of_entries():
     """Six classes of one query: all up is 2 of 64 patterns, four up and two equal is 2 of 16."""
     classes = np.array(list("abcdef"))
     hits = {"all": np.ones(6), "some": np.array([1.0, 1, 1, 1, 0, 0]), "none": np.zeros(6), "failed": None}
-    reports = {n: [] if x is None else [Report.of({"R@1": x}, [1] * 6, 6)] * 2 for n, x in hits.items()}
+    reports = {n: {} if x is None else {0: Report.of({"R@1": x}, [1] * 6, 6)} for n, x in hits.items()}
     entries = [Entry(name, {}, 1.0, {}, (), {}, (), (), ()) for name in hits]
     found = {entry.name: entry.against for entry in _against(entries, reports, "none", classes)}
     assert (found["none"], found["failed"]) == ({}, {})

@@ -140,6 +140,47 @@ def test_an_axis_of_each_loss():
     assert {plan.config(way, 1e-5, 0, TABLE).loss.name for way in one.ways} == {"FastAP"}
 
 
+def test_a_value_that_is_that_of_the_base_is_a_point_as_well():
+    """As the chart over the axis needs it."""
+    plan = plan_of(axes=["batches.per_class=2,4,8"])
+    assert [way.settings["batches.per_class"] for way in plan.ways] == [2, 4, 8]
+    assert plan.base.batches.per_class == 4
+    plan = plan_of(axes=["optimizer.lr=1e-5,1e-4"])
+    assert [(way.lrs, way.settings) for way in plan.ways] == [
+        ((1e-5,), {"optimizer.lr": 1e-5}),
+        ((1e-4,), {"optimizer.lr": 1e-4}),
+    ]
+    assert plan.config(plan.ways[1], 0.5, 0, TABLE).optimizer.lr == 0.5
+
+
+def test_titles_of_an_axis():
+    assert plan_of(axes=["loss.temperature=0.1,1"]).title == "loss.temperature on photos"
+    plan = plan_of("PNP-D_q,SmoothAP", axes=["loss.temperature=0.1,1", "batches.per_class=2,4"])
+    assert plan.title == "loss.temperature, batches.per_class of 2 losses on photos"
+    assert plan.losses == ["PNP-D_q", "SmoothAP"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "losses", "message"),
+    [
+        ("loss.b=2,4", None, "loss.b has no effect on PNP with loss.variant D_q; leave it out, or give --losses PNP-I"),
+        ("loss.b=2,4", "PNP-I_b,PNP-D_s", "no effect on PNP-D_s with loss.variant D_s; .* give --losses PNP-I_b"),
+        ("loss.alpha=2,4", "PNP-D_s", "loss.alpha has no effect on PNP-D_s with loss.variant D_s; .* --losses PNP-D_q"),
+        ("optimizer.gamma=0.1,0.3", None, "with optimizer.schedule constant; .* --optimizer.schedule multistep"),
+        ("optimizer.momentum=0.1,0.3", None, "with optimizer.name adam; leave it out, or give --optimizer.name sgd"),
+    ],
+    ids=["b of D_q", "b of D_s", "alpha of D_s", "gamma", "momentum"],
+)
+def test_an_axis_without_effect_is_refused(axis, losses, message):
+    with pytest.raises(InputError, match=message):
+        plan_of(losses, axes=[axis])
+
+
+def test_an_axis_with_effect():
+    for axis, losses in (("loss.b=2,4", "PNP-I_b"), ("loss.alpha=2,4", "PNP-D_q"), ("loss.alpha=2,4", None)):
+        assert len(plan_of(losses, axes=[axis]).ways) == 2
+
+
 def test_an_axis_of_learning_rates_is_not_searched():
     plan = plan_of(axes=["optimizer.lr=1e-4,1e-3"])
     assert [way.lrs for way in plan.ways] == [(1e-4,), (1e-3,)]

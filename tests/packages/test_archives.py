@@ -65,7 +65,7 @@ def test_leading_dots_of_deb_files(tmp_path):
     assert read(path) == [("usr/share/x", b"1")]
 
 
-def test_zstd_is_left_to_dpkg(tmp_path, monkeypatch):
+def test_zstd_is_left_to_dpkg(tmp_path, monkeypatch, capfd):
     path = tmp_path / "a.deb"
     path.write_bytes(deb(b"\x28\xb5\x2f\xfd....", "data.tar.zst"))
     plain = tmp_path / "plain.tar"
@@ -76,6 +76,11 @@ def test_zstd_is_left_to_dpkg(tmp_path, monkeypatch):
     dpkg.chmod(0o755)
     monkeypatch.setenv("PATH", str(dpkg.parent))
     assert read(path) == list(FILES.items())
+    dpkg.write_text(f'#!/bin/sh\n/bin/cat "{plain}"\necho wrong >&2\nexit 2\n')
+    assert next(members(path, ["*"])) == next(iter(FILES.items()))  # what follows is nobody's concern
+    with pytest.raises(InputError, match=r"cannot be read \(dpkg-deb ended with status 2\); delete it, and run this"):
+        read(path)
+    assert capfd.readouterr().err == ""
     dpkg.unlink()
     with pytest.raises(InputError, match=r"compressed with zstd and dpkg-deb is not here; use Debian or Ubuntu$"):
         read(path)

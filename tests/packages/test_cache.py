@@ -15,7 +15,7 @@ import pytest
 import frontrank as fr
 from frontrank.errors import InputError
 from frontrank.packages import Package, cache_folder, fetch, is_cached
-from frontrank.packages.cache import _ABANDONED
+from frontrank.packages.cache import _ABANDONED, _megabytes
 from tests.packages.fakes import calls, client, package, stored, tgz
 
 CONTENT = tgz({"package/a": b"1"})
@@ -49,6 +49,40 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     assert cache_folder() == Path.cwd() / "own"
     monkeypatch.setenv("FRONTRANK_CACHE", "")
     assert cache_folder() == tmp_path / "xdg" / "frontrank"
+
+
+def test_no_home(monkeypatch):
+    def fail(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", fail)
+    for own in ("", "~/own"):
+        monkeypatch.setenv("FRONTRANK_CACHE", own)
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        with pytest.raises(InputError, match=r"^there is no home folder .*; set FRONTRANK_CACHE to a folder$"):
+            cache_folder()
+
+
+def test_a_folder_that_goes_while_it_is_measured(tmp_path, monkeypatch):
+    """As those of a client do all the time."""
+    for name in ("a/1", "b/2"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"x" * 1000)
+    listed, seen = os.scandir, []
+
+    def vanishing(path):
+        if seen:
+            for name in os.listdir(path):
+                os.remove(os.path.join(path, name))
+            os.rmdir(path)
+        seen.append(path)
+        return listed(path)
+
+    assert _megabytes(tmp_path) == 0.002
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert _megabytes(tmp_path) == 0
+    assert len(seen) == 3
+    assert _megabytes(tmp_path / "nowhere") == 0
 
 
 def test_fetched_once(npm, cache):
@@ -164,7 +198,8 @@ def test_a_cache_that_cannot_be_written(npm, tmp_path, monkeypatch, below):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("FRONTRANK_CACHE", str(tmp_path / below))
     with pytest.raises(
-        InputError, match=r"^the cache \S+ cannot be written \(Not a directory\); .* set FRONTRANK_CACHE$"
+        InputError,
+        match=r"^the cache \S+ cannot be written \(Not a directory\); mend that, or set FRONTRANK_CACHE to another",
     ):
         fetch([package(CONTENT)])
     assert not is_cached(package(CONTENT))

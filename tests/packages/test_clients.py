@@ -1,13 +1,16 @@
 """How npm, pip and apt are called, and what is said when they fail."""
 
+import hashlib
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.packages import fetch, is_cached
+from frontrank.packages import as_found, fetch, is_cached, locked
 from tests.packages import fakes
 from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
 
@@ -48,6 +51,7 @@ def test_npm(clients, cache, copy):
     fetch([THING["npm"]])
     (call,) = calls(clients)
     assert call.startswith("npm pack thing@1.0 --ignore-scripts ")
+    assert " --fetch-timeout=60000 " in call
     assert "://" not in call
 
 
@@ -98,7 +102,8 @@ FAILURES = {
     "npm, unknown version": (
         "npm",
         fakes.UNKNOWN_NPM,
-        "npm does not have thing 1.0 (npm) (notarget No matching version found for thing@1.0.); use a newer frontrank",
+        "npm does not have thing 1.0 (npm) (notarget No matching version found for thing@1.0.); use a newer frontrank, "
+        "or another registry",
     ),
     "npm, unknown name": ("npm", fakes.MISSING_NPM, "npm does not have thing 1.0 (npm) (404 Not Found - GET https://"),
     "npm, no network": (
@@ -199,6 +204,40 @@ def test_apt_cannot_update(clients, cache):
     assert sum(" update " in call for call in calls(clients)) == 2
 
 
+def test_apt_may_have_it_though_it_cannot_update(clients, cache, copy):
+    """One of several sources is out of reach, or the lists are of yesterday."""
+    apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"), saying(fakes.OFFLINE_APT, 100))
+    fetch([THING["apt"]])
+    assert is_cached(THING["apt"])
+
+
+@pytest.mark.parametrize(("age", "updates"), [(60, 0), (4000, 1)], ids=["new", "of hours ago"])
+def test_lists_that_do_not_know_a_version_are_updated_sooner(clients, cache, copy, age, updates):
+    mark, fresh = cache.parent / "apt" / "updated", clients / "fresh"
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    os.utime(mark, (time.time() - age, time.time() - age))
+    here = [f'if [ -e "{fresh}" ]; then', *copy("apt"), "else", *saying(fakes.OTHER_APT, 100), "fi"]
+    apt(clients, saying(fakes.OTHER_APT, 100), here, [f'touch "{fresh}"'])
+    if updates:
+        fetch([THING["apt"]])
+    else:
+        assert "does not have thing 1.0" in refused("apt")
+    assert sum(" update " in call for call in calls(clients)) == updates
+
+
+def test_other_processes_update_at_another_time(clients, cache, copy):
+    apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"))
+    (cache.parent / "apt").mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with locked(cache.parent / "apt"):
+            fetching = pool.submit(fetch, [THING["apt"]])
+            time.sleep(0.3)
+            assert sum(" update " in call for call in calls(clients)) == 0
+        fetching.result(timeout=60)
+    assert sum(" update " in call for call in calls(clients)) == 1
+
+
 def test_apt_has_another_version(clients, cache, copy):
     """It is an error, or a warning each time."""
     here = "thing_2.0_all.deb"
@@ -224,6 +263,8 @@ def test_apt_has_another_version(clients, cache, copy):
         ):
             (path,) = fetch([THING["apt"]], any_version=True)
         assert path.read_bytes() == content
+        found = as_found(THING["apt"], path)
+        assert (found.version, found.sha256) == ("2.0", hashlib.sha256(content).hexdigest())
         assert len(calls(clients)) == many
     assert not is_cached(THING["apt"])
     refused("apt")
@@ -249,6 +290,7 @@ def test_any_version_takes_the_pinned_one_where_it_is(clients, cache, copy):
     apt(clients, copy("apt"))
     (path,) = fetch([THING["apt"]], any_version=True)
     assert path.name == "apt-thing-1.0.deb"
+    assert as_found(THING["apt"], path) == THING["apt"]
 
 
 def test_another_archive_of_the_same_version(clients, cache, copy):

@@ -42,6 +42,33 @@ def p_value(a, b, classes):
     return sum(as_far) / len(patterns)
 
 
+def over_seeds(a, b, classes, level, resamples, seed):
+    """The interval and p-value of values [run, query]: of classes alone, or of runs and classes if that is wider."""
+    from scipy import optimize, stats
+
+    means = [[math.fsum(column) / len(column) for column in zip(*rows, strict=True)] for rows in (a, b)]
+    low, high = interval(*means, classes, level, resamples, seed)
+    p = p_value(*means, classes)
+    difference = mean_difference(*means, classes)
+    groups, runs = by_class(*means, classes), [mean_difference(x, y, classes) for x, y in zip(a, b, strict=True)]
+    if len(runs) == 1:
+        return low, high, p
+    of_runs = sum((each - difference) ** 2 for each in runs) / (len(runs) - 1) / len(runs)
+    queries = sum(map(len, groups))
+    off = [(sum(group) - difference * len(group)) / queries for group in groups]
+    of_classes = len(groups) / (len(groups) - 1) * sum(each**2 for each in off) if len(groups) > 1 else 0
+    if of_runs + of_classes < 1e-24:
+        return low, high, p
+
+    def reach(beyond):
+        of = (of_runs, len(runs) - 1), (of_classes, max(1, len(groups) - 1))
+        return math.sqrt(sum(variance * stats.t.isf(beyond / 2, freedom) ** 2 for variance, freedom in of))
+
+    zero = optimize.brentq(lambda log: reach(math.exp(log)) - abs(difference), -50, 0, xtol=1e-9) if difference else 0
+    wide = reach(1 - level)
+    return min(low, difference - wide), max(high, difference + wide), max(p, math.exp(zero))
+
+
 def holm(p_values):
     """The largest, over all p-values up to it, of p times how many are not smaller than that one; ties in order."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])

@@ -13,6 +13,15 @@ from tests.reporting.samples import facts_of, findings_of
 from tests.reporting.test_page import HOSTILE
 from tests.reporting.test_page_comparison import ALL, axis_entries, compared_of
 
+FACTS = facts_of(
+    versions={
+        "frontrank": "0.1.0",
+        "commit": "2c3611f60ced415163b3caffe8d3e452fb348da4",
+        "machine": "Linux-6.18-x86_64",
+    },
+    designs=(("emojione-2", "CC-BY-SA-4.0 or later", 12345),),
+    credits="| design | package | licence of the pictures |\n|---|---|---|\n" + "x" * 150,
+)
 PAGES = ("run", "one side", "comparison", "axis", "hostile")
 NAMES_OF_IMAGES = """[...document.querySelectorAll("img, [role=img]")].map(
   (e) => e.getAttribute("alt") ?? e.getAttribute("aria-label") ?? e.querySelector("title")?.textContent ?? "")"""
@@ -29,7 +38,7 @@ def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     hostile = findings_of(folder, classes=8, labels=[*HOSTILE[:7], "plain"], categories=HOSTILE[:7])
     texts = {
-        "run": run_page(findings_of(folder), facts_of()),
+        "run": run_page(findings_of(folder), FACTS),
         "one side": run_page(findings_of(folder, sides=1), facts_of()),
         "comparison": comparison_page(compared_of(*ALL)),
         "axis": comparison_page(compared_of(*axis_entries([0.001, 0.01, 0.1]), axis="loss.temperature")),
@@ -165,6 +174,7 @@ def test_a_finger_leaves_the_image_it_pointed_at(browser, paths):
         box = page.locator(".map").first.bounding_box()
         x, y = page.evaluate("JSON.parse(document.getElementById('map-points').textContent).sides[0][4]")
         page.touchscreen.tap(box["x"] + x * box["width"] / 480, box["y"] + y * box["height"] / 480)
+        assert page.locator(".tip").is_visible()
         assert page.locator(".tip").inner_text() == "class 1"
 
 
@@ -191,7 +201,8 @@ def test_names_that_begin_with_a_number_are_sorted_as_names(browser, paths):
     with visit(browser, paths["comparison"]) as seen:
         names = seen.page.evaluate("""() => {
           const table = document.querySelector("#result table.sortable");
-          [...table.tBodies[0].rows].forEach((row, i) => { row.cells[0].textContent = ["3d b", "20 a", "x", "3d a", "y"][i]; });
+          const names = ["3d b", "20 a", "x", "3d a", "y"];
+          [...table.tBodies[0].rows].forEach((row, i) => { row.cells[0].textContent = names[i]; });
           const button = table.tHead.rows[0].cells[0].querySelector("button");
           button.click();
           button.click();

@@ -259,6 +259,13 @@ def test_ties_stand_against_the_model():
     assert found.sides[0].recall.y.tolist() == [0, 0, 1]
 
 
+def test_the_first_right_image_is_late_from_the_place_after_the_first_ones():
+    for first, late in ((2, True), (3, False)):
+        found = find(table_of([0, 0, 1, 1]), [("after", "", np.ones((4, 3), dtype="f4"))], first=first, show=False)
+        ranked = [query.ranked[0] for of in found.queries.values() for query in of]
+        assert [(one.first_right, one.late is not None) for one in ranked] == [(3, late)] * len(ranked)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_multiples_of_a_row_are_ties_however_they_are_rounded(seed):
     rng = np.random.default_rng(seed)

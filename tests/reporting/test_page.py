@@ -152,7 +152,7 @@ def test_a_small_cost_is_shown_with_its_digits(findings):
 
 def test_the_first_right_image_is_a_tile_at_the_end_where_none_is_among_the_first(findings):
     wrong = tuple(Shown(i, i + 1, 0.5, False) for i in range(3))
-    lists = Ranked(0.001, wrong, (), 4059, Shown(8, 4059, 0.1, True)), Ranked(1.0, (Shown(8, 1, 0.9, True),), (), 1)
+    lists = Ranked(0.001, wrong, (), 4059, Shown(9, 4059, 0.1, True)), Ranked(1.0, (Shown(8, 1, 0.9, True),), (), 1)
     one = replace(findings, queries={"best": (Query(0, 1, lists),)}, mapped=np.arange(0))
     page = parsed(run_page(one, facts_of()))
     before, after = page.one("article").all("ol", of="hits")
@@ -160,7 +160,8 @@ def test_the_first_right_image_is_a_tile_at_the_end_where_none_is_among_the_firs
     last = list(before.all("li"))[-1]
     assert last.classes == ["hit", "late", "right"]
     assert plain(last.one("span", of="says").text) == "place 4,059 ✓"
-    assert last.one("title").text == "class 2, place 4059, right, score 0.10"
+    assert "p9" in {symbol.attributes["id"] for symbol in page.all("symbol")}
+    assert last.one("title").text == "class 3, place 4059, right, score 0.10"
     assert [plain(p.text) for p in page.one("article").all("p", of="ap")] == [
         "before AP 0.1 %first right image at place 4,059",
         "after AP 100.0 %",
@@ -436,6 +437,8 @@ def test_scores_of_both_sides_are_on_the_same_axes(findings):
     said = "Scores after: right images score 0.80 most often, the middle half of them 0.70 to 0.90; wrong images"
     assert after.summary.startswith(said)
     assert after.summary.endswith(after.note)
+    even = replace(findings.sides[1], positive_scores=Curve(np.linspace(0, 1, 101), np.ones(101)))
+    assert "the middle half of them 0.25 to 0.75; wrong" in score_charts([even])[0].summary
     flat = Curve(np.zeros(1), np.zeros(1))
     assert score_charts([replace(side, positive_scores=flat, negative_scores=flat) for side in findings.sides]) == []
 

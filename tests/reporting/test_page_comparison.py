@@ -170,7 +170,7 @@ def test_what_is_not_finished_has_not_failed():
     facts = plain(page.one("dl", of="facts").text)
     assert "compared2 of 4 done" in facts
     assert "failed" not in facts
-    assert "Not finished yet: FastAP, RaMBO." in plain(page.one("p", of="lead").text)
+    assert " Not finished yet: FastAP, RaMBO." in plain(page.one("p", of="lead").text)
     page = parsed(comparison_page(compared_of(REFERENCE, BETTER, waiting[0], FAILED)))
     assert "compared2 of 4 done, 1 failed" in plain(page.one("dl", of="facts").text)
 
@@ -178,7 +178,7 @@ def test_what_is_not_finished_has_not_failed():
 @pytest.mark.parametrize(("frozen", "below"), [(0.7, True), (0.62, False), (0.2, False)])
 def test_the_headline_says_where_training_has_not_helped(frozen, below):
     lead = plain(parsed(comparison_page(compared_of(*ALL, frozen={"R@1": frozen}))).one("p", of="lead").text)
-    said = "That is below the backbone before training, which has 70.0 %: none of these ways to train has helped."
+    said = "That is below the backbone before training, which has 70.0 %: none of these ways to train raises R@1."
     assert (said in lead) == below
     assert ("; the backbone before training has" in lead) != below
 

@@ -15,7 +15,7 @@ EPILOG = """\
 losses, with commas between them:
   PNP-O, PNP-I_u, PNP-I_b, PNP-D_s, PNP-D_q, SmoothAP, FastAP, QuantizedAP,
   BlackboxRecall-log, BlackboxRecall-loglog, BlackboxAP, and of
-  pytorch-metric-learning contrastive, triplet (semihard negatives),
+  pytorch-metric-learning contrastive, triplet (easy positive, semihard negative),
   triplet-hard, multi-similarity, and any other as pml.NAME.
   Settings of one loss stand in brackets: 'PNP-D_q(alpha=2,temperature=0.05)'.
   A setting given as --loss.temperature goes to all losses that have it.

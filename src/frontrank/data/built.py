@@ -28,6 +28,7 @@ WORK = ".work"  # a folder for what is needed only until the end
 _FORMAT = "frontrank.data.1"
 _STATE = "data.json"
 _LICENCES = "LICENCES.md"
+_LONG = 128  # characters of a text, beyond which it does not set the width of its whole column
 _PATIENCE = 3.0  # seconds in which the processes of a killed build end
 
 Settings = Mapping[str, object]
@@ -181,7 +182,10 @@ def _quickly_read(folder: Path, content: bytes) -> ImageTable | None:
     head, _, body = content.decode("utf-8").partition("\r\n")
     names = head.split(",")
     fields = body.removesuffix("\r\n").replace("\r\n", ",").split(",")
-    columns = {name: np.array(fields[place :: len(names)]) for place, name in enumerate(names)}
+    parts = {name: fields[place :: len(names)] for place, name in enumerate(names)}
+    columns = {
+        name: np.array(part, dtype=object if max(map(len, part)) > _LONG else str) for name, part in parts.items()
+    }
     known = {kept: columns.pop(name) for kept, name in COLUMNS.items()}
     return ImageTable(folder, **known, extra=columns, name="")
 

@@ -174,16 +174,23 @@ def _icons(package: Package, named_by: Package) -> Callable[[Archives], Drawings
     def read(archives: Archives) -> Drawings:
         names = _json(archives[named_by], "package/chars.json")
         icons = _json(archives[package], "package/icons.json")
-        for hexcode, name in names.items():
-            alias = icons.get("aliases", {}).get(name)
-            icon = icons["icons"].get(name if alias is None else alias["parent"])
-            if icon is not None:
-                left, top = icon.get("left", 0), icon.get("top", 0)
-                width, height = (icon.get(side, icons.get(side, 16)) for side in ("width", "height"))
-                head = f'<svg {_NAMESPACES} viewBox="{left} {top} {width} {height}">'
-                yield hexcode, f"{head}{icon['body']}</svg>".encode()
+        return _drawings(names, icons)
 
     return read
+
+
+def _drawings(names: Mapping[str, str], icons: Mapping[str, Any]) -> Drawings:
+    """Those of a file of icons; 16 is the usual side there."""
+    for hexcode, name in names.items():
+        alias = icons.get("aliases", {}).get(name)
+        icon = icons["icons"].get(name if alias is None else alias["parent"])
+        if icon is not None:
+            left, top, width, height = (
+                icon.get(key, icons.get(key, usual))
+                for key, usual in (("left", 0), ("top", 0), ("width", 16), ("height", 16))
+            )
+            head = f'<svg {_NAMESPACES} viewBox="{left} {top} {width} {height}">'
+            yield hexcode, f"{head}{icon['body']}</svg>".encode()
 
 
 _HEX = r"([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*)"

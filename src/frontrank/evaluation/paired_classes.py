@@ -80,19 +80,20 @@ def paired_over_seeds(
     a, b: a row per run, those of the same place paired (the same seed)
 
     `paired_over_classes` asks of these runs whether other classes would say the same. Other runs of the same two ways
-    would differ too, and of two or three runs no bootstrap can tell how much. So a second answer has both in it:
-    t = difference / sqrt(s_runs^2 + s_classes^2), s_runs the standard error of the runs' differences and s_classes that
-    of the classes' (of a ratio, as classes are of different size), with Satterthwaite's degrees of freedom
+    would differ too, and of two or three runs no bootstrap can tell how much. So a second answer has both in it: the
+    interval is the difference and, to both sides,
 
-        (s_runs^2 + s_classes^2)^2 / (s_runs^4 / (runs - 1) + s_classes^4 / (classes - 1))
+        sqrt((t_runs s_runs)^2 + (t_classes s_classes)^2)
 
-    which is min F' of H. Clark, "The Language-as-Fixed-Effect Fallacy", JVLVB 1973. What is given is the more careful
-    of both answers: the larger p, and of each end of the interval the farther one. Of a single run, the first alone.
+    with s_runs the standard error of the runs' differences, s_classes that of the classes' (of a ratio, as classes are
+    of different size), and t_n the quantile of Student's t of n - 1 degrees of freedom: two runs that agree by luck are
+    little evidence. p is that of the level at which the interval ends at 0. What is given is the more careful of both
+    answers: the larger p, and of each end of the interval the farther one. Of a single run, the first alone.
 
-    >>> a = np.zeros((2, 4))
-    >>> b = np.array([[0.1, 0.3, 0.1, 0.3], [0.3, 0.5, 0.3, 0.5]])  # the two runs differ as much as the classes do
+    >>> a = np.zeros((3, 4))
+    >>> b = np.array([[0.1, 0.3, 0.1, 0.3], [0.3, 0.5, 0.3, 0.5], [0.3, 0.3, 0.3, 0.3]])
     >>> [round(x, 3) for x in paired_over_seeds(a, b, np.array(["w", "x", "y", "z"]))]
-    [0.3, -0.285, 0.885, 0.142]
+    [0.3, 0.023, 0.577, 0.125]
     """
     if np.shape(a) != np.shape(b) or np.ndim(a) != 2 or not len(a):
         raise InputError(f"a is {np.shape(a)} and b {np.shape(b)}; give both [run, query], of the same runs")
@@ -108,24 +109,33 @@ def paired_over_seeds(
     of_classes = count / (count - 1) * float(residuals @ residuals) / paired.shape[1] ** 2 if count > 1 else 0.0
     if of_runs + of_classes < 1e-24:  # all the same, but for rounding
         return own
-    freedom = (of_runs + of_classes) ** 2 / (of_runs**2 / (len(a) - 1) + of_classes**2 / max(1, count - 1))
-    error = math.sqrt(of_runs + of_classes)
-    reach = error * _t_quantile(1 - level, freedom)
-    p_value = max(own.p_value, _t_beyond(abs(own.difference) / error, freedom))
+
+    def reach(beyond: float) -> float:
+        parts = (of_runs, len(a) - 1), (of_classes, max(1, count - 1))
+        return math.sqrt(sum(variance * _t_quantile(beyond, freedom) ** 2 for variance, freedom in parts))
+
+    low, high = 1e-9, 1.0  # the p at which the interval ends at 0
+    while high / low > 1 + 1e-5:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if reach(middle) > abs(own.difference) else (low, middle)
+    wide = reach(1 - level)
     return PairedDifference(
-        own.difference, min(own.low, own.difference - reach), max(own.high, own.difference + reach), p_value
+        own.difference,
+        min(own.low, own.difference - wide),
+        max(own.high, own.difference + wide),
+        max(own.p_value, high),
     )
 
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)
 
 
-def _t_beyond(t: float, freedom: float) -> float:
+def _t_beyond(t: float, freedom: int) -> float:
     """How often Student's t of so many degrees of freedom (at least 1) is farther from 0 than t.
 
     With t = sqrt(freedom) tan(angle), its density is cos(angle)^(freedom - 1) but for a factor.
 
-    >>> round(_t_beyond(12.706, 1), 4), round(_t_beyond(1.96, 1e6), 4)
+    >>> round(_t_beyond(12.706, 1), 4), round(_t_beyond(1.96, 10**6), 4)
     (0.05, 0.05)
     """
     if freedom > 10_000:
@@ -138,12 +148,12 @@ def _t_beyond(t: float, freedom: float) -> float:
     return area(math.atan(t / math.sqrt(freedom))) / area(0.0)
 
 
-def _t_quantile(beyond: float, freedom: float) -> float:
+def _t_quantile(beyond: float, freedom: int) -> float:
     """The t that is exceeded so often, on both sides together."""
     low, high = 0.0, 1.0
     while _t_beyond(high, freedom) > beyond:
         low, high = high, 2 * high
-    for _ in range(40):
+    while high - low > 1e-7 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if _t_beyond(middle, freedom) > beyond else (low, middle)
     return high

@@ -221,7 +221,7 @@ def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> 
         if now != needed:
             remedy = f"--losses PNP-{needed}" if other == "loss.variant" else f"--{other} {needed}"
             raise InputError(
-                f"--axis {axis} has no effect on {name} with {other} {now}, only with {needed}; give {remedy}"
+                f"--axis {axis} has no effect on {name} with {other} {now}; leave it out, or give {remedy}"
             )
 
 

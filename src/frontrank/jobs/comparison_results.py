@@ -16,6 +16,7 @@ from frontrank.evaluation.report import Report
 from frontrank.jobs.comparison_jobs import FROZEN, IMAGES, Job, chosen_lr, finished, read_stored, run_facts, searched
 from frontrank.jobs.comparison_plan import Plan, Way
 from frontrank.jobs.comparison_run import COST, TEST, query_labels
+from frontrank.jobs.run_facts import licences
 from frontrank.reporting.compared import UNFINISHED, Against, Compared, Entry
 from frontrank.reporting.findings import Curve
 from frontrank.settings import as_yaml
@@ -32,7 +33,6 @@ def read_comparison(out: str | Path) -> Compared:
     reference = plan.reference or _best_by_validation(plan, out, entries)
     entries = _against(entries, reports, reference, query_labels(table))
     frozen = dict(Report.load(out / FROZEN)) if (out / FROZEN).is_file() else {}
-    licences = table.extra.get("licence", np.array([]))
     return Compared(
         title=plan.title,
         axis=", ".join(plan.axes),
@@ -44,7 +44,7 @@ def read_comparison(out: str | Path) -> Compared:
         command=facts["command"],
         settings=as_yaml(plan.base, changed_only=True),
         versions=_versions(plan, out),
-        licences={str(name): int(count) for name, count in zip(*np.unique(licences, return_counts=True), strict=True)},
+        licences=licences(table),
         notes=(*facts["notes"], *_notes(plan, out, entries, table)),
     )
 

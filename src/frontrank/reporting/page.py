@@ -20,7 +20,7 @@ from frontrank.reporting.wording import counted, fraction, metric_text
 
 _LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row, by whether there are many
 _MANY = 250
-_ON_MAP = 40  # pixels of a picture that only the map shows: 1,500 of them are some 2 MB
+_ON_MAP = 40  # pixels of a picture that only the map shows: 1,500 of them are some 1.3 MB
 
 _GROUPS = {
     "most improved": "Queries whose average precision rose most.",

@@ -1,7 +1,8 @@
-"""How many images fit, counted from what a forward pass keeps for its backward pass; and what was held at most."""
+"""How many images fit, counted from what a forward pass keeps for its backward pass; and what steps took at most."""
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -66,21 +67,72 @@ def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> t
     return each, max(0, int((_RESERVE * free - state) // max(1, each)))
 
 
-def peak_megabytes(device: torch.device) -> float:
-    """The most memory that this process has held so far: on a GPU what torch had there, else of the machine's own.
+class StepMemory:
+    """The most memory that training steps took beyond what was held before the first of them, in megabytes.
+
+    On a GPU that is what torch holds there, else the machine's own memory that this process has. What happens between
+    `rest` and `go_on`, an evaluation for instance, does not count. Where the system cannot forget a peak (all but Linux
+    and GPUs), it does, and so does what came before the first step, if it held more at a time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.before = _held_megabytes(device)
+        self.most = 0.0
+        self.resting = False
+        _forget_peak(device)
+
+    def so_far(self) -> float:
+        """What it is up to now."""
+        if not self.resting:
+            self.most = max(self.most, _peak_megabytes(self.device) - self.before)
+        return self.most
+
+    def rest(self) -> None:
+        """What comes now is no step."""
+        self.so_far()
+        self.resting = True
+
+    def go_on(self) -> None:
+        """Steps come again."""
+        self.resting = False
+        _forget_peak(self.device)
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):  # not Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _held_megabytes(device: torch.device) -> float:
+    """What is held now; where the system does not tell, what was held at most."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device) / 1e6
+    return _told_by_linux("VmRSS") or _peak_megabytes(device)
+
+
+def _peak_megabytes(device: torch.device) -> float:
+    """The most that this process has held, or since it was forgotten.
 
     Linux tells it of the program alone; `ru_maxrss`, which others have, begins with that of the program it came from.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        pass
+    if told := _told_by_linux("VmHWM"):
+        return told
     try:
         import resource
     except ImportError:  # a system that does not tell
         return 0.0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _told_by_linux(name: str) -> float:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(name))
+    return 0.0

@@ -41,7 +41,7 @@ from frontrank.training.checkpoints import (
     set_random_state,
 )
 from frontrank.training.embedding import PRECISIONS, embed_table
-from frontrank.training.fit import peak_megabytes
+from frontrank.training.fit import StepMemory
 from frontrank.training.logs import Log, line_text
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.multistage import Step, step_gradient
@@ -118,6 +118,7 @@ class _Training:
         with StopRequest() as stop, self.log, worker_errors(self.config.data.workers):
             if self.standing.before is None and len(self.validation):
                 self._evaluate()
+            self.taken = StepMemory(self.run.device)
             with progress("training", self.steps, show=self._shows()) as done:
                 done(self.standing.step)
                 while not self._is_over():
@@ -198,10 +199,14 @@ class _Training:
     def _after_step(self) -> None:
         standing, config = self.standing, self.config
         due = self._is_evaluation_due()
+        saved = due or standing.step % config.checkpoint_every == 0
+        if saved:
+            self.taken.rest()
         if due and len(self.validation):
             self._evaluate()
-        if due or standing.step % config.checkpoint_every == 0:
+        if saved:
             self._save()
+            self.taken.go_on()
 
     def _is_evaluation_due(self) -> bool:
         """At the ends of epochs, or ten times in all where a run is counted in iterations."""
@@ -269,7 +274,7 @@ class _Training:
             values["AP error"] = error
         values |= {"gradient norm": norm, "learning rate": self.config.optimizer.lr * factor}
         values |= {"images/s": speed, "waiting for images": waiting}
-        costs = {"seconds per step": float(np.median(self.seconds)), "peak MB": peak_megabytes(self.run.device)}
+        costs = {"seconds per step": float(np.median(self.seconds)), "peak MB": self.taken.so_far()}
         self.seconds.clear()
         self._write(values, costs)
 

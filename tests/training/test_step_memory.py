@@ -1,0 +1,55 @@
+"""What steps take at most, without what was there before and what happens between them."""
+
+import numpy as np
+import pytest
+import torch
+
+from frontrank.training import fit
+from frontrank.training.fit import StepMemory
+
+CPU = torch.device("cpu")
+
+
+def held(megabytes):
+    """Memory that is really there: every page is written."""
+    return np.ones(int(megabytes * 1e6 / 8))
+
+
+@pytest.fixture
+def forgets():
+    """Whether this system can forget a peak."""
+    most = held(300)
+    del most
+    fit._forget_peak(CPU)
+    if fit._peak_megabytes(CPU) > fit._held_megabytes(CPU) + 100:
+        pytest.skip("the peak of a process cannot be forgotten here")
+
+
+@pytest.mark.usefixtures("forgets")
+def test_only_steps_count():
+    before = held(250)
+    big = held(300)  # as an evaluation before the first step
+    del big
+    taken = StepMemory(CPU)
+    assert taken.so_far() < 50
+    step = held(100)
+    del step
+    assert 80 < taken.so_far() < 160
+    taken.rest()
+    evaluation = held(300)
+    del evaluation
+    assert 80 < taken.so_far() < 160
+    taken.go_on()
+    assert 80 < taken.so_far() < 160
+    step = held(200)
+    assert 180 < taken.so_far() < 260
+    assert len(before) + len(step) > 0
+
+
+def test_a_system_that_forgets_nothing(monkeypatch):
+    peaks = iter([500.0, 500.0, 700.0])
+    monkeypatch.setattr(fit, "_told_by_linux", lambda _: 0.0)
+    monkeypatch.setattr(fit, "_peak_megabytes", lambda _: next(peaks))
+    monkeypatch.setattr(fit, "_forget_peak", lambda _: None)
+    taken = StepMemory(CPU)
+    assert (taken.so_far(), taken.so_far()) == (0.0, 200.0)
