@@ -66,6 +66,7 @@ def made(tmp_path_factory):
 def _cache(tmp_path, monkeypatch):
     """Which images were found good is remembered here, and not in the user's own folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FRONTRANK_CACHE", raising=False)
 
 
 @pytest.fixture

@@ -470,7 +470,7 @@ def test_a_cache_that_cannot_be_written(here, run, monkeypatch, tmp_path, where)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
     if where == "no-cache":
         monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
     found = run("train", "--data", "my_photos", *TINY, "--quiet")
     assert (found.status, found.err) == (0, "")
     assert (tmp_path / "home" / ".cache" / "frontrank").is_dir() == (where == "no-cache")
