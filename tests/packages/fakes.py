@@ -12,7 +12,7 @@ UNKNOWN_NPM = """\
 npm error code ETARGET
 npm error notarget No matching version found for thing@1.0.
 npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.
-npm error A complete log of this run can be found in: /root/.npm/_logs/debug-0.log
+npm error A complete log of this run can be found in: .npm/_logs/debug-0.log
 """
 MISSING_NPM = """\
 npm error code E404
