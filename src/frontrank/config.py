@@ -133,7 +133,8 @@ class TrainConfig:
     precision: Literal["float32", "bf16", "fp16"] = _setting("float32", "of the forward pass, by autocast")
     channels_last: bool = _setting(False, "memory layout of images; often faster for convolutions")
     metric: str = _setting("R@1", "of the held-out classes, that chooses the checkpoint")
-    evaluate_every: int = _setting(1, "epochs between evaluations; with iterations, 10 evaluations are made")
+    evaluate_every: int = _setting(1, "epochs between evaluations, where a run is counted in epochs")
+    evaluations: int = _setting(10, "how many there are where a run is counted in iterations")
     patience: int = _setting(0, "evaluations without a better one before the run stops; 0 never stops")
     checkpoint_every: int = _setting(500, "steps between checkpoints; there is one after each epoch too")
     log_every: int = _setting(10, "steps between lines of the log")
@@ -224,6 +225,7 @@ _BOUNDS = {
     "epochs": (1, _ANY),
     "iterations": (0, _ANY),
     "evaluate_every": (1, _ANY),
+    "evaluations": (1, _ANY),
     "patience": (0, _ANY),
     "checkpoint_every": (1, _ANY),
     "log_every": (1, _ANY),

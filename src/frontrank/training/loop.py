@@ -209,13 +209,14 @@ class _Training:
             self.taken.go_on()
 
     def _is_evaluation_due(self) -> bool:
-        """At the ends of epochs, or ten times in all where a run is counted in iterations."""
+        """At the ends of epochs, or at even distances where a run is counted in iterations."""
         step, config = self.standing.step, self.config
         if step >= self.steps:
             return True
         if config.iterations:
-            return step % max(1, config.iterations // 10) == 0
-        size, every = len(self.run.sampler) * config.evaluate_every, config.batches.accumulate
+            size, every = config.iterations, config.evaluations
+        else:
+            size, every = len(self.run.sampler) * config.evaluate_every, config.batches.accumulate
         return step * every // size > (step - 1) * every // size
 
     def _evaluate(self) -> None:
