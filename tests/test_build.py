@@ -176,7 +176,7 @@ MANY = [f"{i // 5}" for i in range(200)]  # 40 classes of 5
 )
 def test_the_batch_size_that_is_left_open(labels, settings, size):
     config = BatchConfig(**settings)
-    assert build._with_size(config, table_of(labels)) == replace(config, size=size)
+    assert build.sized_batches(config, table_of(labels)) == replace(config, size=size)
 
 
 def test_kinds_of_batches():

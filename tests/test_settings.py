@@ -620,6 +620,7 @@ NAN = float("nan")
         (changed(epochs=0), "epochs must be at least 1, got 0"),
         (changed(iterations=-1), "iterations must be at least 0, got -1"),
         (changed(evaluate_every=0), "evaluate_every must be at least 1, got 0"),
+        (changed(evaluations=0), "evaluations must be at least 1, got 0"),
         (changed(patience=-1), "patience must be at least 0, got -1"),
         (changed(checkpoint_every=0), "checkpoint_every must be at least 1, got 0"),
         (changed(log_every=0), "log_every must be at least 1, got 0"),

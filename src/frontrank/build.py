@@ -114,10 +114,10 @@ def build_run(
     What takes long comes last: a misspelt name is found before a million images are decoded.
     """
     check_config(config)
-    _require_metric(config.metric)
+    require_metric(config.metric)
     images = split_images(build_images(config.data), config)
     training = images.of("train")
-    config = replace(config, batches=_with_size(config.batches, training))
+    config = replace(config, batches=sized_batches(config.batches, training))
     sampler = build_sampler(config.batches, training, config.seed)
     check_optimizer(config.optimizer, steps_of(config, len(sampler)))
     build_loss(config.loss, 2, 2)
@@ -199,7 +199,7 @@ def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBat
     return BalancedBatches(table.labels, config.size, config.per_class, seed=seed)
 
 
-def _with_size(config: BatchConfig, table: ImageTable) -> BatchConfig:
+def sized_batches(config: BatchConfig, table: ImageTable) -> BatchConfig:
     """The settings with a batch size, where that was left open."""
     if config.size:
         return config
@@ -283,7 +283,7 @@ def build_device(name: str) -> torch.device:
     return device
 
 
-def _require_metric(name: str) -> None:
+def require_metric(name: str) -> None:
     """Refuse what is no metric, or one of which less is better."""
     read_metrics((name,))
     if name.startswith("dists@"):

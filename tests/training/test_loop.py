@@ -94,6 +94,16 @@ def test_iterations_in_place_of_epochs(images, tmp_path):
     assert steps_of_log(tmp_path / "run", "loss") == [1, 7, 14, 20]
 
 
+@pytest.mark.parametrize(
+    ("iterations", "evaluations", "steps"),
+    [(7, 2, [0, 4, 7]), (6, 1, [0, 6]), (3, 10, [0, 1, 2, 3])],
+    ids=["uneven", "once", "more-than-steps"],
+)
+def test_evaluations_of_a_run_counted_in_iterations(images, tmp_path, iterations, evaluations, steps):
+    fr.train(config_of(images, iterations=iterations, evaluations=evaluations), tmp_path / "run", quiet=True)
+    assert steps_of_log(tmp_path / "run", "validation R@1") == steps
+
+
 def test_evaluation_every_other_epoch_with_accumulation(images, tmp_path):
     config = config_of(images, epochs=4, evaluate_every=2, batches={"accumulate": 2})
     standing = fr.train(config, tmp_path / "run", quiet=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from frontrank.build import _require_metric, _with_size, build_device, build_images, build_model, build_sampler
+from frontrank.build import build_device, build_images, build_model, build_sampler, require_metric, sized_batches
 from frontrank.config import ModelConfig, TrainConfig
 from frontrank.data.image_check import check_images
 from frontrank.data.image_table import ImageTable
@@ -17,7 +17,7 @@ from frontrank.jobs.comparison_plan import Plan, Way
 from frontrank.jobs.comparison_run import require_tests, sides
 from frontrank.training.loop import steps_of
 from frontrank.training.optimizers import check_optimizer
-from frontrank.training.run_images import _memory, split_images
+from frontrank.training.run_images import checked_images_file, split_images
 
 _TEST_SHARE = 0.5  # of the classes, where the data set says nothing of test images
 _LEAST = 8  # classes of two images: two to train with, two to choose by and, of as many again, half to test
@@ -35,14 +35,14 @@ class Prepared:
 
 def prepare(plan: Plan, *, show: bool | None = None) -> Prepared:
     """Check all settings with the images, and these; what takes long comes last."""
-    _require_metric(plan.base.metric)
+    require_metric(plan.base.metric)
     build_device(plan.base.device)
     table = build_images(plan.base.data)
     parted, notes = _parted(table, plan)
     steps = {way.name: _steps(plan, way, parted) for way in plan.ways}
     _check_models(plan)
     data = plan.base.data
-    memory = _memory(table.root, 0, 1)
+    memory = checked_images_file(table.root, 0, 1)
     found = check_images(table, data.check, data.broken, max(1, data.workers), remembered=memory, show=show)
     if found.broken:  # a split of images of which some are missing could leave a class of one
         parted, notes = _parted(found.table, plan)
@@ -111,7 +111,7 @@ def _steps(plan: Plan, way: Way, table: ImageTable) -> int:
     training = table.of("train")
     config = plan.config(way, way.lrs[0], 0, Path("images.csv"))
     try:
-        config = replace(config, batches=_with_size(config.batches, training))
+        config = replace(config, batches=sized_batches(config.batches, training))
         sampler = build_sampler(config.batches, training, config.seed)
         steps = steps_of(config, len(sampler))
         check_optimizer(config.optimizer, steps)

@@ -61,7 +61,7 @@ def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, 
     rank, world = distributed.rank(), distributed.world_size()
     share = used.rows(np.arange(rank, len(used), world))
     with on_all_ranks():
-        memory = _memory(used.root, rank, world) if remember else None
+        memory = checked_images_file(used.root, rank, world) if remember else None
         found = _broken(share, config, memory, show)
     broken = sorted({each for part in distributed.gather_objects(found) for each in part})
     lost = {path for path, _ in broken}
@@ -88,7 +88,7 @@ def digest(table: ImageTable) -> str:
     return found.hexdigest()
 
 
-def _memory(root: Path, rank: int, world: int) -> Path | None:
+def checked_images_file(root: Path, rank: int, world: int) -> Path | None:
     """Where is remembered which images were found good; None where nothing can be kept."""
     try:
         cache = cache_folder()
