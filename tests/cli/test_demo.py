@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 import frontrank as fr
 from frontrank.data.folders import read_table
@@ -53,6 +54,12 @@ def test_the_figures_it_prints_are_those_of_the_reports(shown):
     assert [float(each) / 100 for each in printed.groups()] == pytest.approx(
         [report["R@1"] for report in reports(folder)], abs=0.00051
     )
+
+
+def test_batches_have_all_classes_where_those_are_few(shown):
+    classes = len(set(read_table(shown[0] / "out/run/images.csv").of("train").labels))
+    settings = yaml.safe_load((shown[0] / "out/run/config.yaml").read_text(encoding="utf-8"))
+    assert settings["batches"]["size"] == 4 * classes < 448
 
 
 def test_the_emoji_it_reports_on_were_never_trained_on(shown):

@@ -68,7 +68,7 @@ try next
     frontrank train --data MY_PHOTOS --backbone tf_efficientnet_lite0 --weights package --out runs/photos
     frontrank report runs/photos
   another variant of the loss, or a comparison of several losses:
-    frontrank train --recipe {RECIPE} --data {data} --loss.variant D_q --out runs/d_q
-    frontrank compare --recipe {RECIPE} --data {data} --losses PNP-D_s,SmoothAP,triplet --out comparisons/emoji
+    frontrank train --recipe {RECIPE} --data {data} --loss.variant D_s --out runs/d_s
+    frontrank compare --recipe {RECIPE} --data {data} --losses PNP-D_q,SmoothAP,triplet --out comparisons/emoji
   exact metrics of the model on any images:
     frontrank evaluate {model} --data {data}""")

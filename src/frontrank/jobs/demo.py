@@ -12,6 +12,7 @@ from frontrank.data.image_table import ImageTable, shown
 from frontrank.errors import InputError
 from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.training.loop import Standing
+from frontrank.training.run_images import split_images
 
 RECIPE = "emoji-demo"
 
@@ -24,8 +25,11 @@ def demo_images(out: Path, classes: int | None = None, *, show: bool | None = No
 
 
 def demo_config(images: ImageTable, iterations: int | None = None) -> TrainConfig:
-    """The settings of the recipe, for these images."""
+    """The settings of the recipe, for these images: of few classes, batches have what there is."""
     config = read_config(read_recipe(find_recipe(RECIPE)), {"data.path": str(images.root)})
+    classes = len(set(split_images(images, config).of("train").labels))
+    size = min(config.batches.size, classes * config.batches.per_class)
+    config = replace(config, batches=replace(config.batches, size=size))
     if iterations is None:
         return config
     warmup = min(config.optimizer.warmup, iterations // 4)
