@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 import torch
 from hypothesis import settings
@@ -7,6 +9,8 @@ from frontrank.ranking import ranks, steps, stream
 torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
 settings.register_profile("frontrank", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("frontrank")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background job, which all it starts would inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

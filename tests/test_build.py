@@ -331,7 +331,7 @@ def test_the_images_of_a_run(images, tmp_path):
 
 def test_what_is_remembered_is_by_root_and_share(tmp_path, monkeypatch):
     def memory(path, rank=0, world=1):
-        return run_images._memory(path, rank, world)
+        return run_images.checked_images_file(path, rank, world)
 
     one, other = memory(tmp_path / "a"), memory(tmp_path / "b")
     assert one != other

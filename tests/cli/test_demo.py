@@ -79,7 +79,7 @@ def test_what_it_offers_to_try_works_and_finds_the_same_figures(shown):
     assert fr.Report.load(folder / "again.json")["mAP"] == pytest.approx(reports(folder)[1]["mAP"], abs=1e-6)
     for line in offered:
         train = shlex.split(line)
-        if train[0] == "train" and "MY_PHOTOS" not in train:
+        if train[0] in ("train", "compare") and "MY_PHOTOS" not in train:
             planned = demo(folder, *train, "--dry-run")
             assert planned.returncode == 0, planned.stderr
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from frontrank.config import TrainConfig
 from frontrank.errors import InterruptedRunError
-from frontrank.jobs.demo import RECIPE, demo_config, demo_images, demo_run, train_demo
+from frontrank.jobs.demo import RECIPE, demo_config, demo_images, demo_run, own_options, train_demo
 from frontrank.jobs.run_facts import loss_name
 from frontrank.jobs.run_report import RunReport, write_run_report
 from frontrank.training.loop import Standing
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> None:
     standing = _trained(config, folder)
     _say("3 of 3: ranking the emoji that it has never seen, before and after")
     report = write_run_report(folder)
-    _print_end(report, standing, folder, images.root)
+    _print_end(report, standing, folder, images.root, own_options(config))
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
     print(f"\nall of it took {minutes} min {seconds} s")
 
@@ -49,7 +49,7 @@ def _say(line: str) -> None:
     print(f"\n{line}\n", flush=True)
 
 
-def _print_end(report: RunReport, standing: Standing, run: Path, images: Path) -> None:
+def _print_end(report: RunReport, standing: Standing, run: Path, images: Path, own: str) -> None:
     """The figures, where things are, and what to try next."""
     if report.change is not None:
         print(f"{report.change.table()}\n")
@@ -68,7 +68,7 @@ try next
     frontrank train --data MY_PHOTOS --backbone tf_efficientnet_lite0 --weights package --out runs/photos
     frontrank report runs/photos
   another variant of the loss, or a comparison of several losses:
-    frontrank train --recipe {RECIPE} --data {data} --loss.variant D_s --out runs/d_s
-    frontrank compare --recipe {RECIPE} --data {data} --losses PNP-D_q,SmoothAP,triplet --out comparisons/emoji
+    frontrank train --recipe {RECIPE} --data {data}{own} --loss.variant D_s --out runs/d_s
+    frontrank compare --recipe {RECIPE} --data {data}{own} --losses PNP-D_q,SmoothAP,triplet --out comparisons/emoji
   exact metrics of the model on any images:
     frontrank evaluate {model} --data {data}""")

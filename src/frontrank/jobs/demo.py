@@ -36,6 +36,12 @@ def demo_config(images: ImageTable, iterations: int | None = None) -> TrainConfi
     return replace(config, iterations=iterations, optimizer=replace(config.optimizer, warmup=warmup))
 
 
+def own_options(config: TrainConfig) -> str:
+    """What a command with the recipe needs beside it to train on the images of this demonstration."""
+    size = read_config(read_recipe(find_recipe(RECIPE))).batches.size
+    return "" if config.batches.size == size else f" --batches.size {config.batches.size}"
+
+
 def demo_run(out: Path, config: TrainConfig) -> Path:
     """The first folder of `out`/run, run-2, ... that is free, or holds a run with these settings that was stopped.
 
