@@ -1,9 +1,25 @@
-"""What is done to embeddings before and after a search: whitening, query expansion, re-ranking, clusters."""
+"""Search: an index over three engines; whitening, query expansion, re-ranking, clusters."""
 
 from frontrank.retrieval.clusters import kmeans_labels
+from frontrank.retrieval.engines import Hits
 from frontrank.retrieval.expansion import augment_database, expand_queries
+from frontrank.retrieval.filters import Condition, parse_filter
+from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import Item
 from frontrank.retrieval.neighbours import nearest
 from frontrank.retrieval.rerank import rerank
 from frontrank.retrieval.whitening import Whitening
 
-__all__ = ["Whitening", "augment_database", "expand_queries", "kmeans_labels", "nearest", "rerank"]
+__all__ = [
+    "Condition",
+    "Hits",
+    "Index",
+    "Item",
+    "Whitening",
+    "augment_database",
+    "expand_queries",
+    "kmeans_labels",
+    "nearest",
+    "parse_filter",
+    "rerank",
+]

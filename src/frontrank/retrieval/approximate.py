@@ -1,0 +1,198 @@
+"""Approximate search over very many vectors: which kind, how much effort, and how much of the exact answer it finds.
+
+While the vectors fit into memory it is a graph (HNSW; Yu. A. Malkov, D. A. Yashunin, "Efficient and robust approximate
+nearest neighbor search using Hierarchical Navigable Small World graphs", TPAMI 2020) over vectors of 8 bits per number,
+else inverted lists with product quantisation (Hervé Jégou, Matthijs Douze, Cordelia Schmid, "Product Quantization for
+Nearest Neighbor Search", TPAMI 2011). Both only propose rows, which are then scored by the vectors themselves. The
+effort is the least that finds TARGET of the 10 nearest of some of the vectors; if none does, search stays exact.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frontrank.errors import InputError
+from frontrank.progress import progress as progress_bar
+from frontrank.retrieval.journal import Journal, write_journal
+from frontrank.retrieval.nearest_rows import (
+    SPARE,
+    Allowed,
+    Found,
+    exact_best,
+    import_faiss,
+    joined,
+    rough_best,
+    settled,
+)
+
+TARGET = 0.95  # of the 10 nearest
+_MEASURED = 200  # vectors whose nearest are looked for
+_EFFORTS = (32, 64, 128, 256, 512, 1024)  # rows kept in mind by a graph
+_LISTS = (8, 16, 32, 64, 128, 256)  # lists looked at
+_LINKS, _BUILD_EFFORT = 32, 80
+_STEP = 8192  # rows added at once
+_TRAINED = 64  # vectors per list that k-means sees
+_SPARE = {"hnsw": 2, "ivfpq": 20}  # rows proposed for each that is wanted
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What proposes rows.
+
+    kind:   "hnsw", "ivfpq", or "exact" if neither was good enough
+    index:  of faiss, None if exact
+    rows:   how many rows, from the first, it knows
+    effort: of a search
+    recall: the share of the 10 nearest that was found
+    """
+
+    kind: str
+    index: Any
+    rows: int
+    effort: int
+    recall: float
+
+    def propose(self, queries: np.ndarray, k: int, allowed: Allowed | None) -> Found:
+        """About k good rows and more for each query, -1 where there are no more."""
+        wanted = min(k * _SPARE[self.kind] + 8, self.rows)
+        effort, selector = self.effort, None
+        if allowed is not None:  # what is not allowed takes up places, too
+            effort, selector = math.ceil(effort * min(4.0, len(allowed.mask) / max(allowed.count, 1))), allowed.selector
+        effort = max(effort, wanted) if self.kind == "hnsw" else min(effort, self.index.nlist)
+        settings = _usual_settings(self.kind, effort) if selector is None else _settings(self.kind, effort, selector)
+        return self.index.search(queries, wanted, params=settings)
+
+
+def _settings(kind: str, effort: int, selector: Any = None) -> Any:
+    faiss = import_faiss()
+    if kind == "hnsw":
+        return faiss.SearchParametersHNSW(efSearch=effort, sel=selector)
+    return faiss.SearchParametersIVF(nprobe=effort, sel=selector)
+
+
+_usual_settings = lru_cache(maxsize=64)(_settings)  # searches only read them, also several at once
+
+
+def graph_best(
+    graph: Graph, rows: np.ndarray, queries: np.ndarray, k: int, items: Sequence[Any], allowed: Allowed | None
+) -> Found:
+    """About the k best of the rows that are allowed, which are k at least; those that the graph lacks exactly."""
+    parts = [graph.propose(queries, k, allowed)]
+    if graph.rows < len(rows):
+        new, newly = rows[graph.rows :], None if allowed is None else allowed.since(graph.rows)
+        if wanted := min(k + SPARE, len(new) if newly is None else newly.count):
+            scores, found = rough_best(new, queries, wanted, newly)
+            parts.append((scores, found + graph.rows))
+    scores, found = settled(rows, queries, joined(parts, len(rows)), k, items)
+    is_short = found[:, -1] < 0
+    if is_short.any():
+        short = np.flatnonzero(is_short)
+        scores[short], found[short] = exact_best(rows, queries[short], k, items, allowed)
+    return scores, found
+
+
+def build(rows: np.ndarray, alive: np.ndarray, items: Sequence[Any], in_memory: bool, show: bool | None) -> Graph:
+    """The graph of all rows, dead ones too, with the effort that it needs."""
+    kind, make = ("hnsw", _new_hnsw) if in_memory else ("ivfpq", _new_ivfpq)
+    graph = Graph(kind, make(rows), 0, 0, 0.0)
+    return extend(graph, rows, alive, items, show)
+
+
+def extend(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: Sequence[Any], show: bool | None) -> Graph:
+    """The graph with the rows that it lacks, measured again."""
+    with progress_bar("building the index", len(rows) - graph.rows, show) as step:
+        for start in range(graph.rows, len(rows), _STEP):
+            some = rows[start : start + _STEP]
+            graph.index.add(np.ascontiguousarray(some))
+            step(len(some))
+    return measured(replace(graph, rows=len(rows)), rows, alive, items)
+
+
+def measured(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: Sequence[Any]) -> Graph:
+    """The graph with the least effort that finds enough of the 10 nearest, ties counted as found."""
+    live = Allowed(alive)
+    sample = np.random.default_rng(0).choice(live.rows, min(_MEASURED, live.count), replace=False)
+    queries, k = rows[sample], min(11, live.count)  # a vector finds itself, which shows nothing
+    allowed = live if live.count < len(rows) else None
+    exact = settled(rows, queries, rough_best(rows, queries, k, allowed), k, items)
+    least = _without(sample, *exact)[:, -1]
+    for effort in _EFFORTS if graph.kind == "hnsw" else _LISTS:
+        graph = replace(graph, effort=effort)
+        found = settled(rows, queries, graph.propose(queries, k, allowed), k, items)
+        scores = _without(sample, *found)
+        graph = replace(graph, recall=float((scores >= least[:, None] - 1e-6).mean()))
+        if graph.recall >= TARGET:
+            return graph
+    return Graph("exact", None, len(rows), 0, 1.0)
+
+
+def _without(own: np.ndarray, scores: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The scores without the row itself, or without the last."""
+    is_own = found == own[:, None]
+    is_own[~is_own.any(1), -1] = True
+    return scores[~is_own].reshape(len(own), -1)
+
+
+def _new_hnsw(rows: np.ndarray) -> Any:
+    faiss = import_faiss()
+    index = faiss.IndexHNSWSQ(rows.shape[1], faiss.ScalarQuantizer.QT_8bit, _LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = _BUILD_EFFORT
+    index.train(_sample(rows, 1 << 16))
+    return index
+
+
+def _new_ivfpq(rows: np.ndarray) -> Any:
+    faiss = import_faiss()
+    dim = rows.shape[1]
+    lists = int(max(1, min(4 * math.sqrt(len(rows)), len(rows) / _TRAINED, 1 << 14)))
+    parts = next(parts for parts in range(max(1, dim // 4), 0, -1) if dim % parts == 0)
+    coarse = faiss.IndexFlatIP(dim)
+    index = faiss.IndexIVFPQ(coarse, dim, lists, parts, 8, faiss.METRIC_INNER_PRODUCT)
+    index.own_fields = True
+    coarse.this.disown()
+    index.cp.spherical = True
+    for settings in (index.cp, index.pq.cp):
+        settings.min_points_per_centroid, settings.max_points_per_centroid, settings.seed = 1, _TRAINED, 0
+    index.train(_sample(rows, max(lists * _TRAINED, 1 << 14)))
+    return index
+
+
+def _sample(rows: np.ndarray, size: int) -> np.ndarray:
+    if len(rows) <= size:
+        return np.ascontiguousarray(rows)
+    return rows[np.sort(np.random.default_rng(0).choice(len(rows), size, replace=False))]
+
+
+def write_graph(path: Path, graph: Graph) -> None:
+    """Write a graph to a file that appears when it is whole."""
+    said = {"kind": graph.kind, "rows": graph.rows, "effort": graph.effort, "recall": graph.recall}
+    held = b"" if graph.index is None else import_faiss().serialize_index(graph.index).data
+    unfinished = path.with_name("graph.new")
+    write_journal(unfinished, [(0, json.dumps(said).encode()), (1, held)])
+    unfinished.replace(path)
+
+
+def read_graph(path: Path) -> Graph | None:
+    """The graph of a file, None if there is none."""
+    try:
+        journal = Journal(path)
+        try:
+            (_, said), (_, held) = journal.read()
+        finally:
+            journal.close()
+        facts = json.loads(said)
+        index = import_faiss().deserialize_index(np.frombuffer(held, np.uint8)) if held else None
+        graph = Graph(facts["kind"], index, facts["rows"], facts["effort"], facts["recall"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        raise InputError(f"{path} is damaged; remove it, and it is built again") from error
+    if index is not None and index.ntotal != graph.rows:
+        raise InputError(f"{path} is damaged; remove it, and it is built again")
+    return graph

@@ -1,0 +1,288 @@
+"""The engine on a Milvus server or cluster, through pymilvus.
+
+An index is one collection. Items are rows of its default partition; the settings are rows of a partition of their own,
+so that they go where the collection goes. Every read sees all writes that were acknowledged before it ("Strong").
+"""
+
+import base64
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from frontrank.errors import InputError
+from frontrank.retrieval.engines import Facts, Hits, refuse_known, refuse_unknown
+from frontrank.retrieval.filters import Condition
+from frontrank.retrieval.items import Item, text_of
+from frontrank.retrieval.milvus_rows import (
+    COLUMNS,
+    expression,
+    item_of,
+    listed,
+    literal,
+    metadata_of,
+    refuse_long,
+    row_of,
+)
+from frontrank.retrieval.milvus_server import BUILDING, ITEMS, SETTINGS, MilvusAddress, MilvusServer
+
+LONGEST_LIST = 16_384  # what a server finds at most, for one query
+_MOST_CANDIDATES = 2 * LONGEST_LIST
+_ROWS, _NUMBERS = 1000, 4 << 20  # rows, and numbers of vectors, that are sent or asked for at once
+_PART = 45_000  # bytes of settings in a row
+_HEAD = "\x01head"  # ids that no item can have
+
+_Row = dict[str, Any]
+
+
+class MilvusEngine:
+    """An `Engine` on a Milvus server; see `open` and `create`.
+
+    Writes of many items go in batches. `add` takes back what it sent if a later batch fails and the server still
+    answers; that an id is new is only certain while one process writes.
+    """
+
+    name = "milvus"
+
+    def __init__(self, server: MilvusServer, dim: int, is_exact: bool) -> None:
+        self.dim = dim
+        self._server, self._is_exact = server, is_exact
+
+    @classmethod
+    def open(cls, url: str) -> "MilvusEngine | None":
+        """The engine of a collection, None if there is none of its name."""
+        server = MilvusServer(MilvusAddress.read(url))
+        try:
+            facts = server.describe()
+            if facts is None:
+                server.close()
+                return None
+            dim = next(field["params"]["dim"] for field in facts["fields"] if field["name"] == "vector")
+            index = server.ask("describe_index", index_name="vector")
+            server.ask("load_collection", timeout=BUILDING)
+        except BaseException:
+            server.close()
+            raise
+        return cls(server, int(dim), index["index_type"] == "FLAT")
+
+    @classmethod
+    def create(cls, url: str, dim: int, settings: bytes) -> "MilvusEngine":
+        """The engine of a new collection."""
+        address = MilvusAddress.read(url)
+        server = MilvusServer(address)
+        try:
+            if server.describe() is not None:
+                raise InputError(f"{server.named} is there already; open it, or choose another name")
+            server.create(dim)
+            engine = cls(server, dim, address.exact)
+            engine.write_settings(settings)
+        except BaseException:
+            server.close()
+            raise
+        return engine
+
+    def read_settings(self) -> bytes:
+        head = self._rows(SETTINGS, f"id == {literal(_HEAD)}", ["path"])
+        if not head:
+            raise InputError(
+                f"{self._server.named} has no settings; remove it and create it anew, or choose another name"
+            )
+        mark, count = head[0]["path"].split()
+        names = [f"\x01{mark}-{part}" for part in range(int(count))]
+        rows = (
+            row for some in _batches(names, 50) for row in self._rows(SETTINGS, f"id in {listed(some)}", ["id", "path"])
+        )
+        texts = {row["id"]: row["path"] for row in rows}
+        settings = b"".join(base64.b64decode(texts.get(name, "")) for name in names)
+        if hashlib.sha256(settings).hexdigest() != mark:
+            raise InputError(f"settings of {self._server.named} are damaged; create it anew under another name")
+        return settings
+
+    def write_settings(self, settings: bytes) -> None:
+        """The parts first, then the row that points to them: whoever reads meanwhile finds the old ones or the new."""
+        mark = hashlib.sha256(settings).hexdigest()
+        parts = [base64.b64encode(settings[start : start + _PART]).decode() for start in range(0, len(settings), _PART)]
+        texts = {f"\x01{mark}-{part}": text for part, text in enumerate(parts)}
+        for some in (*_batches(list(texts.items()), 50), [(_HEAD, f"{mark} {len(parts)}")]):
+            self._server.ask("upsert", data=[self._settings_row(*one) for one in some], partition_name=SETTINGS)
+        old = [row["id"] for row in self._all_rows(SETTINGS, ["id"]) if row["id"] not in (_HEAD, *texts)]
+        self._delete(old, SETTINGS)
+
+    def _settings_row(self, name: str, text: str) -> _Row:
+        anywhere = np.eye(1, self.dim, dtype=np.float32)[0]
+        return {**row_of(Item("settings", text), anywhere), "id": name}
+
+    def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
+        ids = [item.id for item in items]
+        refuse_known(self._found(ids, ["id"]))
+        sent = 0
+        try:
+            for sent in self._put(vectors, items):  # noqa: B007
+                pass
+        except BaseException:
+            self._delete(ids[:sent], ITEMS)
+            raise
+
+    def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
+        for _ in self._put(vectors, items):
+            pass
+
+    def _put(self, vectors: np.ndarray, items: Sequence[Item]) -> Iterator[int]:
+        """Send items batch by batch; gives before each how many will have been sent."""
+        for item in items:
+            refuse_long(item)
+        size = self._batch_size(1)
+        for start in range(0, len(items), size):
+            some = slice(start, start + size)
+            rows = [row_of(item, vector) for item, vector in zip(items[some], vectors[some], strict=True)]
+            yield start + len(rows)
+            self._server.ask("upsert", data=rows, partition_name=ITEMS)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        there = list(self._found(ids, ["id"]))
+        self._delete(there, ITEMS)
+        return len(there)
+
+    def _delete(self, ids: Sequence[str], partition: str) -> None:
+        for some in _batches(ids, _ROWS):
+            self._server.ask("delete", filter=f"id in {listed(some)}", partition_name=partition)
+
+    def get(self, ids: Sequence[str]) -> list[Item | None]:
+        found = self._found(ids, COLUMNS)
+        return [item_of(found[name]) if name in found else None for name in ids]
+
+    def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        found = self._found(ids, ["id", "vector"])
+        refuse_unknown(name for name in ids if name not in found)
+        return np.array([found[name]["vector"] for name in ids], np.float32).reshape(len(ids), self.dim)
+
+    def search(
+        self, queries: np.ndarray, k: int, conditions: tuple[Condition, ...], with_vectors: bool = False
+    ) -> list[Hits]:
+        where = expression(conditions)
+        if k >= LONGEST_LIST:
+            k = self.count(conditions)
+            if k >= LONGEST_LIST:
+                raise InputError(f"k must be less than {LONGEST_LIST} with Milvus, as {k} items match; lower it")
+        if where is None or k == 0:
+            return [self._hits([], 0, with_vectors) for _ in queries]
+        columns = [*COLUMNS, "vector"] if with_vectors else COLUMNS
+        found: dict[int, list[_Row]] = {}
+        left, limit = list(range(len(queries))), k + 1
+        while left:
+            rows = self._nearest(queries[left], limit, _candidates(limit, bool(where)), where, columns)
+            found.update(zip(left, rows, strict=True))
+            # Where a list ends among equal scores, others may belong before them by their ids.
+            left = [query for query in left if limit < LONGEST_LIST and _ends_in_tie(found[query], k, limit)]
+            limit = min(4 * limit, LONGEST_LIST)
+        short = [query for query, rows in found.items() if len(rows) < k]
+        if short and not self._is_exact and len(found[short[0]]) < self.count(conditions):
+            # A graph may lose what a filter cuts off from the rest.
+            again = self._nearest(queries[short], k, _MOST_CANDIDATES, where, columns)
+            found.update(zip(short, again, strict=True))
+        return [self._hits(found[query], k, with_vectors) for query in range(len(queries))]
+
+    def _nearest(
+        self, queries: np.ndarray, limit: int, candidates: int, where: str, columns: list[str]
+    ) -> Iterator[list[_Row]]:
+        """The best rows of each query, in the order of their scores."""
+        size = self._batch_size(limit) if "vector" in columns else max(1, min(_ROWS, 8 * _ROWS // limit))
+        for some in _batches(queries, size):
+            yield from self._server.ask(
+                "search",
+                data=list(some),
+                limit=limit,
+                filter=where,
+                anns_field="vector",
+                output_fields=columns,
+                partition_names=[ITEMS],
+                search_params={"metric_type": "IP", "params": {} if self._is_exact else {"ef": candidates}},
+                consistency_level="Strong",
+            )
+
+    def _hits(self, rows: list[_Row], k: int, with_vectors: bool) -> Hits:
+        best = sorted(rows, key=lambda row: (-row["distance"], row["entity"]["id"]))[:k]
+        vectors = [row["entity"]["vector"] for row in best] if with_vectors else []
+        return Hits(
+            tuple(item_of(row["entity"]) for row in best),
+            np.array([row["distance"] for row in best], np.float32),
+            np.array(vectors, np.float32).reshape(len(best), self.dim) if with_vectors else None,
+        )
+
+    def count(self, conditions: tuple[Condition, ...]) -> int:
+        where = expression(conditions)
+        return 0 if where is None else int(self._rows(ITEMS, where, ["count(*)"])[0]["count(*)"])
+
+    def scan(self, after: str | None, limit: int) -> list[Item]:
+        return [item_of(row) for row in self._all_rows(ITEMS, COLUMNS, after, limit)]
+
+    def values(self, field: str) -> dict[str, int]:
+        """Milvus cannot count values: all items pass through here, a batch at a time."""
+        column = field if field in COLUMNS[:-1] else "metadata"
+        counts: dict[str, int] = {}
+        for row in self._all_rows(ITEMS, sorted({"id", column})):
+            value = metadata_of(row).get(field) if column == "metadata" else row[column]
+            if value is not None and (value != "" or column not in ("label", "category")):
+                counts[text_of(value)] = counts.get(text_of(value), 0) + 1
+        return counts
+
+    def describe(self) -> Facts:
+        return {"search": "exact" if self._is_exact else "hnsw", "server": f"Milvus {self._server.version}"}
+
+    def prepare(self) -> None:
+        """Have the server close what it still adds to, and wait while it builds graphs of what is closed."""
+        self._server.ask("flush", timeout=BUILDING)
+        until = time.monotonic() + BUILDING
+        while (
+            self._server.ask("describe_index", index_name="vector").get("pending_index_rows")
+            and time.monotonic() < until
+        ):
+            time.sleep(0.2)
+
+    def refresh(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _found(self, ids: Sequence[str], columns: list[str]) -> dict[str, _Row]:
+        size = self._batch_size(1) if "vector" in columns else _ROWS
+        rows = (row for some in _batches(ids, size) for row in self._rows(ITEMS, f"id in {listed(some)}", columns))
+        return {row["id"]: row for row in rows}
+
+    def _batch_size(self, vectors: int) -> int:
+        """How many go at once, if each has so many vectors."""
+        return max(1, min(_ROWS, _NUMBERS // (vectors * self.dim)))
+
+    def _all_rows(
+        self, partition: str, columns: list[str], after: str | None = None, limit: int | None = None
+    ) -> Iterator[_Row]:
+        """Rows by their ids: of those that match, a server gives the ones with the lowest ids."""
+        while limit is None or limit > 0:
+            size = _ROWS if limit is None else min(limit, _ROWS)
+            where = "" if after is None else f"id > {literal(after)}"
+            rows = sorted(self._rows(partition, where, columns, limit=size), key=lambda row: row["id"])
+            yield from rows
+            if len(rows) < size:
+                return
+            after, limit = rows[-1]["id"], None if limit is None else limit - size
+
+    def _rows(self, partition: str, where: str, columns: list[str], **limits: int) -> list[_Row]:
+        chosen: dict[str, Any] = {"filter": where, "output_fields": columns, "partition_names": [partition], **limits}
+        return list(self._server.ask("query", consistency_level="Strong", **chosen))
+
+
+def _ends_in_tie(rows: list[_Row], k: int, limit: int) -> bool:
+    return len(rows) == limit and rows[k - 1]["distance"] == rows[-1]["distance"]
+
+
+def _candidates(limit: int, is_filtered: bool) -> int:
+    """How many vectors a search of a graph compares at least; a filter throws most of them away."""
+    return min(max(512, 8 * limit) if is_filtered else max(128, 2 * limit), _MOST_CANDIDATES)
+
+
+def _batches(some: Any, size: int) -> Iterator[Any]:
+    for start in range(0, len(some), size):
+        yield some[start : start + size]
