@@ -1,0 +1,106 @@
+"""What a search can be narrowed by: the fields of the items and the values they have."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from frontrank.errors import InputError
+from frontrank.retrieval.filters import Condition, parse_filter
+from frontrank.retrieval.items import Item
+
+if TYPE_CHECKING:
+    from frontrank.retrieval.index import Index
+
+T = TypeVar("T")
+
+UNSAID = ("sha256",)  # of the file: by it an image is known again, but to people it says nothing
+CHOICES = 100  # values that a list to choose from may have
+_FIELDS, _SAMPLE = 8, 200  # fields that are offered; items that are asked which fields there are
+_STARTERS = 2000  # items among which some are drawn to begin with
+_SECONDS = 300.0  # after which values are counted anew
+
+
+@dataclass(frozen=True)
+class Facet:
+    """A field, and filters for its most frequent values: (filter, value, items that have it)."""
+
+    field: str
+    choices: tuple[tuple[str, str, int], ...]
+    distinct: int
+
+    @property
+    def short(self) -> bool:
+        """Whether all its values can be offered in one list."""
+        return self.distinct <= CHOICES
+
+
+def facets_of(index: "Index") -> list[Facet]:
+    """The fields that tell items apart, label and category first, but none that has a value of its own for each."""
+    names = dict.fromkeys(["label", "category"])
+    for item in index.items(limit=_SAMPLE):
+        names.update(dict.fromkeys(name for name in item.metadata if name not in UNSAID))
+    counted = {name: index.values(name) for name in list(names)[:_FIELDS]}
+    return [
+        facet(name, counts)
+        for name, counts in counted.items()
+        if len(counts) > 1 and (name == "label" or len(counts) < sum(counts.values()))
+    ]
+
+
+def facet(field: str, counts: Mapping[str, int]) -> Facet:
+    """The facet of a field, its values in the order of their names if all are there, else the most frequent ones.
+
+    >>> facet("label", {"dog": 2, "cat": 5}).choices
+    (('label=cat', 'cat', 5), ('label=dog', 'dog', 2))
+    """
+    top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:CHOICES]
+    if len(counts) <= CHOICES:
+        top.sort()
+    written = ((filter_for(field, value), value, count) for value, count in top)
+    return Facet(field, tuple((text, value, count) for text, value, count in written if text), len(counts))
+
+
+def filter_for(field: str, value: str) -> str:
+    r"""A filter as it is written, that lets through one value; "" if it cannot be written.
+
+    >>> filter_for("label", "cat|dog")
+    'label=cat\\|dog'
+    """
+    text = f"{field}={value}".replace("|", "\\|")
+    try:
+        return text if parse_filter(text) == Condition(field, "=", (value,)) else ""
+    except InputError:
+        return ""
+
+
+class Kept:
+    """What takes a while to find out, kept for some minutes; only one thread finds it out at a time."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under a key, or what is made then."""
+        with self._lock:
+            if key not in self._kept or time.monotonic() - self._kept[key][0] >= _SECONDS:
+                self._kept[key] = time.monotonic(), make()
+            found: T = self._kept[key][1]
+            return found
+
+
+def starters(index: "Index", count: int) -> list[Item]:
+    """Some items to begin with, drawn from the first ones: of different labels, and of every category in turn."""
+    some = list(index.items(limit=_STARTERS))
+    Random(0).shuffle(some)
+    seen, turns = Counter[tuple[str, str | None]](), []
+    for item in some:
+        keys = ("label", item.label), ("category", item.category)
+        turns.append(tuple(seen[key] for key in keys))
+        seen.update(keys)
+    order = sorted(range(len(some)), key=turns.__getitem__)
+    return [some[i] for i in order[:count]]

@@ -1,0 +1,146 @@
+"""Pictures of indexed items: found only below the roots, decoded, made small, and never served as the file itself."""
+
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from frontrank.data.images import read_image
+from frontrank.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIZES = {"small": 256, "large": 1024}  # pixels of the longer side
+_QUALITY = 82
+_HANDLES = Path("/proc/self/fd")  # where a file that is open can be read again, whatever its name is by now
+_REFUSED = "the picture of this item is not there, or not below a folder that may be shown"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A picture as it is sent."""
+
+    data: bytes
+    kind: str
+
+
+def find_file(path: str, roots: Sequence[Path]) -> tuple[Path, Path]:
+    """The root and the file of an item: its path, from a root if it is relative, with every link followed.
+
+    InputError if it is not there, no plain file, or beyond all roots, be it by "..", by an absolute path or by a link;
+    the message says no more than that, so that it tells nobody which files there are.
+    """
+    if path and "\0" not in path:
+        for root in roots:
+            try:
+                top = root.resolve(strict=True)
+                file = (top / path).resolve(strict=True)
+            except (OSError, ValueError, RuntimeError):  # not there, a name too long, links in a circle
+                continue
+            if file.is_relative_to(top) and file.is_file():
+                return top, file
+    raise InputError(_REFUSED)
+
+
+@contextmanager
+def opened(path: str, roots: Sequence[Path]) -> Iterator[tuple[Path, Path, os.stat_result]]:
+    """The file of an item as `find_file` finds it, held open: (its path, where to read it, what is known of it).
+
+    Between being found and being opened, it or a folder above it could become a link to elsewhere: each is opened by
+    its own name from the one before, and a link there is not followed.
+    """
+    top, file = find_file(path, roots)
+    handles: list[int] = []
+    try:
+        handles.append(os.open(top, os.O_RDONLY | os.O_DIRECTORY))
+        names = file.relative_to(top).parts
+        for i, name in enumerate(names):
+            kind = os.O_DIRECTORY if i + 1 < len(names) else os.O_NONBLOCK  # of a pipe, opening alone could wait
+            handles.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | kind, dir_fd=handles[-1]))
+        known = os.fstat(handles[-1])
+        if not stat.S_ISREG(known.st_mode):
+            raise InputError(_REFUSED)
+        yield file, _HANDLES / str(handles[-1]) if _HANDLES.is_dir() else file, known
+    except OSError:
+        raise InputError(_REFUSED) from None
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def encoded(picture: "Image", side: int) -> Encoded:
+    """The picture written anew, at most so many pixels wide and high.
+
+    >>> from PIL import Image
+    >>> small = encoded(Image.new("RGB", (600, 300)), 256)
+    >>> small.kind, Image.open(BytesIO(small.data)).size
+    ('image/webp', (256, 128))
+    """
+    from PIL import Image, features
+
+    if max(picture.size) > side:
+        scale = side / max(picture.size)
+        size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    kind = "webp" if features.check("webp") else "jpeg"
+    file = BytesIO()
+    picture.save(file, kind, quality=_QUALITY)
+    return Encoded(file.getvalue(), f"image/{kind}")
+
+
+class Pictures:
+    """Small pictures of files, with those that were asked for last in a bounded memory."""
+
+    def __init__(self, most_bytes: int, max_pixels: int) -> None:
+        self._cache, self._max_pixels = _Cache(most_bytes), max_pixels
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory they take."""
+        return self._cache.held
+
+    def picture(self, path: str, roots: Sequence[Path], size: str) -> Encoded:
+        """The picture of an item's path in one of the SIZES; InputError if it cannot be shown."""
+        with opened(path, roots) as (file, source, known):
+            key = (str(file), known.st_ino, known.st_mtime_ns, known.st_size, size)
+            return self._cache.get(key, lambda: encoded(self._read(source, SIZES[size]), SIZES[size]))
+
+    def whole(self, path: str, roots: Sequence[Path]) -> "Image":
+        """The picture of an item's path as a model gets it."""
+        with opened(path, roots) as (_, source, _):
+            return self._read(source, None)
+
+    def _read(self, file: Path, at_least: int | None) -> "Image":
+        try:
+            return read_image(file, at_least=at_least, max_pixels=self._max_pixels)
+        except InputError:  # its message names the file
+            raise InputError("the picture of this item cannot be read as an image") from None
+
+
+class _Cache:
+    """Values by key, the longest unused dropped when they get too many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self.held = most, 0
+        self._kept, self._lock = OrderedDict[Hashable, Encoded](), threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Encoded]) -> Encoded:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        value = make()  # two threads may make the same: better than that all wait for one
+        with self._lock:
+            if key not in self._kept and len(value.data) <= self._most:
+                self._kept[key] = value
+                self.held += len(value.data)
+            while self.held > self._most:
+                self.held -= len(self._kept.popitem(last=False)[1].data)
+        return value

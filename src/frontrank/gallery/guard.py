@@ -1,0 +1,251 @@
+"""What every request passes before it is answered: who asks, from where, how much it sends, and what is written down.
+
+It is the outermost layer of the application and speaks ASGI itself, so that nothing is read or computed for who is
+turned away.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from frontrank.gallery.limits import BusyError, Limits, Turnstile
+
+COOKIE = "frontrank"
+POLICY = (
+    "default-src 'none'; img-src 'self' data: blob:; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # "no-referrer" would make browsers hide the origin of a form, by which foreign forms are told apart
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_OPEN = ("/login", "/api/v1/health")
+_UPLOADS = ("/upload", "/api/v1/search")
+_QUERY_STRING, _SMALL_BODY = 8192, 16_384  # bytes
+_FORM = 4096  # bytes around a file in a form
+_log = logging.getLogger("frontrank.gallery")
+
+Answer = Callable[[Scope, int, str], Response]
+
+
+class Refusal(Exception):  # noqa: N818
+    """A request that is turned away."""
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
+        self.status, self.detail, self.headers = status, detail, headers or {}
+
+
+class Guard:
+    """Lets through what may pass, and puts the headers of safety on every answer.
+
+    answer: makes the answer to who is turned away, of a status and a line that says why
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, limits: Limits, token: str | None, hosts: Sequence[str] | None, answer: Answer
+    ) -> None:
+        self._app, self._limits, self._answer = app, limits, answer
+        self._token, self._hosts = token, None if hosts is None else {host.lower().strip("[]") for host in hosts}
+        self._requests, self._uploads = Turnstile(limits.requests), Turnstile(limits.uploads)
+        self.session = secrets.token_urlsafe(32)  # what a browser keeps instead of the token, until the server ends
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answered(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started, status, method = time.perf_counter(), 0, scope["method"]
+        if method == "HEAD":  # answered as a GET, without what it would hold
+            scope["method"] = "GET"
+
+        async def safe_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            elif method == "HEAD":
+                message = {**message, "body": b""}
+            try:
+                async with asyncio.timeout(self._limits.body_seconds):
+                    await send(message)
+            except TimeoutError:  # who does not take the answer must not keep a place for ever
+                raise ClientDisconnect from None
+
+        scope["frontrank.guard"] = self
+        try:
+            await self._let_in(scope, receive, safe_send)
+        except ClientDisconnect:
+            pass
+        except Exception as error:
+            # the message of an exception could hold what was sent; its kind and its place do not
+            where = _place(error)
+            _log.error("%s %s failed: %s at %s", method[:16], _route(scope), type(error).__name__, where)
+            if not status:
+                response = self._answer(scope, 500, "this server made a mistake; its log says where")
+                await response(scope, receive, safe_send)
+        finally:
+            milliseconds = 1000 * (time.perf_counter() - started)
+            _log.info("%s %s %d %.0f ms", method[:16], _route(scope), status, milliseconds)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            self._check(scope, headers)
+            with self._requests:
+                if scope["method"] != "POST":
+                    await self._app(scope, receive, send)
+                    return
+                upload = scope["path"] in _UPLOADS
+                most = self._limits.upload_bytes + _FORM if upload else _SMALL_BODY
+                _check_length(headers, most)
+                bounded = self._bounded(receive, most)
+                if not upload:
+                    await self._app(scope, bounded, send)
+                    return
+                with self._uploads:
+                    await self._app(scope, bounded, send)
+        except Refusal as refusal:
+            response = self._refused(scope, refusal)
+            await response(scope, receive, send)
+        except BusyError:
+            response = self._answer(scope, 429, "the server is busy; ask again in a moment")
+            response.headers["Retry-After"] = "2"
+            await response(scope, receive, send)
+
+    def _refused(self, scope: Scope, refusal: Refusal) -> Response:
+        if refusal.status == 401 and not scope["path"].startswith("/api/") and scope["method"] == "GET":
+            here = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
+            return RedirectResponse(f"/login?next={quote(here, safe='/')}", 303)
+        response = self._answer(scope, refusal.status, refusal.detail)
+        response.headers.update(refusal.headers)
+        return response
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        if len(scope["query_string"]) > _QUERY_STRING:
+            raise Refusal(414, f"the URL is too long; use at most {_QUERY_STRING} bytes after the ?")
+        if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
+            raise Refusal(421, "the page is not served under this host name; use the address that the server printed")
+        bearer = self._token is not None and self._bears(headers)
+        if scope["method"] != "GET" and not bearer and not same_origin(headers):
+            raise Refusal(403, "this was sent by another site's page; open the page itself and send it from there")
+        open_to_all = scope["path"] in _OPEN or scope["path"].startswith("/static/")
+        if self._token is not None and not (open_to_all or bearer or self._knows(headers)):
+            raise Refusal(401, "a token is needed; send it as Authorization: Bearer", {"WWW-Authenticate": "Bearer"})
+
+    def _bears(self, headers: Headers) -> bool:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.is_token(given.strip())
+
+    def _knows(self, headers: Headers) -> bool:
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and equal(cookie.value, self.session)
+
+    def is_token(self, given: str) -> bool:
+        """Whether it is the token, found out in the same time whatever it is."""
+        return self._token is not None and equal(given, self._token)
+
+    def _bounded(self, receive: Receive, most: int) -> Receive:
+        """What a request sends, refused as soon as it is too much or takes too long."""
+        deadline, size = time.monotonic() + self._limits.body_seconds, 0
+
+        async def bounded() -> Message:
+            nonlocal size
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise HTTPException(408, "what was sent took too long to arrive; try again") from None
+            size += len(message.get("body", b""))
+            if size > most:
+                raise HTTPException(413, _too_large(most))
+            return message
+
+        return bounded
+
+
+def equal(a: str, b: str) -> bool:
+    """Whether two texts are the same, in a time that does not tell how far they are."""
+    return hmac.compare_digest(a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass"))
+
+
+def same_origin(headers: Headers) -> bool:
+    """Whether a request that changes something comes from our own page, or from a program that is no browser.
+
+    Browsers say where a request comes from, and pages cannot change what they say.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+    except ValueError:
+        return False
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, without its port.
+
+    >>> _host("LocalHost:8000"), _host("[::1]:8000"), _host("127.0.0.1"), _host("a@b")
+    ('localhost', '::1', '127.0.0.1', '')
+    """
+    if any(each in header for each in "@/\\?# ,"):
+        return ""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _check_length(headers: Headers, most: int) -> None:
+    length = headers.get("content-length")
+    if length is None:
+        return
+    if not (length.isascii() and length.isdecimal()):
+        raise Refusal(400, "Content-Length is no number; leave it to your client")
+    if len(length) > 15 or int(length) > most:
+        raise Refusal(413, _too_large(most), {"Connection": "close"})
+
+
+def _too_large(most: int) -> str:
+    return f"what was sent is too large; send at most {(most - _FORM if most > _SMALL_BODY else most):,} bytes"
+
+
+def _route(scope: Scope) -> str:
+    """The path as it was declared: no names of uploads, no text of who asks."""
+    return getattr(scope.get("route"), "path", None) or "(no such page)"
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "?"

@@ -1,0 +1,193 @@
+"""The pages that people open, and what these pages load."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Query, Request
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+
+from frontrank.gallery.facets import Facet, facets_of, starters
+from frontrank.gallery.guard import COOKIE, Guard
+from frontrank.gallery.rendering import page, static_files
+from frontrank.gallery.service import Service, Side
+from frontrank.gallery.state import MOST_CHARACTERS, Asked, read_asked
+from frontrank.reporting.charts import Chart, Line, Scale, chart
+from frontrank.reporting.findings import Curve
+from frontrank.reporting.wording import counted, fraction
+from frontrank.retrieval.items import Item, check_id
+
+_STARTERS = 24
+_HARDEST = 60  # shown on their page
+_DOTTED = 30  # points that can be told apart
+_FOR_EVER = "private, max-age=31536000, immutable"
+_AN_HOUR = "private, max-age=3600"
+
+Name = Annotated[str, Query(max_length=64)]
+
+
+def page_router(service: Service, signed_in: bool) -> APIRouter:
+    """The routes of all pages; signed_in: there is a token, so that one can sign out."""
+    router = APIRouter(include_in_schema=False)
+    common: dict[str, Any] = {"service": service, "signed_in": signed_in}
+
+    @router.get("/")
+    async def search_page(request: Request) -> Response:
+        asked = read_asked(request.url.query, service.limits.results)
+        chosen = service.chosen(asked)
+        if len(chosen) == len(service.indexes):
+            asked = asked.but(sides=())
+        if asked.item:
+            check_id(asked.item)
+        sides = await service.search(asked) if asked.item or asked.upload else []
+        first = chosen[0]
+        offered = await service.ask(lambda: service.kept.get(("facets", first.name), lambda: facets_of(first.index)))
+        items = [] if sides else await service.ask(
+            lambda: service.kept.get(("starters", first.name), lambda: starters(first.index, _STARTERS))
+        )  # fmt: skip
+        return page(
+            "search.html.j2",
+            **common,
+            asked=asked,
+            chosen=chosen,
+            sides=sides,
+            looks=_looks(sides),
+            query=_query(sides),
+            curve=curve_chart(sides),
+            facets=offered,
+            unlisted=unlisted(asked.filters, offered),
+            starters=items,
+            title=_title(asked, sides),
+        )
+
+    @router.post("/upload")
+    async def upload(request: Request) -> Response:
+        async with request.form(max_files=1, max_fields=4, max_part_size=8192) as form:
+            image, state = form.get("image"), form.get("state", "")
+            if not isinstance(image, UploadFile) or not isinstance(state, str):
+                raise HTTPException(422, "there is no image; choose a file first")
+            asked = read_asked(state, service.limits.results)
+            name = await service.keep(await image.read())
+        return RedirectResponse(asked.url(upload=name, item="", label=""), 303)
+
+    @router.get("/hardest")
+    async def hardest(index: Name = "") -> Response:
+        shown = service.named(index)
+        progress = service.hardest[shown.name].progress()
+        return page(
+            "hardest.html.j2", **common, shown=shown, progress=progress, hard=progress.hard[:_HARDEST], asked=Asked()
+        )
+
+    @router.get("/picture")
+    async def picture(
+        request: Request,
+        id: Annotated[str, Query(min_length=1, max_length=512)],
+        index: Name = "",
+        size: Literal["small", "large"] = "small",
+    ) -> Response:
+        check_id(id)
+        found = await service.picture(service.named(index), id, size)
+        return Response(found.data, media_type=found.kind, headers={"Cache-Control": _AN_HOUR})
+
+    @router.get("/uploaded/{name}")
+    async def uploaded(name: str) -> Response:
+        found = service.upload(name)
+        return Response(found.preview, media_type=found.kind, headers={"Cache-Control": _AN_HOUR})
+
+    @router.get("/static/{name}")
+    async def static(name: str) -> Response:
+        found = static_files().get(name)
+        if found is None:
+            raise HTTPException(404, "there is no such file")
+        return Response(found.data, media_type=found.kind, headers={"Cache-Control": _FOR_EVER})
+
+    @router.get("/api")
+    async def api(request: Request) -> Response:
+        return page("api.html.j2", **common, described=request.app.openapi(), base=str(request.base_url))
+
+    return router
+
+
+def login_router() -> APIRouter:
+    """The routes by which one gets in and out where there is a token."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/login")
+    async def login_page(next: Annotated[str, Query(max_length=8192 + MOST_CHARACTERS)] = "/") -> Response:
+        return page("login.html.j2", next=local(next), wrong=False)
+
+    @router.post("/login")
+    async def login(request: Request) -> Response:
+        async with request.form(max_files=0, max_fields=4, max_part_size=8192) as form:
+            token, onward = form.get("token"), form.get("next", "/")
+        guard: Guard = request.scope["frontrank.guard"]
+        onward = local(onward if isinstance(onward, str) else "/")
+        if not isinstance(token, str) or not guard.is_token(token.strip()):
+            return page("login.html.j2", 401, next=onward, wrong=True)
+        response = RedirectResponse(onward, 303)
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, guard.session, httponly=True, samesite="strict", secure=secure, path="/")
+        return response
+
+    @router.post("/logout")
+    async def logout() -> Response:
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return response
+
+    return router
+
+
+def local(path: str) -> str:
+    r"""A path of this server, "/" for what leads elsewhere.
+
+    >>> local("/?item=a"), local("//evil.example"), local("/\\evil.example"), local("https://evil.example")
+    ('/?item=a', '/', '/', '/')
+    """
+    fine = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    return path if fine and path.isascii() else "/"
+
+
+def curve_chart(sides: Sequence[Side]) -> Chart | None:
+    """Precision over recall of the query, a line per index; None where no label is known."""
+    lines, said = [], []
+    for side, look in zip(sides, _looks(sides), strict=True):
+        found = side.found
+        if found is None or not found.points:
+            continue
+        recall, precision = (np.array(column) for column in zip(*found.points, strict=True))
+        name = side.shown.name if len(sides) > 1 else ""
+        lines.append(Line(name, Curve(recall, precision), look, dotted=len(recall) <= _DOTTED))
+        first, last = (f"{fraction(precision[i])} at recall {fraction(recall[i])}" for i in (0, -1))
+        said.append(f"{name or 'Precision'}: {first}" + (f", {last}" if len(recall) > 1 else ""))
+    span = (0.0, 1.0)
+    summary = f"Precision over recall of this query. {'; '.join(said)}."
+    axes = Scale("recall", percent=True, span=span), Scale("precision", percent=True, span=span)
+    return chart("precision over recall", lines, *axes, summary=summary)
+
+
+def unlisted(filters: Sequence[str], facets: Sequence[Facet]) -> list[str]:
+    """The filters that are none of the choices of the lists."""
+    listed = {text for facet in facets if facet.short for text, _, _ in facet.choices}
+    return [one for one in filters if one not in listed]
+
+
+def _looks(sides: Sequence[Side]) -> list[str]:
+    """The looks of the sides, as in a report: that of the last one is the strong one."""
+    return ["after" if side is sides[-1] else "before" for side in sides]
+
+
+def _query(sides: Sequence[Side]) -> tuple[str, Item] | None:
+    """The item that was searched from, and the index that has it."""
+    return next(((side.shown.name, side.item) for side in sides if side.item is not None), None)
+
+
+def _title(asked: Asked, sides: Sequence[Side]) -> str:
+    if not sides:
+        return "Search"
+    query = _query(sides)
+    of = "an uploaded picture" if query is None else query[1].label or query[1].id
+    shown = max((len(side.found.rows) for side in sides if side.found is not None), default=0)
+    return f"{counted(shown, 'result')} for {of}"

@@ -1,0 +1,195 @@
+"""Files that somebody could send, by name: none may pass for a picture, and none may do harm."""
+
+import gzip
+import io
+import json
+import pickle
+import random
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+from PIL import Image, PngImagePlugin
+
+from tests.gallery.samples import chunk, picture, png, written
+
+FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
+_PIXELS = zlib.compress(b"\0" + b"\x80" * 3)  # of one pixel
+
+
+def noise(size=(40, 30), seed=0):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+def archive():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("a.txt", "hello")
+    return file.getvalue()
+
+
+def not_images():
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'><script>alert(1)</script></svg>"
+    laughs = b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><svg>&b;</svg>'
+    return {
+        "nothing": b"",
+        "one byte": b"\xff",
+        "zeros": bytes(5000),
+        "text": b"hello",
+        "html": b"<!DOCTYPE html><script>alert(1)</script>",
+        "html after blanks": b"\n\n   <html><body onload=alert(1)>",
+        "svg": svg,
+        "svg with prolog": b'<?xml version="1.0"?>' + svg,
+        "svg with a byte order mark": b"\xef\xbb\xbf" + svg,
+        "svg with a doctype": b"<!DOCTYPE svg>" + svg,
+        "svg in capitals": svg.upper(),
+        "svg in utf-16": svg.decode().encode("utf-16"),
+        "svgz": gzip.compress(svg),
+        "svg of entities": laughs,
+        "xml": b"<?xml version='1.0'?><a/>",
+        "json": json.dumps({"a": 1}).encode(),
+        "javascript": b"alert(1)//",
+        "php": b"<?php system($_GET['c']); ?>",
+        "shell": b"#!/bin/sh\nrm -rf ~\n",
+        "pdf": b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n",
+        "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(/etc/passwd) run\nshowpage\n",
+        "zip": archive(),
+        "gzip bomb": gzip.compress(bytes(10_000_000)),
+        "pickle": pickle.dumps(["a"]),
+        "elf": b"\x7fELF" + bytes(60),
+        "exe": b"MZ" + bytes(60),
+        "mp4": b"\0\0\0\x20ftypisom" + bytes(60),
+        "heic": b"\0\0\0\x20ftypheic" + bytes(60),
+        "avif": b"\0\0\0\x20ftypavif" + bytes(60),
+        "wav": b"RIFF\x24\0\0\0WAVEfmt " + bytes(30),
+        "riff that says webp": b"RIFF\x24\0\0\0WEBPVP8 " + bytes(30),
+        "git lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        "xbm": b"#define a_width 8\n#define a_height 8\nstatic char a_bits[] = { 0x00 };\n",
+        "xpm": b'/* XPM */\nstatic char *a[] = {"1 1 1 1", "a c #fff", "a"};\n',
+        "mvg": b"push graphic-context\nimage over 0,0 0,0 'https://127.0.0.1/a.png'\npop graphic-context\n",
+        "msl": b'<?xml version="1.0"?><image><read filename="/etc/passwd"/></image>',
+        "jpeg's first bytes only": b"\xff\xd8\xff\xe0",
+        "png's first bytes only": b"\x89PNG\r\n\x1a\n",
+        "gif's first bytes only": b"GIF89a",
+        "tiff's first bytes only": b"II*\0",
+        "bmp's first bytes only": b"BM",
+    }
+
+
+def other_formats():
+    """What Pillow can read, but nobody asked for."""
+    image = picture("red")
+    kinds = ("ico", "ppm", "tga", "pcx", "sgi", "dds", "eps", "pdf", "jpeg2000", "icns", "xbm")
+    found = {}
+    for kind in kinds:
+        found[f"{kind} file"] = written(image.convert("1") if kind == "xbm" else image, kind)
+    return found
+
+
+def cut_short():
+    whole = {kind: written(noise(), kind) for kind in FORMATS}
+    return {
+        f"{kind} cut to {share:.0%}": data[: int(len(data) * share)]
+        for kind, data in whole.items()
+        for share in (0.1, 0.5, 0.9)
+    }
+
+
+def too_many_pixels():
+    """Small files that say they are huge."""
+    gif = bytearray(written(picture("red").convert("P"), "gif"))
+    gif[6:10] = struct.pack("<HH", 65535, 65535)
+    bmp = bytearray(written(picture("red"), "bmp"))
+    bmp[18:26] = struct.pack("<ii", 60_000, 60_000)
+    jpeg = bytearray(written(picture("red"), "jpeg"))
+    start = jpeg.index(b"\xff\xc0")
+    jpeg[start + 5 : start + 9] = struct.pack(">HH", 65500, 65500)
+    tiff = bytearray(written(picture("red"), "tiff"))
+    for tag in (256, 257):  # width and length, in a directory of 12 bytes each
+        place = tiff.index(struct.pack("<HH", tag, 4)) if struct.pack("<HH", tag, 4) in tiff else -1
+        place = place if place >= 0 else tiff.index(struct.pack("<HH", tag, 3))
+        tiff[place : place + 12] = struct.pack("<HHII", tag, 4, 1, 50_000)
+    return {
+        "png of 100,000 x 100,000": png(100_000, 100_000, chunk(b"IDAT", _PIXELS)),
+        "png of 10,000 x 10,000": png(10_000, 10_000, chunk(b"IDAT", _PIXELS)),
+        "png that is very wide": png(2**31 - 1, 1, chunk(b"IDAT", _PIXELS)),
+        "png that is very high": png(1, 2**31 - 1, chunk(b"IDAT", _PIXELS)),
+        "png of zeros, well packed": png(9000, 9000, chunk(b"IDAT", zlib.compress(bytes(9_000_000)))),
+        "gif of 65,535 x 65,535": bytes(gif),
+        "bmp of 60,000 x 60,000": bytes(bmp),
+        "jpeg of 65,500 x 65,500": bytes(jpeg),
+        "tiff of 50,000 x 50,000": bytes(tiff),
+    }
+
+
+def damaged_pngs():
+    good = chunk(b"IDAT", _PIXELS)
+    wrong_sum = bytearray(png(1, 1, good))
+    wrong_sum[-17] ^= 1
+    return {
+        "png without pixels": png(1, 1),
+        "png of 0 x 0": png(0, 0, good),
+        "png of 0 x 1": png(0, 1, good),
+        "png of 7 bits": png(1, 1, good, depth=7),
+        "png of colour 5": png(1, 1, good, colour=5),
+        "png without a palette": png(1, 1, chunk(b"IDAT", zlib.compress(b"\0\x05")), colour=3, depth=16),
+        "png with pixels that are not packed": png(1, 1, chunk(b"IDAT", b"not zlib")),
+        "png with too few pixels": png(50, 50, good),
+        "png with a wrong sum": bytes(wrong_sum),
+        "png with a chunk of 4 GB": b"\x89PNG\r\n\x1a\n\xff\xff\xff\xffIHDR" + bytes(30),
+        "png with no header": b"\x89PNG\r\n\x1a\n" + good + chunk(b"IEND", b""),
+        "png with text that swells": png(1, 1, chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(80_000_000))), good),
+    }
+
+
+def polyglots():
+    """Whole pictures that are something else, too."""
+    tails = {
+        "html": b"<!DOCTYPE html><body onload=alert(1)>",
+        "a script": b"<ScRiPt>alert(1)</script>",
+        "php": b"<?php system('id'); ?>",
+        "a zip": archive(),
+        "a pdf": b"%PDF-1.4\n1 0 obj<<>>endobj",
+    }
+    return {
+        f"{kind} with {name} behind it": written(picture("red"), kind) + tail
+        for kind in FORMATS
+        for name, tail in tails.items()
+    }
+
+
+def hidden():
+    """The same inside of metadata."""
+    bad = "<script>alert(1)</script>"
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Comment", bad)
+    exif = Image.Exif()
+    exif[0x010E] = bad
+    image = picture("red")
+    return {
+        "jpeg with a script as comment": written(image, "jpeg", comment=bad.encode()),
+        "gif with a script as comment": written(image.convert("P"), "gif", comment=bad.encode()),
+        "png with a script as text": written(image, "png", pnginfo=text),
+        "jpeg with a script as description": written(image, "jpeg", exif=exif.tobytes()),
+        "webp with a script as description": written(image, "webp", exif=exif.tobytes()),
+        "tiff with a script as description": written(image, "tiff", tiffinfo={270: bad}),
+        "jpeg with a script as profile": written(image, "jpeg", icc_profile=bad.encode()),
+    }
+
+
+def flipped(count=40):
+    """Pictures with some bytes changed: some can still be read, some not."""
+    lot = random.Random(0)
+    found = {}
+    for number in range(count):
+        kind = FORMATS[number % len(FORMATS)]
+        data = bytearray(written(noise(seed=number), kind))
+        for _ in range(1 + number // 6):
+            data[lot.randrange(len(data))] = lot.randrange(256)
+        found[f"{kind} changed, {number}"] = bytes(data)
+    return found
+
+
+REFUSED = not_images() | other_formats() | cut_short() | too_many_pixels() | damaged_pngs() | polyglots() | hidden()
+UNCERTAIN = flipped()

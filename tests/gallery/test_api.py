@@ -1,0 +1,340 @@
+"""The JSON API: its answers, its errors, and its own description."""
+
+import time
+
+import numpy as np
+import pytest
+
+from frontrank.errors import InputError
+from frontrank.gallery import Limits, Shown, create_app
+from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import Item
+from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, written
+
+RED = written(picture("red"))
+INJECTIONS = (
+    "label",
+    "label=",
+    "=red",
+    "label==red",
+    "label=>red",
+    "label<red",
+    "1=1",
+    "label='red' or 1=1",
+    "a.b=c",
+    "label;drop table items=1",
+    "__class__=x",
+    "label=red\0",
+    "label=red\n",
+    "<script>=1",
+    "é=1",
+    "year>=1e999",
+    "year>nan",
+    "x" * 65 + "=1",
+)
+
+
+def ids(answer):
+    return [row["id"] for row in answer["results"]]
+
+
+def test_search_from_an_item(client):
+    answer = client.get("/api/v1/search", params={"item": "red/0.png", "k": 3}).json()
+    assert ids(answer)[:2] == ["red/1.png", "red/2.png"]
+    assert [row["place"] for row in answer["results"]] == [1, 2, 3]
+    assert [row["relevant"] for row in answer["results"]] == [True, True, False]
+    assert answer["query"] == {
+        "id": "red/0.png", "label": "red", "category": "coloured", "metadata": {"year": 2000, "kind": "first"}
+    }  # fmt: skip
+    assert (answer["average_precision"], answer["complete"], answer["relevant"]) == (1.0, True, 2)
+    assert answer["precision_recall"] == [{"recall": 0.5, "precision": 1.0}, {"recall": 1.0, "precision": 1.0}]
+    assert (answer["looked"], answer["label"], answer["index"], answer["upload"]) == (11, "red", "colours", None)
+
+
+def test_scores_are_cosines(client, folder):
+    answer = client.get("/api/v1/search", params={"item": "red/0.png", "k": 1}).json()
+    a, b = (embed(picture("red", shade)) for shade in (0, 8))
+    assert answer["results"][0]["score"] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
+
+
+def test_search_from_an_upload_and_again_by_its_name(client):
+    answer = sent(client, RED, k=3).json()
+    assert ids(answer) == ["red/0.png", "red/1.png", "red/2.png"]
+    assert (answer["query"], answer["average_precision"], answer["results"][0]["relevant"]) == (None, None, None)
+    again = client.get("/api/v1/search", params={"upload": answer["upload"], "k": 3}).json()
+    assert again | {"milliseconds": 0} == answer | {"milliseconds": 0}
+    judged = client.get("/api/v1/search", params={"upload": answer["upload"], "label": "red"}).json()
+    assert (judged["average_precision"], judged["relevant"]) == (1.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (["label=blue"], {"blue"}),
+        (["label=blue|green"], {"blue", "green"}),
+        (["label!=blue", "category=coloured"], {"red", "green"}),
+        (["year>=2001", "label=grey"], {"grey"}),
+        (["kind=first"], {"green", "blue", "grey"}),
+        (["label=blue", "label=green"], set()),
+        (["nothing=1"], set()),
+    ],
+)
+def test_filters(client, filters, expected):
+    answer = client.get("/api/v1/search", params={"item": "red/0.png", "filter": filters}).json()
+    assert {row["label"] for row in answer["results"]} - {"red"} == expected - {"red"}
+
+
+@pytest.mark.parametrize("text", INJECTIONS, ids=lambda text: repr(text)[:24])
+@pytest.mark.parametrize("path", ["/api/v1/search", "/"])
+def test_filters_that_cannot_be_read(client, text, path):
+    response = client.get(path, params={"item": "red/0.png", "filter": text})
+    if text in ("label=", "label=>red", "label='red' or 1=1", "__class__=x"):
+        assert response.status_code == 200  # only text
+        return
+    assert response.status_code == 422
+    assert "<script>" not in response.text or path.startswith("/api")
+    if path.startswith("/api"):
+        assert "\n" not in response.json()["detail"]
+
+
+def test_a_bad_filter_is_found_before_the_picture_is_looked_at(client):
+    assert "filter" in sent(client, b"no image", filter="nonsense").json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "status", "said"),
+    [
+        ("/search", {}, 422, "either item or upload"),
+        ("/search", {"item": "red/0.png", "upload": "x"}, 422, "either item or upload"),
+        ("/search", {"item": "nothing"}, 404, "no item with this id"),
+        ("/search", {"upload": "nothing"}, 410, "kept no longer"),
+        ("/search", {"item": "red/0.png", "index": "other"}, 404, "choose from colours"),
+        ("/search", {"item": "red/0.png", "k": 0}, 422, "k:"),
+        ("/search", {"item": "red/0.png", "k": 201}, 422, "k:"),
+        ("/search", {"item": "red/0.png", "k": "many"}, 422, "k:"),
+        ("/search", {"item": "red/0.png", "expand": "yes"}, 422, "expand:"),
+        ("/search", {"item": "x" * 513}, 422, "item:"),
+        ("/search", {"item": "a\0b"}, 422, "control character"),
+        ("/search", {"item": "red/0.png", "label": "a\0b"}, 422, "control characters"),
+        ("/search", {"item": "red/0.png", "filter": ["label=a"] * 17}, 422, "filter:"),
+        ("/item", {}, 422, "id:"),
+        ("/item", {"id": "nothing"}, 404, "no item"),
+        ("/item", {"id": "red/0.png", "index": "other"}, 404, "no such index"),
+        ("/values", {"field": "a b"}, 422, "field must be"),
+        ("/values", {"field": "path"}, 422, "field must be"),
+        ("/values", {"field": "id"}, 422, "field must be"),
+        ("/values", {"limit": 0}, 422, "limit:"),
+        ("/hardest", {"index": "other"}, 404, "no such index"),
+        ("/hardest", {"limit": 0}, 422, "limit:"),
+        ("/nothing", {}, 404, "no such page"),
+        ("/search/", {}, 404, "no such page"),
+    ],
+)
+def test_errors_are_one_line_of_json(client, path, params, status, said):
+    response = client.get(f"/api/v1{path}", params=params)
+    assert response.status_code == status
+    assert list(response.json()) == ["detail"]
+    assert said in response.json()["detail"]
+    assert "\n" not in response.json()["detail"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_other_methods(client, method):
+    response = client.request(method, "/api/v1/search")
+    assert response.status_code == 405
+    assert list(response.json()) == ["detail"]
+
+
+def test_item(client):
+    answer = client.get("/api/v1/item", params={"id": "grey/2.png"}).json()
+    assert answer == {
+        "id": "grey/2.png", "label": "grey", "category": "colourless", "metadata": {"year": 2002, "kind": "plain"}
+    }  # fmt: skip
+
+
+def test_values(client):
+    answer = client.get("/api/v1/values", params={"field": "kind"}).json()
+    assert answer["values"] == [{"value": "plain", "items": 8}, {"value": "first", "items": 4}]
+    assert client.get("/api/v1/values", params={"limit": 1}).json()["distinct"] == 4
+    assert client.get("/api/v1/values", params={"field": "nothing"}).json()["values"] == []
+
+
+def test_stats(client):
+    answer = client.get("/api/v1/stats").json()
+    (index,) = answer["indexes"]
+    assert (index["name"], index["items"], index["dim"], index["takes_uploads"]) == ("colours", 12, DIM, True)
+    assert answer["searches"] >= 0
+
+
+def test_without_a_model_only_items_can_be_searched_from(folder):
+    client = client_of(shown_of(folder, embed=None))
+    assert sent(client, RED).status_code == 422
+    assert client.get("/api/v1/search", params={"item": "red/0.png"}).status_code == 200
+
+
+def test_a_model_that_is_not_that_of_the_index_is_refused(folder):
+    index = index_of(folder, model="one")
+    for model in ("another", ""):
+        with pytest.raises(InputError, match="was made with one"):
+            create_app([Shown("colours", index, embed, (folder,), model=model)])
+    assert sent(client_of(Shown("colours", index, embed, (folder,), model="one")), RED).status_code == 200
+    with pytest.raises(InputError, match="was made with none"):
+        create_app([shown_of(folder, model="one")])
+
+
+@pytest.mark.parametrize(
+    ("made", "status", "said"),
+    [
+        (lambda image: np.full(DIM, np.nan), 422, "makes nothing of the image"),
+        (lambda image: np.zeros(DIM), 422, "makes nothing of the image"),
+        (lambda image: np.ones(DIM + 1), 503, "the index cannot answer"),
+    ],
+    ids=["nan", "zeros", "dimensions"],
+)
+def test_embeddings_that_cannot_be_used(folder, made, status, said):
+    response = sent(client_of(shown_of(folder, embed=made)), RED)
+    assert response.status_code == status
+    assert said in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["search?item=red/0.png", "item?id=red/0.png", "values", "stats", "../../?item=a", "../../picture?id=red/0.png"],
+)
+def test_an_index_that_fails_tells_only_the_log(folder, caplog, path):
+    shown = shown_of(folder)
+    client = client_of(shown)
+    shown.index.close()
+    response = client.get(f"/api/v1/{path}".replace("/api/v1/../..", ""))
+    assert response.status_code == 503
+    assert "closed" not in response.text
+    assert "closed" in caplog.text
+
+
+def test_an_embedding_may_be_a_row(folder):
+    client = client_of(shown_of(folder, embed=lambda image: embed(image)[None]))
+    assert ids(sent(client, RED).json())[0] == "red/0.png"
+
+
+def test_query_expansion_can_be_switched(folder):
+    plain, expanding = (client_of(Shown("a", index_of(folder, expansion=how), embed)) for how in (None, (3, 0.0)))
+
+    def score(client, **params):
+        answer = client.get("/api/v1/search", params={"item": "red/0.png", "k": 1, **params})
+        return answer.json()["results"][0]["score"]
+
+    assert score(plain) == score(plain, expand="off") == score(expanding, expand="off")
+    assert score(plain, expand="on") != score(plain)
+    assert score(expanding) == score(expanding, expand="on") != score(expanding, expand="off")
+
+
+@pytest.mark.parametrize("expansion", [None, (3, 1.0)], ids=["plain", "expanding"])
+def test_an_item_of_a_whitened_index_is_searched_from_without_a_model(folder, expansion):
+    items, vectors, index = whitened(folder, expansion)
+    client = client_of(Shown("white", index))
+    for item, vector in zip(items, vectors, strict=True):
+        answer = client.get("/api/v1/search", params={"item": item.id, "k": 20}).json()
+        (hits,) = index.search(vector[None], 20)  # from the embedding, which the index whitens
+        assert [(row["id"], row["score"]) for row in answer["results"]] == [
+            (found.id, pytest.approx(float(score), abs=1e-6))
+            for found, score in zip(hits.items, hits.scores, strict=True)
+            if found.id != item.id
+        ]
+    if expansion is None:
+        (own,) = index.search(index.vectors(["red/0.png"]), 1, stored=True)
+        assert (own.ids, own.scores[0]) == (("red/0.png",), pytest.approx(1.0))
+
+
+def test_the_hardest_queries_of_a_whitened_index_need_no_model(folder):
+    client = client_of(Shown("white", whitened(folder)[2]))
+    for _ in range(500):
+        answer = client.get("/api/v1/hardest").json()
+        if answer["state"] != "running":
+            break
+        time.sleep(0.01)
+    assert (answer["state"], answer["done"], len(answer["hardest"])) == ("done", 12, 12)
+
+
+def whitened(folder, expansion=None):
+    """Items, their embeddings, and an index that whitens them to fewer dimensions."""
+    from frontrank.retrieval.whitening import Whitening
+
+    items = items_of(folder)
+    vectors = np.stack([embed(picture(item.label, 8 * int(item.id[-5]))) for item in items]).astype(np.float32)
+    vectors += np.random.default_rng(0).normal(0, 5, vectors.shape).astype(np.float32)
+    index = Index(dim=DIM, whitening=Whitening.fit(vectors, dim=4), expansion=expansion)
+    index.add(vectors, items)
+    return items, vectors, index
+
+
+def test_an_item_that_is_deleted_while_it_is_looked_up(folder, monkeypatch):
+    shown = shown_of(folder)
+    client = client_of(shown)
+    vectors = shown.index.vectors
+
+    def deleted(names):
+        shown.index.delete(names)
+        return vectors(names)
+
+    monkeypatch.setattr(shown.index, "vectors", deleted)
+    assert client.get("/api/v1/search", params={"item": "red/0.png"}).status_code == 404
+
+
+def test_an_item_of_the_other_index_is_embedded_anew(folder):
+    first = index_of(folder)
+    other = Index(dim=DIM)
+    other.add(np.eye(DIM, dtype=np.float32)[:1], [Item("only here", "blue/1.png", "blue")])
+    client = client_of(Shown("first", first, embed), Shown("other", other, roots=(folder,)))
+    answer = client.get("/api/v1/search", params={"item": "only here", "index": "first", "k": 1}).json()
+    assert (ids(answer), answer["query"], answer["relevant"]) == (["blue/1.png"], None, 3)
+    response = client.get("/api/v1/search", params={"item": "red/0.png", "index": "other"})
+    assert response.status_code == 404  # there is no model of the other index
+
+
+def test_labels_that_are_not_known(folder):
+    index = Index(dim=2)
+    index.add(np.eye(2, dtype=np.float32), [Item("a"), Item("b")])
+    answer = client_of(Shown("plain", index)).get("/api/v1/search", params={"item": "a"}).json()
+    assert [row["relevant"] for row in answer["results"]] == [None]
+    assert answer["average_precision"] is None
+
+
+def test_a_lower_bound_is_called_one(folder):
+    index = Index(dim=2)
+    angles = np.linspace(0, 1, 30)
+    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    index.add(vectors, [Item(f"{i:02}", label="far" if i in (0, 29) else "near") for i in range(30)])
+    client = client_of(Shown("line", index), limits=Limits(results=5, depth=10))
+    answer = client.get("/api/v1/search", params={"item": "00", "k": 5}).json()
+    assert (answer["relevant"], answer["complete"], answer["average_precision"], answer["looked"]) == (
+        1,
+        False,
+        0.0,
+        10,
+    )
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_one_or_two_indexes(folder, count):
+    with pytest.raises(InputError, match="one or two"):
+        create_app([shown_of(folder, f"n{i}") for i in range(count)])
+
+
+def test_two_indexes_need_two_names(folder):
+    with pytest.raises(InputError, match="different names"):
+        create_app([shown_of(folder), shown_of(folder)])
+
+
+def test_the_description_is_complete(client):
+    described = client.get("/api/v1/openapi.json").json()
+    assert set(described["paths"]) == {
+        f"/api/v1/{name}" for name in ("search", "item", "values", "hardest", "stats", "health")
+    }
+    for ways in described["paths"].values():
+        for what in ways.values():
+            assert what["summary"]
+            assert what["responses"]["422"]["content"]["application/json"]["schema"] == {
+                "$ref": "#/components/schemas/Problem"
+            }
+            assert {"200", "401", "429", "503"} <= set(what["responses"])
+    assert "HTTPValidationError" not in described["components"]["schemas"]

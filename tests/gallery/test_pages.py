@@ -1,0 +1,304 @@
+"""The pages as HTML: what they show, that users' text is only text, and that they can be read by all."""
+
+import re
+from html.parser import HTMLParser
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+
+from frontrank.gallery import Limits, Shown
+from frontrank.gallery.rendering import static_files
+from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import Item
+from tests.gallery.samples import TOKEN, client_of, embed, picture, shown_of, written
+
+RED = written(picture("red"))
+VOID = {"meta", "link", "input", "img", "br", "path", "circle"}
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "a & b < c > d \"e\" 'f'",
+    "\u202eright to left\u202c",
+    "line\nbreak\ttab",
+    "x" * 3000,
+    "&#60;script&#62;",
+    "]]><!--",
+)
+
+
+class Read(HTMLParser):
+    """The elements of a page with their attributes, their nesting checked, and all text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.said = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, name, attributes):
+        assert len(dict(attributes)) == len(attributes), f"an attribute of {name} comes twice"
+        self.elements.append((name, dict(attributes)))
+        if name not in VOID:
+            self.open.append(name)
+
+    def handle_endtag(self, name):
+        if name not in VOID:
+            assert self.open.pop() == name
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.said).split())
+
+    def all(self, name, /, **wanted):
+        return [a for n, a in self.elements if n == name and all(a.get(k) == v for k, v in wanted.items())]
+
+
+def read(client, path, status=200, **params):
+    response = client.get(path, params=params or None)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    return Read(response.text)
+
+
+def hit_links(page):
+    return [a["href"] for a in page.all("a") if "data-swap" in a and "title" in a]
+
+
+@pytest.fixture(scope="module")
+def both(folder):
+    """A page of two indexes: the second one has fewer items and another embedding."""
+    index = Index(dim=3)
+    some = [Item(f"{label}/0.png", f"{label}/0.png", label) for label in ("red", "green", "blue")]
+    index.add(np.eye(3, dtype=np.float32) + 0.1, some)
+    mean = lambda image: np.asarray(image.resize((1, 1)), dtype=np.float32).ravel()  # noqa: E731
+    with client_of(shown_of(folder), Shown("means", index, mean, (folder,))) as found:
+        yield found
+
+
+PAGES = {
+    "home": "/",
+    "results": "/?item=red/0.png",
+    "filtered": "/?item=red/0.png&filter=label%3Dblue&filter=year%3E%3D2001&k=12&expand=on",
+    "nothing passes": "/?item=red/0.png&filter=label%3Dnone",
+    "hardest": "/hardest",
+    "api": "/api",
+    "not found": "/?item=nothing",
+    "gone": "/?upload=nothing",
+    "no such page": "/nothing",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("sides", [1, 2])
+def test_pages_can_be_read_by_all(client, both, name, sides):
+    page = Read((client if sides == 1 else both).get(PAGES[name]).text)
+    assert page.all("html", lang="en")
+    assert len(page.all("main")) == len(page.all("header", **{"class": "top"})) == 1
+    assert page.all("p", role="status")[0]["aria-live"] == "polite"
+    assert len(page.all("h1")) == 1
+    assert all("alt" in image for image in page.all("img"))
+    names = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(names) == len(set(names))
+    for _, attributes in page.elements:
+        for reference in ("aria-labelledby", "aria-describedby", "list"):
+            assert attributes.get(reference) in (None, *names)
+    controls = [a for n, a in page.elements if n in ("select", "input") and a.get("type") != "hidden"]
+    assert page.text.count("Results") >= bool(controls and name == "results")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_ask_for_nothing_outside_and_have_no_script_of_their_own(both, name):
+    page = Read(both.get(PAGES[name]).text)
+    for element, attributes in page.elements:
+        assert not {key for key in attributes if key.startswith("on") or key == "style"}, element
+        for key in ("src", "href", "action"):
+            assert attributes.get(key, "/").startswith(("/", "#"))
+            assert not attributes.get(key, "/").startswith("//")
+    assert all("src" in script for script in page.all("script"))
+    assert not page.all("style")
+    for _, attributes in page.elements:
+        url = attributes.get("src") or (attributes.get("href") if attributes.get("rel") else None)
+        if url and url.startswith("/static/"):
+            assert both.get(url).status_code == 200
+
+
+def test_results(client):
+    page = read(client, "/", item="red/0.png")
+    assert "AP 100.0" in page.text.replace("\u202f", " ")
+    links = hit_links(page)
+    assert links[0] == "/?item=red%2F1.png"
+    assert read(client, links[0]).all("h1")
+    (query,) = [image for image in page.all("img") if image["alt"].startswith("Query")]
+    assert client.get(query["src"]).headers["content-type"] == "image/webp"
+
+
+def test_signs_are_not_colours_alone(client):
+    page = read(client, "/", item="red/0.png")
+    hits = [a["class"] for a in page.all("li") if a.get("class", "").startswith("hit")]
+    assert hits == ["hit right"] * 2 + ["hit wrong"] * 9
+    assert re.findall(r"(✓ right|✕ wrong) score -?\d\.\d{3}", page.text) == ["✓ right"] * 2 + ["✕ wrong"] * 9
+
+
+def test_the_curve_is_drawn_and_said(client):
+    page = read(client, "/", item="red/0.png")
+    (plot,) = page.all("svg", **{"class": "plot"})
+    assert plot["role"] == "img"
+    assert plot["aria-label"].startswith("Precision over recall of this query.")
+    assert not read(client, "/").all("svg", **{"class": "plot"})
+
+
+def test_state_is_kept_in_every_link(client):
+    page = read(client, "/", item="red/0.png", k=12, filter=["category=coloured"], expand="off")
+    link = hit_links(page)[0]
+    assert parse_qs(urlsplit(link).query) == {
+        "item": ["red/1.png"], "k": ["12"], "filter": ["category=coloured"], "expand": ["off"]
+    }  # fmt: skip
+    (state,) = page.all("input", name="state")
+    assert parse_qs(state["value"])["filter"] == ["category=coloured"]
+    assert page.all("option", value="category=coloured")[0].keys() >= {"selected"}
+
+
+def test_filters_that_are_in_no_list_stay_in_their_field(client):
+    page = read(client, "/", item="red/0.png", filter="year>=2001")
+    assert [a["value"] for a in page.all("input", name="filter")] == ["year>=2001", ""]
+
+
+def test_an_upload_leads_to_its_page(client):
+    response = client.post("/upload", files={"image": ("a.png", RED)}, data={"state": "item=blue%2F0.png&k=12"})
+    assert response.status_code == 303
+    name = parse_qs(urlsplit(response.headers["location"]).query)
+    assert set(name) == {"upload", "k"}
+    page = read(client, response.headers["location"])
+    assert "Uploaded picture" in page.text
+    assert client.get(f"/uploaded/{name['upload'][0]}").status_code == 200
+    judged = read(client, response.headers["location"] + "&label=red")
+    assert "judged as red" in judged.text
+    assert "✓ right" in judged.text
+
+
+@pytest.mark.parametrize("state", ["k=0", "item=%00", "expand=x", "filter=" + "x" * 2000])
+def test_a_state_that_cannot_be_read(client, state):
+    assert client.post("/upload", files={"image": ("a.png", RED)}, data={"state": state}).status_code == 422
+
+
+def test_an_upload_that_is_gone_says_so(folder):
+    client = client_of(shown_of(folder), limits=Limits(kept_uploads=1))
+    first, second = (client.post("/upload", files={"image": ("a.png", RED)}).headers["location"] for _ in range(2))
+    assert "kept no longer" in read(client, first, status=410).text
+    assert read(client, second).all("h1")
+
+
+def test_two_sides(both):
+    page = read(both, "/", item="red/0.png")
+    assert [a["id"] for a in page.all("h2") if a.get("id", "").startswith("side")] == ["side-before", "side-after"]
+    assert "colours" in page.text
+    assert "means" in page.text
+    one = read(both, "/", item="red/0.png", side="means")
+    assert len([a for a in one.all("h2") if a.get("id", "").startswith("side")]) == 1
+
+
+def test_an_item_of_one_index_is_embedded_for_the_other(both):
+    page = read(both, "/", item="red/1.png")
+    assert "is not in this index" not in page.text
+    assert (
+        both.get("/api/v1/search", params={"item": "red/1.png", "index": "means"}).json()["results"][0]["label"]
+        == "red"
+    )
+
+
+def test_an_item_of_one_index_without_a_model_for_the_other(folder):
+    index = Index(dim=2)
+    index.add(np.eye(2, dtype=np.float32), [Item("red/0.png"), Item("other")])
+    client = client_of(shown_of(folder), Shown("few", index))
+    assert "This item is not in this index." in read(client, "/", item="red/1.png").text
+    assert (
+        "no model for new pictures"
+        in read(client, client.post("/upload", files={"image": ("a", RED)}).headers["location"]).text
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text)[:24])
+def test_text_of_users_is_only_text(folder, text):
+    name = "".join(each for each in text if each.isprintable())[:512]
+    path = "red/0.png"
+    items = [
+        Item(name, path, text, text, {"note": text}),
+        Item("other", path, text, "plain", {"note": "plain"}),
+        Item("third", path, "plain", text, {"note": text}),
+    ]
+    index = Index(dim=2)
+    index.add(np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32), items)
+    client = client_of(Shown("texts", index, lambda image: embed(image)[:2], (folder,)))
+    for params in (
+        {},
+        {"item": name},
+        {"item": "third", "filter": f"note={name[:500]}"},
+        {"item": "third", "label": name},
+    ):
+        page = read(client, "/", **params)
+        assert {a.get("src", "").split("?")[0] for a in page.all("script")} == {"/static/base.js", "/static/gallery.js"}
+        assert {a["src"].split("?")[0] for a in page.all("img")} <= {"/picture"}
+        assert not [a for _, a in page.elements for key in a if key.startswith("on")]
+        assert "49" not in page.text or "49" in text
+    for _ in range(100):
+        page = read(client, "/hardest")
+        if "data-poll" not in str(page.elements):
+            break
+    assert len(page.all("script")) == 2
+
+
+def test_text_of_a_question_is_only_text(client):
+    for params in (
+        {"item": HOSTILE[0]},
+        {"upload": HOSTILE[0]},
+        {"side": HOSTILE[0]},
+        {"k": HOSTILE[0]},
+        {"expand": HOSTILE[1]},
+    ):
+        response = client.get("/", params=params)
+        assert response.status_code in (404, 410, 422)
+        assert len(Read(response.text).all("script")) == 2
+
+
+def test_an_index_without_items():
+    client = client_of(Shown("empty", Index(dim=2)))
+    assert "This index is empty." in read(client, "/").text
+    assert "nothing to judge by" in client.get("/hardest").text or client.get("/hardest").status_code == 200
+
+
+def test_the_login_page(folder):
+    client = client_of(shown_of(folder), token=TOKEN)
+    page = read(client, "/login", next="/?item=a")
+    assert page.all("input", type="password")[0]["autocomplete"] == "current-password"
+    assert page.all("input", type="hidden")[0]["value"] == "/?item=a"
+
+
+def test_there_is_nothing_to_sign_in_to_without_a_token(client):
+    assert client.get("/login").status_code == 404
+
+
+def test_the_api_page_tells_of_every_route(client):
+    page = read(client, "/api")
+    for path in client.get("/api/v1/openapi.json").json()["paths"]:
+        assert path in page.text
+    references = {a["href"][1:] for a in page.all("a") if a.get("href", "").startswith("#")} - {"main"}
+    assert references <= {a.get("id") for _, a in page.elements}
+
+
+def test_files_of_the_page_load_nothing():
+    for name, file in static_files().items():
+        text = file.data.decode("utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text, name
+        assert "https:" not in text, name
+        assert "@import" not in text, name
+        assert "innerHTML" not in text, name
+        assert "eval(" not in text, name

@@ -1,0 +1,72 @@
+"""Starting the server: what is refused before it runs, and how it is run."""
+
+import socket
+import sys
+
+import pytest
+
+from frontrank import gallery
+from frontrank.errors import InputError
+from frontrank.gallery.server import is_loopback
+from tests.gallery.samples import TOKEN, shown_of
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """What uvicorn was called with, instead of running."""
+    calls = []
+    monkeypatch.setattr("uvicorn.run", lambda app, **settings: calls.append((app, settings)))
+    return calls
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_on_this_machine_no_token_is_needed(folder, ran):
+    gallery.serve([shown_of(folder)], port=free_port())
+    settings = ran[0][1]
+    assert settings["host"] == "127.0.0.1"
+    assert settings["access_log"] is False
+    assert settings["server_header"] is False
+    assert settings["proxy_headers"] is False
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org", ""])
+def test_where_others_can_reach_it_a_token_is_needed(folder, ran, host):
+    with pytest.raises(InputError, match="token"):
+        gallery.serve([shown_of(folder)], host=host, port=free_port())
+    assert ran == []
+
+
+def test_with_a_token_it_can_be_reached(folder, ran):
+    gallery.serve([shown_of(folder)], host="0.0.0.0", port=free_port(), token=TOKEN)
+    assert ran[0][1]["host"] == "0.0.0.0"
+
+
+def test_a_port_that_is_taken(folder, ran):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(InputError, match="port"):
+            gallery.serve([shown_of(folder)], port=other.getsockname()[1])
+
+
+@pytest.mark.parametrize("port", [0, -1, 70_000])
+def test_ports_that_are_none(folder, ran, port):
+    with pytest.raises(InputError, match="port must be"):
+        gallery.serve([shown_of(folder)], port=port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "LOCALHOST", "::1", "[::1]"])
+def test_addresses_of_this_machine(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("name", ["fastapi", "jinja2", "uvicorn", "python_multipart"])
+def test_a_library_that_is_missing_is_named(folder, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=rf"needs {name}; pip install 'frontrank\[serve\]'"):
+        gallery.create_app([shown_of(folder)])
