@@ -20,6 +20,8 @@ def test_public_names():
         "FastAP",
         "FrontrankError",
         "ImageTable",
+        "Index",
+        "Item",
         "PNP",
         "QuantizedAP",
         "RankLoss",

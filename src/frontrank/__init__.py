@@ -17,7 +17,7 @@ from frontrank.losses import (
     SmoothAP,
 )
 from frontrank.models import Embedder
-from frontrank.retrieval import Whitening, augment_database, expand_queries, rerank
+from frontrank.retrieval import Index, Item, Whitening, augment_database, expand_queries, rerank
 from frontrank.training import EmbeddingMemory, embed_table, gather, multistage_backward
 
 __version__ = "0.1.0"
@@ -35,6 +35,8 @@ __all__ = [
     "FastAP",
     "FrontrankError",
     "ImageTable",
+    "Index",
+    "Item",
     "QuantizedAP",
     "RankLoss",
     "Report",

@@ -24,6 +24,9 @@ _COMMANDS = {
     "compare": "train with several losses or settings on the same images: which ranks best?",
     "report": "a page that shows what a run has learnt: metrics, curves, ranked pictures, a map",
     "embed": "embed images with a trained model",
+    "index": "put images into an index, here or on a server; a second call takes up what is new",
+    "search": "the images of an index that are nearest to a picture: a table, JSON, a contact sheet",
+    "serve": "a page to search an index by picture, and a JSON API beside it",
     "data": "build data sets of real pictures; look at images before training",
 }
 _OUT_OF_MEMORY = "out of memory; free some, or use a machine or --device that has more (train: or --batches.chunk)"

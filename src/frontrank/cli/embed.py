@@ -33,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_image_arguments(parser: argparse._ActionsContainer, required: bool = False) -> None:
     """The options that say which images are embedded, and how."""
     parser.add_argument("--data", metavar="PATH", required=required, help="folder, table or data set of images")
-    parser.add_argument("--layout", metavar="NAME", help="of --data; found out by default: folder, table, sop, ...")
+    add_reading_arguments(parser)
+
+
+def add_reading_arguments(parser: argparse._ActionsContainer) -> None:
+    """The options that say how images are found and embedded."""
+    parser.add_argument("--layout", metavar="NAME", help="of images; found out by default: folder, table, sop, ...")
     parser.add_argument("--split", metavar="NAME", help="train, validation, test or all")
     parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
     parser.add_argument("--batch-size", metavar="N", type=int, help="images at once; 64 by default")

@@ -1,0 +1,292 @@
+"""A collection of images in an index: what is new or has changed is embedded, what is broken is named and left out."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from frontrank.data.batches import shard_bounds
+from frontrank.data.image_table import ImageTable, shown
+from frontrank.data.images import box_faults, image_fault
+from frontrank.errors import FrontrankError, InputError
+from frontrank.models import Embedder
+from frontrank.progress import progress
+from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import FIELDS, ID_LENGTH, Item, Value, is_field
+from frontrank.training import distributed
+from frontrank.training.embedding import embedded_batches, on_all_ranks
+
+CONTENT = "sha256"  # of the file, in the metadata: by it a later call knows that an image has not changed
+_AT_ONCE = 32_768  # images that are looked at before those of them that need it are embedded
+_PAGE = 1000  # items that are asked of the index, or of which the vectors are, at once
+_KEPT_AFTER = 16  # batches, which is what a process that is killed has embedded for nothing
+_READERS = 4  # threads that read files for their digests
+
+Embed = Callable[[ImageTable], Iterator[np.ndarray]]
+Fault = tuple[str, str]  # a file, and what is wrong with it
+
+
+@dataclass
+class Indexed:
+    """What became of the images. relabelled: the same image, but something else is known of it."""
+
+    added: int = 0
+    changed: int = 0
+    relabelled: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    broken: list[Fault] = field(default_factory=list)
+
+    def describe(self) -> str:
+        """All of it in a line.
+
+        >>> Indexed(added=3, unchanged=1200, broken=[("a.jpg", "is empty")]).describe()
+        '3 added, 1,200 unchanged, 1 broken'
+        """
+        counts = {name: getattr(self, name) for name in ("added", "changed", "relabelled", "unchanged", "removed")}
+        counts["broken"] = len(self.broken)
+        return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no images"
+
+
+@dataclass
+class _Part:
+    """Embeddings that one process made, the rows of the table they are of, and what it could not read."""
+
+    rows: list[int]
+    vectors: np.ndarray
+    faults: list[Fault]
+
+
+def index_images(
+    model: Embedder,
+    tables: Sequence[ImageTable],
+    index: Index | None,
+    *,
+    batch_size: int = 64,
+    workers: int = 2,
+    prune: bool = False,
+    show: bool | None = None,
+) -> Indexed:
+    """Embed the images that the index does not have as they are now, and keep them there.
+
+    Stopped at any moment, a second call goes on: what the index has with the same content is not embedded again.
+    Under several processes each reads and embeds its share; the first one alone has the index, the others give None.
+
+    prune: forget items of the index that are not among these images
+    """
+    names = [item_ids(table) for table in tables]
+    _refuse_repeats(tables, names)
+    embed = partial(embedded_batches, model, batch_size=batch_size, workers=workers, show=False)
+    found = Indexed()
+    with progress("indexing", sum(map(len, tables)), show if distributed.is_main() else False) as step:
+        for table, ids in zip(tables, names, strict=True):
+            for start in range(0, len(table), _AT_ONCE):
+                part = table.rows(np.arange(start, min(start + _AT_ONCE, len(table))))
+                images = _Images(part, ids[start : start + _AT_ONCE], index, model.dim, batch_size)
+                images.bring_up_to_date(embed, found, step)
+    if prune and index is not None:
+        found.removed = _forget_others(index, {name for ids in names for name in ids})
+    return found
+
+
+def item_ids(table: ImageTable) -> list[str]:
+    """An id for each image: the name of its folder and the path in it, so that it stays the same where that moves.
+
+    A crop has its box beside it.
+    """
+    folder, boxes = table.root.resolve().name, table.boxes()
+    return [_id(folder, str(path), box) for path, box in zip(table.paths, boxes, strict=True)]
+
+
+def roots_of(table: ImageTable) -> list[str]:
+    """The folders that the images of a table are in: its own, and one for those that are elsewhere."""
+    own = os.path.abspath(table.root)
+    folders = {os.path.dirname(os.path.abspath(file)) for file in table.files()}
+    elsewhere = {folder for folder in folders if not Path(folder).is_relative_to(own)}
+    return ([own] if elsewhere != folders else []) + ([os.path.commonpath(elsewhere)] if elsewhere else [])
+
+
+def _id(folder: str, path: str, box: Sequence[float] | None) -> str:
+    name = path if Path(path).is_absolute() else f"{folder}/{path}"
+    if box is not None:
+        name += "#" + ",".join(f"{side:g}" for side in box)
+    text = "".join(letter if letter.isprintable() else "?" for letter in name)
+    if len(text) > ID_LENGTH or text != name:
+        digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
+        text = f"{text[: ID_LENGTH - len(digest) - 1]}~{digest}"
+    return text
+
+
+def _refuse_repeats(tables: Sequence[ImageTable], names: Sequence[Sequence[str]]) -> None:
+    seen: dict[str, Path] = {}
+    for table, ids in zip(tables, names, strict=True):
+        for name in ids:
+            if name in seen:
+                where = "" if seen[name] == table.root else f", of {shown(seen[name])} and of {shown(table.root)}"
+                raise InputError(f"{shown(name)} is there twice{where}; rename one, or index them apart")
+            seen[name] = table.root
+
+
+class _Images:
+    """Some images on their way into the index; each process looks at its share and embeds it, the first one keeps."""
+
+    def __init__(self, table: ImageTable, ids: Sequence[str], index: Index | None, dim: int, batch_size: int) -> None:
+        self._table, self._ids, self._index, self._dim, self._batch_size = table, ids, index, dim, batch_size
+        self._files, self._boxes = table.files(), table.boxes()
+
+    def bring_up_to_date(self, embed: Embed, found: Indexed, step: Callable[[float], None]) -> None:
+        with on_all_ranks():
+            looked = self._looked_at(range(*_share(len(self._ids))))
+        items: list[Any] = [item for part in distributed.gather_objects(looked) for item in part]
+        stored = self._stored()
+        new = [row for row, item in enumerate(items) if isinstance(item, Item) and _differs(item, stored[row])]
+        others = set(range(len(items))) - set(new)
+        again = [row for row in sorted(others) if isinstance(items[row], Item) and items[row] != stored[row]]
+        self._keep_vectors([items[row] for row in again])
+        unread = [(shown(self._files[row]), item) for row, item in enumerate(items) if isinstance(item, str)]
+        found.broken += unread
+        found.relabelled += len(again)
+        found.unchanged += len(items) - len(new) - len(again) - len(unread)
+        step(len(items) - len(new))
+        mine = new[slice(*_share(len(new)))]
+        batches = self._embedded(embed, mine)
+        while parts := self._together(batches):
+            rows = [row for part in parts for row in part.rows]
+            faults = [fault for part in parts for fault in part.faults]
+            with on_all_ranks():
+                if self._index is not None and rows:
+                    self._index.upsert(np.concatenate([part.vectors for part in parts]), [items[row] for row in rows])
+            known = sum(stored[row] is not None for row in rows)
+            found.added, found.changed = found.added + len(rows) - known, found.changed + known
+            found.broken += faults
+            step(len(rows) + len(faults))
+
+    def _looked_at(self, rows: Sequence[int]) -> list[Item | str]:
+        """What the index is to know of each image; the reason where its file cannot be read."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            digests = list(pool.map(_digest, [self._files[row] for row in rows]))
+        table, several = self._table, len(set(self._table.splits)) > 1
+        extra = [name for name in table.extra if is_field(name) and name not in (*FIELDS, CONTENT)]
+        found: list[Item | str] = []
+        for row, (digest, fault) in zip(rows, digests, strict=True):
+            metadata = {name: _plain(table.extra[name][row]) for name in extra}
+            if several:
+                metadata["split"] = str(table.splits[row])
+            metadata = {name: value for name, value in metadata.items() if value != ""} | {CONTENT: digest}
+            path = os.path.abspath(self._files[row])
+            item = partial(Item, self._ids[row], path, str(table.labels[row]), str(table.categories[row]), metadata)
+            found.append(fault or _made(item))
+        return found
+
+    def _stored(self) -> list[Item | None]:
+        """What the index has of each image."""
+        stored: list[Item | None] = []
+        with on_all_ranks():
+            if self._index is not None:
+                for start in range(0, len(self._ids), _PAGE):
+                    stored += self._index.get(self._ids[start : start + _PAGE])
+        return distributed.from_main(stored)
+
+    def _keep_vectors(self, items: Sequence[Any]) -> None:
+        """Keep what else is known of images beside the vectors that are there."""
+        with on_all_ranks():
+            for start in range(0, len(items) if self._index is not None else 0, _PAGE):
+                some = items[start : start + _PAGE]
+                assert self._index is not None
+                self._index.upsert(self._index.vectors([item.id for item in some]), some, stored=True)
+
+    def _together(self, batches: Iterator[_Part]) -> list[_Part]:
+        """The next embeddings of every process; empty when none has any."""
+        with on_all_ranks():
+            some = list(islice(batches, _KEPT_AFTER))
+        rows = [row for part in some for row in part.rows]
+        vectors = np.concatenate([np.zeros((0, self._dim), np.float32), *(part.vectors for part in some)])
+        if not distributed.any_rank(bool(some)):
+            return []
+        all_vectors = distributed.gather_rows(torch.from_numpy(vectors)).numpy()
+        parts = distributed.gather_objects(_Part(rows, vectors[:0], [fault for part in some for fault in part.faults]))
+        ends = np.cumsum([len(part.rows) for part in parts])
+        for part, end in zip(parts, ends, strict=True):
+            part.vectors = all_vectors[end - len(part.rows) : end]
+        return parts
+
+    def _embedded(self, embed: Embed, rows: Sequence[int]) -> Iterator[_Part]:
+        """Batches of embeddings of these rows.
+
+        Images are decoded once, while others are embedded: only where that fails are those of the batch looked at.
+        """
+        bad = self._faults(rows, decode=False)
+        if bad:
+            yield self._broken(bad)
+        left = [row for row in rows if row not in bad]
+        while left:
+            done = 0
+            try:
+                for vectors in embed(self._table.rows(np.array(left))):
+                    yield _Part(left[done : done + len(vectors)], vectors, [])
+                    done += len(vectors)
+                return
+            except InputError:
+                bad = self._faults(left[done : done + self._batch_size], decode=True)
+                if not bad:
+                    raise
+                yield self._broken(bad)
+                left = [row for row in left[done:] if row not in bad]
+
+    def _faults(self, rows: Sequence[int], decode: bool) -> dict[int, str]:
+        with ThreadPoolExecutor(_READERS) as pool:
+            found = pool.map(partial(self._fault, decode=decode), rows)
+            return {row: fault for row, fault in zip(rows, found, strict=True) if fault is not None}
+
+    def _fault(self, row: int, decode: bool) -> str | None:
+        file, box = self._files[row], self._boxes[row]
+        return image_fault(file, decode=decode) or (None if box is None else box_faults(file, [box])[0])
+
+    def _broken(self, faults: dict[int, str]) -> _Part:
+        named = [(shown(self._files[row]), fault) for row, fault in faults.items()]
+        return _Part([], np.zeros((0, self._dim), np.float32), named)
+
+
+def _share(count: int) -> tuple[int, int]:
+    return shard_bounds(count, distributed.rank(), distributed.world_size())
+
+
+def _differs(item: Item, stored: Item | None) -> bool:
+    """Whether the picture is another one than the index has."""
+    return stored is None or item.metadata[CONTENT] != stored.metadata.get(CONTENT)
+
+
+def _made(item: Callable[[], Item]) -> Item | str:
+    """The item, or what its file's name or its table has that no index can hold."""
+    try:
+        return item()
+    except FrontrankError as error:
+        return f"cannot be kept: {error}"
+
+
+def _digest(file: str) -> tuple[str, str]:
+    """The content's sha256, or why there is none."""
+    try:
+        with open(file, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest(), ""
+    except (OSError, ValueError) as error:
+        return "", f"cannot be read ({getattr(error, 'strerror', None) or error})"
+
+
+def _plain(value: Any) -> Value:
+    """A cell of a table as metadata has it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _forget_others(index: Index, wanted: set[str]) -> int:
+    gone = [item.id for item in index.items() if item.id not in wanted]
+    return sum(index.delete(gone[start : start + _PAGE]) for start in range(0, len(gone), _PAGE))
