@@ -45,7 +45,7 @@ def test_folders_that_are_no_index(tmp_path):
         Index(tmp_path / "full", dim=8)
     with pytest.raises(InputError, match="file is a file; give a folder"):
         Index(tmp_path / "file", dim=8)
-    with pytest.raises(InputError, match="none holds no index, and a new one needs dim"):
+    with pytest.raises(InputError, match="none holds no index; make one by frontrank index"):
         Index.load(tmp_path / "none")
     with Index(tmp_path / "empty", dim=8) as index:
         index.add(halves(1), [Item("a")])

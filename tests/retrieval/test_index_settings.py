@@ -177,7 +177,7 @@ def test_settings_that_cannot_be(make):
     for settings, message in [
         ({"dim": 0}, "dim must be at least 1"),
         ({"dim": 2.0}, "dim must be a whole number"),
-        ({"dim": None}, "needs dim, the dimensions of the embeddings"),
+        ({"dim": None}, "needs dim, the dimensions|holds no index; make one by"),
         ({"whitening": whitening}, "whitening is of 6 dimensions, but dim is 8"),
         ({"whitening": 3}, "whitening must be a Whitening, got 3"),
         ({"model": 3}, "model must be the fingerprint"),

@@ -1,7 +1,8 @@
 """The engine on a Milvus server or cluster, through pymilvus.
 
 An index is one collection. Items are rows of its default partition; the settings are rows of a partition of their own,
-so that they go where the collection goes. Every read sees all writes that were acknowledged before it ("Strong").
+so that they go where the collection goes. A read sees all that was written through the same engine before, and what
+others wrote before the engine was opened, wrote itself or was refreshed; the rest comes a moment later.
 """
 
 import base64
@@ -77,7 +78,7 @@ class MilvusEngine:
                 raise InputError(f"{server.named} is there already; open it, or choose another name")
             server.create(dim)
             engine = cls(server, dim, address.exact)
-            engine.write_settings(settings)
+            engine._put_settings(settings)
         except BaseException:
             server.close()
             raise
@@ -101,14 +102,17 @@ class MilvusEngine:
         return settings
 
     def write_settings(self, settings: bytes) -> None:
+        new = self._put_settings(settings)
+        self._delete([row["id"] for row in self._all_rows(SETTINGS, ["id"]) if row["id"] not in new], SETTINGS)
+
+    def _put_settings(self, settings: bytes) -> set[str]:
         """The parts first, then the row that points to them: whoever reads meanwhile finds the old ones or the new."""
         mark = hashlib.sha256(settings).hexdigest()
         parts = [base64.b64encode(settings[start : start + _PART]).decode() for start in range(0, len(settings), _PART)]
         texts = {f"\x01{mark}-{part}": text for part, text in enumerate(parts)}
         for some in (*_batches(list(texts.items()), 50), [(_HEAD, f"{mark} {len(parts)}")]):
-            self._server.ask("upsert", data=[self._settings_row(*one) for one in some], partition_name=SETTINGS)
-        old = [row["id"] for row in self._all_rows(SETTINGS, ["id"]) if row["id"] not in (_HEAD, *texts)]
-        self._delete(old, SETTINGS)
+            self._server.write("upsert", data=[self._settings_row(*one) for one in some], partition_name=SETTINGS)
+        return {_HEAD, *texts}
 
     def _settings_row(self, name: str, text: str) -> _Row:
         anywhere = np.eye(1, self.dim, dtype=np.float32)[0]
@@ -116,6 +120,7 @@ class MilvusEngine:
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
         ids = [item.id for item in items]
+        self._server.expect_changes()
         refuse_known(self._found(ids, ["id"]))
         sent = 0
         try:
@@ -138,16 +143,17 @@ class MilvusEngine:
             some = slice(start, start + size)
             rows = [row_of(item, vector) for item, vector in zip(items[some], vectors[some], strict=True)]
             yield start + len(rows)
-            self._server.ask("upsert", data=rows, partition_name=ITEMS)
+            self._server.write("upsert", data=rows, partition_name=ITEMS)
 
     def delete(self, ids: Sequence[str]) -> int:
+        self._server.expect_changes()
         there = list(self._found(ids, ["id"]))
         self._delete(there, ITEMS)
         return len(there)
 
     def _delete(self, ids: Sequence[str], partition: str) -> None:
         for some in _batches(ids, _ROWS):
-            self._server.ask("delete", filter=f"id in {listed(some)}", partition_name=partition)
+            self._server.write("delete", filter=f"id in {listed(some)}", partition_name=partition)
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         found = self._found(ids, COLUMNS)
@@ -190,7 +196,7 @@ class MilvusEngine:
         """The best rows of each query, in the order of their scores."""
         size = self._batch_size(limit) if "vector" in columns else max(1, min(_ROWS, 8 * _ROWS // limit))
         for some in _batches(queries, size):
-            yield from self._server.ask(
+            yield from self._server.read(
                 "search",
                 data=list(some),
                 limit=limit,
@@ -199,7 +205,6 @@ class MilvusEngine:
                 output_fields=columns,
                 partition_names=[ITEMS],
                 search_params={"metric_type": "IP", "params": {} if self._is_exact else {"ef": candidates}},
-                consistency_level="Strong",
             )
 
     def _hits(self, rows: list[_Row], k: int, with_vectors: bool) -> Hits:
@@ -242,6 +247,8 @@ class MilvusEngine:
             time.sleep(0.2)
 
     def refresh(self) -> bool:
+        """Have the next read see all that others wrote; a server does not tell whether that is anything."""
+        self._server.expect_changes()
         return False
 
     def close(self) -> None:
@@ -271,7 +278,7 @@ class MilvusEngine:
 
     def _rows(self, partition: str, where: str, columns: list[str], **limits: int) -> list[_Row]:
         chosen: dict[str, Any] = {"filter": where, "output_fields": columns, "partition_names": [partition], **limits}
-        return list(self._server.ask("query", consistency_level="Strong", **chosen))
+        return list(self._server.read("query", **chosen))
 
 
 def _ends_in_tie(rows: list[_Row], k: int, limit: int) -> bool:

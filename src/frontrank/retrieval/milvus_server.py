@@ -98,15 +98,39 @@ class MilvusServer:
         except self._errors as error:
             raise self._unreachable(error) from None
         self.version = str(self._ask(self._client.get_server_version)).removeprefix("v")
+        self._latest, self._seen = object(), None  # what was written last, and what was when all was last read anew
 
     def ask(self, call: str, timeout: float | None = None, **arguments: Any) -> Any:
         """Call a method of the client on our collection, which tries again within the time it has."""
         arguments["timeout"] = _ANSWERING if timeout is None else timeout
         return self._ask(lambda: getattr(self._client, call)(self._address.collection, **arguments))
 
+    def write(self, call: str, **arguments: Any) -> None:
+        """Change rows; whatever is read after it sees the change."""
+        try:
+            self.ask(call, **arguments)
+        finally:
+            self.expect_changes()  # after a failure too: it may have come too late
+
+    def read(self, call: str, **arguments: Any) -> Any:
+        """Read rows as they are since the last write here, or `expect_changes`; later writes of others may be seen.
+
+        To read what is newest ("Strong") a server waits for its next tick, 200 ms as it comes: only once per change.
+        "Session" would not do for that: a server gives deletions no time that could be waited for.
+        """
+        latest = self._latest
+        rows = self.ask(call, consistency_level="Session" if latest is self._seen else "Strong", **arguments)
+        self._seen = latest
+        return rows
+
+    def expect_changes(self) -> None:
+        """Have the next read see all that anyone has written before."""
+        self._latest = object()
+
     def describe(self) -> dict[str, Any] | None:
         """What the server says of the collection, None if there is none."""
         if not self.ask("has_collection"):
+            self._refuse_unknown_database()
             return None
         facts: dict[str, Any] = self.ask("describe_collection")
         if facts["description"] != _KIND:
@@ -131,11 +155,19 @@ class MilvusServer:
         index.add_index("vector", index_name="vector", metric_type="IP", **kind)
         self.ask("create_collection", schema=schema, consistency_level="Strong")
         self.ask("create_partition", partition_name=SETTINGS)
-        self.ask("create_index", index_params=index, timeout=BUILDING)
+        self.ask("create_index", index_params=index, sync=False)  # there is nothing to build yet
         self.ask("load_collection", timeout=BUILDING)
 
     def close(self) -> None:
         self._client.close()
+
+    def _refuse_unknown_database(self) -> None:
+        """A server says only that it has no such collection there, but lists none of a database that is not there."""
+        if self._address.database:
+            try:
+                self._client.list_collections(timeout=_ANSWERING)
+            except self._errors as error:
+                raise self._unreachable(error) from None
 
     def _ask(self, call: Callable[[], _Result]) -> _Result:
         try:
