@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -134,7 +134,8 @@ class FaissEngine:
     ) -> list[Hits]:
         self.prepare()
         with self._lock.shared():
-            allowed, vectors, items = self._rows.allowed(conditions), self._rows.vectors.rows, self._rows.items
+            allowed, vectors = self._rows.allowed(conditions), self._rows.vectors.rows
+            items = cast(list[Item], self._rows.items)  # only dead rows have none, and these are never found
             k = min(k, len(vectors) if allowed is None else allowed.count)
             if not k:
                 return [_no_hits(self.dim, with_vectors) for _ in queries]

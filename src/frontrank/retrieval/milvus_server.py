@@ -98,7 +98,7 @@ class MilvusServer:
         except self._errors as error:
             raise self._unreachable(error) from None
         self.version = str(self._ask(self._client.get_server_version)).removeprefix("v")
-        self._latest, self._seen = object(), None  # what was written last, and what was when all was last read anew
+        self._latest, self._seen = object(), object()  # marks of the last write, and of the last that a read waited for
 
     def ask(self, call: str, timeout: float | None = None, **arguments: Any) -> Any:
         """Call a method of the client on our collection, which tries again within the time it has."""
