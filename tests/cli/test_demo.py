@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 import frontrank as fr
+from frontrank.cli import _parser
+from frontrank.cli import serve as serve_command
 from frontrank.data.folders import read_table
 from frontrank.packages import cache_folder
 from tests.fetch import NEEDED, require_packages
@@ -82,6 +84,23 @@ def test_what_it_offers_to_try_works_and_finds_the_same_figures(shown):
         if train[0] in ("train", "compare") and "MY_PHOTOS" not in train:
             planned = demo(folder, *train, "--dry-run")
             assert planned.returncode == 0, planned.stderr
+
+
+def test_two_commands_lead_from_its_model_to_the_page(shown):
+    folder, said = shown
+    lines = re.findall(r"^ +frontrank (index|serve) (.*)$", said, re.MULTILINE)
+    assert [name for name, _ in lines] == ["index", "serve"]
+    index, serve = (shlex.split(words) for _, words in lines)
+    done = demo(folder, "index", *index)
+    assert done.returncode == 0, done.stderr
+    assert f"frontrank serve {serve[0]} --open" in done.stderr
+    parser, commands = _parser()
+    serve_command.add_arguments(commands["serve"])
+    options = commands["serve"].read(parser, ["serve", *serve])
+    assert options.open
+    with fr.Index.load(folder / options.urls[0]) as found:
+        assert found.count() == len(read_table(folder / "out/emoji-60/images.csv"))
+        assert len(found.labels()) == 60
 
 
 def test_a_second_time_it_keeps_the_first_run_and_goes_on_with_one_that_was_stopped(shown):

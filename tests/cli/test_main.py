@@ -19,7 +19,7 @@ def test_without_arguments_it_prints_its_help(run):
     found = run()
     assert found.status == 0
     assert found.out.startswith("usage: frontrank")
-    assert "evaluate " in found.out
+    assert all(f"\n    {name} " in found.out for name in ("demo", "train", "evaluate", "index", "search", "serve"))
     assert found.err == ""
     assert run("--help").out == found.out
 
@@ -32,6 +32,7 @@ def test_version(run):
     ("words", "message"),
     [
         (["evalute"], "frontrank: there is no command 'evalute'; did you mean evaluate? See frontrank --help"),
+        (["indx"], "frontrank: there is no command 'indx'; did you mean index? See frontrank --help"),
         (["polish"], "frontrank: there is no command 'polish'; see frontrank --help"),
         (["--quick"], "frontrank: unrecognized arguments: --quick; see frontrank --help"),
         (
@@ -110,9 +111,10 @@ WITHOUT_TORCH = [  # the package itself is put aside: whether `import frontrank`
 ]
 
 
-def test_help_needs_no_torch():
-    found = subprocess.run([*WITHOUT_TORCH, "evaluate", "--help"], capture_output=True, text=True)
-    assert found.stdout.startswith("usage: frontrank evaluate")
+@pytest.mark.parametrize("name", ["evaluate", "index", "search", "serve"])
+def test_help_needs_no_torch(name):
+    found = subprocess.run([*WITHOUT_TORCH, name, "--help"], capture_output=True, text=True)
+    assert found.stdout.startswith(f"usage: frontrank {name}")
     assert (found.returncode, found.stderr) == (0, "set()\n")
 
 

@@ -59,11 +59,15 @@ def _print_end(report: RunReport, standing: Standing, run: Path, images: Path, o
     if standing.best is not None:
         print(f"the checkpoint of step {standing.best_step} was the best on held-out training classes")
     model, data = shlex.quote(str(run / "model")), shlex.quote(str(images))
+    index = shlex.quote(str(run / "emoji.index"))  # beside its model: that of another run would be refused
     print(f"""
 report: {report.path}    open it in a browser
 model:  {model}
 
 try next
+  search the emoji by picture, on a page of your own:
+    frontrank index {model} {data} --to {index}
+    frontrank serve {index} --open
   your own photos, a folder per class:
     frontrank train --data MY_PHOTOS --backbone tf_efficientnet_lite0 --weights package --out runs/photos
     frontrank report runs/photos

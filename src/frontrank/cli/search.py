@@ -2,6 +2,7 @@
 
 import argparse
 
+from frontrank.cli.index import add_expansion_arguments, check_expansion
 from frontrank.errors import InputError
 
 DESCRIPTION = """\
@@ -15,6 +16,7 @@ examples:
   frontrank search photos.index query.jpg
   frontrank search photos.index query.jpg -k 20 --filter label=cat --sheet found.png
   frontrank search photos.index queries/*.jpg --json > found.json
+  frontrank search photos.index id:my_photos/cat/1.jpg
   frontrank search milvus://localhost:19530/photos query.jpg --no-expand
 """
 
@@ -28,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", metavar="N", type=int, default=10, help="how many to find; 10 by default")
     parser.add_argument("--filter", metavar="F", action="append", default=[], help="only such items; see filters")
     parser.add_argument("--label", metavar="TEXT", help="of the queries: marks what is right")
-    parser.add_argument("--expand", metavar="K", type=int, help="query expansion by the K nearest")
-    parser.add_argument("--alpha", metavar="A", type=float, help="of --expand; 2 by default")
+    add_expansion_arguments(parser, "query expansion")
     parser.add_argument("--no-expand", action="store_true", help="no query expansion, also if the index has one")
     parser.add_argument("--model", metavar="MODEL", help="where the index's model is now, if it was moved")
     parser.add_argument("--json", action="store_true", help="write JSON instead of a table")
@@ -42,10 +43,11 @@ def run(options: argparse.Namespace) -> None:
     """Search, print, draw."""
     if options.no_expand and options.expand is not None:
         raise InputError("--expand and --no-expand exclude each other; leave one out")
-    if options.alpha is not None and options.expand is None:
-        raise InputError("--alpha is of --expand; add that, or leave it out")
+    check_expansion(options)
     if options.k < 1:
         raise InputError(f"-k must be at least 1, got {options.k}")
+    if options.force and options.sheet is None:
+        raise InputError("--force is of --sheet; add that, or leave it out")
     from frontrank.cli import searching  # torch, from here on
 
     searching.run(options)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +15,20 @@ from frontrank.build import build_device
 from frontrank.cli.rows import say
 from frontrank.data.images import read_image
 from frontrank.errors import InputError
-from frontrank.jobs.searching import EmbedPicture, index_model, picture_embedder
-from frontrank.reporting.contact_sheet import Cell, contact_sheet
-from frontrank.retrieval.filters import matches, read_filter
+from frontrank.jobs.searching import EmbedPicture, index_model, open_index, picture_embedder
+from frontrank.reporting.contact_sheet import PER_LINE, Cell, contact_sheet
+from frontrank.retrieval.filters import Condition, matches, read_filter
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
+from frontrank.training.checkpoints import atomic_write
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ID = "id:"
-_LONGEST = 48  # characters of a column
+_LONGEST = 48  # characters of a column before the last
+_MOST_LINES = 200  # of a sheet, which is then 36,000 pixels high
+_SIDE = 256  # pixels of a picture that is kept for the sheet
 
 
 @dataclass(frozen=True)
@@ -44,25 +48,29 @@ class Answer:
 def run(options: argparse.Namespace) -> None:
     """Search, print, draw."""
     if options.sheet is not None:
-        _require_target(Path(options.sheet), options.force)
-    with Index.load(options.url) as index:
-        search = _Search(index, options)
+        _require_target(Path(options.sheet), options)
+    for query in options.queries:
+        if not query.startswith(_ID) and not os.path.exists(query):
+            raise InputError(f"{query} is not there; check its name, or write {_ID}{query} for an image of the index")
+    conditions = read_filter(options.filter)
+    with open_index(options.url) as index:
+        search = _Search(index, options, conditions)
         answers = [search(query) for query in options.queries]
-    if options.sheet is not None:
-        _sheet(answers).save(options.sheet)
-        say(options.json, f"wrote {options.sheet}")
     if options.json:
         print(json.dumps([_plain(answer) for answer in answers], indent=2, ensure_ascii=False))
     else:
         print("\n\n".join(_table(answer, alone=len(answers) == 1) for answer in answers))
+    if options.sheet is not None:
+        sheet = _sheet(answers)
+        atomic_write(options.sheet, lambda file: sheet.save(file, "PNG"))
+        say(options.json, f"wrote {options.sheet}")
 
 
 class _Search:
     """Searches of one index; its model is loaded for the first picture."""
 
-    def __init__(self, index: Index, options: argparse.Namespace) -> None:
-        self._index, self._options = index, options
-        self._conditions = read_filter(options.filter)
+    def __init__(self, index: Index, options: argparse.Namespace, conditions: tuple[Condition, ...]) -> None:
+        self._index, self._options, self._conditions = index, options, conditions
         alpha = 2.0 if options.alpha is None else options.alpha
         self._expand = False if options.no_expand else None if options.expand is None else (options.expand, alpha)
         self._embed: EmbedPicture | None = None
@@ -99,17 +107,29 @@ def _table(answer: Answer, alone: bool) -> str:
         mark = {True: ["yes"], False: ["no"], None: [""]}[answer.right(item)] if judged else []
         rows.append([str(place), f"{score:.4f}", *mark, item.label or "", item.category or "", item.id])
     used = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
-    shown = [[_printable(row[column]) for column in used] for row in rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(used))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
-    heading = [] if alone else [_printable(answer.query, len(answer.query))]
+    shown = [[*(_cut(_printable(row[column])) for column in used[:-1]), _printable(row[-1])] for row in rows]
+    widths = [max(_width(row[place]) for row in shown) for place in range(len(used))]
+    lines = ["  ".join(map(_filled, row, widths)).rstrip() for row in shown]
+    heading = [] if alone else [_printable(answer.query)]
     return "\n".join([*heading, *(lines if answer.found else ["nothing matches"])])
 
 
-def _printable(text: str, longest: int = _LONGEST) -> str:
+def _printable(text: str) -> str:
     """A text of an index, as a terminal may get it: control characters would move its cursor, or worse."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= longest else f"...{text[3 - longest :]}"
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _filled(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
+
+
+def _width(text: str) -> int:
+    """The places that a text takes on a terminal; Han characters take two, accents that stand alone none."""
+    return sum(0 if unicodedata.combining(x) else 1 + (unicodedata.east_asian_width(x) in "WF") for x in text)
 
 
 def _plain(answer: Answer) -> dict[str, Any]:
@@ -143,16 +163,28 @@ def _sheet(answers: Sequence[Answer]) -> "Image":
 
 
 def _picture(file: str) -> "Image | None":
+    """A small copy of the picture, as there may be thousands; None if it cannot be read."""
     try:
-        return read_image(file, at_least=256)
+        picture = read_image(file, at_least=_SIDE)
     except InputError:
         return None
+    picture.thumbnail((_SIDE, _SIDE))
+    return picture
 
 
-def _require_target(sheet: Path, force: bool) -> None:
+def _require_target(sheet: Path, options: argparse.Namespace) -> None:
+    lines = len(options.queries) * -(-options.k // PER_LINE)
     if sheet.suffix.lower() != ".png":
         raise InputError(f"--sheet {sheet} must end in .png; choose such a name")
-    if sheet.exists() and not force:
+    if lines > _MOST_LINES:
+        raise InputError(
+            f"--sheet could have {lines:,} lines, {_MOST_LINES} at most; give fewer queries, or a smaller -k"
+        )
+    if sheet.is_dir():
+        raise InputError(f"--sheet {sheet} is a folder; choose another name")
+    if sheet.exists() and not options.force:
         raise InputError(f"--sheet: {sheet} exists already; choose another name, or add --force to replace it")
-    if not os.path.isdir(sheet.parent):
+    if not sheet.parent.is_dir():
         raise InputError(f"--sheet: the folder {sheet.parent} is not there; make it first")
+    if not os.access(sheet.parent, os.W_OK):
+        raise InputError(f"--sheet: nothing can be written to {sheet.parent}; choose another folder")

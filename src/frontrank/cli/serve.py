@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--root", metavar="DIR", action="append", help="show only pictures below this folder, not those of the index's"
     )
     parser.add_argument("--host", metavar="NAME", default="127.0.0.1", help="address to serve on; this machine only")
-    parser.add_argument("--port", metavar="N", type=int, default=8000, help="8000 by default")
+    parser.add_argument("--port", metavar="N", type=int, default=8000, help="8000 by default; 0 takes a free one")
     parser.add_argument("--token", metavar="TEXT", nargs="?", const="", help="ask for it; without TEXT one is made up")
     parser.add_argument("--upload-mb", metavar="N", type=float, default=10.0, help="largest upload; 10 by default")
     parser.add_argument("--seconds", metavar="S", type=float, default=30.0, help="most a request may take; 30")

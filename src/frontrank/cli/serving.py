@@ -1,14 +1,17 @@
 """What `frontrank serve` does: opens indexes and their models, and runs the page until Ctrl-C."""
 
 import argparse
+import errno
 import logging
 import os
 import secrets
+import signal
+import socket
 import threading
 import warnings
 import webbrowser
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -17,23 +20,29 @@ from frontrank.build import build_device
 from frontrank.cli.rows import say
 from frontrank.errors import FrontrankWarning, InputError, require_number
 from frontrank.gallery import Limits, Shown, require_libraries, serve
-from frontrank.jobs.searching import index_model, picture_embedder
+from frontrank.jobs.searching import index_model, open_index, picture_embedder
 from frontrank.retrieval.index import Index
 
 _TOKEN = "FRONTRANK_TOKEN"
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # and where this machine itself finds it
+_LOOK = 0.05  # seconds between two looks at whether the server answers
 
 
 def run(options: argparse.Namespace) -> None:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C. What is quickly checked comes before indexes and models, which may take long to load."""
     require_libraries()
-    token, limits = _token(options.token), _limits(options)
+    limits = _limits(options)
     for root in options.root or ():
         if not os.path.isdir(root):
             raise InputError(f"--root {root} is no folder; give the one that the pictures are in")
+    host = options.host.strip("[]")
+    made_up = secrets.token_urlsafe(18) if options.token == "" else None
+    token = made_up or options.token or os.environ.get(_TOKEN) or None
+    port = _free_port(host, options.port, token)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s: %(message)s", level=logging.WARNING)
     device = build_device(options.device)
     with ExitStack() as stack:
-        indexes = [stack.enter_context(Index.load(url)) for url in options.urls]
+        indexes = [stack.enter_context(open_index(url)) for url in options.urls]
         models = options.model or [None]
         models = models * len(indexes) if len(models) == 1 else models
         shown = [
@@ -43,9 +52,72 @@ def run(options: argparse.Namespace) -> None:
         for one in shown:
             facts = one.index.prepare().facts
             say(False, f"{one.name}: {one.index.count():,} images, {facts.get('search', 'exact')} search")
-        _announce(options, token)
-        with suppress(KeyboardInterrupt):  # the way to end a server
-            serve(shown, host=options.host, port=options.port, token=token, limits=limits)
+        with _announced(host, port, token, made_up, options.open), _ended_by_signals():
+            serve(shown, host=host, port=port, token=token, limits=limits)
+
+
+def _free_port(host: str, port: int, token: str | None) -> int:
+    """The port, if the page can be served there; one that is free for 0."""
+    from frontrank.gallery.server import is_loopback
+
+    require_number("--port", port, at_least=0, at_most=65535)
+    if token is None and not is_loopback(host):
+        raise InputError(f"--host {host} can be reached by others; add --token, or leave --host out")
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        said = error.strerror or error
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise InputError(f"--host {host} is no address of this machine ({said}); leave it out") from None
+        raise InputError(f"--port {port} cannot be used ({said}); give another, or 0 for any that is free") from None
+
+
+@contextmanager
+def _announced(host: str, port: int, token: str | None, made_up: str | None, browser: bool) -> Iterator[None]:
+    """Within, where the page is is said, and the browser opened, as soon as the server answers."""
+    over, near = threading.Event(), _EVERYWHERE.get(host, host)
+    page = _page(near, port)
+    lines = [f"serving at {page}" + (f", to others at {_page(socket.gethostname(), port)}" if near != host else "")]
+    lines[0] += "; Ctrl-C ends it"
+    if token is not None:
+        lines.append(f"the page asks for the token{'' if made_up is None else f': {made_up}'}")
+
+    def wait() -> None:
+        while not over.wait(_LOOK):
+            with suppress(OSError):
+                socket.create_connection((near, port), timeout=1.0).close()
+                say(False, "\n".join(lines))
+                if browser and not webbrowser.open(page):
+                    say(False, f"there is no browser to open; go to {page} yourself")
+                return
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _page(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM are the way to end: the server is done with its answers, and raises them again."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _shown(name: str, index: Index, model: str | None, roots: Sequence[str] | None, device: torch.device) -> Shown:
@@ -82,22 +154,12 @@ def _names(options: argparse.Namespace, indexes: Sequence[Index]) -> list[str]:
 def _name(where: str) -> str:
     """What a page calls an index, by its place.
 
-    >>> _name("data/photos.index"), _name("milvus://localhost:19530/photos"), _name("postgresql://me@host/db?table=cats")
-    ('photos', 'photos', 'cats')
+    >>> _name("data/photos.index"), _name("milvus://localhost:19530/birds"), _name("postgresql://host/db?table=cats")
+    ('photos', 'birds', 'cats')
     """
     last = where.rstrip("/").rpartition("table=")[2].partition("&")[0].rpartition("/")[2].partition("?")[0]
     last = last.removesuffix(".index")
     return "".join(letter if letter.isalnum() or letter in " ._-" else "-" for letter in last)[:60] or "index"
-
-
-def _token(given: str | None) -> str | None:
-    if given is None:
-        return os.environ.get(_TOKEN) or None
-    if given:
-        return given
-    made = secrets.token_urlsafe(18)
-    say(False, f"token: {made}")
-    return made
 
 
 def _limits(options: argparse.Namespace) -> Limits:
@@ -107,13 +169,3 @@ def _limits(options: argparse.Namespace) -> Limits:
     return Limits(
         upload_bytes=max(1, round(options.upload_mb * 1e6)), seconds=options.seconds, requests=options.requests
     )
-
-
-def _announce(options: argparse.Namespace, token: str | None) -> None:
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    url = f"http://{host}:{options.port}/"
-    say(False, f"serving at {url}" + (" (with the token)" if token else "") + "; Ctrl-C ends it")
-    if options.open:
-        opener = threading.Timer(1.0, webbrowser.open, [url])
-        opener.daemon = True
-        opener.start()

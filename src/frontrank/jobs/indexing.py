@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -27,7 +29,8 @@ from frontrank.training.embedding import embedded_batches, on_all_ranks
 CONTENT = "sha256"  # of the file, in the metadata: by it a later call knows that an image has not changed
 _AT_ONCE = 32_768  # images that are looked at before those of them that need it are embedded
 _PAGE = 1000  # items that are asked of the index, or of which the vectors are, at once
-_KEPT_AFTER = 16  # batches, which is what a process that is killed has embedded for nothing
+_KEPT_AFTER = 16  # batches, or
+_KEPT_SECONDS = 2.0  # of work: what a process that is killed has embedded for nothing
 _READERS = 4  # threads that read files for their digests
 
 Embed = Callable[[ImageTable], Iterator[np.ndarray]]
@@ -58,11 +61,11 @@ class Indexed:
 
 @dataclass
 class _Part:
-    """Embeddings that one process made, the rows of the table they are of, and what it could not read."""
+    """Embeddings that one process made, the rows of the table they are of, and why it could not read other rows."""
 
     rows: list[int]
     vectors: np.ndarray
-    faults: list[Fault]
+    faults: dict[int, str]
 
 
 def index_images(
@@ -80,20 +83,22 @@ def index_images(
     Stopped at any moment, a second call goes on: what the index has with the same content is not embedded again.
     Under several processes each reads and embeds its share; the first one alone has the index, the others give None.
 
-    prune: forget items of the index that are not among these images
+    prune: forget items of the index that are not among these images, or whose image is broken by now: what is left is
+           what a new index of these images would have
     """
     names = [item_ids(table) for table in tables]
-    _refuse_repeats(tables, names)
+    refuse_repeats(tables)
     embed = partial(embedded_batches, model, batch_size=batch_size, workers=workers, show=False)
-    found = Indexed()
+    found, wanted = Indexed(), {name for ids in names for name in ids}
     with progress("indexing", sum(map(len, tables)), show if distributed.is_main() else False) as step:
         for table, ids in zip(tables, names, strict=True):
             for start in range(0, len(table), _AT_ONCE):
                 part = table.rows(np.arange(start, min(start + _AT_ONCE, len(table))))
                 images = _Images(part, ids[start : start + _AT_ONCE], index, model.dim, batch_size)
-                images.bring_up_to_date(embed, found, step)
-    if prune and index is not None:
-        found.removed = _forget_others(index, {name for ids in names for name in ids})
+                wanted -= images.bring_up_to_date(embed, found, step)
+    with on_all_ranks():
+        if prune and index is not None:
+            found.removed = _forget_others(index, wanted)
     return found
 
 
@@ -104,14 +109,6 @@ def item_ids(table: ImageTable) -> list[str]:
     """
     folder, boxes = table.root.resolve().name, table.boxes()
     return [_id(folder, str(path), box) for path, box in zip(table.paths, boxes, strict=True)]
-
-
-def roots_of(table: ImageTable) -> list[str]:
-    """The folders that the images of a table are in: its own, and one for those that are elsewhere."""
-    own = os.path.abspath(table.root)
-    folders = {os.path.dirname(os.path.abspath(file)) for file in table.files()}
-    elsewhere = {folder for folder in folders if not Path(folder).is_relative_to(own)}
-    return ([own] if elsewhere != folders else []) + ([os.path.commonpath(elsewhere)] if elsewhere else [])
 
 
 def _id(folder: str, path: str, box: Sequence[float] | None) -> str:
@@ -125,13 +122,18 @@ def _id(folder: str, path: str, box: Sequence[float] | None) -> str:
     return text
 
 
-def _refuse_repeats(tables: Sequence[ImageTable], names: Sequence[Sequence[str]]) -> None:
+def refuse_repeats(tables: Sequence[ImageTable]) -> None:
+    """Refuse two images that would have the same id."""
     seen: dict[str, Path] = {}
-    for table, ids in zip(tables, names, strict=True):
-        for name in ids:
+    for table in tables:
+        for name in item_ids(table):
             if name in seen:
-                where = "" if seen[name] == table.root else f", of {shown(seen[name])} and of {shown(table.root)}"
-                raise InputError(f"{shown(name)} is there twice{where}; rename one, or index them apart")
+                if seen[name] == table.root:
+                    raise InputError(f"{shown(name)} is there twice; name each image once")
+                raise InputError(
+                    f"{shown(name)} is there twice, of {shown(seen[name])} and of {shown(table.root)}; rename one "
+                    "of the folders, or make an index of each"
+                )
             seen[name] = table.root
 
 
@@ -139,35 +141,40 @@ class _Images:
     """Some images on their way into the index; each process looks at its share and embeds it, the first one keeps."""
 
     def __init__(self, table: ImageTable, ids: Sequence[str], index: Index | None, dim: int, batch_size: int) -> None:
-        self._table, self._ids, self._index, self._dim, self._batch_size = table, ids, index, dim, batch_size
+        self._table, self._ids, self._index, self._batch_size = table, ids, index, batch_size
         self._files, self._boxes = table.files(), table.boxes()
+        self._nothing = np.zeros((0, dim), np.float32)
 
-    def bring_up_to_date(self, embed: Embed, found: Indexed, step: Callable[[float], None]) -> None:
+    def bring_up_to_date(self, embed: Embed, found: Indexed, step: Callable[[float], None]) -> set[str]:
+        """Keep what is new or has changed; gives the ids of images that are broken."""
         with on_all_ranks():
             looked = self._looked_at(range(*_share(len(self._ids))))
         items: list[Any] = [item for part in distributed.gather_objects(looked) for item in part]
         stored = self._stored()
+        with on_all_ranks():
+            if self._index is not None:
+                _refuse_other_files(items, stored)
         new = [row for row, item in enumerate(items) if isinstance(item, Item) and _differs(item, stored[row])]
         others = set(range(len(items))) - set(new)
         again = [row for row in sorted(others) if isinstance(items[row], Item) and items[row] != stored[row]]
         self._keep_vectors([items[row] for row in again])
-        unread = [(shown(self._files[row]), item) for row, item in enumerate(items) if isinstance(item, str)]
-        found.broken += unread
+        broken = {row: item for row, item in enumerate(items) if isinstance(item, str)}
         found.relabelled += len(again)
-        found.unchanged += len(items) - len(new) - len(again) - len(unread)
+        found.unchanged += len(items) - len(new) - len(again) - len(broken)
         step(len(items) - len(new))
-        mine = new[slice(*_share(len(new)))]
-        batches = self._embedded(embed, mine)
+        batches = self._embedded(embed, new[slice(*_share(len(new)))])
         while parts := self._together(batches):
             rows = [row for part in parts for row in part.rows]
-            faults = [fault for part in parts for fault in part.faults]
             with on_all_ranks():
                 if self._index is not None and rows:
                     self._index.upsert(np.concatenate([part.vectors for part in parts]), [items[row] for row in rows])
             known = sum(stored[row] is not None for row in rows)
             found.added, found.changed = found.added + len(rows) - known, found.changed + known
-            found.broken += faults
-            step(len(rows) + len(faults))
+            for part in parts:
+                broken |= part.faults
+            step(len(rows) + sum(len(part.faults) for part in parts))
+        found.broken += [(shown(self._files[row]), broken[row]) for row in sorted(broken)]
+        return {self._ids[row] for row in broken}
 
     def _looked_at(self, rows: Sequence[int]) -> list[Item | str]:
         """What the index is to know of each image; the reason where its file cannot be read."""
@@ -206,13 +213,14 @@ class _Images:
     def _together(self, batches: Iterator[_Part]) -> list[_Part]:
         """The next embeddings of every process; empty when none has any."""
         with on_all_ranks():
-            some = list(islice(batches, _KEPT_AFTER))
+            some = _of_some_seconds(islice(batches, _KEPT_AFTER))
         rows = [row for part in some for row in part.rows]
-        vectors = np.concatenate([np.zeros((0, self._dim), np.float32), *(part.vectors for part in some)])
+        vectors = np.concatenate([self._nothing, *(part.vectors for part in some)])
         if not distributed.any_rank(bool(some)):
             return []
         all_vectors = distributed.gather_rows(torch.from_numpy(vectors)).numpy()
-        parts = distributed.gather_objects(_Part(rows, vectors[:0], [fault for part in some for fault in part.faults]))
+        faults = {row: fault for part in some for row, fault in part.faults.items()}
+        parts = distributed.gather_objects(_Part(rows, vectors[:0], faults))
         ends = np.cumsum([len(part.rows) for part in parts])
         for part, end in zip(parts, ends, strict=True):
             part.vectors = all_vectors[end - len(part.rows) : end]
@@ -225,20 +233,20 @@ class _Images:
         """
         bad = self._faults(rows, decode=False)
         if bad:
-            yield self._broken(bad)
+            yield _Part([], self._nothing, bad)
         left = [row for row in rows if row not in bad]
         while left:
             done = 0
             try:
                 for vectors in embed(self._table.rows(np.array(left))):
-                    yield _Part(left[done : done + len(vectors)], vectors, [])
+                    yield _Part(left[done : done + len(vectors)], vectors, {})
                     done += len(vectors)
                 return
             except InputError:
                 bad = self._faults(left[done : done + self._batch_size], decode=True)
                 if not bad:
                     raise
-                yield self._broken(bad)
+                yield _Part([], self._nothing, bad)
                 left = [row for row in left[done:] if row not in bad]
 
     def _faults(self, rows: Sequence[int], decode: bool) -> dict[int, str]:
@@ -250,10 +258,6 @@ class _Images:
         file, box = self._files[row], self._boxes[row]
         return image_fault(file, decode=decode) or (None if box is None else box_faults(file, [box])[0])
 
-    def _broken(self, faults: dict[int, str]) -> _Part:
-        named = [(shown(self._files[row]), fault) for row, fault in faults.items()]
-        return _Part([], np.zeros((0, self._dim), np.float32), named)
-
 
 def _share(count: int) -> tuple[int, int]:
     return shard_bounds(count, distributed.rank(), distributed.world_size())
@@ -262,6 +266,29 @@ def _share(count: int) -> tuple[int, int]:
 def _differs(item: Item, stored: Item | None) -> bool:
     """Whether the picture is another one than the index has."""
     return stored is None or item.metadata[CONTENT] != stored.metadata.get(CONTENT)
+
+
+def _refuse_other_files(items: Sequence[Item | str], stored: Sequence[Item | None]) -> None:
+    """Refuse to put an image in the place of another one, as of a second folder of the same name."""
+    for item, there in zip(items, stored, strict=True):
+        if isinstance(item, str) or there is None or there.path == item.path or not _differs(item, there):
+            continue
+        with suppress(OSError):  # the other one is not there any more: its folder was moved, and changed since
+            if not os.path.samefile(there.path, item.path):
+                raise InputError(
+                    f"{shown(item.path)} would take the place of {shown(there.path)}, as both are {shown(item.id)} in "
+                    "the index; rename one of the folders, or make an index of each"
+                )
+
+
+def _of_some_seconds(batches: Iterator[_Part]) -> list[_Part]:
+    """The first batches, as many as take that long."""
+    some, until = [], time.monotonic() + _KEPT_SECONDS
+    for part in batches:
+        some.append(part)
+        if time.monotonic() >= until:
+            break
+    return some
 
 
 def _made(item: Callable[[], Item]) -> Item | str:

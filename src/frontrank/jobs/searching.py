@@ -1,5 +1,6 @@
 """Pictures as queries of an index: the model it was made with, and what that makes of a picture."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,16 +8,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from frontrank.data.stored_arrays import did_you_mean
 from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import InputError
 from frontrank.models import Embedder
 from frontrank.retrieval.index import Index
+from frontrank.retrieval.index_folder import is_index
+from frontrank.retrieval.index_urls import scheme
 from frontrank.training.embedding import model_sizes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 EmbedPicture = Callable[["Image"], np.ndarray]
+
+
+def open_index(url: str) -> Index:
+    """The index at a URL; where there is no such folder, the name of one beside it that is an index is suggested."""
+    folder = Path(url)
+    if not scheme(url) and not is_index(folder) and not (folder.is_dir() and any(folder.iterdir())):
+        here = folder.parent
+        beside = [str(here / name) for name in os.listdir(here) if is_index(here / name)] if here.is_dir() else []
+        what = "is not there" if not folder.exists() else "is a file" if folder.is_file() else "is empty"
+        remedy = did_you_mean(url, beside) or "make it first: frontrank index MODEL IMAGES --to URL"
+        raise InputError(f"{url} {what}; {remedy}")
+    return Index.load(url)
 
 
 def index_model(index: Index, given: str | None, device: str | torch.device) -> Embedder:
@@ -28,7 +44,7 @@ def index_model(index: Index, given: str | None, device: str | torch.device) -> 
     path = given or str(settings.notes.get("model", ""))
     if not path:
         raise InputError(f"{index.where} does not say where its model is; give --model")
-    if given is None and not Path(path).is_dir():
+    if given is None and os.path.isabs(path) and not os.path.isdir(path):  # else it is a name on a hub
         raise InputError(f"the model of {index.where} is no longer at {path}; give --model")
     model = Embedder.load(path, device=device)
     if settings.model is not None and model.fingerprint != settings.model:

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
     Font = FreeTypeFont | ImageFont
 
+PER_LINE = 10  # results
 _SIDE, _GAP, _FRAME, _LINE = 128, 14, 4, 16  # pixels
-_INK, _FAINT, _PAPER = (28, 30, 36), (108, 112, 122), (255, 255, 255)
+_SIGN, _FINER = 20, 4  # pixels of a tick or a cross, and how much larger it is drawn, for smooth edges
+_INK, _FAINT, _PAPER, _MOUNT = (28, 30, 36), (96, 100, 110), (255, 255, 255), (241, 242, 245)
 _QUERY, _RIGHT, _WRONG, _UNKNOWN = (70, 90, 170), (22, 128, 62), (190, 38, 38), (205, 208, 214)
 
 
@@ -28,7 +30,7 @@ class Cell:
     right: bool | None = None
 
 
-def contact_sheet(rows: Sequence[tuple[Cell, Sequence[Cell]]], per_line: int = 10) -> "Image":
+def contact_sheet(rows: Sequence[tuple[Cell, Sequence[Cell]]], per_line: int = PER_LINE) -> "Image":
     """Draw the rows; those of more than `per_line` results go on in the next line, below their first.
 
     Right results have a green frame and a tick, wrong ones a red frame and a cross: colour alone says nothing to some.
@@ -40,9 +42,13 @@ def contact_sheet(rows: Sequence[tuple[Cell, Sequence[Cell]]], per_line: int = 1
     width = _SIDE + 2 * _FRAME + _GAP
     lines = [max(1, -(-len(cells) // per_line)) for _, cells in rows]
     longest = max((min(per_line, len(cells)) for _, cells in rows), default=0)
-    sheet = Image.new("RGB", (_GAP + (1 + longest) * width + _GAP, _GAP + sum(lines) * height), _PAPER)
+    across, rules = _GAP + (1 + longest) * width + _GAP, max(0, len(rows) - 1)
+    sheet = Image.new("RGB", (across, _GAP + sum(lines) * height + rules * _GAP), _PAPER)
     draw, top = ImageDraw.Draw(sheet), _GAP
-    for (query, cells), count in zip(rows, lines, strict=True):
+    for number, ((query, cells), count) in enumerate(zip(rows, lines, strict=True)):
+        if number:  # a rule, as a query's second line is no further from its first
+            draw.line([(_GAP, top), (across - _GAP, top)], fill=_UNKNOWN)
+            top += _GAP
         _draw(sheet, draw, font, query, _GAP, top, _QUERY)
         for place, cell in enumerate(cells):
             line, column = divmod(place, per_line)
@@ -58,7 +64,7 @@ def _draw(
     from PIL import Image
 
     outer = _SIDE + 2 * _FRAME
-    draw.rectangle((left, top, left + outer - 1, top + outer - 1), fill=_PAPER, outline=frame, width=_FRAME)
+    draw.rectangle((left, top, left + outer - 1, top + outer - 1), fill=_MOUNT, outline=frame, width=_FRAME)
     if cell.picture is None:
         draw.text((left + outer / 2, top + outer / 2), "not readable", fill=_FAINT, font=font, anchor="mm")
     else:
@@ -70,20 +76,25 @@ def _draw(
         place = left + _FRAME + (_SIDE - picture.width) // 2, top + _FRAME + (_SIDE - picture.height) // 2
         sheet.paste(picture, place)
     if cell.right is not None:
-        _sign(draw, left + outer - 22, top + 2, cell.right, frame)
+        sign, mask = _sign(cell.right, frame)
+        sheet.paste(sign, (left + outer - _SIGN - 2, top + 2), mask)
     for number, line in enumerate(cell.lines[:2]):
         text = _shortened(draw, font, line, outer)
         draw.text((left, top + outer + 2 + number * _LINE), text, fill=_FAINT if number else _INK, font=font)
 
 
-def _sign(draw: "ImageDraw", left: int, top: int, right: bool, colour: tuple[int, int, int]) -> None:
-    """A tick or a cross, drawn rather than written: not every font has them."""
-    draw.ellipse((left, top, left + 19, top + 19), fill=colour)
-    if right:
-        draw.line([(left + 5, top + 10), (left + 9, top + 14), (left + 15, top + 6)], fill=_PAPER, width=2)
-    else:
-        draw.line([(left + 6, top + 6), (left + 13, top + 13)], fill=_PAPER, width=2)
-        draw.line([(left + 13, top + 6), (left + 6, top + 13)], fill=_PAPER, width=2)
+def _sign(right: bool, colour: tuple[int, int, int]) -> "tuple[Image, Image]":
+    """A tick or a cross and where it covers what is below; drawn, not written: not every font has them."""
+    from PIL import Image, ImageDraw
+
+    side = _SIGN * _FINER
+    sign, mask = Image.new("RGB", (side, side), colour), Image.new("L", (side, side), 0)
+    strokes = [[(5, 10), (9, 14), (15, 6)]] if right else [[(6, 6), (14, 14)], [(14, 6), (6, 14)]]
+    for stroke in strokes:
+        points = [(_FINER * x, _FINER * y) for x, y in stroke]
+        ImageDraw.Draw(sign).line(points, fill=_PAPER, width=2 * _FINER, joint="curve")
+    ImageDraw.Draw(mask).ellipse((0, 0, side - 1, side - 1), fill=255)
+    return sign.resize((_SIGN, _SIGN), Image.Resampling.BOX), mask.resize((_SIGN, _SIGN), Image.Resampling.BOX)
 
 
 def _shortened(draw: "ImageDraw", font: "Font", text: str, width: int) -> str:

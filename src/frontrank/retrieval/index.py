@@ -71,9 +71,10 @@ class Index:
         expansion = read_expansion(expansion)
         self._engine = None if self.url is None else open_engine(self.url, progress)
         if self._engine is None:
+            if dim is None and self.url is None:
+                raise InputError("an index in memory needs dim, the dimensions of the embeddings; give it")
             if dim is None:
-                where = "an index in memory" if self.url is None else f"{self.where} holds no index, and a new one"
-                raise InputError(f"{where} needs dim, the dimensions of the embeddings; give it")
+                raise InputError(f"{self.where} holds no index; make one by frontrank index, or in Python with dim")
             settings = checked_settings(dim, model, whitening, expansion)
             self._engine = create_engine(self.url, settings.stored_dim, pack(settings), progress)
         try:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -70,7 +71,7 @@ def read_url(url: object) -> str:
             raise InputError(f"url {text} names another machine; write file:///folder")
         return unquote(parts.path)
     if found and found not in _SERVERS:
-        raise InputError(
-            f"url {hidden_password(text)} begins with {found}://; give a folder, milvus://... or postgresql://..."
-        )
+        near = get_close_matches(found, _SERVERS, 1)
+        remedy = f"did you mean {near[0]}://?" if near else "give a folder, milvus://... or postgresql://..."
+        raise InputError(f"url {hidden_password(text)} begins with {found}://; {remedy}")
     return text
