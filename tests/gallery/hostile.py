@@ -123,6 +123,30 @@ def too_many_pixels():
     }
 
 
+def bombs():
+    """Small files of real pixels, far more than they take when packed: none is unpacked."""
+    gif = bytearray(written(picture("red").convert("P"), "gif"))
+    frame = gif.index(b",\0\0\0\0", 13 + 3 * 2 ** ((gif[10] & 7) + 1))  # after the palette
+    gif[frame + 5 : frame + 9] = struct.pack("<HH", 60_000, 60_000)
+    webp = bytearray(written(picture("red"), "webp", lossless=True))  # of one colour, the same bytes for any size
+    place = webp.index(b"VP8L") + 9
+    webp[place : place + 4] = struct.pack("<I", 16_382 | 16_382 << 14)
+    animated = bytearray(written(picture("red"), "webp", save_all=True, append_images=[picture("blue")]))
+    place = animated.index(b"VP8X") + 12
+    animated[place : place + 6] = (16_382).to_bytes(3, "little") * 2
+    wide = Image.new("1", (8000, 8000))
+    bits = chunk(b"IDAT", zlib.compress(bytes(8000 * 1001)))
+    return {
+        "png bomb": png(8000, 8000, bits, depth=1, colour=0),
+        "png bomb in two parts": png(8000, 8000, bits[:12], bits, depth=1, colour=0),
+        "gif bomb in its frame": bytes(gif),
+        "tiff bomb": written(wide, "tiff", compression="tiff_adobe_deflate"),
+        "tiff bomb as a fax": written(wide, "tiff", compression="group4"),
+        "webp bomb": bytes(webp),
+        "webp bomb that moves": bytes(animated),
+    }
+
+
 def damaged_pngs():
     good = chunk(b"IDAT", _PIXELS)
     wrong_sum = bytearray(png(1, 1, good))
@@ -151,11 +175,20 @@ def polyglots():
         "php": b"<?php system('id'); ?>",
         "a zip": archive(),
         "a pdf": b"%PDF-1.4\n1 0 obj<<>>endobj",
+        "a rar": b"Rar!\x1a\x07\x01\0" + bytes(20),
+        "an svg": b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
     }
-    return {
+    found = {
         f"{kind} with {name} behind it": written(picture("red"), kind) + tail
         for kind in FORMATS
         for name, tail in tails.items()
+    }
+    # a size of 0x2a2f is written as /*, the beginning of a comment
+    bmp = bytearray(written(picture("red"), "bmp"))
+    bmp[2:6] = b"/*\0\0"
+    return found | {
+        "gif that is a script": written(Image.new("P", (0x2A2F, 1)), "gif") + b"*/=1;alert(1)",
+        "bmp that is a script": bytes(bmp) + b"*/=1;alert(1)",
     }
 
 
@@ -174,6 +207,9 @@ def hidden():
         "jpeg with a script as description": written(image, "jpeg", exif=exif.tobytes()),
         "webp with a script as description": written(image, "webp", exif=exif.tobytes()),
         "tiff with a script as description": written(image, "tiff", tiffinfo={270: bad}),
+        "jpeg with a zip as comment": written(image, "jpeg", comment=archive()),
+        "jpeg with a page as comment": written(image, "jpeg", comment=b"<html><body onload=alert(1)>"),
+        "webp with php as xmp": written(image, "webp", xmp=b"<?php system('id'); ?>"),
         "jpeg with a script as profile": written(image, "jpeg", icc_profile=bad.encode()),
     }
 
@@ -191,5 +227,49 @@ def flipped(count=40):
     return found
 
 
-REFUSED = not_images() | other_formats() | cut_short() | too_many_pixels() | damaged_pngs() | polyglots() | hidden()
+def part(name="image", filename="a.png", data=b"abc"):
+    """A part of a form."""
+    filename = "" if filename is None else f'; filename="{filename}"'
+    return f'--x\r\nContent-Disposition: form-data; name="{name}"{filename}\r\n\r\n'.encode() + data + b"\r\n"
+
+
+def forms():
+    """Bodies and their content types that are no form of one picture."""
+    form, end, good = "multipart/form-data; boundary=x", b"--x--\r\n", written(picture("red"), "jpeg")
+    return {
+        "nothing": (b"", form),
+        "only an end": (end, form),
+        "text": (b"no form", form),
+        "no boundary": (part(data=good) + end, "multipart/form-data"),
+        "an empty boundary": (part(data=good) + end, "multipart/form-data; boundary="),
+        "another boundary": (part(data=good) + end, "multipart/form-data; boundary=y"),
+        "a boundary too long": (part(data=good) + end, f"multipart/form-data; boundary={'x' * 5000}"),
+        "a field instead of a file": (part(filename=None) + end, form),
+        "a file of another name": (part("picture", data=good) + end, form),
+        "a name in capitals": (part("IMAGE", data=good) + end, form),
+        "a file without a name": (b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n" + end, form),
+        "a part without a disposition": (b"--x\r\nContent-Type: image/png\r\n\r\nabc\r\n" + end, form),
+        "a part without a header": (b"--x\r\n\r\nabc\r\n" + end, form),
+        "two pictures": (part(data=good) * 2 + end, form),
+        "two pictures of different names": (part(data=good) + part("other", data=good) + end, form),
+        "many fields": (part("a", None) * 100 + end, form),
+        "a field that is long": (part("a", None, bytes(100_000)) + end, form),
+        "a header that is long": (part("x" * 100_000) + end, form),
+        "many headers": (b"--x\r\n" + b"a: b\r\n" * 5000 + b"\r\nabc\r\n" + end, form),
+        "a picture alone": (good, "image/jpeg"),
+        "a picture of no type": (good, ""),
+        "a picture as bytes": (good, "application/octet-stream"),
+        "a form of a link": (b"image=abc", "application/x-www-form-urlencoded"),
+        "a picture as text": (b"image=" + good.hex().encode(), "application/x-www-form-urlencoded"),
+        "json": (b'{"image": "abc"}', "application/json"),
+        "bytes that are no json": (b"\xff\xfe", "application/json"),
+        "plain text": (b"", "text/plain"),
+        "another kind of form": (part(data=good) + end, "multipart/mixed; boundary=x"),
+    }
+
+
+REFUSED = (
+    not_images() | other_formats() | cut_short() | too_many_pixels() | bombs() | damaged_pngs() | polyglots() | hidden()
+)
 UNCERTAIN = flipped()
+FORMS = forms()

@@ -211,6 +211,19 @@ def test_an_index_that_fails_tells_only_the_log(folder, caplog, path):
     assert "closed" in caplog.text
 
 
+def test_what_an_index_says_is_one_line_of_the_log(folder, caplog, monkeypatch):
+    shown = shown_of(folder)
+
+    def broken(names):
+        raise InputError("broken\r\nGET /forged 200 1 ms\x1b[31m\x85\u2028")
+
+    monkeypatch.setattr(shown.index, "get", broken)
+    assert client_of(shown).get("/api/v1/item", params={"id": "a"}).status_code == 503
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert message.startswith("an index failed: broken")
+    assert message.isprintable()
+
+
 def test_an_embedding_may_be_a_row(folder):
     client = client_of(shown_of(folder, embed=lambda image: embed(image)[None]))
     assert ids(sent(client, RED).json())[0] == "red/0.png"
@@ -323,18 +336,3 @@ def test_one_or_two_indexes(folder, count):
 def test_two_indexes_need_two_names(folder):
     with pytest.raises(InputError, match="different names"):
         create_app([shown_of(folder), shown_of(folder)])
-
-
-def test_the_description_is_complete(client):
-    described = client.get("/api/v1/openapi.json").json()
-    assert set(described["paths"]) == {
-        f"/api/v1/{name}" for name in ("search", "item", "values", "hardest", "stats", "health")
-    }
-    for ways in described["paths"].values():
-        for what in ways.values():
-            assert what["summary"]
-            assert what["responses"]["422"]["content"]["application/json"]["schema"] == {
-                "$ref": "#/components/schemas/Problem"
-            }
-            assert {"200", "401", "429", "503"} <= set(what["responses"])
-    assert "HTTPValidationError" not in described["components"]["schemas"]

@@ -1,13 +1,15 @@
 """The JSON API under /api/v1. Every error is {"detail": one line}."""
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Query, UploadFile
 from fastapi.routing import APIRoute
+from starlette.datastructures import UploadFile as FormFile
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from frontrank.gallery.answers import (
@@ -24,6 +26,7 @@ from frontrank.gallery.answers import (
 from frontrank.gallery.search import Shown
 from frontrank.gallery.service import Service
 from frontrank.gallery.state import MOST_CHARACTERS, MOST_FILTERS, USUAL, Asked, check_text
+from frontrank.gallery.uploads import sent_form
 from frontrank.retrieval.items import check_id, is_field
 
 _WHY = {
@@ -39,17 +42,28 @@ _WHY = {
     422: "An argument that cannot be used",
     429: "Too much at once; Retry-After says when to ask again",
     500: "A mistake of the server",
-    503: "The work took too long",
+    503: "The work took too long, or the index cannot answer",
 }
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": why} for status, why in _WHY.items()
+_SAID = {  # headers that come with a refusal
+    401: {"WWW-Authenticate": {"required": True, "description": "Bearer", "schema": {"type": "string"}}},
+    429: {"Retry-After": {"required": True, "description": "Seconds to wait", "schema": {"type": "integer"}}},
 }
+_REMEDY = "send multipart/form-data with one file, image"
+_ANY = (414, 421, 429, 500)  # come before a route is looked at, or from any of them
+# described only: what is checked says what is wrong better than a pattern would
+_PLAIN = {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$"}
+_FIELD = {"pattern": r"^(?!(id|path)$)[A-Za-z_][A-Za-z0-9_]{0,63}$"}
 
 Text = Annotated[str, Query(max_length=MOST_CHARACTERS)]
 Index = Annotated[str, Query(max_length=64, description="Name of the index; the first one by default.")]
-Id = Annotated[str, Query(min_length=1, max_length=512, description="Id of an item.")]
+Id = Annotated[str, Query(min_length=1, max_length=512, description="Id of an item.", json_schema_extra=_PLAIN)]
 Label = Annotated[
-    str, Query(max_length=MOST_CHARACTERS, description="Judge results by this label instead of the item's own.")
+    str,
+    Query(
+        max_length=MOST_CHARACTERS,
+        description="Judge results by this label instead of the item's own.",
+        json_schema_extra=_PLAIN,
+    ),
 ]
 Filters = Annotated[
     list[Text],
@@ -68,31 +82,39 @@ class _Route(APIRoute):
         handle = super().get_route_handler()
 
         async def small(request: Request) -> Response:
-            if request.method == "POST":
-                await _read_form(request)
-            return await handle(request)
+            if request.method != "POST":
+                return await handle(request)
+            async with sent_form(request, _REMEDY) as form:
+                if not isinstance(form.get("image"), FormFile):
+                    raise HTTPException(422, f"there is no image; {_REMEDY}")
+                return await handle(request)
 
         return small
 
 
-async def _read_form(request: Request) -> None:
-    """Read the form, which the request keeps; 400 for one that is none."""
-    try:
-        await request.form(max_files=1, max_fields=4, max_part_size=8192)
-    except (HTTPException, ClientDisconnect):
-        raise
-    except Exception:  # its parsers raise what they like
-        raise HTTPException(400, "the form cannot be read; send multipart/form-data with one file, image") from None
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How refusals of these statuses are described."""
+    return {
+        status: {"model": Problem, "description": _WHY[status], "headers": _SAID.get(status, {})}
+        for status in sorted(statuses)
+    }
 
 
-def api_router(service: Service) -> APIRouter:
-    """The routes of the API."""
-    router = APIRouter(prefix="/api/v1", responses=PROBLEMS, tags=["search"], route_class=_Route)
+def api_router(service: Service, token: bool) -> APIRouter:
+    """The routes of the API; token: whether one is needed."""
+    router = APIRouter(prefix="/api/v1", tags=["search"], route_class=_Route)
+    may = partial(problems, *((401,) if token else ()), *_ANY)
     Places = Annotated[int, Query(ge=1, le=service.limits.results, description="How many results.")]  # noqa: N806
 
-    @router.get("/search", summary="Search from an indexed item, or from an upload that is still kept")
+    @router.get(
+        "/search",
+        summary="Search from an indexed item, or from an upload that is still kept",
+        responses=may(404, 410, 422, 503),
+    )
     async def search_item(
-        item: Annotated[str, Query(max_length=512, description="Id of the item to search from.")] = "",
+        item: Annotated[
+            str, Query(max_length=512, description="Id of the item to search from.", json_schema_extra=_PLAIN)
+        ] = "",
         upload: Annotated[str, Query(max_length=64, description="Name of the upload to search from.")] = "",
         index: Index = "",
         k: Places = USUAL,
@@ -106,7 +128,11 @@ def api_router(service: Service) -> APIRouter:
             check_id(item)
         return await answered(service.named(index), Asked(item, upload, label, k, tuple(filter), expand))
 
-    @router.post("/search", summary="Search from a picture that is sent as a form (multipart/form-data)")
+    @router.post(
+        "/search",
+        summary="Search from a picture that is sent as a form (multipart/form-data)",
+        responses=may(400, 403, 404, 408, 410, 413, 422, 503),
+    )
     async def search_upload(
         image: Picture,
         index: Index = "",
@@ -130,16 +156,17 @@ def api_router(service: Service) -> APIRouter:
         label = asked.label or (side.item.label if side.item is not None else None)
         return SearchAnswer.of(shown.name, side.found, side.item, asked.upload, label)
 
-    @router.get("/item", summary="What is known of an item")
+    @router.get("/item", summary="What is known of an item", responses=may(404, 422, 503))
     async def item(id: Id, index: Index = "") -> ItemAnswer:
         check_id(id)
         shown = service.named(index)
         return ItemAnswer.of(await service.ask(lambda: service.item(shown, id)))
 
-    @router.get("/values", summary="The values of a field, to filter by")
+    @router.get("/values", summary="The values of a field, to filter by", responses=may(404, 422, 503))
     async def values(
         field: Annotated[
-            str, Query(max_length=64, description="label, category, or a name of the metadata.")
+            str,
+            Query(max_length=64, description="label, category, or a name of the metadata.", json_schema_extra=_FIELD),
         ] = "label",
         index: Index = "",
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
@@ -151,7 +178,7 @@ def api_router(service: Service) -> APIRouter:
         found = [Count(value=value, items=count) for value, count in islice(counts.items(), limit)]
         return ValuesAnswer(index=shown.name, field=field, distinct=len(counts), values=found)
 
-    @router.get("/hardest", summary="The queries whose average precision is lowest")
+    @router.get("/hardest", summary="The queries whose average precision is lowest", responses=may(404, 422))
     async def hardest(
         index: Index = "",
         limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
@@ -159,7 +186,7 @@ def api_router(service: Service) -> APIRouter:
         name = service.named(index).name
         return HardestAnswer.of(name, service.hardest[name].progress(), limit)
 
-    @router.get("/stats", summary="What the server holds, and how busy it is")
+    @router.get("/stats", summary="What the server holds, and how busy it is", responses=may(503))
     async def stats() -> Stats:
         indexes = await service.ask(lambda: [index_stats(one) for one in service.indexes.values()])
         return Stats(
@@ -169,7 +196,7 @@ def api_router(service: Service) -> APIRouter:
             picture_bytes=service.pictures.held_bytes,
         )
 
-    @router.get("/health", summary="Whether the server is there; needs no token")
+    @router.get("/health", summary="Whether the server is there; needs no token", responses=problems(*_ANY))
     async def health() -> Health:
         return Health(status="ok")
 

@@ -36,7 +36,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_OPEN = ("/login", "/api/v1/health")
+OPEN = ("/login", "/api/v1/health")
 _UPLOADS = ("/upload", "/api/v1/search")
 _QUERY_STRING, _SMALL_BODY = 8192, 16_384  # bytes
 _FORM = 4096  # bytes around a file in a form
@@ -76,6 +76,7 @@ class Guard:
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, status, method = time.perf_counter(), 0, scope["method"]
+        way = method[:16] if method.isascii() and method.isalpha() else "(a method)"
         if method == "HEAD":  # answered as a GET, without what it would hold
             scope["method"] = "GET"
 
@@ -103,13 +104,13 @@ class Guard:
         except Exception as error:
             # the message of an exception could hold what was sent; its kind and its place do not
             where = _place(error)
-            _log.error("%s %s failed: %s at %s", method[:16], _route(scope), type(error).__name__, where)
+            _log.error("%s %s failed: %s at %s", way, _route(scope), type(error).__name__, where)
             if not status:
                 response = self._answer(scope, 500, "this server made a mistake; its log says where")
                 await response(scope, receive, safe_send)
         finally:
             milliseconds = 1000 * (time.perf_counter() - started)
-            _log.info("%s %s %d %.0f ms", method[:16], _route(scope), status, milliseconds)
+            _log.info("%s %s %d %.0f ms", way, _route(scope), status, milliseconds)
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -152,7 +153,7 @@ class Guard:
         bearer = self._token is not None and self._bears(headers)
         if scope["method"] != "GET" and not bearer and not same_origin(headers):
             raise Refusal(403, "this was sent by another site's page; open the page itself and send it from there")
-        open_to_all = scope["path"] in _OPEN or scope["path"].startswith("/static/")
+        open_to_all = scope["path"] in OPEN or scope["path"].startswith("/static/")
         if self._token is not None and not (open_to_all or bearer or self._knows(headers)):
             raise Refusal(401, "a token is needed; send it as Authorization: Bearer", {"WWW-Authenticate": "Bearer"})
 

@@ -1,6 +1,7 @@
 """The pages that people open, and what these pages load."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,9 +12,11 @@ from starlette.responses import RedirectResponse, Response
 
 from frontrank.gallery.facets import Facet, facets_of, starters
 from frontrank.gallery.guard import COOKIE, Guard
-from frontrank.gallery.rendering import page, static_files
+from frontrank.gallery.rendering import named, page, static_files
+from frontrank.gallery.search import Shown
 from frontrank.gallery.service import Service, Side
 from frontrank.gallery.state import MOST_CHARACTERS, Asked, read_asked
+from frontrank.gallery.uploads import sent_form
 from frontrank.reporting.charts import Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.wording import counted, fraction
@@ -42,11 +45,7 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
         if asked.item:
             check_id(asked.item)
         sides = await service.search(asked) if asked.item or asked.upload else []
-        first = chosen[0]
-        offered = await service.ask(lambda: service.kept.get(("facets", first.name), lambda: facets_of(first.index)))
-        items = [] if sides else await service.ask(
-            lambda: service.kept.get(("starters", first.name), lambda: starters(first.index, _STARTERS))
-        )  # fmt: skip
+        offered = await service.ask(lambda: _offered(service, chosen, begins=not sides))
         return page(
             "search.html.j2",
             **common,
@@ -56,15 +55,14 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
             looks=_looks(sides),
             query=_query(sides),
             curve=curve_chart(sides),
-            facets=offered,
-            unlisted=unlisted(asked.filters, offered),
-            starters=items,
-            title=_title(asked, sides),
+            **offered,
+            unlisted=unlisted(asked.filters, offered["facets"]),
+            title=_title(sides),
         )
 
     @router.post("/upload")
     async def upload(request: Request) -> Response:
-        async with request.form(max_files=1, max_fields=4, max_part_size=8192) as form:
+        async with sent_form(request, "choose one file, and send it again") as form:
             image, state = form.get("image"), form.get("state", "")
             if not isinstance(image, UploadFile) or not isinstance(state, str):
                 raise HTTPException(422, "there is no image; choose a file first")
@@ -120,7 +118,7 @@ def login_router() -> APIRouter:
 
     @router.post("/login")
     async def login(request: Request) -> Response:
-        async with request.form(max_files=0, max_fields=4, max_part_size=8192) as form:
+        async with sent_form(request, "open the page again, and give the token there") as form:
             token, onward = form.get("token"), form.get("next", "/")
         guard: Guard = request.scope["frontrank.guard"]
         onward = local(onward if isinstance(onward, str) else "/")
@@ -164,8 +162,24 @@ def curve_chart(sides: Sequence[Side]) -> Chart | None:
         said.append(f"{name or 'Precision'}: {first}" + (f", {last}" if len(recall) > 1 else ""))
     span = (0.0, 1.0)
     summary = f"Precision over recall of this query. {'; '.join(said)}."
-    axes = Scale("recall", percent=True, span=span), Scale("precision", percent=True, span=span)
-    return chart("precision over recall", lines, *axes, summary=summary)
+    axes = (Scale(name, percent=True, span=span, marks=(0.0, 0.5, 1.0)) for name in ("recall", "precision"))
+    return chart("precision over recall", lines, *axes, size=(300.0, 190.0), summary=summary)
+
+
+def _offered(service: Service, chosen: Sequence[Shown], begins: bool) -> dict[str, Any]:
+    """What can be asked of the indexes, kept for a while: fields, pictures to begin with, whether they expand."""
+    first, keep = chosen[0], service.kept.get
+    ways = {keep(("expands", one.name), partial(_expands, one)) for one in chosen}
+    return {
+        "facets": keep(("facets", first.name), lambda: facets_of(first.index)),
+        "stored": tuple(sorted(ways)),
+        "starters": keep(("starters", first.name), lambda: starters(first.index, _STARTERS)) if begins else [],
+        "size": keep(("size", first.name), first.index.count) if begins else 0,
+    }
+
+
+def _expands(shown: Shown) -> bool:
+    return bool(shown.index.settings.expansion)
 
 
 def unlisted(filters: Sequence[str], facets: Sequence[Facet]) -> list[str]:
@@ -184,10 +198,10 @@ def _query(sides: Sequence[Side]) -> tuple[str, Item] | None:
     return next(((side.shown.name, side.item) for side in sides if side.item is not None), None)
 
 
-def _title(asked: Asked, sides: Sequence[Side]) -> str:
+def _title(sides: Sequence[Side]) -> str:
     if not sides:
         return "Search"
     query = _query(sides)
-    of = "an uploaded picture" if query is None else query[1].label or query[1].id
+    of = "an uploaded picture" if query is None else named(query[1])
     shown = max((len(side.found.rows) for side in sides if side.found is not None), default=0)
     return f"{counted(shown, 'result')} for {of}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from collections.abc import Sequence
 
@@ -31,6 +32,8 @@ def run(
     limits = limits or Limits()
     app = create_app(indexes, token=token, limits=limits, hosts=(*LOOPBACK, host) if local else None)
     _check_free(host, port)
+    # a warning per request that is none would let anybody fill the log
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     uvicorn.run(
         app,
         host=host,
@@ -40,7 +43,7 @@ def run(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        log_level="error",  # a warning per request that is none would let anybody fill the log
+        log_level="error",
         timeout_keep_alive=int(_IDLE),
         timeout_graceful_shutdown=_GRACE,
         limit_concurrency=4 * limits.requests,

@@ -199,7 +199,8 @@ def _asked(work: Callable[[], T]) -> T:
     try:
         return work()
     except FrontrankError as error:
-        _log.error("an index failed: %s", " ".join(str(error).split()))
+        said = "".join(each if each.isprintable() else " " for each in str(error))  # it may quote what people sent
+        _log.error("an index failed: %s", said[:500])
         raise HTTPException(503, "the index cannot answer; the log of the server says why") from None
 
 

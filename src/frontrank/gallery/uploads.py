@@ -9,13 +9,17 @@ import tempfile
 import threading
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 
 from frontrank.data.image_table import shown
 from frontrank.data.images import read_image
@@ -59,6 +63,25 @@ class Upload:
     def memory(self) -> int:
         """The bytes that it takes."""
         return len(self.preview) + sum(vector.nbytes for vector in self.vectors.values())
+
+
+@asynccontextmanager
+async def sent_form(request: Request, remedy: str) -> AsyncIterator[FormData]:
+    """The form that a request sends, of one file at most; 400 and the remedy for what is none."""
+    try:
+        form = await request.form(max_files=1, max_fields=4, max_part_size=8192)
+    except ClientDisconnect:
+        raise
+    except HTTPException as error:
+        if error.status_code != 400:  # too large, or too slow
+            raise
+        raise HTTPException(400, f"the form cannot be read ({error.detail.rstrip('.')}); {remedy}") from None
+    except Exception:  # its parsers raise what they like
+        raise HTTPException(400, f"the form cannot be read; {remedy}") from None
+    try:
+        yield form
+    finally:
+        await form.close()
 
 
 def decoded(data: bytes, max_pixels: int) -> "Image":

@@ -1,0 +1,128 @@
+"""The JSON API fuzzed from its own description: what it promises holds for all that can be sent, good and bad."""
+
+import numpy as np
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+
+from frontrank.gallery import Shown, create_app
+from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import Item
+from tests.gallery.samples import BASE, COLOURS, DIM, TOKEN, embed, picture, written
+
+# of ASCII only, as the dictionaries of the fuzzer hold text
+PICTURE = written(picture((96, 64, 32), size=(1, 1)), "bmp", dpi=(1, 1)).decode("ascii")
+REFUSED = ["400", "404", "405", "410", "414", "422"]
+CONFIG = {
+    "dictionaries": {
+        "ids": {"values": list(COLOURS)},
+        "indexes": {"values": ["colours"]},
+        "pictures": {"values": [PICTURE]},
+    },
+    "parameters": {
+        "query.id": {"dictionary": "ids", "probability": 0.7},
+        "query.item": {"dictionary": "ids", "probability": 0.7},
+        "query.index": {"dictionary": "indexes", "probability": 0.5},
+        "body.image": {"dictionary": "pictures", "probability": 0.7},
+    },
+    "generation": {"with-security-parameters": False},
+    "checks": {"negative_data_rejection": {"expected-statuses": REFUSED}},
+    # that there is one of item and upload, and what is a picture or a filter, cannot be described
+    "operations": [{"include-path": "/api/v1/search", "checks": {"positive_data_acceptance": {"enabled": False}}}],
+}
+REACHED = {
+    "GET /api/v1/search": {200, 404, 405, 410, 414, 422},
+    "POST /api/v1/search": {200, 400, 404, 414, 422},
+    "GET /api/v1/item": {200, 404, 405, 422},
+    "GET /api/v1/values": {200, 404, 405, 422},
+    "GET /api/v1/hardest": {200, 404, 405, 422},
+    "GET /api/v1/stats": {200, 405},
+    "GET /api/v1/health": {200, 405},
+}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+fuzzed = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate),
+)
+
+
+def described(token):
+    """The description of an application, which is asked what it describes."""
+    index = Index(dim=DIM)
+    index.add(np.stack([embed(picture(name)) for name in COLOURS]), [Item(name, label=name) for name in COLOURS])
+    app = create_app([Shown("colours", index, embed)], token=token)
+
+    async def endless(scope, receive, send):
+        if scope["type"] != "lifespan":  # the fuzzer ends it after every operation
+            await app(scope, receive, send)
+
+    found = schemathesis.openapi.from_dict(app.openapi(), config=schemathesis.Config.from_dict(CONFIG))
+    found.app = endless
+    return found
+
+
+locked, unlocked = described(TOKEN), described(None)
+
+
+@pytest.fixture
+def seen():
+    """The (operation, status) of every answer; fuzzing that does not get through would find nothing."""
+    found = set()
+    yield found
+    (operation,) = {operation for operation, _ in found}
+    assert {status for _, status in found} >= REACHED[operation]
+
+
+@locked.parametrize()
+@fuzzed
+def test_with_the_token_answers_are_as_described(seen, case):
+    response = case.call_and_validate(BASE, headers=BEARER)  # and tries what is answered without the token, too
+    seen.add((case.operation.label, response.status_code))
+
+
+@unlocked.parametrize()
+@fuzzed
+def test_where_there_is_no_token_answers_are_as_described(seen, case):
+    response = case.call_and_validate(BASE)
+    seen.add((case.operation.label, response.status_code))
+
+
+@locked.parametrize()
+@settings(fuzzed, max_examples=10)
+def test_without_the_token_nothing_is_answered(case):
+    response = case.call(BASE)
+    if "security" in case.operation.definition.raw:
+        assert response.status_code in (401, 414)
+    else:
+        assert response.status_code in (200, 405)
+
+
+ANY = {200, 414, 421, 429, 500}
+STATUSES = {
+    "GET /api/v1/search": ANY | {404, 410, 422, 503},
+    "POST /api/v1/search": ANY | {400, 403, 404, 408, 410, 413, 422, 503},
+    "GET /api/v1/item": ANY | {404, 422, 503},
+    "GET /api/v1/values": ANY | {404, 422, 503},
+    "GET /api/v1/hardest": ANY | {404, 422},
+    "GET /api/v1/stats": ANY | {503},
+    "GET /api/v1/health": ANY,
+}
+
+
+@pytest.mark.parametrize("description", [locked, unlocked], ids=["locked", "unlocked"])
+def test_the_description_is_complete(description):
+    operations = {one.ok().label: one.ok().definition.raw for one in description.get_all_operations()}
+    assert set(operations) == set(STATUSES) == set(REACHED)
+    for name, what in operations.items():
+        needs_token = description is locked and name != "GET /api/v1/health"
+        assert ("security" in what) == needs_token
+        assert {int(status) for status in what["responses"]} == STATUSES[name] | ({401} if needs_token else set())
+        assert what["summary"]
+        busy = what["responses"]["429"]
+        assert busy["headers"]["Retry-After"]["required"]
+        assert busy["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+    assert "HTTPValidationError" not in description.raw_schema["components"]["schemas"]
