@@ -20,14 +20,14 @@ _FLAGS = (
 
 @dataclass
 class Visit:
-    """A page that is open, what its console said, and what it asked for beside itself."""
+    """A page that is open, what its console said (of what its policy forbids, too), and the URLs that it asked for."""
 
     page: object
     errors: list = field(default_factory=list)
     requests: list = field(default_factory=list)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's loop would be in the way of asyncio.run in the tests of other modules
 def browser():
     """Chromium with an empty profile of its own."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
@@ -44,8 +44,8 @@ def browser():
 
 
 @contextmanager
-def visit(browser, path, *, width=1280, height=900, **context):
-    """The file opened in a window of some size; `context` as Playwright's new_context takes it, e.g. color_scheme."""
+def visit(browser, where, *, width=1280, height=900, **context):
+    """The file or URL opened in a window of some size; `context` as for Playwright's new_context, e.g. color_scheme."""
     opened = browser.new_context(viewport={"width": width, "height": height}, **context)
     try:
         page = opened.new_page()
@@ -53,7 +53,7 @@ def visit(browser, path, *, width=1280, height=900, **context):
         page.on("console", lambda said: visited.errors.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: visited.errors.append(str(error)))
         page.on("request", lambda asked: visited.requests.append(asked.url))
-        page.goto(path.as_uri())
+        page.goto(where if isinstance(where, str) else where.as_uri())
         yield visited
     finally:
         opened.close()
@@ -70,6 +70,21 @@ def contrasts(page):
 def too_wide(page):
     """What reaches beyond the right edge of the window, but for the inside of boxes that scroll."""
     return page.evaluate(_TOO_WIDE)
+
+
+def too_small(page, least=24):
+    """What can be pressed but is narrower or lower than a finger needs, but for links within a line of text.
+
+    Of a field in a label it is the label that is pressed.
+    """
+    return page.evaluate(_TOO_SMALL, least)
+
+
+def unnamed(page):
+    """Roles of what a screen reader meets in the page without a name, in the tree that Chromium gives to it."""
+    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    told = ((node["role"]["value"], node.get("name", {}).get("value", "")) for node in tree if not node["ignored"])
+    return [role for role, name in told if role in _NAMED and not name.strip()]
 
 
 def picture_widths(page):
@@ -113,6 +128,12 @@ _TOO_WIDE = """() => [...document.querySelectorAll("body *")]
   .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
   .filter((e) => !e.closest(".scroll, .contents ol, .symbols, .sr"))
   .map((e) => e.outerHTML.slice(0, 80))"""
+_TOO_SMALL = """(least) => [...document.querySelectorAll("a, button, summary, input, select, label")]
+  .filter((e) => e.checkVisibility() && !e.matches(".skip, label input[type=file]"))
+  .filter((e) => !(e.matches("p a, td a") && getComputedStyle(e).display === "inline"))
+  .map((e) => [e.outerHTML.slice(0, 80), (e.closest("label") ?? e).getBoundingClientRect()])
+  .filter(([, box]) => box.width < least || box.height < least).map(([text]) => text)"""
+_NAMED = ("button", "checkbox", "combobox", "dialog", "image", "img", "link", "progressbar", "region", "textbox")
 _PICTURE_WIDTHS = """() => Promise.all([...document.querySelectorAll("img, symbol image")].map(async (one) => {
   const image = new Image();
   image.src = one.getAttribute("src") ?? one.getAttribute("href");

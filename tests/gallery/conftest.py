@@ -1,6 +1,10 @@
 import pytest
 
+from tests.browser import browser
+from tests.gallery.live import one, pictures, two
 from tests.gallery.samples import client_of, shown_of
+
+__all__ = ["browser", "client", "folder", "one", "pictures", "two"]
 
 
 @pytest.fixture(scope="package")

@@ -4,89 +4,138 @@
   const live = document.getElementById("live");
   const trouble = document.getElementById("trouble");
   const help = document.getElementById("help");
+  const narrow = matchMedia("(max-width: 820px)");
   let asking = null;
   let polling = 0;
+  let again = null;  // what the button of a complaint does
+  let sent = { name: "", file: null };  // the last upload, for when the server has forgotten it
 
   const say = (text) => { live.textContent = ""; requestAnimationFrame(() => { live.textContent = text; }); };
-  const complain = (text) => { trouble.textContent = text; trouble.hidden = !text; };
+  function complain(text, remedy = null, named = "Try again") {
+    again = remedy;
+    trouble.querySelector("p").textContent = text;
+    trouble.querySelector(".again").hidden = !remedy;
+    trouble.querySelector(".again").textContent = named;
+    trouble.hidden = !text;
+  }
+  const address = () => location.pathname + location.search;
+  let here = address();
+  const uploadIn = (url) => new URL(url, location.href).searchParams.get("upload");
 
-  // the server draws every page; here its main part is put in place of the one before
-  async function show(url, { push = true, body = null, quiet = false } = {}) {
+  // the server draws every page; here its main part is put in place of the one before, which stays if that fails
+  async function show(url, options = {}) {
+    const { push = true, body = null, quiet = false, file = null, seen = null } = options;
     asking?.abort();
     const mine = asking = new AbortController();
     clearTimeout(polling);
     if (!quiet) { complain(""); main.classList.add("waiting"); main.setAttribute("aria-busy", "true"); }
     try {
-      const options = { signal: mine.signal, headers: { Accept: "text/html" }, credentials: "same-origin" };
-      const response = await fetch(url, body ? { ...options, method: "POST", body } : options);
+      const how = { signal: mine.signal, headers: { Accept: "text/html" }, credentials: "same-origin" };
+      const response = await fetch(url, body ? { ...how, method: "POST", body } : how);
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
-      const fresh = page.getElementById("main");
       if (mine.signal.aborted) return;
-      if (!fresh) throw new Error("no page");
-      if (body && !response.ok) { complain(page.querySelector(".lead")?.textContent ?? "That did not work."); return; }
-      const back = whereabouts();
-      main.replaceChildren(...document.importNode(fresh, true).childNodes);
-      document.title = page.title;
-      const own = main.querySelector("[data-url]")?.dataset.url;  // the shortest that says the same
-      if (push) history.pushState(null, "", own ?? (body ? response.url : url));
-      arrive(quiet);
-      back(quiet);
+      if (!page.getElementById("main")) throw new Error("no page");
+      if (quiet && !response.ok) { poll(); return; }
+      if (response.ok || !push) draw(page, { quiet, seen, url: push ? (body ? response.url : url) : null });
+      if (!response.ok) refuse(page, response.status, url, options);
+      else if (file) sent = { name: uploadIn(response.url), file };
     } catch (error) {
-      if (error.name !== "AbortError") complain("The server did not answer. Is it still running? Then try again.");
+      if (error.name === "AbortError") return;
+      if (quiet) poll();
+      else complain("The server did not answer. Is it still running?", () => show(url, options));
     } finally {
       if (asking === mine) { main.classList.remove("waiting"); main.removeAttribute("aria-busy"); }
     }
   }
 
-  // a page that is replaced keeps its reader where they were: in the same field, or else at its heading
-  function whereabouts() {
+  function refuse(page, status, url, options) {
+    const text = page.querySelector("#main .lead")?.textContent ?? "That did not work.";
+    if (status === 410 && sent.file && uploadIn(url) === sent.name) complain("The server has forgotten this picture.", () => send(sent.file, new URL(url, location.href).search.slice(1)), "Send it again");
+    else complain(text, status === 429 || status >= 500 ? () => show(url, options) : null);
+  }
+
+  // url: of the new entry in the history, null where an old one is shown again; seen: where its reader was then
+  function draw(page, { quiet, url, seen }) {
+    const stay = quiet || document.activeElement?.form?.matches("#main [data-live]") ? sameField() : null;
+    const open = main.querySelector(".controls")?.open, top = scrollY;
+    const from = document.activeElement?.closest?.("#main a")?.getAttribute("href");
+    for (const name of ["main", "ways"]) {
+      const fresh = page.getElementById(name);
+      document.getElementById(name).replaceChildren(...document.importNode(fresh, true).childNodes);
+    }
+    document.title = page.title;
+    history.scrollRestoration = "manual";  // a browser would scroll the page before, and go on while ours is drawn
+    if (url) {
+      history.replaceState({ top, from }, "");
+      history.pushState(null, "", main.querySelector("[data-url]")?.dataset.url ?? url);  // the shortest that says the same
+    }
+    here = address();
+    arrive(quiet, open);
+    if (stay?.() || quiet) return;
+    const before = seen?.from && main.querySelector(`a[href="${CSS.escape(seen.from)}"]`);
+    (before || main.querySelector("h1"))?.focus({ preventScroll: true });
+    scrollTo({ top: seen?.top ?? 0, behavior: "instant" });
+  }
+
+  // a page that is replaced keeps its reader in the same field, or on the same link
+  function sameField() {
     const at = document.activeElement;
-    const alike = (one) => one.name ? `[name="${CSS.escape(one.name)}"]` : `a[href="${CSS.escape(one.getAttribute("href") ?? "")}"]`;
-    if (!at || !main.contains(at) || !(at.form?.matches("[data-live]") || at.matches("a"))) return (quiet) => quiet || main.querySelector("h1")?.focus({ preventScroll: true });
-    const wanted = alike(at), place = [...main.querySelectorAll(wanted)].indexOf(at);
-    return (quiet) => {
-      const same = at.form || quiet ? main.querySelectorAll(wanted)[place] : null;
-      (same ?? main.querySelector("h1"))?.focus({ preventScroll: true });
+    if (!main.contains(at) || !at.matches("[name], a")) return null;
+    const alike = at.name ? `[name="${CSS.escape(at.name)}"]` : `a[href="${CSS.escape(at.getAttribute("href"))}"]`;
+    const place = [...main.querySelectorAll(alike)].indexOf(at);
+    return () => {
+      const same = main.querySelectorAll(alike)[place];
+      same?.focus({ preventScroll: true });
+      return same;
     };
   }
 
-  function arrive(quiet = false) {
+  const poll = () => { polling = setTimeout(() => show(location.href, { push: false, quiet: true }), 1500); };
+  let polled = false;
+  function arrive(quiet = false, open = !narrow.matches) {
     for (const one of main.querySelectorAll(".needs-script, .share, .copy")) one.hidden = false;
-    if (matchMedia("(max-width: 820px)").matches) main.querySelector(".controls")?.removeAttribute("open");
-    if (main.querySelector("[data-poll]")) polling = setTimeout(() => show(location.href, { push: false, quiet: true }), 1500);
-    if (quiet) return;
-    const said = main.querySelector("[data-said]") ?? main.querySelector("h1");
-    const measures = [...main.querySelectorAll(".measure")].map((one) => one.textContent.trim());
-    say([said?.textContent.trim(), ...measures].filter(Boolean).join(". "));
+    main.querySelector(".controls")?.toggleAttribute("open", open);
+    const goesOn = main.querySelector("[data-poll]") !== null;
+    if (goesOn) poll();
+    if (!quiet || (polled && !goesOn)) {
+      const said = main.querySelector("[data-said]") ?? main.querySelector("h1");
+      const measures = [...main.querySelectorAll(".measure")].map((one) => one.textContent.trim());
+      say([said?.textContent.trim(), ...measures].filter(Boolean).join(". "));
+    }
+    polled = goesOn;
   }
 
-  function send(file) {
-    const form = main.querySelector("form.drop");
-    if (!form || !file) return;
-    if (file.size > Number(form.dataset.most)) {
-      complain(`This file is too large: at most ${Math.floor(form.dataset.most / 1e6)} MB can be sent.`);
-      return;
-    }
+  function send(file, state = null) {
+    const most = Number(document.body.dataset.most);
+    if (!file) return;
+    if (!most) { complain("This server has no model for new pictures; search from an indexed one."); return; }
+    if (file.size > most) { complain(`This file is too large: at most ${(most / 1e6).toLocaleString("en")} MB can be sent.`); return; }
     const body = new FormData();
-    body.append("state", form.elements.state.value);
+    body.append("state", state ?? main.querySelector("form.drop")?.elements.state.value ?? "");
     body.append("image", file, "image");  // the name of the file is nobody's business
     say("Searching");
-    show(form.action, { body });
+    show("/upload", { body, file });
   }
 
   const plainClick = (event) => event.button === 0 && !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
   document.addEventListener("click", async (event) => {
-    const link = event.target.closest("a[data-swap]");
+    const at = (selector) => event.target.closest(selector);
+    const link = at("a[data-swap]"), share = at(".share");
     if (link && plainClick(event)) {
       event.preventDefault();
-      await show(link.href);
-      scrollTo({ top: 0 });
-    } else if (event.target.closest(".help-button")) {
+      show(link.href);
+    } else if (at(".help-button")) {
       help.showModal();
-    } else if (event.target.closest(".share")) {
-      const button = event.target.closest(".share");
-      try { await navigator.clipboard.writeText(location.href); button.textContent = "Copied"; } catch { button.textContent = "It is in the address bar"; }
-      setTimeout(() => { button.textContent = "Copy link"; }, 2000);
+    } else if (at(".trouble .again")) {
+      again?.();
+    } else if (at(".trouble .close")) {
+      complain("");
+    } else if (at(".reload")) {
+      location.reload();
+    } else if (share) {
+      try { await navigator.clipboard.writeText(location.href); share.textContent = "Copied"; } catch { share.textContent = "See the address bar"; }
+      say(share.textContent);
+      setTimeout(() => { share.textContent = "Copy link"; }, 2000);
     }
   });
   document.addEventListener("submit", (event) => {
@@ -101,23 +150,31 @@
     }
   });
   document.addEventListener("change", (event) => {
-    if (event.target.matches("form.drop input[type=file]")) send(event.target.files[0]);
-    else if (event.target.matches("form[data-live] select, form[data-live] input")) event.target.form.requestSubmit();
+    const field = event.target;
+    if (field.matches("form.drop input[type=file]")) {
+      send(field.files[0]);
+      field.value = "";  // so that the same file can be chosen again
+    } else if (field.matches("form[data-live] select, form[data-live] input")) {
+      field.form.requestSubmit();
+    }
   });
 
-  // drop and paste, anywhere on the page
-  const holdsFile = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  // drop and paste, anywhere on the page; a picture of the page itself is no new one
+  let own = false;
+  addEventListener("dragstart", () => { own = true; });
+  addEventListener("dragend", () => { own = false; });
+  const takes = (event) => !own && "most" in document.body.dataset && [...(event.dataTransfer?.types ?? [])].includes("Files");
   document.addEventListener("dragover", (event) => {
-    if (holdsFile(event)) { event.preventDefault(); document.body.classList.add("dropping"); }
+    if (takes(event)) { event.preventDefault(); document.body.classList.add("dropping"); }
   });
   document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
   document.addEventListener("drop", (event) => {
     document.body.classList.remove("dropping");
-    if (holdsFile(event)) { event.preventDefault(); send(event.dataTransfer.files[0]); }
+    if (takes(event)) { event.preventDefault(); send(event.dataTransfer.files[0]); }
   });
   document.addEventListener("paste", (event) => {
     const file = [...(event.clipboardData?.files ?? [])].find((one) => one.type.startsWith("image/"));
-    if (file) { event.preventDefault(); send(file); }
+    if (file && "most" in document.body.dataset) { event.preventDefault(); send(file); }
   });
 
   // arrow keys go from picture to picture by where they are seen
@@ -133,21 +190,26 @@
     }
     return best;
   }
+  const singles = document.getElementById("single-keys");
+  try { singles.checked = localStorage.getItem("frontrank-keys") !== "off"; } catch { /* for this visit only */ }
+  singles.addEventListener("change", () => { try { localStorage.setItem("frontrank-keys", singles.checked ? "on" : "off"); } catch { /* likewise */ } });
+  const keys = {
+    "/": () => { const box = document.getElementById("filter"); box?.closest("details").setAttribute("open", ""); box?.focus(); },
+    "?": () => help.showModal(),
+    u: () => main.querySelector("form.drop input[type=file]")?.click(),
+  };
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+    if (event.key === "Escape" && !trouble.hidden) { complain(""); return; }
     if (event.target.closest("input, select, textarea")) { if (event.key === "Escape") event.target.blur(); return; }
     if (event.key.startsWith("Arrow")) {
       const here = document.activeElement?.closest?.(".hits.grid a");
       const next = here ? neighbour(here, event.key) : event.key === "ArrowRight" ? main.querySelector(".hits.grid a") : null;
-      if (next) { event.preventDefault(); next.focus(); next.scrollIntoView({ block: "nearest" }); }
-      return;
+      if (next) { event.preventDefault(); next.focus({ preventScroll: true }); next.scrollIntoView({ block: "nearest", behavior: "instant" }); }
+    } else if (singles.checked && keys[event.key]) {
+      event.preventDefault();
+      keys[event.key]();
     }
-    const keys = {
-      "/": () => { const box = document.getElementById("filter"); box?.closest("details")?.setAttribute("open", ""); box?.focus(); },
-      "?": () => help.showModal(),
-      u: () => main.querySelector("form.drop input[type=file]")?.click(),
-    };
-    if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
   });
 
   // a busy server refuses some pictures: ask again for those, a few times
@@ -162,7 +224,8 @@
     setTimeout(() => { image.src = url; }, 1500 * (tried + 1));
   }, true);
 
-  addEventListener("popstate", () => show(location.href, { push: false }));
+  addEventListener("pagehide", () => { history.scrollRestoration = "auto"; });  // who loads anew, or comes back from elsewhere
+  addEventListener("popstate", (event) => { if (address() !== here) show(location.href, { push: false, seen: event.state }); });
   document.documentElement.classList.add("scripted");
   document.querySelector(".help-button").hidden = false;
   arrive(true);
