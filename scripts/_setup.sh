@@ -1,4 +1,4 @@
-# Sourced by the scripts: `setup EXTRA` makes .venv hold frontrank with that extra and puts it first on PATH.
+# Sourced by the scripts: `setup EXTRA` makes .venv hold frontrank with that extra, puts it first on PATH, and looks at the machine.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -70,7 +70,23 @@ show_progress() {
     '
 }
 
+# Some virtual machines claim AMX but cannot run it: a bfloat16 product then kills the process (illegal instruction).
+avoid_broken_amx() {
+    grep -qs amx_bf16 /proc/cpuinfo || return 0
+    [[ ${ONEDNN_MAX_CPU_ISA:-} ]] && return 0
+    local product='import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x'
+    if ! { .venv/bin/python -c "$product"; } 2>/dev/null; then
+        echo "this machine claims AMX but cannot run it: going on without (ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16)"
+        export ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16
+    fi
+}
+
 setup() {
+    install_extra "$1"
+    avoid_broken_amx
+}
+
+install_extra() {
     local extra=$1 stamp=.venv/setup-$1.stamp log=.venv/setup.log state
     state="$PWD $(cat pyproject.toml constraints.txt | cksum)"
     export PATH="$PWD/.venv/bin:$PATH"
