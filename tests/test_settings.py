@@ -287,7 +287,7 @@ def test_what_the_library_says_of_something_else_is_one_line(first, monkeypatch)
         def parse_object(self, _):
             raise RuntimeError(f"{first}\n  second " + "x" * 400)
 
-    monkeypatch.setattr(module, "_parser", Parser)
+    monkeypatch.setattr(module, "_parser", lambda kind: Parser())
     said = refusal(read_config, {"epochs": 3})
     assert said.startswith(f"{first} second xxx")
     assert said.endswith("xxx...")

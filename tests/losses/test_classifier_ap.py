@@ -46,6 +46,21 @@ def test_equals_reference(shape, rows, rows_per_block):
         torch.testing.assert_close(a, e, rtol=1e-10, atol=1e-10)
 
 
+def test_relative_to_the_length_of_each_list():
+    """As the authors' code has it: ranks from 1/n to 1 are lam x n, n the items of a class or of all classes."""
+    [(scores, targets)] = batches((60, 5))
+    actual = gradient(lambda s: fr.ClassifierAP(2.0, 0.15, across_classes=0.4, relative=True)(s, targets), scores)
+
+    def expected(s):
+        classes = classifier_ap([(s, targets)], lam=2.0 * 60, margin=0.15, across_classes=0.0)
+        return 0.6 * classes + 0.4 * classifier_ap([(s, targets)], lam=2.0 * 300, margin=0.15, across_classes=1.0)
+
+    for a, e in zip(actual, gradient(expected, scores), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-10, atol=1e-10)
+    counted = gradient(lambda s: fr.ClassifierAP(2.0, 0.15, across_classes=0.4)(s, targets), scores)
+    assert not torch.allclose(actual[1], counted[1])
+
+
 def test_past_batches_join_the_lists():
     loss = fr.ClassifierAP(memory=2, **SETTINGS)
     seen = []

@@ -13,7 +13,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from frontrank.errors import FrontrankError, FrontrankWarning, InterruptedRunError
 
@@ -28,6 +28,7 @@ _COMMANDS = {
     "search": "the images of an index that are nearest to a picture: a table, JSON, a contact sheet",
     "serve": "a page to search an index by picture, and a JSON API beside it",
     "data": "build data sets of real pictures; look at images before training",
+    "detect": "find objects in pictures: train a detector with an AP loss, evaluate it, use it",
 }
 _OUT_OF_MEMORY = "out of memory; free some, or use a machine or --device that has more (train: or --batches.chunk)"
 _INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first two as of a shell's commands
@@ -92,6 +93,13 @@ class Parser(argparse.ArgumentParser):
         if rest:
             self.error(f"{rest[0]!r} is one argument too many")
         return options
+
+
+class Action(Parser):
+    """The parser of an action of a subcommand, which says itself what is wrong with the words it is given."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return self.read(cast(Parser, super()), args), []
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:

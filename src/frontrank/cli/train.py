@@ -1,10 +1,11 @@
 """`frontrank train`: its options and examples. Every setting of a run is an option by its full name."""
 
 import argparse
+from typing import Any
 
 from frontrank.config import TrainConfig
 from frontrank.errors import InputError
-from frontrank.settings import settings
+from frontrank.settings import Kind, settings
 
 DESCRIPTION = """\
 Train a model to rank: images with the same label come first. Classes held out
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "frontrank train --data PATH [--recipe NAME] [--out DIR] [--SETTING VALUE ...]"
     parser.add_argument("--data", metavar="PATH", help="the images; see below")
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file")
-    parser.add_argument("--recipes", action=_ListRecipes, nargs=0, help="list the recipes and exit")
+    parser.add_argument("--recipes", action=ListRecipes, nargs=0, help="list the recipes and exit")
     parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
     parser.add_argument("--backbone", metavar="NAME", help="short for --model.backbone")
     parser.add_argument("--weights", metavar="VALUE", help="short for --model.weights")
@@ -54,15 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def add_settings(parser: argparse.ArgumentParser, *, shown: bool = True) -> None:
+def add_settings(parser: argparse.ArgumentParser, *, shown: bool = True, kind: Kind = TrainConfig) -> None:
     """Every setting of a run as an option by its full name; not shown, they are taken without being in the help."""
     groups = {"": parser.add_argument_group("the run")}
-    for name, setting in settings().items():
+    for name, setting in settings(kind).items():
         if name in ("data.path", "data.allow_partial"):  # --data, --allow-partial
             continue
         group = name.rpartition(".")[0]
         if group not in groups:
-            groups[group] = parser.add_argument_group(_title(group))
+            groups[group] = parser.add_argument_group(_title(group, kind))
         default = "" if setting.default in (None, ()) else f" [{setting.default}]"
         says = (setting.help + default).replace("%", "%%")
         says = says if shown else argparse.SUPPRESS
@@ -72,12 +73,7 @@ def add_settings(parser: argparse.ArgumentParser, *, shown: bool = True) -> None
 def run(options: argparse.Namespace) -> None:
     """Train, go on, or print the plan."""
     if options.resume is not None:
-        for option in ("recipe", "out", "dry_run", "allow_partial"):
-            if getattr(options, option):
-                flag = "--" + option.replace("_", "-")
-                raise InputError(
-                    f"{flag} does not go with --resume, which takes all from the run's folder; leave it out"
-                )
+        refuse_beside_resume(options)
     elif options.data is None and options.recipe is None:
         raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
     from frontrank.cli import training  # torch, from here on
@@ -85,9 +81,17 @@ def run(options: argparse.Namespace) -> None:
     training.run(options)
 
 
-def overrides(options: argparse.Namespace) -> dict[str, str]:
+def refuse_beside_resume(options: argparse.Namespace) -> None:
+    """Refuse what a run that goes on has from its folder."""
+    for option in ("recipe", "out", "dry_run", "allow_partial"):
+        if getattr(options, option):
+            flag = "--" + option.replace("_", "-")
+            raise InputError(f"{flag} does not go with --resume, which takes all from the run's folder; leave it out")
+
+
+def overrides(options: argparse.Namespace, kind: Kind = TrainConfig) -> dict[str, str]:
     """The settings given on the command line."""
-    given = {name: value for name in settings() if (value := getattr(options, name, None)) is not None}
+    given = {name: value for name in settings(kind) if (value := getattr(options, name, None)) is not None}
     for short, name in _SHORT.items():
         if (value := getattr(options, short, None)) is not None and given.setdefault(name, value) != value:
             raise InputError(f"--{short} is {value} and --{name}, the same setting, is {given[name]}; leave one out")
@@ -98,18 +102,24 @@ def overrides(options: argparse.Namespace) -> dict[str, str]:
     return given
 
 
-def _title(group: str) -> str:
-    part: object = TrainConfig()
+def _title(group: str, kind: Kind) -> str:
+    part: object = kind()
     for name in group.split("."):
         part = getattr(part, name)
     return f"{group}: {(part.__doc__ or '').split('.')[0].lower()}"
 
 
-class _ListRecipes(argparse.Action):
+class ListRecipes(argparse.Action):
+    """Prints the recipes of a kind of settings and exits."""
+
+    def __init__(self, *words: Any, kind: Kind = TrainConfig, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self.kind = kind
+
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from frontrank.settings import recipe_names
 
-        names = recipe_names()
+        names = recipe_names(self.kind)
         width = max(map(len, names), default=0)
         for name, title in names.items():
             print(f"{name:{width}}  {title}")

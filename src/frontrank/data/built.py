@@ -1,6 +1,7 @@
 """The folder of a data set that is built here: what it was built from, whether that is finished, and its licences.
 
-OUT/images.csv (or another name), OUT/LICENCES.md, OUT/data.json, and the pictures in OUT/images.
+OUT/images.csv (or another name), OUT/LICENCES.md, OUT/data.json, and the pictures in OUT/images; or, where they are
+scenes of objects, OUT/VOC2007 in place of the table and the pictures.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from frontrank.packages import Package, locked, remedy
 
 TABLE = "images.csv"
 PICTURES = "images"  # the folder of them
+SCENES = "VOC2007"  # the folder of a data set of scenes
 WORK = ".work"  # a folder for what is needed only until the end
 _FORMAT = "frontrank.data.1"
 _STATE = "data.json"
@@ -87,7 +89,7 @@ def unfinished(out: str | os.PathLike[str]) -> str | None:
     """The command that goes on with a folder whose building did not come to its end; None for any other folder."""
     folder = Path(out)
     state = _state(folder)
-    if state is None or (state["finished"] and (folder / TABLE).is_file()):
+    if state is None or (state["finished"] and (_of_scenes(state) or (folder / TABLE).is_file())):
         return None
     settings = dict(state["settings"])
     words = ["frontrank", "data", str(settings.pop("data", "")), str(out)]
@@ -124,23 +126,51 @@ def finished(
     packages = list(dict.fromkeys([*(source.package for source in sources), *others]))
     try:
         table.save(folder / TABLE, overwrite=True)
-        _write(folder / _LICENCES, _licences(str(settings["data"]), table, sources, others, notes))
-        state = {
-            "finished": True,
-            "table": hashlib.sha256((folder / TABLE).read_bytes()).hexdigest(),
-            "settings": dict(settings),
-            "counts": [{key: value for key, value in row.items() if key != "role"} for row in table.counts()],
-            "packages": [
-                {key: getattr(each, key) for key in ("client", "name", "version", "sha256")} for each in packages
-            ],
-        }
-        _write_state(folder, state)
+        mark = hashlib.sha256((folder / TABLE).read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); {remedy(error)}") from error
+    counts = [{key: value for key, value in row.items() if key != "role"} for row in table.counts()]
+    licences = _licences(str(settings["data"]), table, sources, others, notes)
+    _complete(folder, licences, {"table": mark, "settings": dict(settings), "counts": counts}, packages)
     again = started(folder, settings)
     if again is None:
         raise InputError(f"{shown(folder)} has changed while it was built; run this again")
     return again
+
+
+def started_scenes(out: str | os.PathLike[str], settings: Settings) -> dict[str, Any] | None:
+    """What `finished_scenes` wrote down of a folder of scenes; None for one that is to be built, or gone on with.
+
+    settings: as of `started`, with the same refusals
+    """
+    folder = Path(out)
+    with _usable(folder):
+        state = _checked(folder, _plain(settings))
+    return dict(state["scenes"]) if state is not None and state["finished"] and _of_scenes(state) else None
+
+
+def finished_scenes(
+    out: str | os.PathLike[str],
+    scenes: Mapping[str, Any],
+    settings: Settings,
+    packages: Sequence[Package],
+    licences: str,
+) -> None:
+    """Write the licences and, last of all, that a folder of scenes is finished, and what there is to say of them."""
+    _complete(Path(out), licences, {"scenes": dict(scenes), "settings": dict(settings)}, packages)
+
+
+def _complete(folder: Path, licences: str, state: Mapping[str, object], packages: Sequence[Package]) -> None:
+    named = [{key: getattr(each, key) for key in ("client", "name", "version", "sha256")} for each in packages]
+    try:
+        _write(folder / _LICENCES, licences)
+        _write_state(folder, {"finished": True, **state, "packages": named})
+    except OSError as error:
+        raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); {remedy(error)}") from error
+
+
+def _of_scenes(state: Mapping[str, Any]) -> bool:
+    return isinstance(state.get("scenes"), dict)
 
 
 def _plain(settings: Settings) -> dict[str, object]:
@@ -158,7 +188,7 @@ def _checked(folder: Path, wanted: Settings) -> dict[str, Any] | None:
             raise InputError(f"{shown(folder)} holds something else; give a new folder for the data")
         return None
     held = state["settings"]
-    if held != wanted and (state["finished"] or (folder / PICTURES).exists()):
+    if held != wanted and (state["finished"] or any((folder / name).exists() for name in (PICTURES, SCENES))):
         keys = [key for key in {**held, **wanted} if held.get(key) != wanted.get(key)]
         differing = ", ".join(f"{key} {_said(held.get(key))} (not {_said(wanted.get(key))})" for key in keys)
         how = "is built with" if state["finished"] else "was begun with"

@@ -132,13 +132,9 @@ def read_drawings(design: Design, archives: Archives, emoji: Iterable[str]) -> d
 
 def draw(drawing: bytes, size: int) -> "Image":
     """An .svg or raster file as an RGB picture of size x size, in the middle of white."""
-    import resvg_py
     from PIL import Image
 
-    if drawing[:200].lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"<"):
-        text = drawing.decode()
-        drawing = resvg_py.svg_to_bytes(svg_string=text, width=size, height=size, skip_system_fonts=True)
-    drawn = Image.open(io.BytesIO(drawing)).convert("RGBA")
+    drawn = drawn_clear(drawing, size)
     on_white = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn).convert("RGB")
     scale = size / max(on_white.size)
     width, height = (max(1, round(side * scale)) for side in on_white.size)
@@ -147,6 +143,17 @@ def draw(drawing: bytes, size: int) -> "Image":
     picture = Image.new("RGB", (size, size), "white")
     picture.paste(on_white, ((size - width) // 2, (size - height) // 2))
     return picture
+
+
+def drawn_clear(drawing: bytes, size: int) -> "Image":
+    """An .svg file at this size, or a raster file at its own, as RGBA."""
+    import resvg_py
+    from PIL import Image
+
+    if drawing[:200].lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"<"):
+        text = drawing.decode()
+        drawing = resvg_py.svg_to_bytes(svg_string=text, width=size, height=size, skip_system_fonts=True)
+    return Image.open(io.BytesIO(drawing)).convert("RGBA")
 
 
 def _json(archive: Path, name: str) -> Any:

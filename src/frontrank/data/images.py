@@ -107,14 +107,27 @@ def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None
 def box_faults(path: str | os.PathLike[str], boxes: Sequence[Sequence[float]]) -> list[str | None]:
     """Why each box of an image cannot be cut out; None for those that can. Only a header is read, but of a TIFF."""
     try:
-        with _quiet, _opened(path, MAX_PIXELS) as image:
-            if image.format == "TIFF":  # its size may be that of the upright picture before it is decoded, or not
-                image.load()
-            turned = _turn(image) in ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
-            size = (image.height, image.width) if turned else image.size
+        size = _upright_size(path)
     except _FaultError as fault:
         return [str(fault)] * len(boxes)
     return [_box_fault(_whole_box(box), size) for box in boxes]
+
+
+def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Width and height of the upright picture. Only a header is read, but of a TIFF."""
+    require_pillow()
+    try:
+        return _upright_size(path)
+    except _FaultError as fault:
+        raise InputError(f"{shown(path)} {fault}; replace it, or leave it out") from fault.__cause__
+
+
+def _upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+    with _quiet, _opened(path, MAX_PIXELS) as image:
+        if image.format == "TIFF":  # its size may be that of the upright picture before it is decoded, or not
+            image.load()
+        turned = _turn(image) in ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+        return (image.height, image.width) if turned else image.size
 
 
 def map_images(

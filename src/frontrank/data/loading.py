@@ -19,7 +19,7 @@ import signal
 import sys
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -132,20 +132,13 @@ def training_loader(
     ahead: batches, or chunks, that each worker holds ready
     """
     _check_loading(table, workers)
-    sampler = copy.copy(sampler)
-    if start is not None:
-        epoch, position = divmod(start, len(sampler))
-        sampler.load_state_dict({**sampler.state_dict(), "epoch": epoch, "position": position})
-    dataset = _WholeBatches(ImageDataset(table, transform, at_least=at_least), channels_last)
-    keys = _training_keys(sampler, seed, *_place(rank, world_size))
-    if stop is not None:
-        done = sampler.state_dict()["epoch"] * len(sampler) + sampler.state_dict()["position"]
-        keys = itertools.islice(keys, max(0, stop - done))
+    dataset = WholeBatches(ImageDataset(table, transform, at_least=at_least), _channels_last if channels_last else None)
+    keys = training_keys(sampler, seed, start, stop, rank, world_size)
     if chunk is None:
-        return _read(dataset, keys, workers, ahead)
+        return read_batches(dataset, keys, workers, ahead)
     _check_count("chunk", chunk, 1)
     counts: deque[int] = deque()
-    return _together(_read(dataset, _in_chunks(keys, chunk, counts), workers, ahead), counts)
+    return _together(read_batches(dataset, _in_chunks(keys, chunk, counts), workers, ahead), counts)
 
 
 def evaluation_loader(
@@ -156,7 +149,9 @@ def evaluation_loader(
     _check_count("batch_size", batch_size, 1)
     starts = range(0, len(table), batch_size)
     keys = (range(start, min(start + batch_size, len(table))) for start in starts)
-    return _read(_WholeBatches(ImageDataset(table, transform, at_least=at_least)), keys, min(workers, len(starts)))
+    return read_batches(
+        WholeBatches(ImageDataset(table, transform, at_least=at_least)), keys, min(workers, len(starts))
+    )
 
 
 @contextmanager
@@ -208,7 +203,27 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def _training_keys(sampler: Sampler, seed: int, rank: int, world_size: int) -> Iterator[list[Key]]:
+def training_keys(
+    sampler: Sampler,
+    seed: int,
+    start: int | None = None,
+    stop: int | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> Iterator[list[Key]]:
+    """The keys of this process's share of each batch; all but the seed is as in `training_loader`."""
+    sampler = copy.copy(sampler)
+    if start is not None:
+        epoch, position = divmod(start, len(sampler))
+        sampler.load_state_dict({**sampler.state_dict(), "epoch": epoch, "position": position})
+    keys = _endless_keys(sampler, seed, *_place(rank, world_size))
+    if stop is None:
+        return keys
+    done = sampler.state_dict()["epoch"] * len(sampler) + sampler.state_dict()["position"]
+    return itertools.islice(keys, max(0, stop - done))
+
+
+def _endless_keys(sampler: Sampler, seed: int, rank: int, world_size: int) -> Iterator[list[Key]]:
     """The keys of this process's share of each batch, for ever; a seed goes by the place in the whole batch."""
     state = sampler.state_dict()
     first = state["position"]
@@ -236,15 +251,18 @@ def _together(chunks: Iterator[tuple[Tensor, Tensor]], counts: deque[int]) -> It
         yield [images for images, _ in found], torch.cat([labels for _, labels in found])
 
 
-class _WholeBatches(Dataset[Any]):
-    """Batches by their keys, put together by the worker; a bad image is handed back as an error in its one line."""
+class WholeBatches(Dataset[Any]):
+    """Batches by their keys, put together by the worker; a bad image is handed back as an error in its one line.
 
-    def __init__(self, dataset: ImageDataset, channels_last: bool = False) -> None:
-        self.dataset, self.channels_last = dataset, channels_last
+    collate: makes one batch of a list of what the dataset gives; None stacks them
+    """
 
-    def __getitem__(self, keys: Iterable[int | Key]) -> tuple[Tensor, Tensor] | FrontrankError:
+    def __init__(self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self.dataset, self.collate = dataset, default_collate if collate is None else collate
+
+    def __getitem__(self, keys: Iterable[int | Key]) -> Any:
         try:
-            images, labels = default_collate([self.dataset[key] for key in keys])
+            return self.collate([self.dataset[key] for key in keys])
         except FrontrankError as error:
             return error
         except RuntimeError as error:
@@ -252,12 +270,15 @@ class _WholeBatches(Dataset[Any]):
                 raise
             worker = torch.utils.data.get_worker_info()
             return _worker_died(str(error), worker.num_workers if worker else 0)
-        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images, labels
 
 
-def _read(
-    dataset: _WholeBatches, batches: Iterator[Any], workers: int, ahead: int = 2
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _channels_last(parts: list[Any]) -> tuple[Tensor, Tensor]:
+    images, labels = default_collate(parts)
+    return images.contiguous(memory_format=torch.channels_last), labels
+
+
+def read_batches(dataset: WholeBatches, batches: Iterator[Any], workers: int, ahead: int = 2) -> Iterator[Any]:
+    """What the dataset gives for the keys of one batch after another, read by workers ahead of what is used."""
     with warnings.catch_warnings():
         # From Python 3.12 on a fork beside threads warns; the head of this module says why it is safe here.
         warnings.filterwarnings("ignore", "(?s).*fork", DeprecationWarning)
@@ -278,7 +299,7 @@ def _read(
             waiting._shutdown_workers()
 
 
-def _data_loader(dataset: _WholeBatches, batches: Iterator[Any], workers: int, ahead: int) -> DataLoader[Any]:
+def _data_loader(dataset: WholeBatches, batches: Iterator[Any], workers: int, ahead: int) -> DataLoader[Any]:
     settings: dict[str, Any] = {}
     if workers:
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)

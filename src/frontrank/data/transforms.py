@@ -157,7 +157,7 @@ def _sequence(steps: list[Any]) -> Transform:
 
 def _v2() -> Any:
     try:
-        from torchvision.transforms import v2  # type: ignore[import-untyped]
+        from torchvision.transforms import v2
     except ImportError as error:
         raise InputError("preparing images needs torchvision; pip install 'frontrank[train]'") from error
     return v2

@@ -1,6 +1,7 @@
 """RaMBO: rank losses differentiated as a black box, for retrieval and for classifiers."""
 
 from collections import deque
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,18 +57,27 @@ class ClassifierAP(nn.Module):
                     batch only (Sec. 4.3). In evaluation mode there is no memory.
     across_classes: weight of APC; 1/3 is the paper's mAP : APC = 2 : 1
     lam, margin:    as in BlackboxRecall; the defaults are the paper's for detection (Sec. 5.2)
+    relative:       lam is multiplied by the length of each list, as in the authors' code, whose ranks are 1/n .. 1
 
     >>> scores = torch.tensor([[0.9, 0.2], [0.3, 0.8], [0.4, 0.1]])
     >>> ClassifierAP(margin=0.0)(scores, torch.tensor([[1, 0], [1, 0], [0, 1]]))  # 2/3 of 5/12 and 1/3 of 1/3
     tensor(0.3889)
     """
 
-    def __init__(self, lam: float = 0.5, margin: float = 0.15, memory: int = 7, across_classes: float = 1 / 3) -> None:
+    def __init__(
+        self,
+        lam: float = 0.5,
+        margin: float = 0.15,
+        memory: int = 7,
+        across_classes: float = 1 / 3,
+        relative: bool = False,
+    ) -> None:
         super().__init__()
         if not isinstance(memory, int) or isinstance(memory, bool) or memory < 0:
             raise InputError(f"memory must be a whole number of batches, at least 0, got {memory!r}")
         require_number("across_classes", across_classes, at_least=0, at_most=1)
         self._ap = RankLoss(AveragePrecision(), Blackbox(lam, margin))
+        self.relative = relative
         self.memory = memory
         self.across_classes = across_classes
         self._past: deque[tuple[Tensor, Tensor]] = deque(maxlen=memory)
@@ -99,11 +109,18 @@ class ClassifierAP(nn.Module):
             self._warned = True
             warn_without_positive()
         weights = scores.new_full((scores.shape[1],), (1 - self.across_classes) / max(1, used))
-        loss = score_loss(scores.T, per_class, self._ap.objective, weights)
+        loss = score_loss(scores.T, per_class, self._objective(len(scores)), weights)
         across = MatrixRelevance(targets.reshape(1, -1), None, own=False)
         return loss + score_loss(
-            scores.reshape(1, -1), across, self._ap.objective, scores.new_full((1,), self.across_classes)
+            scores.reshape(1, -1), across, self._objective(scores.numel()), scores.new_full((1,), self.across_classes)
         )
+
+    def _objective(self, length: int) -> Any:
+        """The AP of lists of this length."""
+        if not self.relative or not length:
+            return self._ap.objective
+        box: Any = self._ap.relaxation
+        return RankLoss(AveragePrecision(), Blackbox(box.lam * length, box.margin)).objective
 
     def reset(self) -> None:
         """Forget the past batches."""
@@ -116,7 +133,8 @@ class ClassifierAP(nn.Module):
         self._past = deque(zip(state["scores"], state["targets"], strict=True), maxlen=self.memory)
 
     def extra_repr(self) -> str:
-        return f"{self._ap.relaxation!r}, memory={self.memory}, across_classes={self.across_classes:g}"
+        scale = ", relative" if self.relative else ""
+        return f"{self._ap.relaxation!r}{scale}, memory={self.memory}, across_classes={self.across_classes:g}"
 
 
 def _targets(targets: Tensor, scores: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from torch import Tensor
 from frontrank.errors import InputError, InputTypeError
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-_FORMAT, _VERSION = "frontrank.model", 1
+_VERSION = 1
+_KINDS = {"frontrank.model": "Embedder", "frontrank.detector": "Detector"}  # what writes each format
+EMBEDDER, DETECTOR = _KINDS
 _NEW, _OLD = ".frontrank-new", ".frontrank-old"  # endings of the folders beside a model that is being replaced
 _STALE_SECONDS = 3600.0  # an unfinished folder of this age is of a process that was killed
 _ONLY_IN_TRAINING = ("batch_norm", "dropout")
@@ -43,8 +45,14 @@ def save(
     tensors: Mapping[str, Tensor],
     dim: int,
     overwrite: bool,
+    kind: str = EMBEDDER,
+    card: Callable[[str, Mapping[str, Any]], str] | None = None,
 ) -> None:
-    """Write the three files to a folder that appears when all are there."""
+    """Write the three files to a folder that appears when all are there.
+
+    kind: the format, EMBEDDER or DETECTOR
+    card: what the README says, made of the folder's name and of what `config.json` holds; None is an embedder's
+    """
     try:
         from safetensors.torch import save_file
     except ImportError:
@@ -55,7 +63,7 @@ def save(
         _clean_up(target)
         _check_target(target, overwrite)
         own = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}  # no shared memory
-        config = describe(settings, own)
+        config = describe(settings, own, kind)
         if not target.parent.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(_NEW, f".{target.name}.", target.parent))
@@ -65,7 +73,8 @@ def save(
             save_file(own, unfinished / WEIGHTS, {"format": "pt"})
             (unfinished / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)  # else its owner alone could read it
-            (unfinished / CARD).write_text(_card(target.name, config, dim), encoding="utf-8")
+            text = _card(target.name, config, dim) if card is None else card(target.name, config)
+            (unfinished / CARD).write_text(text, encoding="utf-8")
             _put_in_place(unfinished, target)
         finally:
             shutil.rmtree(room, ignore_errors=True)
@@ -73,14 +82,14 @@ def save(
         raise InputError(f"{target} cannot be written: {error.strerror or error}; give another folder") from error
 
 
-def describe(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def describe(settings: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: str = EMBEDDER) -> dict[str, Any]:
     """What `config.json` holds."""
     try:
         ours = version("frontrank")
     except PackageNotFoundError:  # run from a source tree that was never installed
         ours = "unknown"
     return {
-        "format": _FORMAT,
+        "format": kind,
         "format_version": _VERSION,
         "frontrank_version": ours,
         "fingerprint": fingerprint(settings, tensors),
@@ -125,17 +134,17 @@ def is_hub_name(text: str) -> bool:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder holds a saved model, of any version."""
+    """Whether a folder holds a saved model, of any kind and version."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and config.get("format") == _FORMAT
+    return isinstance(config, dict) and config.get("format") in list(_KINDS)
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read(folder: Path, kind: str = EMBEDDER) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Settings and weights of a saved model, checked against its fingerprint."""
-    config = read_config(folder)
+    config = read_config(folder, kind)
     tensors = read_safetensors(folder / WEIGHTS)
     if fingerprint(config["settings"], tensors) != config["fingerprint"]:
         raise InputError(
@@ -165,8 +174,8 @@ def as_path(name: str, path: object) -> Path:
     return Path(path)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """What the `config.json` of a saved model holds."""
+def read_config(folder: Path, kind: str = EMBEDDER) -> dict[str, Any]:
+    """What the `config.json` of a saved model of this kind holds."""
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise InputError(f"{folder} has no {name}; give the folder of a saved model")
@@ -175,8 +184,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}); save the model again") from error
-    if not isinstance(config, dict) or config.get("format") != _FORMAT:
-        raise InputError(f"{path} describes no Frontrank model; give a folder that Embedder.save wrote")
+    if not isinstance(config, dict) or config.get("format") not in list(_KINDS):
+        raise InputError(f"{path} describes no Frontrank model; give a folder that {_KINDS[kind]}.save wrote")
+    if config["format"] != kind:
+        raise InputError(
+            f"{folder} holds a model of {_KINDS[config['format']]}; give a folder that {_KINDS[kind]}.save wrote"
+        )
     if config.get("format_version") != _VERSION:
         raise InputError(
             f"{path} has version {config.get('format_version')} of the format, this is {_VERSION}; update frontrank"

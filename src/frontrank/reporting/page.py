@@ -147,8 +147,11 @@ def meaning(name: str) -> str:
     return ""
 
 
-def training_charts(curves: Mapping[str, Curve]) -> list[Chart]:
-    """The curves of the log: all that are of validation in one chart, every other one in its own."""
+def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> list[Chart]:
+    """The curves of the log: all that are of validation in one chart, every other one in its own.
+
+    held_out: what validation is on
+    """
     validation = {name: finite(of) for name, of in curves.items() if name.startswith("validation ")}
     found = []
     for name, curve in curves.items():
@@ -166,7 +169,7 @@ def training_charts(curves: Mapping[str, Curve]) -> list[Chart]:
         ]
         what = metrics[0] if len(metrics) == 1 else "metrics"
         title = "validation" if len(metrics) > 1 else f"validation {what}"
-        found.insert(1, chart(title, lines, Scale("step"), Scale(f"{what} on held-out classes", percent=percents)))
+        found.insert(1, chart(title, lines, Scale("step"), Scale(f"{what} on held-out {held_out}", percent=percents)))
     return [one for one in found if one is not None]
 
 

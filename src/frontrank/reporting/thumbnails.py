@@ -72,7 +72,7 @@ def _thumbnail(file: str, box: Box | None, side: int, name: str) -> tuple[Thumbn
     except InputError as error:
         fault = str(error).split(";")[0].replace(shown(file), shown(Path(file).name))
         return Thumbnail(name, side, side, ""), fault
-    return Thumbnail(name, *_shrunk_size(picture.size, side), _uri(picture, side)), ""
+    return Thumbnail(name, *_shrunk_size(picture.size, side), as_uri(picture, side)), ""
 
 
 def _shrunk_size(size: tuple[int, int], side: int) -> tuple[int, int]:
@@ -80,7 +80,8 @@ def _shrunk_size(size: tuple[int, int], side: int) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def _uri(picture: "Image", side: int) -> str:
+def as_uri(picture: "Image", side: int) -> str:
+    """A picture as data, made smaller where it has more pixels than `side` wide or high."""
     from PIL import Image, features
 
     small = picture.resize(_shrunk_size(picture.size, side), Image.Resampling.LANCZOS)

@@ -5,7 +5,7 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -142,6 +142,20 @@ def set_random_state(state: dict[str, Any]) -> None:
             torch.mps.set_rng_state(state["mps"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InputError(f"state is no random state of these versions ({error}); give one of random_state()") from error
+
+
+def start_randomness(seed: int, step: int, rank: int, kept: Sequence[dict[str, Any]] | None) -> None:
+    """Go on with the random numbers of a checkpoint, or begin with the seed; each process has its own.
+
+    kept: the `random_state` of every process at the checkpoint; None where a run begins
+    """
+    if kept is not None and rank < len(kept):
+        set_random_state(kept[rank])
+        return
+    own = (seed * 1009 + step * 31 + rank) % 2**32
+    torch.manual_seed(own)
+    random.seed(own)
+    np.random.seed(own)  # noqa: NPY002  losses of other packages draw from it
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:

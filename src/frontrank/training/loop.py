@@ -11,7 +11,6 @@ A run's folder:
 """
 
 import math
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ from frontrank.training.checkpoints import (
     load_checkpoint,
     random_state,
     save_checkpoint,
-    set_random_state,
+    start_randomness,
 )
 from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.fit import StepMemory
@@ -113,7 +112,7 @@ class _Training:
             return self._finished()
         self.network = distributed.wrapped(self.run.model)
         batches = iter(self._batches())
-        self._start_randomness()
+        start_randomness(self.config.seed, self.standing.step, distributed.rank(), self._randomness)
         self.log = Log(self.run.folder, resume_step=self.standing.step or -1, enabled=self.main)
         with StopRequest() as stop, self.log, worker_errors(self.config.data.workers):
             if self.standing.before is None and len(self.validation):
@@ -358,17 +357,6 @@ class _Training:
             self.memory.load_state_dict(state["memory"])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
-
-    def _start_randomness(self) -> None:
-        """Go on with the random numbers of the checkpoint, or begin with the seed; each process has its own."""
-        rank = distributed.rank()
-        if self._randomness is not None and rank < len(self._randomness):
-            set_random_state(self._randomness[rank])
-        else:
-            seed = (self.config.seed * 1009 + self.standing.step * 31 + rank) % 2**32
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)  # noqa: NPY002  losses of other packages draw from it
 
 
 def _ahead(config: TrainConfig) -> int:

@@ -53,21 +53,19 @@ def write_beginning(run: Run) -> None:
         report = write_report(run.folder / "broken.csv", run.images.broken)
         note = f"{run.images.note()}; left out, and listed in {report}"
         warnings.warn(note, FrontrankWarning, stacklevel=2)
-    _write_json(run.folder / "run.json", _facts(run))
+    write_facts(run.folder, _facts(run))
 
 
 def write_resumption(run: Run) -> None:
     """Write that a run goes on, with the settings it goes on with."""
     _write_config(run)
-    facts = _read_facts(run)
-    facts["resumed"] = [*facts.get("resumed", []), _facts(run)]
-    _write_json(run.folder / "run.json", facts)
+    add_resumption(run.folder, _facts(run))
 
 
 def write_end(run: Run, standing: Standing) -> None:
     """Write how it went."""
     found = {"metric": run.config.metric, "steps": standing.step, "before": standing.before, "best": standing.best}
-    _write_json(run.folder / "run.json", _read_facts(run) | found | {"best_step": standing.best_step})
+    write_facts(run.folder, read_facts(run.folder, _facts(run)) | found | {"best_step": standing.best_step})
 
 
 def _write_config(run: Run) -> None:
@@ -79,21 +77,28 @@ def _write_config(run: Run) -> None:
     atomic_write(run.folder / "config.yaml", as_yaml(config).encode())
 
 
-def _read_facts(run: Run) -> dict[str, Any]:
-    """What run.json says, or what it should."""
+def read_facts(folder: Path, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """What the run.json of a folder says, or what it should."""
     with suppress(OSError, ValueError):
-        facts = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         if isinstance(facts, dict):
             return facts
-    return _facts(run)
+    return otherwise
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    atomic_write(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Make them the run.json of a folder."""
+    atomic_write(folder / "run.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    """What is needed to make the run again."""
+def add_resumption(folder: Path, facts: dict[str, Any]) -> None:
+    """Add to run.json that the run goes on."""
+    said = read_facts(folder, facts)
+    write_facts(folder, {**said, "resumed": [*said.get("resumed", []), facts]})
+
+
+def run_facts(device: object, seed: int) -> dict[str, Any]:
+    """What is needed to make a run again, beside its settings and its images."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -103,11 +108,14 @@ def _facts(run: Run) -> dict[str, Any]:
         "commit": _commit(),
         "versions": versions,
         "machine": platform.platform(),
-        "device": str(run.device),
+        "device": str(device),
         "processes": distributed.world_size(),
-        "seed": run.config.seed,
-        "broken_images": len(run.images.broken),
+        "seed": seed,
     }
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return {**run_facts(run.device, run.config.seed), "broken_images": len(run.images.broken)}
 
 
 def _commit() -> str | None:

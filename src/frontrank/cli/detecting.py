@@ -1,0 +1,96 @@
+"""What `frontrank detect train` does with its options: train, go on, or print the plan."""
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from frontrank.build import processes
+from frontrank.cli.train import overrides
+from frontrank.config_detection import DetectConfig
+from frontrank.detection.loop import METRIC, DetectionRun, DetectionStanding, steps_of
+from frontrank.errors import InterruptedRunError
+from frontrank.jobs.detecting import build_detection_run, resume_detector, train_detector
+from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe
+from frontrank.training import distributed
+from frontrank.training.run_folder import require_new
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, go on, or print the plan."""
+    given = overrides(options, DetectConfig)
+    if options.resume is not None:
+        folder = Path(options.resume)
+        _report(folder, lambda: resume_detector(folder, given, quiet=options.quiet))
+        return
+    recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, DetectConfig), DetectConfig)
+    config = read_config(recipe, given, DetectConfig)
+    folder = Path(options.out) if options.out else _default_folder(options, config)
+    if options.dry_run:
+        require_new(folder)
+        with processes(config.device) as device:
+            _print_plan(build_detection_run(config, folder, device, quiet=options.quiet))
+        return
+    _report(folder, lambda: train_detector(config, folder, quiet=options.quiet))
+
+
+def _default_folder(options: argparse.Namespace, config: DetectConfig) -> Path:
+    own = f"{Path(config.data.path).resolve().stem}-{config.loss.name}"
+    return Path("runs") / (Path(options.recipe).stem if options.recipe else own)
+
+
+def _report(folder: Path, work: Callable[[], DetectionStanding]) -> None:
+    """Do the work and say how it went; where it was told to stop, the error says how to go on."""
+    try:
+        standing = work()
+    except InterruptedRunError as error:
+        raise InterruptedRunError(
+            f"{error}; go on with: frontrank detect train --resume {shlex.quote(str(folder))}"
+        ) from error
+    if os.environ.get("RANK", "0") != "0":
+        return
+    chosen = ""
+    if standing.best is not None:
+        chosen = (
+            f"; held-out pictures: {METRIC} {standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
+        )
+    print(f"trained {standing.step:,} steps{chosen}")
+    word = shlex.quote(str(folder))
+    print(f"detector: {shlex.quote(str(folder / 'model'))}    try: frontrank detect evaluate {word}")
+
+
+def _print_plan(run: DetectionRun) -> None:
+    """What would be done."""
+    if not distributed.is_main():
+        return
+    config, detector = run.config, run.detector
+    steps, weights = steps_of(config, len(run.sampler)), sum(each.numel() for each in detector.parameters())
+    held_out = f"{len(run.validation):,} held out to choose the checkpoint" if len(run.validation) else "none held out"
+    loss = detector.classifier_loss
+    lines = {
+        "pictures": f"{len(run.training):,} to train with, {held_out}",
+        "batches": f"{config.batch} pictures each, {len(run.sampler):,} an epoch; {steps:,} steps",
+        "model": f"Faster R-CNN, {config.model.backbone}, {weights / 1e6:.1f} M weights; {detector.origin}",
+        "loss": "cross-entropy" if loss is None else str(loss),
+        "lists": _lists(run),
+        "device": f"{run.device}, {distributed.world_size()} process(es)",
+        "out": str(run.folder),
+    }
+    print(f"{run.training.describe()}\n")
+    for name, text in lines.items():
+        print(f"{name:9} {text}")
+    print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")
+
+
+def _lists(run: DetectionRun) -> str:
+    """How many scores are ranked in a step, and what the memory of them takes."""
+    if run.detector.classifier_loss is None:
+        return "none are ranked"
+    config, classes = run.config, len(run.detector.classes)
+    each = config.batch * config.model.samples * classes
+    size = torch.float32.itemsize + torch.bool.itemsize
+    held = each * config.loss.memory * size / 1e6
+    return f"up to {each * (1 + config.loss.memory):,} scores a step; those of past batches take {held:,.1f} MB"
