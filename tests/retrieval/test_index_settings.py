@@ -172,6 +172,20 @@ def test_settings_that_differ_are_refused_by_name(durable):
             durable.again(index, **settings)
 
 
+def test_notes_of_several_who_have_it_open(durable):
+    index = durable(model="abc")
+    other = durable.again(index)
+    index.note(model="runs/first", roots=["a", "b"])
+    other.note(roots="c")
+    assert other.settings.notes == durable.again(index).settings.notes == {"model": "runs/first", "roots": "c"}
+    index.note(model="runs/first")
+    assert index.settings.notes == other.settings.notes
+    assert index.settings.model == "abc"
+    with pytest.raises(FrontrankError, match="note 'roots' must be a text or several texts, got 3"):
+        index.note(roots=3)
+    assert index.settings.notes == other.settings.notes
+
+
 def test_settings_that_cannot_be(make):
     whitening = Whitening.fit(np.random.default_rng(0).standard_normal((30, 6)))
     for settings, message in [

@@ -165,9 +165,11 @@ def test_settings_are_kept_and_replaced(make):
     assert again.count(()) == 0
     assert again.scan(None, 10) == []
     engine.write_settings(b"\x00new")
+    again.refresh()
     assert again.read_settings() == b"\x00new"
     assert len(list(again._all_rows(milvus_server.SETTINGS, ["id"]))) == 2
     engine.write_settings(b"")
+    again.refresh()
     assert again.read_settings() == b""
     again.close()
     engine.add(halves(3), some_items(3))  # whose connection is still there

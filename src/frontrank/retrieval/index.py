@@ -189,10 +189,10 @@ class Index:
     def note(self, **notes: str | Sequence[str]) -> None:
         """Keep texts under these names in `settings.notes`, beside those that are there."""
         self.refresh()
-        stored = replace(self._stored, notes={**self._stored.notes, **read_notes(notes)})
-        if stored.notes != self._stored.notes:
-            self._open.write_settings(pack(stored))
-            self._stored = stored
+        there = self._read_settings()  # a server does not tell that another process has changed them
+        self._stored = replace(there, notes={**there.notes, **read_notes(notes)})
+        if self._stored.notes != there.notes:
+            self._open.write_settings(pack(self._stored))
 
     def prepare(self) -> IndexSettings:
         """Build now what the first search after many additions would have to build; the settings then."""
