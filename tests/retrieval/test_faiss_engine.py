@@ -56,7 +56,7 @@ def test_finds_nearly_all_of_the_nearest(kind, tmp_path):
     rows, queries = clustered(COUNT), clustered(50, seed=1)
     with Index(tmp_path / "index", dim=DIM) as index:
         index.add(rows, items_of(COUNT))
-        assert recall(index, rows, queries) >= 0.9
+        assert recall(index, rows, queries) >= approximate.TARGET  # of queries that it was not measured on
         facts = index.settings.facts
         assert facts["search"] == kind
         assert facts["recall@10"] >= approximate.TARGET

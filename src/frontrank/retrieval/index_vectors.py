@@ -48,15 +48,14 @@ def unit_rows(name: str, data: object, dim: int, ids: Sequence[str] | None = Non
 def _unit(name: str, rows: np.ndarray, start: int, ids: Sequence[str] | None) -> np.ndarray:
     wide = rows.astype(np.float64)
     if rows.dtype.itemsize < 8:  # the squares of which float64 holds
-        squares = wide * wide
+        squares = (wide * wide).sum(1, keepdims=True)
     else:
         with np.errstate(over="ignore", under="ignore"):
-            squares = wide * wide
-    length = np.sqrt(squares.sum(1))[:, None]
-    if not ((length > 1e-140) & (length < 1e140)).all():
+            squares = (wide * wide).sum(1, keepdims=True)
+    if not (len(rows) == 0 or (squares.min() > 1e-280 and squares.max() < 1e280)):  # not so for NaN, too
         wide = _in_range(name, wide, start, ids)
-        length = np.linalg.norm(wide, axis=1, keepdims=True)
-    wide /= length
+        squares = (wide * wide).sum(1, keepdims=True)
+    wide /= np.sqrt(squares)
     return wide.astype(np.float32)
 
 

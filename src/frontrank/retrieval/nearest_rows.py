@@ -23,6 +23,7 @@ SPARE = 16  # rows taken beyond those asked for
 _RARE = 16  # with fewer than one row in so many to choose from, copying them is faster than passing over the others;
 _RARE_OF_MANY = 4  # and this for several queries
 _GRID = 2.0**-24
+_TO_GRID = 1.5 * _GRID * 2.0**52  # float64 of this size are multiples of _GRID: adding it rounds, half to even
 _BLOCK = 1 << 14  # rows multiplied at once
 _GROUP = 256  # queries that they are multiplied with
 _COPIED = 1 << 16  # rows copied at once
@@ -136,23 +137,35 @@ def joined(parts: Sequence[Found], k: int) -> Found:
 
 def settled(rows: np.ndarray, queries: np.ndarray, rough: Found, k: int, ids: Sequence[Any]) -> Found:
     """The k best of those found, scored in float64, by score and id."""
-    found = rough[1]
-    scores = np.empty(found.shape, dtype=np.float32)
-    step = max(1, _SCORED // max(1, found.shape[1] * rows.shape[1]))
-    for start in range(0, len(found), step):
-        some = slice(start, start + step)
-        scores[some] = _scores(rows.take(found[some], 0), queries[some])
-    scores[found < 0] = -np.inf
-    order = (-scores).argsort(axis=1, kind="stable")
-    each = np.arange(len(found))[:, None]
-    scores, found = scores[each, order], found[each, order]
-    equal = scores[:, 1 : k + 1] == scores[:, :-1][:, :k]  # what is equal behind them changes nothing
+    every = rough[1]
+    scored = _scored(rows, queries, every)
+    order = (-scored).argsort(axis=1, kind="stable")[:, : k + 1]
+    if len(order) > 1:
+        order += np.arange(0, scored.size, scored.shape[1])[:, None]  # places in the whole, which take is fastest with
+    scores, found = scored.take(order), every.take(order)
+    equal = scores[:, 1:] == scores[:, :-1]
+    scores, found = scores[:, :k], found[:, :k]
     if equal.any():
         for i in np.flatnonzero(equal.any(1)):
-            pairs = zip(scores[i].tolist(), found[i].tolist(), strict=True)
-            there = [(-score, ids[row].id, row) for score, row in pairs if row >= 0]
-            found[i, : len(there)] = [row for _, _, row in sorted(there)]
-    return scores[:, :k], found[:, :k]
+            pairs = zip(scored[i].tolist(), every[i].tolist(), strict=True)
+            there = sorted((-score, ids[row].id, row) for score, row in pairs if row >= 0)[:k]
+            found[i, : len(there)] = [row for _, _, row in there]
+    return scores, found
+
+
+def _scored(rows: np.ndarray, queries: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The scores of rows that were found [query, place], -inf where there is none."""
+    step = max(1, _SCORED // max(1, found.shape[1] * rows.shape[1]))
+    if step >= len(found):
+        scores = _scores(rows.take(found, 0), queries)
+    else:
+        scores = np.empty(found.shape, np.float32)
+        for start in range(0, len(found), step):
+            some = slice(start, start + step)
+            scores[some] = _scores(rows.take(found[some], 0), queries[some])
+    if found.min(initial=0) < 0:
+        scores[found < 0] = -np.inf
+    return scores
 
 
 @cache
@@ -162,9 +175,11 @@ def _slack(dim: int) -> float:
 
 
 def _scores(candidates: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Cosines in float64, rounded to _GRID [query, place]; 0 is never -0."""
-    exact = candidates.astype(np.float64) @ queries.astype(np.float64)[:, :, None]
-    return np.rint(exact[:, :, 0] / _GRID) * _GRID + 0.0
+    """Cosines in float64, rounded to _GRID [query, place], float32; 0 is never -0."""
+    exact = (candidates.astype(np.float64) @ queries.astype(np.float64)[:, :, None])[:, :, 0]
+    exact += _TO_GRID
+    exact -= _TO_GRID
+    return exact.astype(np.float32)
 
 
 def _from_all(
