@@ -33,6 +33,32 @@ def interleaved(work: dict[str, Callable[[], object]], rounds: int) -> dict[str,
     return seconds
 
 
+def alternated(work: dict[str, Callable[[int], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each piece of work in each round; it is given the round's number, and who goes first takes turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    names = list(work)
+    for name in names:
+        work[name](0)
+    for number in range(rounds):
+        names.reverse()
+        for name in names:
+            start = time.perf_counter()
+            work[name](number)
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def resident(process: int | str = "self", kind: str = "VmRSS") -> int:
+    """Bytes of memory that a process holds; RssAnon leaves out the pages of mapped files (Linux)."""
+    return int(Path(f"/proc/{process}/status").read_text().split(f"{kind}:")[1].split()[0]) * 1024
+
+
+def processor_seconds(process: int | str = "self") -> float:
+    """Of all threads of a process, in steps of a hundredth: what else the machine does hardly changes it (Linux)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 def extra_memory(run: Callable[[], object]) -> tuple[float, int]:
     """Seconds, and bytes by which the process's peak memory rose above what it held before."""
     before = _reset_peak()
@@ -108,7 +134,7 @@ def held_memory(run: Callable[[], object], every: float = 0.005) -> tuple[float,
 
 
 def _anonymous() -> int:
-    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+    return resident(kind="RssAnon")
 
 
 def exponent(sizes: list[float], costs: list[float]) -> float:

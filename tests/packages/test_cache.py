@@ -121,7 +121,7 @@ def test_order_and_names(clients, cache, tmp_path):
     assert len(calls(clients)) == 5
 
 
-@pytest.mark.parametrize("damage", [b"", CONTENT[:-1], OTHER, CONTENT + b"0"])
+@pytest.mark.parametrize("damage", [b"", CONTENT[:-1], OTHER, CONTENT + b"0"], ids=["empty", "short", "other", "long"])
 def test_a_damaged_archive_is_fetched_again(npm, cache, damage):
     (path,) = fetch([package(CONTENT)])
     path.write_bytes(damage)
