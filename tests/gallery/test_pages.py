@@ -138,7 +138,7 @@ def test_results(client):
     assert links[0] == "/?item=red%2F1.png"
     assert read(client, links[0]).all("h1")
     (query,) = [image for image in page.all("img") if image["alt"].startswith("Query")]
-    assert client.get(query["src"]).headers["content-type"] == "image/webp"
+    assert client.get(query["src"]).headers["content-type"] == "image/jpeg"
 
 
 def test_signs_are_not_colours_alone(client):

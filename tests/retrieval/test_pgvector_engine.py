@@ -350,7 +350,7 @@ def test_a_server_that_goes_away(make):
 def test_a_server_that_takes_too_long(make, monkeypatch):
     monkeypatch.setattr(pgvector_server, "_ANSWERING", 1)
     engine, _ = make()
-    with pytest.raises(InputError, match="did not answer within 1 s"), engine._transaction() as (_, ask):
+    with pytest.raises(InputError, match="did not answer in time"), engine._transaction() as (_, ask):
         ask("SELECT pg_sleep(10)")
     assert engine.count(()) == 0
 

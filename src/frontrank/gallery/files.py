@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SIZES = {"small": 256, "large": 1024}  # pixels of the longer side
-_QUALITY = 82
+_QUALITY = 90
 _HANDLES = Path("/proc/self/fd")  # where a file that is open can be read again, whatever its name is by now
 _REFUSED = "the picture of this item is not there, or not below a folder that may be shown"
 
@@ -76,23 +76,22 @@ def opened(path: str, roots: Sequence[Path]) -> Iterator[tuple[Path, Path, os.st
 
 
 def encoded(picture: "Image", side: int) -> Encoded:
-    """The picture written anew, at most so many pixels wide and high.
+    """The picture written anew, at most so many pixels wide and high; as JPEG, which takes a twentieth of WebP's time.
 
     >>> from PIL import Image
     >>> small = encoded(Image.new("RGB", (600, 300)), 256)
     >>> small.kind, Image.open(BytesIO(small.data)).size
-    ('image/webp', (256, 128))
+    ('image/jpeg', (256, 128))
     """
-    from PIL import Image, features
+    from PIL import Image
 
     if max(picture.size) > side:
         scale = side / max(picture.size)
         size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
         picture = picture.resize(size, Image.Resampling.LANCZOS)
-    kind = "webp" if features.check("webp") else "jpeg"
     file = BytesIO()
-    picture.save(file, kind, quality=_QUALITY)
-    return Encoded(file.getvalue(), f"image/{kind}")
+    picture.save(file, "jpeg", quality=_QUALITY, subsampling=0)  # else edges of plain colours would blur
+    return Encoded(file.getvalue(), "image/jpeg")
 
 
 class Pictures:

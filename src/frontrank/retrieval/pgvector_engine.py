@@ -22,6 +22,7 @@ from frontrank.retrieval.pgvector_server import PostgresAddress, PostgresServer
 GRAPH_ROWS = 20_000
 _LARGEST_DIM, _LARGEST_GRAPH_DIM = 16_000, 2000  # of pgvector
 _ROWS = 1000  # rows asked for at once
+_WRITING = 600  # seconds that a write may take: rows of a large call go into a graph one by one
 _ROUNDS = 5  # for additions that another process got in the way of
 _MOST_CANDIDATES = 1000  # of pgvector
 _LARGEST = 2**53  # beyond which there are no whole numbers in metadata
@@ -113,7 +114,7 @@ class PgvectorEngine:
         ids = [item.id for item in items]
         for left in reversed(range(_ROUNDS)):
             try:
-                with self._transaction() as (connection, ask):
+                with self._transaction(_WRITING) as (connection, ask):
                     refuse_known(row[0] for row in ask("SELECT id FROM {items} WHERE id = ANY(%s)", [ids]))
                     self._copy(connection, "items", vectors, items)
                 break
@@ -123,7 +124,7 @@ class PgvectorEngine:
         self._grow_graph()
 
     def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        with self._transaction() as (connection, ask):
+        with self._transaction(_WRITING) as (connection, ask):
             ask("CREATE TEMPORARY TABLE {staged} (LIKE {items}) ON COMMIT DROP")
             self._copy(connection, "staged", vectors, items)
             # By their ids, so that no two writers wait for each other.
@@ -142,7 +143,7 @@ class PgvectorEngine:
                 copy.write_row(_row(items[row], vectors[row]))
 
     def delete(self, ids: Sequence[str]) -> int:
-        with self._transaction() as (_, ask):
+        with self._transaction(_WRITING) as (_, ask):
             return int(ask("DELETE FROM {items} WHERE id = ANY(%s)", [list(ids)]).rowcount)
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:

@@ -85,9 +85,7 @@ class PostgresServer:
         except errors.InsufficientPrivilege as error:
             raise InputError(f"{self.named} refuses: {_first_line(error)}; ask its owner for the right") from None
         except errors.QueryCanceled:
-            raise InputError(
-                f"{self.named} did not answer within {_ANSWERING} s; try again, or look at its load"
-            ) from None
+            raise InputError(f"{self.named} did not answer in time; try again with less, or look at its load") from None
         except (errors.UndefinedTable, errors.UndefinedColumn) as error:
             raise InputError(f"{self.named} is no index of ours ({_first_line(error)}); choose another name") from None
         except self._library.Error as error:
