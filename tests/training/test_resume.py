@@ -97,7 +97,7 @@ def test_killed_at_random_steps_the_run_ends_with_the_same_bits(variant, images,
     logs = [read_log(tmp_path / name / "log.jsonl") for name in ("whole", "killed")]
     measured = ("time", "images/s", "waiting for images", "seconds per step", "peak MB")
     timeless = [[{k: v for k, v in line.items() if k not in measured} for line in log] for log in logs]
-    assert timeless[0] == timeless[1]
+    assert repr(timeless[0]) == repr(timeless[1])  # a step that overflows in fp16 has the norm NaN, which is not itself
 
 
 def test_states_of_different_seeds_differ(images, tmp_path):
