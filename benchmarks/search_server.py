@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import faiss
 import numpy as np
+import torch
 from measure import MB, processor_seconds, resident, say
 from search_vectors import Results, clustered, fill
 
@@ -74,7 +77,7 @@ def server(index: Path, model: Path) -> Iterator[tuple[Client, int]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     case = json.dumps({"kind": "serve", "index": str(index), "model": str(model), "port": port})
-    process = subprocess.Popen([sys.executable, _SCRIPT, "--case", case])
+    process = subprocess.Popen([sys.executable, _SCRIPT, "--case", case], env=os.environ | {"OMP_NUM_THREADS": "1"})
     try:
         for _ in range(600):
             try:
@@ -89,6 +92,19 @@ def server(index: Path, model: Path) -> Iterator[tuple[Client, int]]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within, torch and faiss use one thread here, as in the server: waiting threads would take each other's cores."""
+    threads = torch.get_num_threads(), faiss.omp_get_max_threads()
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads[0])
+        faiss.omp_set_num_threads(threads[1])
 
 
 def clocked(run: Any) -> tuple[float, Any]:
@@ -162,7 +178,7 @@ def section_server(results: Results, rows: int, rounds: int, requests: int, warm
 
     The server's own time of a request is the time until its answer is read, less that of the same work in this
     process: for an item its vector, the search for the 1,000 places that its AP is computed over, and the count of its
-    label; for a picture decoding, model and search.
+    label; for a picture decoding, model and search. Both work with one thread.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -174,7 +190,7 @@ def section_server(results: Results, rows: int, rounds: int, requests: int, warm
             names = [str(row) for row in np.random.default_rng(1).permutation(rows)]
             files = [photograph(seed) for seed in range(rounds + 10)]
             embed = picture_embedder(model)
-            with server(folder / "index", folder / "model") as (client, process):
+            with one_thread(), server(folder / "index", folder / "model") as (client, process):
                 of_items(client, process, index, names[:10])
                 of_pictures(client, process, index, embed, files[:10])
                 found: dict[str, Any] = {

@@ -56,10 +56,10 @@ def test_finds_nearly_all_of_the_nearest(kind, tmp_path):
     rows, queries = clustered(COUNT), clustered(50, seed=1)
     with Index(tmp_path / "index", dim=DIM) as index:
         index.add(rows, items_of(COUNT))
-        assert recall(index, rows, queries) >= approximate.TARGET  # of queries that it was not measured on
+        assert recall(index, rows, queries) >= 0.95  # of queries that it was not measured on
         facts = index.settings.facts
         assert facts["search"] == kind
-        assert facts["recall@10"] >= approximate.TARGET
+        assert facts["recall@10"] >= approximate.TARGET[kind]
         assert facts["vectors in memory"] is (kind == "hnsw")
         assert (tmp_path / "index" / "graph.000001").exists()
         alone = [index.search(query[None])[0].ids for query in queries[:5]]
@@ -111,7 +111,7 @@ def test_filters_with_a_graph(kind, tmp_path, text):
 
 
 def test_search_stays_exact_if_nothing_is_good_enough(small, monkeypatch):
-    monkeypatch.setattr(approximate, "TARGET", 1.1)
+    monkeypatch.setattr(approximate, "TARGET", {"hnsw": 1.1, "ivfpq": 1.1})
     rows, queries = clustered(COUNT), clustered(30, seed=1)
     index = Index(dim=DIM)
     index.add(rows, items_of(COUNT))
