@@ -39,7 +39,7 @@ _LISTS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # lists looked at
 _LINKS, _BUILD_EFFORT = 32, 80
 _STEP = 8192  # rows added at once
 _TRAINED = 64  # vectors per list that k-means sees
-_SPARE = {"hnsw": 2, "ivfpq": 20}  # rows proposed for each that is wanted
+_SPARE = {"hnsw": 1, "ivfpq": 20}  # rows proposed for each that is wanted
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ LONGEST_LIST = 16_384  # what a server finds at most, for one query
 _MOST_CANDIDATES = 2 * LONGEST_LIST
 _ROWS, _NUMBERS = 1000, 4 << 20  # rows, and numbers of vectors, that are sent or asked for at once
 _PART = 45_000  # bytes of settings in a row
+_TAKING_OVER, _LETTING_GO = 30.0, 1.5  # seconds until graphs are searched by, and what they replace is not
 _HEAD = "\x01head"  # ids that no item can have
 
 _Row = dict[str, Any]
@@ -237,13 +239,28 @@ class MilvusEngine:
         return {"search": "exact" if self._is_exact else "hnsw", "server": f"Milvus {self._server.version}"}
 
     def prepare(self) -> None:
-        """Have the server close what it still adds to, and wait while it builds graphs of what is closed."""
+        """Have the server close what it still adds to, build graphs of that, and search by them."""
         self._server.ask("flush", timeout=BUILDING)
         until = time.monotonic() + BUILDING
-        while (
-            self._server.ask("describe_index", index_name="vector").get("pending_index_rows")
-            and time.monotonic() < until
-        ):
+        while (facts := self._graph_facts()).get("pending_index_rows") and time.monotonic() < until:
+            time.sleep(0.2)
+        if not self._is_exact:
+            with suppress(InputError):  # it may not tell everybody what it has loaded
+                self._wait_until_served(int(facts.get("total_rows", 0)))
+
+    def _graph_facts(self) -> dict[str, Any]:
+        return dict(self._server.ask("describe_index", index_name="vector"))
+
+    def _wait_until_served(self, rows: int) -> None:
+        """A graph that is built is not searched by yet: until then a quicker one, that finds less, is in its place."""
+        until, waited = time.monotonic() + _TAKING_OVER, False
+        while time.monotonic() < until:
+            parts = self._server.ask("list_loaded_segments")
+            if sum(part.num_rows for part in parts) >= rows:
+                if waited:
+                    time.sleep(_LETTING_GO)
+                return
+            waited = True
             time.sleep(0.2)
 
     def refresh(self) -> bool:
