@@ -34,7 +34,8 @@ LONGEST_LIST = 16_384  # what a server finds at most, for one query
 _MOST_CANDIDATES = 2 * LONGEST_LIST
 _ROWS, _NUMBERS = 1000, 4 << 20  # rows, and numbers of vectors, that are sent or asked for at once
 _PART = 45_000  # bytes of settings in a row
-_TAKING_OVER, _LETTING_GO = 30.0, 1.5  # seconds until graphs are searched by, and what they replace is not
+_SMALL = 1024  # rows of a part, below which a server builds no graph
+_TAKING_OVER, _LETTING_GO = 120.0, 1.5  # seconds until graphs are searched by, and what they replace is not
 _HEAD = "\x01head"  # ids that no item can have
 
 _Row = dict[str, Any]
@@ -256,7 +257,8 @@ class MilvusEngine:
         until, waited = time.monotonic() + _TAKING_OVER, False
         while time.monotonic() < until:
             parts = self._server.ask("list_loaded_segments")
-            if sum(part.num_rows for part in parts) >= rows:
+            has_graphs = all(part.index_id or part.num_rows < _SMALL for part in parts)
+            if has_graphs and sum(part.num_rows for part in parts) >= rows:
                 if waited:
                     time.sleep(_LETTING_GO)
                 return
