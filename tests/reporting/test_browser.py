@@ -133,7 +133,7 @@ def test_the_skip_link_and_details_work_by_key(browser, paths):
     with visit(browser, paths["run"]) as seen:
         page = seen.page
         page.keyboard.press("Tab")
-        assert page.locator(".skip").bounding_box()["y"] >= 0
+        page.wait_for_function("document.querySelector('.skip').getBoundingClientRect().y >= 0")  # it glides in
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "main"
         summary = page.locator("#curves summary").first
