@@ -71,10 +71,10 @@ def plot_engines(axes: Any, found: Results) -> None:
         colour = OURS if name.startswith("faiss") else OTHERS
         for kind, style in (("plain", "o"), ("filtered", "s")):
             axes.plot(of[kind]["single_ms"], of[kind]["recall@10"], style, color=colour)
-            said = name if kind == "plain" else f"{name}, filter"
-            axes.annotate(
-                said, (of[kind]["single_ms"], of[kind]["recall@10"]), (4, -11), textcoords="offset points", fontsize=7
-            )
+            said = name if kind == "plain" else "" if name == "faiss, graph" else f"{name}, filter"
+            place = (-30, 6) if said == "faiss, filter" else (4, -11)  # beside the graph's, which is as good
+            point = of[kind]["single_ms"], of[kind]["recall@10"]
+            axes.annotate(said, point, place, textcoords="offset points", fontsize=7)
     axes.set(xscale="log", xlabel="milliseconds of one query")
     axes.grid(alpha=0.25)
     axes.margins(x=0.3, y=0.15)
