@@ -16,21 +16,25 @@ def test_it_works_without_javascript(browser, two):
     with visit(browser, two.of(item=QUERY), java_script_enabled=False) as seen:
         page = seen.page
         assert len(hits(page, 1)) == 24
-        page.locator(".hit a").first.click()
+        with page.expect_navigation():
+            page.locator(".hit a").first.click()
         assert page.url.startswith(f"{two.url}/?item=")
         page.get_by_label("Category").select_option("coloured (27)")
         page.get_by_label("Filter", exact=True).fill("label!=blue")
-        page.get_by_role("button", name="Apply").click()
+        with page.expect_navigation():
+            page.get_by_role("button", name="Apply").click()
         assert {name.split("/")[0] for name in hits(page, 1)} == {"red", "green"}
         page.set_input_files("input[type=file]", two.folder / QUERY)
-        page.get_by_role("button", name="Search with it").click()
+        with page.expect_navigation():
+            page.get_by_role("button", name="Search with it").click()
         assert page.url.startswith(f"{two.url}/?upload=")
         assert hits(page, 1)[0] == QUERY
         assert {name.split("/")[0] for name in hits(page, 1)} == {"red", "green"}  # the filters stay
         assert page.get_by_role("button", name="Copy link").count() == 0  # nothing is there that would not work
         page.goto(f"{two.url}/hardest?index=colours")
         while page.locator("[data-poll]").count():
-            page.get_by_role("link", name="Look again").click()
+            with page.expect_navigation():
+                page.get_by_role("link", name="Look again").click()
         assert page.locator(".ap-value").count() == 36
         assert seen.errors == []
 
