@@ -1,6 +1,6 @@
 """Speed, recall and memory of search, as ratios in one run where that is what counts.
 
-    python benchmarks/search.py            everything, about forty minutes on 2 cores, 2 GB of disk
+    python benchmarks/search.py            everything, twenty minutes on 2 quiet cores, 2 GB of disk
     python benchmarks/search.py --quick    small indexes, a minute
     python benchmarks/search.py --only embedded,server
 
