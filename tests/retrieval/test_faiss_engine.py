@@ -96,6 +96,24 @@ def test_a_graph_takes_in_rows_when_they_are_many(kind, tmp_path):
         assert index.settings.facts["graph rows"] == COUNT
 
 
+def test_a_graph_that_was_interrupted_while_it_grew_is_not_used(kind, tmp_path, monkeypatch):
+    rows = clustered(COUNT)
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    with Index(tmp_path / "index", dim=DIM) as index:
+        index.add(rows[:2000], items_of(2000))
+        index.prepare()
+        index.add(rows[2000:], items_of(COUNT - 2000, 2000))
+        with monkeypatch.context() as patch:
+            patch.setattr(approximate, "measured", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                index.prepare()
+        assert recall(index, rows, clustered(30, seed=1)) >= 0.9
+        assert index.settings.facts["graph rows"] == COUNT
+
+
 @pytest.mark.parametrize("text", ["n<50", "label=3", "label!=3", "n>=1000"])
 def test_filters_with_a_graph(kind, tmp_path, text):
     rows, queries = clustered(COUNT), clustered(30, seed=1)
@@ -209,6 +227,18 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     index.close()
     with Index.load(tmp_path / "index") as index:
         assert index.count() == 3
+
+
+def test_half_a_graph_is_not_left_on_a_full_disk(small, tmp_path, monkeypatch):
+    def full(path, records):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(approximate, "write_journal", full)
+    with Index(tmp_path / "index", dim=DIM) as index:
+        index.add(clustered(600), items_of(600))
+        assert index.prepare().facts["search"] == "hnsw"
+    assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["journal", "vectors.000001"]
 
 
 def test_threads_search_while_one_writes(tmp_path, monkeypatch):

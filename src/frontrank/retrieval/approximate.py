@@ -20,7 +20,7 @@ import numpy as np
 
 from frontrank.errors import InputError
 from frontrank.progress import progress as progress_bar
-from frontrank.retrieval.journal import Journal, write_journal
+from frontrank.retrieval.journal import Journal, whole_or_gone, write_journal
 from frontrank.retrieval.nearest_rows import (
     SPARE,
     Allowed,
@@ -187,7 +187,8 @@ def write_graph(path: Path, graph: Graph) -> None:
     said = {"kind": graph.kind, "rows": graph.rows, "effort": graph.effort, "recall": graph.recall}
     held = b"" if graph.index is None else import_faiss().serialize_index(graph.index).data
     unfinished = path.with_name("graph.new")
-    write_journal(unfinished, [(0, json.dumps(said).encode()), (1, held)])
+    with whole_or_gone(unfinished):
+        write_journal(unfinished, [(0, json.dumps(said).encode()), (1, held)])
     unfinished.replace(path)
 
 

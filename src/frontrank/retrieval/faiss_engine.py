@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,12 +21,14 @@ from frontrank.retrieval.approximate import Graph, build, extend, graph_best, re
 from frontrank.retrieval.engines import Facts, Hits, refuse_known, refuse_unknown
 from frontrank.retrieval.filters import Condition
 from frontrank.retrieval.index_folder import (
+    JOURNAL,
     Delete,
     Event,
     IndexFolder,
     Put,
     create_folder,
     is_index,
+    names_in,
     open_folder,
     write_anew,
     write_lock,
@@ -165,6 +168,7 @@ class FaissEngine:
                     self._graph = graph
             else:
                 with self._lock.alone():
+                    self._graph = None  # one that is half extended must not be used, should this be interrupted
                     self._graph = extend(graph, vectors.rows, rows.alive, rows.items, self._progress)
             self._keep_graph()
 
@@ -207,7 +211,7 @@ class FaissEngine:
             if self._is_stale or self._folder.is_replaced():
                 self._load()
                 return True
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise self._gone() from None
         changed = False
         with self._in_step():
@@ -238,6 +242,8 @@ class FaissEngine:
         folder = open_folder(self._path)
         rows, settings = ItemRows(VectorRows(folder.dim, memory_for_vectors(), folder.vectors_file)), b""
         try:
+            if self._folder is not None and folder.made != self._folder.made:
+                raise InputError(f"{self._path} was replaced by another index; open it again")
             graph = read_graph(folder.graph_path)  # before the rows, of which there may be more by then, never fewer
             for event in folder.events():
                 settings = _applied(event, rows, settings)
@@ -266,7 +272,8 @@ class FaissEngine:
                 self._rows, self._graph = rows, None
             return
         with suppress(InputError):  # no room: what was asked for is done all the same, and the next write tries again
-            write_anew(self._path, self._folder.number + 1, self.dim, self._settings, self._rows.batches())
+            there, kept = self._folder, self._rows.batches()
+            write_anew(self._path, there.number + 1, self.dim, self._settings, kept, there.made)
             self._load()
 
     def _best(self, vectors: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed | None) -> Found:
@@ -314,4 +321,4 @@ def _no_hits(dim: int, with_vectors: bool) -> Hits:
 
 def _has_files(folder: Path) -> bool:
     """Whether a folder without a readable journal has other files of an index: it is damaged, not new."""
-    return any(folder.glob("vectors.??????")) or (folder / "journal").exists()
+    return any(name == JOURNAL or fnmatch(name, "vectors.??????") for name in names_in(folder))

@@ -29,7 +29,16 @@ from frontrank.errors import FrontrankError, InputError
 from frontrank.packages.locks import locked
 from frontrank.retrieval.engines import Batches
 from frontrank.retrieval.items import Item
-from frontrank.retrieval.journal import Journal, Record, damaged, is_journal, sync_data, sync_folder, write_journal
+from frontrank.retrieval.journal import (
+    Journal,
+    Record,
+    damaged,
+    is_journal,
+    sync_data,
+    sync_folder,
+    whole_or_gone,
+    write_journal,
+)
 
 JOURNAL = "journal"
 PATIENCE = 60.0  # seconds to wait while another process writes
@@ -72,6 +81,7 @@ class IndexFolder:
                 raise damaged(self._journal.path, "its first record is missing")
             head = json.loads(payload)
             self.dim, self.number = int(head["dim"]), int(head["number"])
+            self.made: str | None = head.get("made")  # the same as long as it is the same index
             self.vectors_file = self.vectors_path.open("rb", buffering=0)
         except BaseException:
             self._journal.close()
@@ -165,7 +175,7 @@ def open_folder(folder: Path) -> IndexFolder:
             missing = Path(error.filename)
             time.sleep(0.01)
         except OSError as error:
-            raise InputError(f"{folder} cannot be read: {error.strerror or error}; see to its permissions") from error
+            raise _not_read(folder, error) from error
     raise damaged(missing, "it is not there")
 
 
@@ -179,7 +189,15 @@ def save_copy(folder: Path, dim: int, settings: bytes, batches: Batches, overwri
         with write_lock(folder):
             there = open_folder(folder)
             there.close()
-            write_anew(folder, there.number + 1, dim, settings, batches)
+            write_anew(folder, there.number + 1, dim, settings, batches, _new_name())
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of what is in a folder, none if there is no such folder."""
+    try:
+        return os.listdir(folder) if os.path.isdir(folder) else []
+    except OSError as error:
+        raise _not_read(folder, error) from error
 
 
 def is_index(folder: Path) -> bool:
@@ -198,7 +216,7 @@ def create_folder(folder: Path, dim: int, settings: bytes, batches: Batches = ()
             raise InputError(f"{folder} holds something else than an index; give another folder")
         unfinished.mkdir(parents=True)
         try:
-            write_anew(unfinished, 1, dim, settings, batches)
+            write_anew(unfinished, 1, dim, settings, batches, _new_name())
             unfinished.rename(folder)
             sync_folder(folder.parent)
         finally:
@@ -215,12 +233,15 @@ def _remove_left_over(folder: Path) -> None:
                 shutil.rmtree(room)
 
 
-def write_anew(folder: Path, number: int, dim: int, settings: bytes, batches: Batches) -> None:
-    """Put a new journal and new vectors in the place of what a folder has. Needs its lock."""
-    head = _json({"format": "frontrank.index", "dim": dim, "number": number})
-    unfinished = folder / f"{JOURNAL}.new"
+def write_anew(folder: Path, number: int, dim: int, settings: bytes, batches: Batches, made: str | None) -> None:
+    """Put a new journal and new vectors in the place of what a folder has. Needs its lock.
+
+    made: what tells the index from others that were at the same place; that of the old one if it is the same index
+    """
+    head = _json({"format": "frontrank.index", "dim": dim, "number": number, "made": made})
+    unfinished, rows_path = folder / f"{JOURNAL}.new", _numbered(folder, "vectors", number)
     try:
-        with _numbered(folder, "vectors", number).open("wb") as file:
+        with whole_or_gone(unfinished, rows_path), rows_path.open("wb") as file:
 
             def records() -> Iterator[Record]:
                 yield _HEAD, head
@@ -257,6 +278,14 @@ def write_lock(folder: Path) -> Iterator[None]:
 def not_written(folder: Path, error: OSError) -> InputError:
     """The error of a disk that is full or a folder that must not be written to."""
     return InputError(f"{folder} cannot be written: {error.strerror or error}; make room there, or give another folder")
+
+
+def _not_read(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder} cannot be read: {error.strerror or error}; see to its name and permissions")
+
+
+def _new_name() -> str:
+    return secrets.token_hex(8)
 
 
 def _numbered(folder: Path, kind: str, number: int) -> Path:

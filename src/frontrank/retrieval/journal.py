@@ -16,7 +16,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,6 +125,18 @@ def write_journal(path: Path, records: Iterable[Record]) -> None:
         file.write(_packed_mark(end))
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def whole_or_gone(*files: Path) -> Iterator[None]:
+    """Within, new files are written; if that fails they are removed: half of them would keep a full disk full."""
+    try:
+        yield
+    except BaseException:
+        for file in files:
+            with suppress(OSError):
+                file.unlink()
+        raise
 
 
 def is_journal(path: Path) -> bool:
