@@ -5,6 +5,7 @@ made of the first rows stay right while more are added.
 """
 
 import bisect
+import mmap
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from frontrank.retrieval.filters import ORDER, Condition
 from frontrank.retrieval.items import Item, text_of
 from frontrank.retrieval.nearest_rows import Allowed
 
-_KEPT_FILTERS = 64
+_KEPT_FILTERS, _KEPT_COLUMNS = 64, 16
 _COPIED = 4096  # rows copied at once
 _MISSING, _NUMBER = -1, -2  # codes of what is no text
 
@@ -55,8 +56,8 @@ class VectorRows:
     def __init__(self, dim: int, limit: float, file: Any = None) -> None:
         self._dim, self._limit, self._file = dim, limit, file
         size = 0 if file is None else os.fstat(file.fileno()).st_size
-        room = size // (4 * dim) if 0 < size <= limit else 0
-        self._held: GrownArray | None = GrownArray(np.float32, dim, room=room)
+        room = size // (4 * dim) if size else 0
+        self._held: GrownArray | None = GrownArray(np.float32, dim, room=room) if size <= limit else None
         self._mapped = np.empty((0, dim), np.float32)
         self._rows = 0
 
@@ -72,7 +73,9 @@ class VectorRows:
         if self._held is not None:
             return self._held.rows
         if len(self._mapped) < self._rows:
-            self._mapped = np.asarray(np.memmap(self._file, np.dtype("<f4"), "r", shape=(self._rows, self._dim)))
+            # Not np.memmap, which moves the place in the file while another thread may read from there.
+            mapped = mmap.mmap(self._file.fileno(), 4 * self._dim * self._rows, access=mmap.ACCESS_READ)
+            self._mapped = np.frombuffer(mapped, "<f4").reshape(self._rows, self._dim)
         return self._mapped
 
     def append(self, vectors: np.ndarray) -> None:
@@ -227,6 +230,9 @@ class ItemRows:
         self._filters, self._sorted = {}, None
 
     def _column(self, field: str) -> Column:
-        column = self._columns.setdefault(field, Column(field))
+        column = self._columns.pop(field, None) or Column(field)
+        self._columns[field] = column  # the last used last
+        if len(self._columns) > _KEPT_COLUMNS:
+            del self._columns[next(iter(self._columns))]
         column.extend(self.items)
         return column
