@@ -1,6 +1,7 @@
 import re
 import secrets
 import sys
+import threading
 from urllib.parse import quote
 
 import numpy as np
@@ -211,6 +212,32 @@ def test_a_graph_is_built_when_the_table_has_grown(make, monkeypatch):
     again = PgvectorEngine.open(url)
     assert again.describe()["search"] == "hnsw"
     again.close()
+
+
+def test_processes_that_build_the_graph_at_the_same_time(make, monkeypatch):
+    engine, url = make(dim=24)
+    engine.add(engine_cases.clustered(3000, 24), some_items(3000))
+    monkeypatch.setattr(pgvector_engine, "GRAPH_ROWS", 1500)
+    others = [PgvectorEngine.open(url) for _ in range(4)]
+    assert engine_cases.in_threads(lambda place: others[place].prepare(), 4) == [None] * 4
+    assert [other.describe()["search"] for other in others] == ["hnsw"] * 4
+    for other in others:
+        other.close()
+
+
+def test_processes_that_make_the_same_table(monkeypatch):
+    """Only one does; the others are told to try again, unless they find it there already."""
+    url, together = url_of(), threading.Barrier(4)
+    own = pgvector_engine.PostgresServer.make_extension
+    monkeypatch.setattr(pgvector_engine.PostgresServer, "make_extension", lambda server: (own(server), together.wait()))
+    made = engine_cases.in_threads(lambda place: PgvectorEngine.create(url, 8, b""), 4)
+    engines = [engine for engine in made if isinstance(engine, PgvectorEngine)]
+    assert len(engines) == 1
+    for error in made:
+        if error not in engines:
+            assert isinstance(error, InputError), error
+            assert "was made by another process just now; try again" in str(error) or "already exists" in str(error)
+    engines[0].close()
 
 
 def test_equal_scores_are_ordered_by_id_in_a_graph_too(make, monkeypatch):

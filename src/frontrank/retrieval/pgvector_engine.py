@@ -8,7 +8,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,8 @@ class PgvectorEngine:
             raise InputError(f"dim must be at most {_LARGEST_DIM} with pgvector, got {dim}; whiten to fewer dimensions")
         address = PostgresAddress.read(url)
         server = PostgresServer(address)
+        from psycopg import errors  # which is there by now
+
         try:
             server.make_extension()
             engine = cls(server, address, dim)
@@ -92,6 +94,9 @@ class PgvectorEngine:
                     "settings bytea NOT NULL)"
                 )
                 ask("INSERT INTO {settings} VALUES (true, {dim}, %s)", [settings])
+        except errors.UniqueViolation:
+            server.close()
+            raise InputError(f"{server.named} was made by another process just now; try again") from None
         except BaseException:
             server.close()
             raise
@@ -242,9 +247,11 @@ class PgvectorEngine:
 
         Only the owner of a table may; others who write to it leave it to them.
         """
+        from psycopg import errors
+
         if self._has_graph or self.dim > _LARGEST_GRAPH_DIM:
             return
-        with self._transaction(seconds=0) as (_, ask):
+        with suppress(errors.UniqueViolation), self._transaction(seconds=0) as (_, ask):  # another process built it
             if (
                 self._look_for_graph(ask)
                 or len(ask("SELECT 1 FROM {items} LIMIT %s", [GRAPH_ROWS]).fetchall()) < GRAPH_ROWS

@@ -157,6 +157,8 @@ class PostgresServer:
             connection = self._connected()
             try:
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            except errors.UniqueViolation:
+                pass  # another process added it at the same time
             except errors.InsufficientPrivilege:
                 raise InputError(
                     f"{self._database} has no pgvector, and this user may not add it; have an administrator run there: "
