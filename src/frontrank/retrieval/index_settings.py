@@ -152,18 +152,6 @@ def unpack(packed: bytes, where: str) -> IndexSettings:
         ) from error
 
 
-def described(settings: IndexSettings) -> Mapping[str, Any]:
-    """The settings as lines to print."""
-    return {
-        "engine": settings.engine,
-        "dimensions": settings.dim,
-        "model": settings.model or "not said",
-        "whitening": repr(settings.whitening) if settings.whitening else "none",
-        "query expansion": "none" if settings.expansion is None else "k={}, alpha={:g}".format(*settings.expansion),
-        **settings.facts,
-    }
-
-
 def _same_whitening(first: Whitening, second: Whitening | None) -> bool:
     return (
         second is not None

@@ -44,11 +44,11 @@ def create_engine(url: str | None, dim: int, settings: bytes, progress: bool | N
 def hidden_password(url: str) -> str:
     """A URL as an error message may show it.
 
-    >>> hidden_password("postgresql://me:secret@host/db?password=secret&table=a")
-    'postgresql://me:...@host/db?password=...&table=a'
+    >>> hidden_password("postgresql://me:secret@host/db?password=secret&table=a&sslpassword=secret")
+    'postgresql://me:...@host/db?password=...&table=a&sslpassword=...'
     """
     shown = re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:...@", url)
-    return re.sub(r"([?&](?:password|token)=)[^&]*", r"\1...", shown)
+    return re.sub(r"([?&]\w*(?:password|token)=)[^&]*", r"\1...", shown)
 
 
 def scheme(url: str) -> str:
