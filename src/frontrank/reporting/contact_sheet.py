@@ -1,7 +1,9 @@
 """The results of searches as one picture: a row per query, the query first, then what was found, best first."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +18,16 @@ _SIDE, _GAP, _FRAME, _LINE = 128, 14, 4, 16  # pixels
 _SIGN, _FINER = 20, 4  # pixels of a tick or a cross, and how much larger it is drawn, for smooth edges
 _INK, _FAINT, _PAPER, _MOUNT = (28, 30, 36), (96, 100, 110), (255, 255, 255), (241, 242, 245)
 _QUERY, _RIGHT, _WRONG, _UNKNOWN = (70, 90, 170), (22, 128, 62), (190, 38, 38), (205, 208, 214)
+_SIZE, _NO_LETTER = 12, "\U0010ffff"  # of letters; and what no font has
+# Fonts of systems for what Pillow's own font lacks, which is all but ASCII
+_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "wqy-microhei.ttc",
+    "DroidSansFallbackFull.ttf",
+    "msyh.ttc",
+    "PingFang.ttc",
+    "DejaVuSans.ttf",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ def contact_sheet(rows: Sequence[tuple[Cell, Sequence[Cell]]], per_line: int = P
     """
     from PIL import Image, ImageDraw, ImageFont
 
-    font = ImageFont.load_default(size=12)
+    font = ImageFont.load_default(size=_SIZE)
     height = _SIDE + 2 * _FRAME + 2 * _LINE + _GAP
     width = _SIDE + 2 * _FRAME + _GAP
     lines = [max(1, -(-len(cells) // per_line)) for _, cells in rows]
@@ -79,8 +91,31 @@ def _draw(
         sign, mask = _sign(cell.right, frame)
         sheet.paste(sign, (left + outer - _SIGN - 2, top + 2), mask)
     for number, line in enumerate(cell.lines[:2]):
-        text = _shortened(draw, font, line, outer)
-        draw.text((left, top + outer + 2 + number * _LINE), text, fill=_FAINT if number else _INK, font=font)
+        chosen = _font_for(line, font)
+        text = _shortened(draw, chosen, line, outer)
+        draw.text((left, top + outer + 2 + number * _LINE), text, fill=_FAINT if number else _INK, font=chosen)
+
+
+def _font_for(text: str, usual: "Font") -> "Font":
+    """The usual font, or the first one of the system that has more letters of a text."""
+    return usual if text.isascii() else max((usual, *_system_fonts()), key=lambda font: _letters_of(font, text))
+
+
+def _letters_of(font: "Font", text: str) -> int:
+    """How many letters of a text a font has; for those that it lacks it draws what it draws for no letter at all."""
+    nothing = bytes(font.getmask(_NO_LETTER))
+    return sum(bytes(font.getmask(letter)) != nothing for letter in text if letter.isprintable())
+
+
+@lru_cache(maxsize=1)
+def _system_fonts() -> "tuple[Font, ...]":
+    from PIL import ImageFont
+
+    found = []
+    for name in _FONTS:
+        with suppress(OSError):  # it is not there
+            found.append(ImageFont.truetype(name, _SIZE))
+    return tuple(found)
 
 
 def _sign(right: bool, colour: tuple[int, int, int]) -> "tuple[Image, Image]":
