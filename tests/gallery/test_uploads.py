@@ -224,5 +224,5 @@ def test_the_oldest_upload_goes_first():
 def test_bytes_that_are_only_a_picture():
     assert also_holds(written(picture("red"), "jpeg")) is None
     assert decoded(written(picture("red")), 10**6).size == (24, 20)
-    with pytest.raises(InputError, match=r"^the image is empty"):
+    with pytest.raises(InputError, match=r"^the file is empty"):
         decoded(b"", 10**6)

@@ -89,7 +89,7 @@ def decoded(data: bytes, max_pixels: int) -> "Image":
 
     >>> decoded(b"<svg xmlns='http://www.w3.org/2000/svg'/>", 1000)
     Traceback (most recent call last):
-    frontrank.errors.InputError: the image is an SVG drawing, not JPEG, PNG, WebP, BMP, GIF or TIFF; send another one
+    frontrank.errors.InputError: the file is an SVG drawing, not JPEG, PNG, WebP, BMP, GIF or TIFF; send another one
     """
     other = also_holds(data)
     handle, path = tempfile.mkstemp(prefix="frontrank-upload-")
@@ -99,11 +99,11 @@ def decoded(data: bytes, max_pixels: int) -> "Image":
         picture = read_image(path, max_pixels=max_pixels)
     except InputError as error:
         fault = str(error).removeprefix(f"{shown(path)} ").removesuffix(_ADVICE).replace(path, "it")
-        raise InputError(f"the image {fault}; send another one") from None
+        raise InputError(f"the file {fault}; send another one") from None
     finally:
         os.unlink(path)
     if other:
-        raise InputError(f"the image also holds {other}; save it anew as a plain picture, and send that")
+        raise InputError(f"the file also holds {other}; save it anew as a plain picture, and send that")
     return picture
 
 
