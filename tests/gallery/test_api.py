@@ -1,12 +1,14 @@
 """The JSON API: its answers, its errors, and its own description."""
 
+import shutil
 import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from frontrank.errors import InputError
-from frontrank.gallery import Limits, Shown, create_app
+from frontrank.gallery import Limits, Shown, create_app, service
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, written
@@ -209,6 +211,38 @@ def test_an_index_that_fails_tells_only_the_log(folder, caplog, path):
     assert response.status_code == 503
     assert "closed" not in response.text
     assert "closed" in caplog.text
+
+
+@pytest.fixture
+def kept_index(folder, tmp_path):
+    """An index in a folder, opened twice: by the page, and by another process that writes to it."""
+    with Index(tmp_path / "index", dim=DIM) as writing:
+        items = items_of(folder)
+        writing.add(np.stack([embed(Image.open(folder / item.path)) for item in items]), items)
+        with Index.load(tmp_path / "index") as reading:
+            yield writing, Shown("colours", reading, embed, (folder,))
+
+
+def test_what_another_process_indexes_is_found_after_a_while(kept_index, monkeypatch):
+    writing, shown = kept_index
+    slow = client_of(shown)
+    monkeypatch.setattr(service, "LOOK", 0.0)
+    quick = client_of(shown)
+    assert sent(slow, RED, k=1).json()["results"][0]["id"].startswith("red/")
+    writing.upsert(embed(picture("red"))[None], [Item("a new one", label="red")])
+    assert "a new one" not in {row["id"] for row in sent(slow, RED, k=3).json()["results"]}
+    assert "a new one" in {row["id"] for row in sent(quick, RED, k=3).json()["results"]}
+
+
+def test_an_index_whose_folder_is_gone(kept_index, monkeypatch, caplog):
+    writing, shown = kept_index
+    monkeypatch.setattr(service, "LOOK", 0.0)
+    client = client_of(shown)
+    shutil.rmtree(writing.url)
+    for response in (sent(client, RED), client.get("/?item=red/0.png")):
+        assert response.status_code == 503
+        assert "he index cannot answer" in response.text
+    assert "is not there any more; index the images again" in caplog.text
 
 
 def test_what_an_index_says_is_one_line_of_the_log(folder, caplog, monkeypatch):

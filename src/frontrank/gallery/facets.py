@@ -80,14 +80,15 @@ def filter_for(field: str, value: str) -> str:
 class Kept:
     """What takes a while to find out, kept for some minutes; only one thread finds it out at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
         self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What is kept under a key, or what is made then."""
         with self._lock:
-            if key not in self._kept or time.monotonic() - self._kept[key][0] >= _SECONDS:
+            if key not in self._kept or time.monotonic() - self._kept[key][0] >= self._seconds:
                 self._kept[key] = time.monotonic(), make()
             found: T = self._kept[key][1]
             return found

@@ -31,6 +31,7 @@ T = TypeVar("T")
 _log = logging.getLogger("frontrank.gallery")
 
 GONE = "this upload is kept no longer (the server keeps the last few, until it ends); send the picture again"
+LOOK = 30.0  # seconds after which a search looks for what other processes have written to an index
 _ELSEWHERE = "This item is not in this index."
 MISSING = "there is no item with this id; it may have been deleted since"
 
@@ -62,6 +63,7 @@ class Service:
         self.uploads = Uploads(limits.kept_uploads, limits.kept_bytes)
         self.pictures = Pictures(limits.picture_bytes, limits.upload_pixels)
         self.kept = Kept()
+        self.looked = Kept(LOOK)
         self.hardest = {
             name: Hardest(shown.index, limits.hardest, limits.depth) for name, shown in self.indexes.items()
         }
@@ -134,6 +136,7 @@ class Service:
         return sides
 
     def _side(self, shown: Shown, asked: Asked, upload: Upload | None, conditions: Sequence[Condition]) -> Side:
+        self.looked.get(shown.name, shown.index.refresh)
         query = self._uploaded(shown, asked, upload) if upload is not None else self._indexed(shown, asked)
         if isinstance(query, str):
             return Side(shown, fault=query)
