@@ -291,7 +291,7 @@ CASES = [
     ("photos.index --model second", "second is not the model that photos.index was made with; give that one by"),
     ("photos.index --model a --model b", "--model is there 2 times; give it once for each index"),
     ("photos.index --names a,b", "--names has 2 names for 1 indexes; give one for each"),
-    ("photos.index photos.index --names a,a", "indexes are both called 'a'; give them different names"),
+    ("photos.index photos.index --names a,a", "--names are both 'a'; give different ones"),
     ("photos.index --names <b>", "name '<b>' must be 1 to 64 letters, digits, blanks or . _ -; choose another one"),
     ("photos.index --upload-mb 0", "--upload-mb must be greater than 0, got 0.0"),
     ("photos.index --seconds nan", "--seconds must be greater than 0, got nan"),
@@ -331,3 +331,13 @@ def test_a_busy_port_is_found_before_anything_is_loaded(here, run, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert run("serve", "photos.index", "--port", other.getsockname()[1]).status == 2
     assert run("serve", "photos.index", "--host", "0.0.0.0").status == 2
+
+
+@pytest.mark.parametrize(
+    "words", ["--token short", "--names a,b", "--names <b>", "other.index --names a,a", "other.index --names a,"]
+)
+def test_what_the_page_would_refuse_is_found_before_anything_is_loaded(here, run, monkeypatch, words):
+    monkeypatch.setattr(serving, "open_index", lambda url: pytest.fail("it was loaded"))
+    assert run("serve", "photos.index", *words.split(), "--port", "0").status == 2
+    monkeypatch.setenv("FRONTRANK_TOKEN", "short")
+    assert run("serve", "photos.index", "--port", "0").status == 2

@@ -20,6 +20,7 @@ from frontrank.build import build_device
 from frontrank.cli.rows import say
 from frontrank.errors import FrontrankWarning, InputError, require_number
 from frontrank.gallery import Limits, Shown, require_libraries, serve
+from frontrank.gallery.search import check_name
 from frontrank.jobs.searching import index_model, open_index, picture_embedder
 from frontrank.retrieval.index import Index
 
@@ -38,6 +39,7 @@ def run(options: argparse.Namespace) -> None:
     host = options.host.strip("[]")
     made_up = secrets.token_urlsafe(18) if options.token == "" else None
     token = made_up or options.token or os.environ.get(_TOKEN) or None
+    _check(options, token)
     port = _free_port(host, options.port, token)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s: %(message)s", level=logging.WARNING)
     device = build_device(options.device)
@@ -54,6 +56,19 @@ def run(options: argparse.Namespace) -> None:
             say(False, f"{one.name}: {one.index.count():,} images, {facts.get('search', 'exact')} search")
         with _announced(host, port, token, made_up, options.open), _ended_by_signals():
             serve(shown, host=host, port=port, token=token, limits=limits)
+
+
+def _check(options: argparse.Namespace, token: str | None) -> None:
+    """Refuse a token or names that the page would refuse."""
+    from frontrank.gallery.app import check_token
+
+    if token is not None:
+        check_token(token)
+    names = _given_names(options)
+    for name in names:
+        check_name(name)
+    if len(set(names)) < len(names):
+        raise InputError(f"--names are both {names[0]!r}; give different ones")
 
 
 def _free_port(host: str, port: int, token: str | None) -> int:
@@ -141,12 +156,19 @@ def _shown(name: str, index: Index, model: str | None, roots: Sequence[str] | No
     return Shown(name, index, picture_embedder(embedder), folders, fingerprint)
 
 
+def _given_names(options: argparse.Namespace) -> list[str]:
+    """The names of --names, none without it."""
+    if options.names is None:
+        return []
+    names = [name.strip() for name in options.names.split(",")]
+    if len(names) != len(options.urls):
+        raise InputError(f"--names has {len(names)} names for {len(options.urls)} indexes; give one for each")
+    return names
+
+
 def _names(options: argparse.Namespace, indexes: Sequence[Index]) -> list[str]:
-    if options.names is not None:
-        names = [name.strip() for name in options.names.split(",")]
-        if len(names) != len(indexes):
-            raise InputError(f"--names has {len(names)} names for {len(indexes)} indexes; give one for each")
-        return names
+    if given := _given_names(options):
+        return given
     names = [_name(index.where) for index in indexes]
     return names if len(set(names)) == len(names) else [f"{name} {place}" for place, name in enumerate(names, 1)]
 

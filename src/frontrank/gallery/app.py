@@ -141,5 +141,10 @@ def _check_token(token: str | None, hosts: Sequence[str] | None) -> None:
         if hosts is None:
             raise InputError("token is missing; a page that others can reach needs one")
         return
+    check_token(token)
+
+
+def check_token(token: str) -> None:
+    """Refuse a token that could be guessed, or that no header can hold."""
     if len(token) < _LEAST_TOKEN or not (token.isascii() and token.isprintable()) or " " in token:
         raise InputError(f"token must have at least {_LEAST_TOKEN} letters, digits or signs, no blanks; take another")

@@ -44,8 +44,13 @@ class Shown:
     model: str | None = None
 
     def __post_init__(self) -> None:
-        if not (0 < len(self.name) <= 64 and all(each.isalnum() or each in " ._-" for each in self.name)):
-            raise InputError(f"name {self.name!r} must be 1 to 64 letters, digits, blanks or . _ -; choose another one")
+        check_name(self.name)
+
+
+def check_name(name: str) -> None:
+    """Refuse what the page cannot call an index."""
+    if not (0 < len(name) <= 64 and all(each.isalnum() or each in " ._-" for each in name)):
+        raise InputError(f"name {name!r} must be 1 to 64 letters, digits, blanks or . _ -; choose another one")
 
 
 @dataclass(frozen=True, eq=False)
