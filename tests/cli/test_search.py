@@ -1,6 +1,7 @@
 """`frontrank search`: a table, JSON and a contact sheet of what the index finds; what is refused before."""
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -169,6 +170,15 @@ def test_several_queries_and_json(search, here):
     assert best["path"].endswith("my_photos/test/cup/0.png")
 
 
+def test_a_query_whose_name_is_no_text(search, here):
+    name = os.fsdecode(b"\xff \xe6\xbc\xa2.png")
+    shutil.copy(QUERY, name)
+    shown = search(name, "-k", "1", "--json")
+    assert shown.status == 0, shown.err
+    assert shown.out.isascii()
+    assert [answer["query"] for answer in json.loads(shown.out)] == [name]
+
+
 def test_expansion_as_stored_on_and_off(here, run):
     model = fr.Embedder.load("runs/first/model")
     table = fr.data.read_folder("my_photos/test")
@@ -257,13 +267,23 @@ def test_a_full_disk_leaves_no_half_of_a_sheet(search, here, monkeypatch):
     assert not [path for path in here.iterdir() if "out.png" in path.name]
 
 
+def test_a_sheet_whose_name_is_too_long(search):
+    shown = search(QUERY, "--sheet", f"{LONG}.png")
+    assert (shown.status, shown.err.count("\n")) == (2, 1)
+    assert shown.err.startswith(f"frontrank search: {LONG}.png cannot be written: File name too long; choose")
+
+
 # Refused
 
+LONG = "x" * 300
 CASES = [
     ("photos.index", "the following arguments are required: QUERY; see frontrank search --help"),
     ("photos.indx Q", "photos.indx is not there; did you mean 'photos.index'?"),
     ("my_photos Q", "my_photos holds no index; make one by frontrank index"),
     ("labels.txt Q", "labels.txt is a file; make it first"),
+    (f"{LONG} Q", f"{LONG} is not there; make it first"),
+    (f"photos.index {LONG}", f"{LONG} is not there; check its name"),
+    (f"photos.index Q --sheet {LONG}/a.png", f"--sheet: the folder {LONG} is not there; make it first"),
     ("damaged.index Q", "damaged.index/journal is damaged ("),
     ("cut.index Q", "cut.index/vectors.000001 is damaged (it ends before row "),
     ("milvis://localhost/x Q", "url milvis://localhost/x begins with milvis://; did you mean milvus://?"),

@@ -1,5 +1,6 @@
 """The index at a URL, its model, and pictures as queries: only what belongs together is used."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -117,3 +118,20 @@ def test_where_no_index_is(index, tmp_path, monkeypatch, url, said):
     with pytest.raises(fr.FrontrankError, match=said):
         open_index(url)
     assert not Path("zzz").exists()
+
+
+def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
+    Index(tmp_path / "photos.index", dim=8).close()
+    (tmp_path / "closed").mkdir()
+    own = os.listdir
+
+    def refused(folder):
+        if Path(folder) in (tmp_path / "closed", tmp_path):
+            raise PermissionError(13, "Permission denied")
+        return own(folder)
+
+    monkeypatch.setattr("os.listdir", refused)
+    with pytest.raises(InputError, match="closed cannot be read: Permission denied; see to its name and permissions"):
+        open_index(str(tmp_path / "closed"))
+    with pytest.raises(InputError, match=r"photos.indx is not there; make it first"):  # nothing beside it is seen
+        open_index(str(tmp_path / "photos.indx"))

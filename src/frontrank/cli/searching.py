@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
         search = _Search(index, options, conditions)
         answers = [search(query) for query in options.queries]
     if options.json:
-        print(json.dumps([_plain(answer) for answer in answers], indent=2, ensure_ascii=False))
+        print(json.dumps([_plain(answer) for answer in answers], indent=2))
     else:
         print("\n\n".join(_table(answer, alone=len(answers) == 1) for answer in answers))
     if options.sheet is not None:
@@ -180,11 +180,11 @@ def _require_target(sheet: Path, options: argparse.Namespace) -> None:
         raise InputError(
             f"--sheet could have {lines:,} lines, {_MOST_LINES} at most; give fewer queries, or a smaller -k"
         )
-    if sheet.is_dir():
+    if os.path.isdir(sheet):
         raise InputError(f"--sheet {sheet} is a folder; choose another name")
-    if sheet.exists() and not options.force:
+    if os.path.exists(sheet) and not options.force:
         raise InputError(f"--sheet: {sheet} exists already; choose another name, or add --force to replace it")
-    if not sheet.parent.is_dir():
+    if not os.path.isdir(sheet.parent):
         raise InputError(f"--sheet: the folder {sheet.parent} is not there; make it first")
     if not os.access(sheet.parent, os.W_OK):
         raise InputError(f"--sheet: nothing can be written to {sheet.parent}; choose another folder")

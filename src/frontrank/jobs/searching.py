@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import InputError
 from frontrank.models import Embedder
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.index_folder import is_index
+from frontrank.retrieval.index_folder import is_index, names_in
 from frontrank.retrieval.index_urls import scheme
 from frontrank.training.embedding import model_sizes
 
@@ -26,13 +27,18 @@ EmbedPicture = Callable[["Image"], np.ndarray]
 def open_index(url: str) -> Index:
     """The index at a URL; where there is no such folder, the name of one beside it that is an index is suggested."""
     folder = Path(url)
-    if not scheme(url) and not is_index(folder) and not (folder.is_dir() and any(folder.iterdir())):
-        here = folder.parent
-        beside = [str(here / name) for name in os.listdir(here) if is_index(here / name)] if here.is_dir() else []
-        what = "is not there" if not folder.exists() else "is a file" if folder.is_file() else "is empty"
-        remedy = did_you_mean(url, beside) or "make it first: frontrank index MODEL IMAGES --to URL"
+    if not scheme(url) and not is_index(folder) and not names_in(folder):
+        what = "is not there" if not os.path.exists(url) else "is a file" if os.path.isfile(url) else "is empty"
+        remedy = did_you_mean(url, _beside(folder)) or "make it first: frontrank index MODEL IMAGES --to URL"
         raise InputError(f"{url} {what}; {remedy}")
     return Index.load(url)
+
+
+def _beside(folder: Path) -> list[str]:
+    """The indexes in the folder around this one, as far as it can be read."""
+    with suppress(InputError):
+        return [str(folder.parent / name) for name in names_in(folder.parent) if is_index(folder.parent / name)]
+    return []
 
 
 def index_model(index: Index, given: str | None, device: str | torch.device) -> Embedder:
