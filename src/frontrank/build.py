@@ -145,7 +145,7 @@ def build_images(config: DataConfig) -> ImageTable:
     if not config.path:
         raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
     path = Path(config.path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError(f"--data {path} is not there; give a folder of images, a table, or a data set's root")
     if command := unfinished(path.parent if path.name == OWN_TABLE else path):
         raise InputError(f"--data {path} is not finished yet; go on with it: {command}")

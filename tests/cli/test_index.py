@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,15 @@ def test_metadata_of_a_table_and_its_numbers(index, run):
         assert len(found.out.splitlines()) == lines + 1, condition
 
 
+def test_columns_that_no_filter_could_name_are_left_out_and_named(index):
+    table = Path("my_photos/table.csv")
+    table.write_text("path,label,shot at,year\ntest/cup/0.png,cup,Rome,2019\n")
+    found = index(table, "--to", "t.index")
+    assert "left out: the column 'shot at'; name it by letters, digits and _ to filter by it\n" in found.err
+    assert kept("t.index")[0][0].metadata.keys() == {"year", "sha256"}
+    assert "left out" not in index(table, "--to", "t.index", "--quiet").err
+
+
 def test_several_sources_and_no_labels(index, folder):
     for i in range(3):
         picture(folder / "loose" / f"{i}.png", i)
@@ -242,7 +252,27 @@ def test_nothing_but_broken_images_is_an_error(index, folder):
     (folder / "bad" / "1.jpg").write_bytes(b"no picture")
     found = index("bad", "--to", "photos.index", "--quiet")
     assert found.status == 2
-    assert found.err.splitlines()[-1] == "frontrank index: none of the 1 images can be read; give others"
+    assert found.err == (
+        "frontrank index: none of the 1 images can be read (bad/1.jpg is no image, not JPEG, PNG, WebP, BMP, GIF or "
+        "TIFF); give others\n"
+    )
+    assert not Path("photos.index").exists()
+    status, said = torchrun(2, "index", MODEL, "bad", "--to", "photos.index", "--device", "cpu")
+    assert status != 0
+    assert said.count("none of the 1 images can be read (bad/1.jpg is no image") == 1
+    assert not Path("photos.index").exists()
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_broken_images_prune_nothing_if_there_are_no_others(index, header):
+    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
+    before = kept("photos.index")
+    for file in Path("my_photos/test").rglob("*.png"):
+        file.write_bytes(file.read_bytes()[:-200] if header else b"no picture")
+    found = index("my_photos/test", "--to", "photos.index", "--quiet", "--prune")
+    assert found.status == 2
+    assert found.err.splitlines()[-1].startswith(f"frontrank index: none of the {SOME} images can be read")
+    assert same(before, kept("photos.index"))
 
 
 # Stopped, killed, and several processes
@@ -310,8 +340,25 @@ def test_two_processes_make_the_same_index_as_one(index, folder, monkeypatch):
     assert same(kept("two.index"), kept("one.index"))
 
 
+def test_the_other_processes_do_not_wait_for_the_graph(index, monkeypatch):
+    over, own = [], indexing.processes
+
+    @contextmanager
+    def processes(device):
+        with own(device) as found:
+            yield found
+        over.append(True)
+
+    prepare = Index.prepare
+    monkeypatch.setattr(indexing, "processes", processes)
+    monkeypatch.setattr(Index, "prepare", lambda index: over.append("prepared") or prepare(index))
+    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
+    assert over == [True, "prepared"]
+
+
 # Refused
 
+LONG = "x" * 300
 ALL = f"{MODEL} my_photos --to a.index"
 CASES = [
     (f"{MODEL} my_photos", "the following arguments are required: --to; see frontrank index --help"),
@@ -353,6 +400,8 @@ CASES = [
     (f"{MODEL} my_photos --to my_photos", "my_photos holds something else than an index; give another folder"),
     (f"{MODEL} my_photos --to labels.txt", "labels.txt is a file; give a folder"),
     (f"{MODEL} my_photos --to test.npy/a.index", "test.npy/a.index cannot be written: Not a directory; make room"),
+    (f"{MODEL} my_photos --to {LONG}", f"{LONG} cannot be written: File name too long; make room there, or give"),
+    (f"{MODEL} {LONG} --to a.index", f"{LONG} is not there; give a folder of images, a table, or a data set's root"),
     (f"{MODEL} my_photos --to damaged.index", "damaged.index/journal is damaged ("),
     (f"{MODEL} my_photos --to plain.index --expand 5", "--expand: plain.index was made without it; leave it out, or"),
     (f"{MODEL} my_photos --to plain.index --whiten white.safetensors", "--whiten: plain.index was made without it; "),

@@ -1,5 +1,6 @@
 """Images become items of an index: each once, again only when they change, and never two in one place."""
 
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ import frontrank as fr
 from frontrank import progress as progress_bar
 from frontrank.errors import InputError
 from frontrank.jobs import indexing
-from frontrank.jobs.indexing import Indexed, index_images, item_ids
+from frontrank.jobs.indexing import Indexed, index_images, item_ids, refuse_unreadable
 from frontrank.retrieval.index import Index
 from tests.cli.images import picture, small_model
 from tests.data.files import written
@@ -149,7 +150,7 @@ def break_some(photos):
     (photos / "cat" / "2.png").write_bytes(whole[:-200])
     (photos / "dog" / "3.png").write_bytes(b"")
     (photos / "dog" / "link.png").symlink_to("nowhere")
-    return ["cat/1.png is no image", "cat/2.png cannot be decoded", "dog/3.png is empty", "dog/link.png cannot be read"]
+    return ["cat/1.png is no image", "cat/2.png cannot be decoded", "dog/3.png is empty", "dog/link.png is not there"]
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 64])
@@ -172,6 +173,45 @@ def test_an_image_that_is_broken_by_now_stays_until_it_is_pruned(model, index, p
     found = put(model, index, photos, prune=True)
     assert (found.removed, index.count()) == (3, 9)
     assert index.get(["photos/cat/2.png"]) == [None]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_is_not_waited_for(model, index, photos):
+    os.mkfifo(photos / "cat" / "pipe.jpg")
+    (photos / "dog" / "folder.jpg").mkdir()
+    paths = ["cat/0.png", "cat/pipe.jpg", "dog/folder.jpg"]
+    found = put(model, index, fr.data.ImageTable(photos, paths, [""] * 3, [""] * 3, ["test"] * 3, [""] * 3))
+    assert found.added == 1
+    assert [reason for _, reason in found.broken] == [
+        "is a pipe or a device, not an image",
+        "is a folder, not an image",
+    ]
+
+
+def test_pruning_forgets_nothing_where_no_image_can_be_read(model, index, photos):
+    put(model, index, photos)
+    for file in photos.rglob("*.png"):
+        file.write_bytes(file.read_bytes()[:-200])  # the headers are good
+    found = put(model, index, photos, prune=True)
+    assert (found.read, found.removed, len(found.broken)) == (0, 0, 12)
+    assert index.count() == 12
+
+
+def test_images_of_which_none_can_be_read(photos, monkeypatch):
+    """Only as many headers are looked at as are needed."""
+    seen, own = [], indexing.image_fault
+    monkeypatch.setattr(indexing, "image_fault", lambda file, decode: seen.append(file) or own(file, decode))
+    table = fr.data.read_folder(photos)
+    refuse_unreadable([table])
+    assert len(seen) == 1
+    (photos / "cat" / "0.png").write_bytes(b"")
+    refuse_unreadable([table])
+    assert len(seen) == 3
+    for file in photos.rglob("*.png"):
+        file.write_bytes(b"no picture")
+    said = rf"none of the 12 images can be read \({photos}/cat/0.png is no image, not .*\); give others"
+    with pytest.raises(InputError, match=said):
+        refuse_unreadable([table])
 
 
 def test_pruning_forgets_what_is_not_there(model, index, photos, monkeypatch):

@@ -4,8 +4,7 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from frontrank.data.folders import IMAGE_ENDINGS, read_unlabelled
 from frontrank.data.image_table import ImageTable
 from frontrank.data.published import detect_layout
 from frontrank.errors import InputError, InterruptedRunError
-from frontrank.jobs.indexing import Indexed, index_images, refuse_repeats
+from frontrank.jobs.indexing import Indexed, index_images, refuse_repeats, refuse_unreadable
 from frontrank.models import Embedder
 from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import is_field
 from frontrank.retrieval.whitening import Whitening
 from frontrank.training import distributed
 from frontrank.training.embedding import on_all_ranks
@@ -34,30 +34,42 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?", re.ASCII)  # 007 is a name
 def run(options: argparse.Namespace) -> None:
     """Embed what is new, keep it, and say what became of the images."""
     try:
-        with processes(options.device) as device:
-            _index(options, device)
+        with ExitStack() as stack:
+            with processes(options.device) as device:
+                index, found = _index(options, device, stack)
+            if index is not None:  # the others are done: a graph may take longer to build than they would wait
+                _say_what_became(found, index, options.quiet)
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the same command again goes on from there") from None
 
 
-def _index(options: argparse.Namespace, device: torch.device) -> None:
+def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) -> tuple[Index | None, Indexed]:
+    """The index, open until the stack is closed, for the first process alone; and what became of the images."""
     options.quiet = options.quiet or not distributed.is_main()
     tables = [with_numbers(table) for table in _tables(options)]
     refuse_repeats(tables)  # before an index is made
+    with on_all_ranks():
+        if distributed.is_main():
+            refuse_unreadable(tables)
+    _say_what_is_left_out(tables, options.quiet)
     model = Embedder.load(options.model, device=device)
-    with _opened(options, model, tables) as index:
-        found = index_images(
-            model,
-            tables,
-            index,
-            batch_size=options.batch_size or 64,
-            workers=2 if options.workers is None else options.workers,
-            prune=options.prune,
-            show=False if options.quiet else None,
-        )
-        with on_all_ranks():
-            if index is not None:
-                _say_what_became(found, index, options.quiet)
+    index = _opened(options, model, tables, stack)
+    found = index_images(
+        model,
+        tables,
+        index,
+        batch_size=options.batch_size or 64,
+        workers=2 if options.workers is None else options.workers,
+        prune=options.prune,
+        show=False if options.quiet else None,
+    )
+    return index, found
+
+
+def _say_what_is_left_out(tables: list[ImageTable], quiet: bool) -> None:
+    """Name the columns that no filter could name."""
+    for name in dict.fromkeys(name for table in tables for name in table.extra if not is_field(name)):
+        say(quiet, f"left out: the column {name!r}; name it by letters, digits and _ to filter by it")
 
 
 def _tables(options: argparse.Namespace) -> list[ImageTable]:
@@ -142,19 +154,17 @@ def roots_of(table: ImageTable) -> list[str]:
     return [own] * bool(inside) + [os.path.commonpath(some) for some in elsewhere.values()]
 
 
-@contextmanager
-def _opened(options: argparse.Namespace, model: Embedder, tables: list[ImageTable]) -> Iterator[Index | None]:
+def _opened(options: argparse.Namespace, model: Embedder, tables: list[ImageTable], stack: ExitStack) -> Index | None:
     """The index, for the first process alone; None for the others."""
-    with ExitStack() as stack:
-        index = None
-        with on_all_ranks():
-            if distributed.is_main():
-                index = stack.enter_context(_made(options, model))
-                known = index.settings.notes.get("roots", ())
-                roots = dict.fromkeys([*known, *(root for table in tables for root in roots_of(table))])
-                model_at = os.path.abspath(options.model) if os.path.isdir(options.model) else options.model  # on a hub
-                index.note(model=model_at, roots=list(roots))
-        yield index
+    index = None
+    with on_all_ranks():
+        if distributed.is_main():
+            index = stack.enter_context(_made(options, model))
+            known = index.settings.notes.get("roots", ())
+            roots = dict.fromkeys([*known, *(root for table in tables for root in roots_of(table))])
+            model_at = os.path.abspath(options.model) if os.path.isdir(options.model) else options.model  # on a hub
+            index.note(model=model_at, roots=list(roots))
+    return index
 
 
 def _made(options: argparse.Namespace, model: Embedder) -> Index:
@@ -199,7 +209,7 @@ def _say_what_became(found: Indexed, index: Index, quiet: bool) -> None:
     say(quiet, f"{index.where}: {found.describe()}; {images}")
     for file, reason in found.broken:
         say(False, f"  broken: {file} {reason}")
-    if found.broken and not count:
+    if found.broken and not found.read:
         raise InputError(f"none of the {len(found.broken):,} images can be read; give others")
     url = shlex.quote(index.where)
     say(quiet, f"try: frontrank search {url} QUERY.jpg\n     frontrank serve {url} --open")

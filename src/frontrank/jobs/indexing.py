@@ -48,6 +48,11 @@ class Indexed:
     removed: int = 0
     broken: list[Fault] = field(default_factory=list)
 
+    @property
+    def read(self) -> int:
+        """How many images could be read."""
+        return self.added + self.changed + self.relabelled + self.unchanged
+
     def describe(self) -> str:
         """All of it in a line.
 
@@ -84,7 +89,7 @@ def index_images(
     Under several processes each reads and embeds its share; the first one alone has the index, the others give None.
 
     prune: forget items of the index that are not among these images, or whose image is broken by now: what is left is
-           what a new index of these images would have
+           what a new index of these images would have; nothing is forgotten where no image can be read
     """
     names = [item_ids(table) for table in tables]
     refuse_repeats(tables)
@@ -97,7 +102,7 @@ def index_images(
                 images = _Images(part, ids[start : start + _AT_ONCE], index, model.dim, batch_size)
                 wanted -= images.bring_up_to_date(embed, found, step)
     with on_all_ranks():
-        if prune and index is not None:
+        if prune and index is not None and wanted:
             found.removed = _forget_others(index, wanted)
     return found
 
@@ -135,6 +140,14 @@ def refuse_repeats(tables: Sequence[ImageTable]) -> None:
                     "of the folders, or make an index of each"
                 )
             seen[name] = table.root
+
+
+def refuse_unreadable(tables: Sequence[ImageTable]) -> None:
+    """Refuse images of which none can be read; looks at headers until one is good."""
+    files = [file for table in tables for file in table.files()]
+    if files and all(image_fault(file, decode=False) for file in files):
+        first = f"{shown(files[0])} {image_fault(files[0], decode=False)}"
+        raise InputError(f"none of the {len(files):,} images can be read ({first}); give others")
 
 
 class _Images:
@@ -301,6 +314,8 @@ def _made(item: Callable[[], Item]) -> Item | str:
 
 def _digest(file: str) -> tuple[str, str]:
     """The content's sha256, or why there is none."""
+    if not os.path.isfile(file):  # of a pipe, opening alone could take forever
+        return "", image_fault(file, decode=False) or "is not there"
     try:
         with open(file, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest(), ""
