@@ -120,6 +120,9 @@ def test_a_copy_in_a_folder(engine, filled, tmp_path):
     index.save(tmp_path / "copy", overwrite=True)
     with Index.load(tmp_path / "copy") as copy:
         assert copy.count() == 58
+        copy.save(tmp_path / "copy" / ".." / "copy")  # where it is already
+        copy.delete(["item-5"])
+        assert copy.count() == 57
 
 
 def test_a_closed_index(make):

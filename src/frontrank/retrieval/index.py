@@ -207,11 +207,16 @@ class Index:
         return changed
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write a copy to a folder, as an embedded index; one that is there is replaced only if told to."""
+        """Write a copy to a folder, as an embedded index; one that is there is replaced only if told to.
+
+        An embedded index has all in its own folder already: to save it there does nothing.
+        """
         target = read_url(path)
         if scheme(target):
             raise InputError(f"path is {target}; give a folder")
         engine = self._open
+        if self.url is not None and not scheme(self.url) and os.path.realpath(self.url) == os.path.realpath(target):
+            return
         save_copy(Path(target), engine.dim, engine.read_settings(), self._batches(), overwrite)
 
     def close(self) -> None:
