@@ -52,7 +52,7 @@ class DetectorConfig:
     proposals_test: int = setting(1000, "that the heads look at, per picture, afterwards")
     samples: int = setting(512, "proposals that the heads train on, per picture")
     positives: float = setting(0.25, "largest share of objects among them")
-    score_threshold: float = setting(0.05, "detections of a lower score are left out")
+    score_threshold: float = setting(0.05, "detections of a lower score are left out; scores of logits are all kept")
     detections: int = setting(100, "at most, per picture")
 
 

@@ -1,6 +1,6 @@
 """torchvision's RoI heads with another loss of the classifier, and scores of detections that go with it.
 
-Only public methods are overridden, and each calls torchvision's own: proposals, sampling, box regression and
+Three public methods are overridden, and each calls torchvision's own: proposals, sampling, box regression and
 non-maximum suppression are as they were.
 """
 
@@ -20,7 +20,7 @@ class RankedRoIHeads(RoIHeads):
     """The same heads, whose `loss_classifier` is what `classifier_loss` makes of class logits and sampled labels.
 
     heads:  of torchvision; their parts become this one's
-    scores: what detections are sorted by: softmax as torchvision does, or the logits of each class
+    scores: what detections are sorted by: softmax as torchvision does, or the logits of each class, without a threshold
 
     The attribute `classifier_loss` is None at first, which leaves torchvision's cross-entropy.
     """
@@ -35,18 +35,18 @@ class RankedRoIHeads(RoIHeads):
             heads.fg_bg_sampler.batch_size_per_image,
             heads.fg_bg_sampler.positive_fraction,
             heads.box_coder.weights,
-            heads.score_thresh,
+            heads.score_thresh if scores == "softmax" else 0.0,
             heads.nms_thresh,
             heads.detections_per_img,
         )
         self.scores = scores
         self.classifier_loss: ClassifierLoss | None = None
         self._labels: list[Tensor] = []
-        self._logits: Tensor | None = None
-        self.box_predictor.register_forward_hook(self._keep_logits)
+        self._predicted: tuple[Tensor, Tensor] | None = None
+        self.box_predictor.register_forward_hook(self._keep_predicted)
 
-    def _keep_logits(self, predictor: Any, given: Any, found: tuple[Tensor, Tensor]) -> None:
-        self._logits = found[0] if self.training else None
+    def _keep_predicted(self, predictor: Any, given: Any, found: tuple[Tensor, Tensor]) -> None:
+        self._predicted = found if self.training else None
 
     def select_training_samples(self, proposals: Any, targets: Any) -> Any:
         found = super().select_training_samples(proposals, targets)
@@ -56,15 +56,15 @@ class RankedRoIHeads(RoIHeads):
     def forward(self, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
         try:
             found, losses = super().forward(features, proposals, image_shapes, targets)
-            if self._logits is not None:
-                self._exchange_losses(losses, self._logits)
+            if self._predicted is not None:
+                self._exchange_losses(losses, *self._predicted)
             return found, losses
         finally:
-            self._logits, self._labels = None, []  # or they would keep the graph of this batch alive
+            self._predicted, self._labels = None, []  # or they would keep the graph of this batch alive
 
-    def _exchange_losses(self, losses: dict[str, Tensor], logits: Tensor) -> None:
+    def _exchange_losses(self, losses: dict[str, Tensor], logits: Tensor, changes: Tensor) -> None:
         if not len(logits):  # no proposal in all of the pictures: a mean over nothing is NaN
-            losses.update({name: logits.sum() * 0.0 for name in losses})
+            losses.update(loss_classifier=logits.sum() * 0.0, loss_box_reg=changes.sum() * 0.0)
         if self.classifier_loss is not None:
             losses["loss_classifier"] = self.classifier_loss(logits, torch.cat(self._labels))
 
@@ -72,7 +72,8 @@ class RankedRoIHeads(RoIHeads):
         """Boxes, scores and labels of each picture, best first.
 
         By logits a detection's score is the sigmoid of its class's logit, which is the softmax of that class and a
-        background of 0: torchvision's own function is asked class by class.
+        background of 0: torchvision's own function is asked class by class. Ranking leaves open where the scores of a
+        class begin, so none is too low; the best of all classes are kept, as many as `detections_per_img`.
         """
         if self.scores == "softmax":
             return super().postprocess_detections(class_logits, box_regression, proposals, shapes)

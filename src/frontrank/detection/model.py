@@ -35,7 +35,7 @@ class DetectorSettings:
     proposals, proposals_test: that the region proposal network gives per picture, in training and afterwards
     samples, positives: proposals the heads train on per picture, and the share of objects among them, at most
     scores:       what detections are sorted by, softmax or logits
-    score_threshold, nms_threshold, detections: of what is found, per picture
+    score_threshold, nms_threshold, detections: of what is found, per picture; logits have no threshold
     mean, std:    of colours
     """
 
