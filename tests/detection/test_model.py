@@ -1,6 +1,7 @@
 """The detector: built by name, saved and loaded to the same bits, and what it refuses."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -67,6 +68,7 @@ def test_the_network_is_torchvisions_but_for_the_heads():
         ("resnet18", [4, 8, 16, 32, 64]),
         ("mobilenet_v2", [4, 8, 16, 32, 64]),
         ("mobilenet_v3_large", [4, 8, 16, 32, 64]),
+        ("mobilenet_v3_small", [4, 8, 16, 32, 64]),
         ("timm.mobilenetv2_100", [4, 8, 16, 32, 64]),
         ("timm.test_resnet", [4, 8, 16, 32, 64]),
     ],
@@ -206,6 +208,57 @@ def test_weights_of_a_file(tmp_path):
     torch.save(theirs, tmp_path / "broken.pth")
     with pytest.raises(InputError, match=r"not finite, e\.g\. in conv1\.weight"):
         Detector.build(replace(TINY, backbone="resnet18"), str(tmp_path / "broken.pth"))
+
+
+def test_published_detectors_have_older_names(tmp_path, detector):
+    """torchvision renames them where it loads a file: fpn.inner_blocks.0.weight, rpn.head.conv.weight."""
+    theirs = {
+        re.sub(r"(blocks\.\d+|head\.conv)(\.0)+\.", r"\1.", name): x
+        for name, x in detector.network.state_dict().items()
+    }
+    assert {"backbone.fpn.inner_blocks.0.weight", "rpn.head.conv.bias"} <= theirs.keys()
+    torch.save(theirs, tmp_path / "published.pth")
+    again = Detector.build(TINY, str(tmp_path / "published.pth"))
+    assert all(torch.equal(x, again.state_dict()[name]) for name, x in detector.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext"])
+def test_pretrained_weights_of_timm_fit_by_name(name, monkeypatch):
+    """Some of them have other names where they give maps, and other colours; nothing is fetched here."""
+    import timm
+
+    own, asked = timm.create_model, []
+
+    def create(name, pretrained=False, **more):
+        model = own(name, **more)
+        if pretrained:
+            asked.append(model)
+        return model
+
+    monkeypatch.setattr(timm, "create_model", create)
+    detector = Detector.build(replace(TINY, backbone=f"timm.{name}"), "pretrained")
+    theirs = asked[0].state_dict()
+    assert all(torch.equal(x, theirs[name]) for name, x in detector.network.backbone.body.state_dict().items())
+    assert detector.origin == f"timm's pretrained {name}.r160_in1k; pyramid and heads start anew"
+    assert detector.settings.mean == tuple(detector.network.transform.image_mean) == (0.5, 0.5, 0.5)
+
+
+def test_pretrained_weights_of_x101_are_of_imagenet_alone(monkeypatch):
+    """What timm takes without a tag has seen a hundred million pictures more."""
+    import timm
+
+    from frontrank.detection import weights
+
+    asked = []
+
+    def create(name, **more):
+        asked.append(name)
+        raise OSError("no network")
+
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(InputError, match=r"timm's pretrained resnext101_32x4d.gluon_in1k cannot be had \(no network\)"):
+        weights._pretrained("resnext101_32x4d", None)
+    assert asked[0] in timm.list_pretrained("resnext101_32x4d*")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ RESNETS = (
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d"),
     *(OF_TIMM_ONLY, "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"),
 )
-MOBILE = {"mobilenet_v2": (2, 4, 7, 18), "mobilenet_v3_large": (2, 4, 7, 16)}  # layers at 1/4, 1/8, 1/16, 1/32
+MOBILE = {  # layers at 1/4, 1/8, 1/16, 1/32
+    **{"mobilenet_v2": (2, 4, 7, 18), "mobilenet_v3_large": (2, 4, 7, 16), "mobilenet_v3_small": (1, 2, 4, 12)}
+}
 _PROBE = 256  # side of the picture that tells how much smaller each map is
 _STRIDES = (4, 8, 16, 32)  # of maps that a pyramid is built on
 

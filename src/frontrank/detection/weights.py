@@ -1,7 +1,8 @@
 """First weights of a detector: torchvision's or timm's of ImageNet, those of a package, a file, a saved detector."""
 
-import logging
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ from frontrank.errors import InputError
 from frontrank.models import storage
 from frontrank.models.backbone import first_line
 from frontrank.models.package_weights import package_weights, source_of
-from frontrank.models.weights import WORDS, read_weights
+from frontrank.models.weights import WORDS, pretrained_title, quiet_hub, read_weights
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+X101 = f"{OF_TIMM_ONLY}.gluon_in1k"  # of ImageNet alone: what timm takes without a tag has seen more pictures
 _COUNTERS = "num_batches_tracked"  # of norms: no weights, and not in all files
 _NEW_HEAD = "roi_heads.box_predictor."
+_OLD_NAMES = {  # of torchvision's detectors, as in its published files
+    r"(fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)$": r"\1.0.\2",
+    r"(rpn\.head\.conv)\.(weight|bias)$": r"\1.0.0.\2",
+}
 
 
 def colours_of(backbone: str, weights: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -28,6 +34,18 @@ def colours_of(backbone: str, weights: str) -> tuple[tuple[float, ...], tuple[fl
     if Path(weights).is_dir() and weights not in WORDS:
         settings = storage.read_config(Path(weights), storage.DETECTOR)["settings"]
         return tuple(settings["mean"]), tuple(settings["std"])
+    name = _pretrained_name(backbone) if weights != "none" else None
+    return _timm_colours(name) if name is not None else (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def _timm_colours(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Those of timm's pretrained weights; ImageNet's where it does not say."""
+    with suppress(ImportError, RuntimeError):  # no timm, or no such model: refused where the network is built
+        import timm
+
+        config = timm.get_pretrained_cfg(name)
+        if config is not None:
+            return tuple(config.mean), tuple(config.std)
     return IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -41,7 +59,7 @@ def load_weights(network: nn.Module, backbone: str, weights: str) -> str:
         _load(body, package_weights(_timm_name(backbone)), str(source.package))
         return f"ImageNet weights of {backbone} from {source}; pyramid and heads start anew"
     if weights == "pretrained":
-        tensors, named = _pretrained(backbone)
+        tensors, named = _pretrained(backbone, body)
         _load(body, tensors, named)
         return f"{named}; pyramid and heads start anew"
     path = Path(weights)
@@ -66,6 +84,8 @@ def _timm_name(backbone: str) -> str:
 
 def _load_detector(network: nn.Module, tensors: Mapping[str, Tensor], named: str) -> str:
     """All weights of another detector; the last layer too, where it has as many classes."""
+    for old, new in _OLD_NAMES.items():
+        tensors = {re.sub(old, new, name): x for name, x in tensors.items()}
     own = network.state_dict()
     last = [name for name in own if name.startswith(_NEW_HEAD)]
     same = all(name in tensors and tensors[name].shape == own[name].shape for name in last)
@@ -91,10 +111,17 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], named: str, anew: tu
     module.load_state_dict(kept, strict=False)
 
 
-def _pretrained(backbone: str) -> tuple[Mapping[str, Tensor], str]:
+def _pretrained_name(backbone: str) -> str | None:
+    """What timm calls the pretrained weights of a backbone; None where they are torchvision's."""
+    return X101 if backbone == OF_TIMM_ONLY else backbone.removeprefix(TIMM) if backbone.startswith(TIMM) else None
+
+
+def _pretrained(backbone: str, body: Any) -> tuple[Mapping[str, Tensor], str]:
     """Weights of ImageNet by the names of the backbone's body, and what to call them."""
-    if backbone == OF_TIMM_ONLY or backbone.startswith(TIMM):
-        return _of_timm(backbone.removeprefix(TIMM))
+    if backbone == OF_TIMM_ONLY:
+        return _of_timm(X101)
+    if backbone.startswith(TIMM):  # some have other names where they give maps
+        return _of_timm(backbone.removeprefix(TIMM), features_only=True, out_indices=body.feature_info.out_indices)
     try:
         weights: Any = models.get_model_weights(backbone)["IMAGENET1K_V1"]
     except (ValueError, KeyError):
@@ -108,19 +135,15 @@ def _pretrained(backbone: str) -> tuple[Mapping[str, Tensor], str]:
     return tensors, f"torchvision's {backbone}.IMAGENET1K_V1"
 
 
-def _of_timm(name: str) -> tuple[Mapping[str, Tensor], str]:
+def _of_timm(name: str, **more: Any) -> tuple[Mapping[str, Tensor], str]:
     import timm
 
-    hub = logging.getLogger("huggingface_hub")
-    level = hub.level
     try:
-        hub.setLevel(logging.ERROR)  # a failure is told once, below, not at every try
-        model = timm.create_model(name, pretrained=True)
+        with quiet_hub():
+            model = timm.create_model(name, pretrained=True, **more)
     except Exception as error:  # timm and the hub's client raise many kinds
         raise _not_had(f"timm's pretrained {name}", error) from error
-    finally:
-        hub.setLevel(level)
-    return model.state_dict(), f"timm's pretrained {name}"
+    return model.state_dict(), pretrained_title(name, model)
 
 
 def _not_had(what: str, error: Exception) -> InputError:

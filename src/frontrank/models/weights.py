@@ -5,7 +5,8 @@ import os
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,21 +114,34 @@ def _misfit(backbone: Any, own: Mapping[str, Tensor], tensors: Mapping[str, Tens
 
 def _load_pretrained(model: Any) -> str:
     name, size, options = model.settings.backbone, model.settings.image_size, model.settings.backbone_options
-    hub = logging.getLogger("huggingface_hub")
-    level = hub.level
     try:
-        hub.setLevel(logging.ERROR)  # a failure is told once, below, not at every try
-        source = build_backbone(name, size, options, pretrained=True, pooled=True)
+        with quiet_hub():
+            source = build_backbone(name, size, options, pretrained=True, pooled=True)
     except Exception as error:  # no such weights, no network, a full disk: timm and the hub's client raise many kinds
         raise InputError(
             f"weights: timm's pretrained {name} cannot be had ({first_line(error)}); "
             f"give {'package, ' if name in SOURCES else ''}a file or folder of weights, or none"
         ) from error
+    load_backbone(model.backbone, source.state_dict(), f"timm's pretrained {name}")
+    return f"{pretrained_title(name, source)}; the head starts anew"
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Within, the hub's client says nothing of each try that fails: the failure is told once, by whoever catches it."""
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)
+    try:
+        yield
     finally:
         hub.setLevel(level)
-    load_backbone(model.backbone, source.state_dict(), f"timm's pretrained {name}")
-    tag = source.pretrained_cfg.get("tag")
-    return f"timm's pretrained {name.partition('.')[0]}{f'.{tag}' if tag else ''}; the head starts anew"
+
+
+def pretrained_title(name: str, model: Any) -> str:
+    """What to call the pretrained weights that timm took for a model: its name with their tag."""
+    tag = model.pretrained_cfg.get("tag")
+    return f"timm's pretrained {name.partition('.')[0]}{f'.{tag}' if tag else ''}"
 
 
 def _load_package(model: Any) -> str:
