@@ -219,14 +219,14 @@ def test_a_hidden_object_is_not_there(monkeypatch):
 
 
 def test_the_real_parts_are_all_there_and_not_shared():
-    """Of each class every vendor has a drawing; train and test share neither a vendor nor a photograph."""
+    """Of each class every design has a drawing; train and test share neither a design nor a photograph."""
     wanted = scene_parts.packages()
     require_packages(wanted)
     archives = dict(zip(wanted, fetch(wanted, show=False), strict=True))
-    vendors = {split: {design.name for design in scene_parts.designs(split)} for split in ("train", "test")}
-    assert len(vendors["train"]) == 4
-    assert len(vendors["test"]) == 3
-    assert not vendors["train"] & vendors["test"]
+    designs = {split: {design.name for design in scene_parts.designs(split)} for split in ("train", "test")}
+    assert len(designs["train"]) == 4
+    assert len(designs["test"]) == 3
+    assert not designs["train"] & designs["test"]
     for each in scene_parts.PHOTOGRAPHS:
         assert not set(each.of["train"]) & set(each.of["test"])
     parts = scene_parts.read_parts(archives, "test", 64, 256)

@@ -64,6 +64,14 @@ def test_where_things_are(tmp_path, name, pictures):
     assert len(read_coco(path)) == 2
 
 
+def test_files_of_two_years_are_refused(tmp_path):
+    for year in (2014, 2017):
+        write(tmp_path, f"annotations/instances_train{year}.json", f"train{year}")
+    said = r"annotations has several files for the split train: instances_train2014.json, instances_train2017.json"
+    with pytest.raises(InputError, match=said):
+        find_coco(tmp_path, "train")
+
+
 def test_a_folder_of_pictures_may_be_given(tmp_path):
     path = write(tmp_path, "train.json", "elsewhere")
     with pytest.raises(InputError, match=r"b\.jpg is not there"):

@@ -132,6 +132,12 @@ def test_held_out_pictures_are_chosen_by_the_seed(scenes):
         split_scenes(table, 0.01, 0)
     with pytest.raises(InputError, match="has no object to train with"):
         split_scenes(table.rows([0]), 0.0, 0)
+    empty = next(seed for seed in range(99) if np.random.default_rng([seed, 12]).permutation(12)[0] == 0)
+    said = (
+        r"data.validation 0.08: there is no object to find in the 1 held-out pictures; take a larger share, or another"
+    )
+    with pytest.raises(InputError, match=said):
+        split_scenes(table, 0.08, empty)
 
 
 @pytest.mark.parametrize(

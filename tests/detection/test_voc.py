@@ -116,6 +116,12 @@ def test_no_pictures_for_the_test(tmp_path):
         read_voc_folder(own, "test")
 
 
+def test_no_pictures_to_train_on(tmp_path):
+    own = write_voc(tmp_path / "own", TWO, {"test": ["000001"]})
+    with pytest.raises(InputError, match=r"own has no pictures to train on: there is no .*Main/trainval\.txt; add it"):
+        read_voc_folder(own)
+
+
 def test_boxes_that_reach_out_or_are_empty_are_told_once(tmp_path):
     objects = [
         ("dog", (-3, 5, 60, 12), 0),
@@ -155,6 +161,13 @@ def test_damaged_annotations(own, text, said):
     broken(own / "Annotations" / "000001.xml", text)
     with pytest.raises(InputError, match=said):
         read_voc_folder(own)
+
+
+def test_damaged_annotations_may_be_left_out(own):
+    broken(own / "Annotations" / "000002.xml", "<annotation>")
+    said = r"own: 1 annotation cannot be used and was left out \(.*000002.xml line 1 is no whole XML"
+    with pytest.warns(FrontrankWarning, match=said):
+        assert len(read_voc_folder(own, allow_partial=True)) == 1
 
 
 def test_bytes_that_are_no_text(own):
@@ -206,6 +219,14 @@ def test_lists_may_have_a_second_column(own):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(read_voc_folder(own)) == 2
+
+
+def test_names_may_have_spaces(tmp_path):
+    names = ["my dog 1", "my dog 2"]
+    own = write_voc(tmp_path / "own", dict.fromkeys(names, TWO["000001"]), {"trainval": names})
+    assert [file[-12:] for file in read_voc_folder(own).files] == [f"{name}.jpg" for name in names]
+    (own / "ImageSets/Main/trainval.txt").write_text("my dog 1  1\nmy dog 2 -1\n")
+    assert len(read_voc_folder(own)) == 2
 
 
 def test_nothing_but_background(tmp_path):

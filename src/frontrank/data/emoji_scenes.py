@@ -1,7 +1,7 @@
 """Scenes of emoji on photographs, to detect objects in, in the layout of Pascal VOC.
 
 OUT/VOC2007/{Annotations,ImageSets/Main,JPEGImages}, OUT/LICENCES.md, OUT/data.json. Drawings and photographs come from
-pinned registry packages; what is trained on and what is tested share neither a vendor's drawings nor a photograph.
+pinned registry packages; what is trained on and what is tested share neither a drawing nor a photograph.
 """
 
 import os

@@ -52,19 +52,27 @@ def coco_classes(file: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def find_coco(root: str | os.PathLike[str], split: str) -> Path | None:
     """The JSON file of a split: annotations/instances_train2017.json, annotations/train.json, train.json or
-    train/*.json; a single .json in the folder is for training. None if there is none.
+    train/*.json; a single .json in the folder is for training. None if there is none; several are refused.
     """
     root = Path(root)
     for word in _SPLITS[split]:
         for place in (root / "annotations", root):
-            for each in _json_files(place):
-                if each.stem == word or each.stem.startswith(f"instances_{word}"):
-                    return each
+            named = [each for each in _json_files(place) if _is_named(each, word)]
+            if len(named) > 1:
+                few = ", ".join(each.name for each in named[:3])
+                raise InputError(f"{shown(place)} has several files for the split {split}: {few}; give one of them")
+            if named:
+                return named[0]
         beside = _json_files(root / word)
         if len(beside) == 1:
             return beside[0]
     only = [] if split == "test" else [path for path in _json_files(root) if _is_coco(path)]
     return only[0] if len(only) == 1 else None
+
+
+def _is_named(path: Path, word: str) -> bool:
+    """Whether a file is that of a split by its name."""
+    return path.stem == word or path.stem.startswith(f"instances_{word}")
 
 
 def _json_files(folder: Path) -> list[Path]:

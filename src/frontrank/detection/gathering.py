@@ -72,10 +72,16 @@ def gathered(
         boxes.append(np.array([box for _, box in whole], dtype=np.float32).reshape(-1, 4))
         found.append(np.array([_label(labels, scene, thing) for thing, _ in whole], dtype=np.int64))
         ignored.append(np.array([thing.ignored for thing, _ in whole], dtype=bool))
-    _warn(name, [*_said(lost, "{0} cannot be used and {1} left out", "picture"), *oddities.said()])
+    warn_left_out(name, lost, "picture")
+    _warn(name, oddities.said())
     sizes = np.array([size for _, size in kept], dtype=np.int64)
     files = tuple(scene.file for scene, _ in kept)
     return SceneTable(name, tuple(classes), files, sizes, tuple(boxes), tuple(found), tuple(ignored), crowds)
+
+
+def warn_left_out(name: str, cases: Sequence[str], what: str) -> None:
+    """Say how many pictures, or annotations, were left out, and why the first was."""
+    _warn(name, _said(cases, "{0} cannot be used and {1} left out", what))
 
 
 def box_of(told: str, edges: Sequence[object], what: str) -> Box:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from frontrank.detection.matching import Detections, Verdicts
 from frontrank.detection.scenes import SceneTable
 
-KINDS = {  # in the order in which they are looked for
+KINDS = {  # as a page lists them; what is both "twice" and "another class" counts as the former
     "another class": "overlaps an object of another class by half or more",
     "twice": "an object that a better box has found already",
     "misplaced": "overlaps an object of its class, but by less than half",

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from frontrank.data.image_table import shown
 from frontrank.data.list_files import names_in, read_lines
-from frontrank.detection.gathering import Scene, Thing, box_of, gathered
+from frontrank.detection.gathering import Scene, Thing, box_of, gathered, warn_left_out
 from frontrank.detection.scenes import SceneTable
 from frontrank.errors import InputError
 from frontrank.progress import progress
@@ -43,7 +43,7 @@ def read_voc(
     """Pascal VOC as published: trainval of some years, or the test of 2007; each must have all its pictures.
 
     root:          VOCdevkit, the folder it is in, or VOC2007 itself where that is all
-    allow_partial: go on with the pictures that are there
+    allow_partial: go on with the pictures that are there and can be read
     """
     homes = {year: home_of(root, year) for year in (years if split == "train" else (2007,))}
     scenes: list[Scene] = []
@@ -73,8 +73,10 @@ def read_voc_folder(
     parts = {each: _part(home, each) for each in ("train", "test")}
     chosen = parts[split]
     if chosen is None:
-        where = f"{shown(home / 'ImageSets' / 'Main')}/test.txt, or a folder {shown(home / 'test')}"
-        raise InputError(f"{shown(home)} has no pictures for the test: there is no {where}; add one")
+        lists = home / "ImageSets" / "Main"
+        where = shown(lists / f"{'trainval' if split == 'train' else 'test'}.txt" if lists.is_dir() else home / split)
+        use = "to train on" if split == "train" else "for the test"
+        raise InputError(f"{shown(home)} has no pictures {use}: there is no {where}; add it")
     read = {each: _scenes(*part, allow_partial, show) for each, part in parts.items() if part is not None}
     classes = sorted({thing.name for scenes in read.values() for scene in scenes for thing in scene.things})
     if not classes:
@@ -155,11 +157,14 @@ def _annotated(home: Path) -> list[str]:
 
 
 def _listed(path: Path) -> list[str]:
-    """The names in a list; some lists have a second column, which says of what there is."""
+    """The names in a list, which may have spaces; some lists have a last column of -1, 0 and 1 on every line."""
     try:
-        names = [line.split()[0] for _, line in read_lines(path)]
+        names = [line for _, line in read_lines(path)]
     except OSError as error:
         raise InputError(f"{shown(path)} cannot be read ({error.strerror}); copy it again") from error
+    parts = [name.rsplit(maxsplit=1) for name in names]
+    if all(part[1:] in (["-1"], ["0"], ["1"]) for part in parts):
+        names = [part[0] for part in parts]
     for name in names:
         if "/" in name or "\\" in name or name in (".", ".."):
             raise InputError(f"{shown(path)} names {name!r}, which is no picture's name; copy it again")
@@ -167,8 +172,12 @@ def _listed(path: Path) -> list[str]:
 
 
 def _scenes(home: Path, names: Iterable[str], allow_partial: bool, show: bool | None) -> list[Scene]:
-    """The scenes of some names; with `allow_partial` those without their picture or their annotation are left out."""
-    names = list(names)
+    """The scenes of some names.
+
+    With `allow_partial` those without their picture or their annotation are left out, and damaged annotations too, with
+    a warning.
+    """
+    names, lost = list(names), []
     annotations = home / "Annotations" if (home / "Annotations").is_dir() else home
     pictures = _pictures(home)
     found, told = [], names_in(annotations)
@@ -180,13 +189,20 @@ def _scenes(home: Path, names: Iterable[str], allow_partial: bool, show: bool | 
                 if allow_partial:
                     continue
                 raise InputError(f"{shown(path)} is missing; add it, or go on without it: allow_partial=True")
-            size, things, file = read_annotation(path)
+            try:
+                size, things, file = read_annotation(path)
+            except InputError as error:
+                if not allow_partial:
+                    raise
+                lost.append(str(error).split(";")[0])
+                continue
             picture = pictures.get(name) or pictures.get(os.path.splitext(os.path.basename(file))[0])
             if picture is None:
                 if allow_partial:
                     continue
                 raise InputError(f"the picture of {shown(path)} is missing; add it, or go on: allow_partial=True")
             found.append(Scene(picture, shown(path), size, things))
+    warn_left_out(home.name, lost, "annotation")
     return found
 
 

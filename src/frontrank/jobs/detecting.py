@@ -140,9 +140,13 @@ def split_scenes(table: SceneTable, share: float, seed: int) -> tuple[SceneTable
         raise InputError(f"data.validation {share} of {len(table)} pictures is {count}; take another share")
     held_out = np.zeros(len(table), dtype=bool)
     held_out[np.random.default_rng([seed, len(table)]).permutation(len(table))[:count]] = True
-    if not sum(int((~each).sum()) for each, out in zip(table.ignored, held_out, strict=True) if not out):
+    training, validation = table.rows(~held_out), table.rows(held_out)
+    if not training.objects:
         raise InputError(f"{table.name} has no object to train with; give pictures with boxes that are not ignored")
-    return table.rows(~held_out), table.rows(held_out)
+    if count and not validation.objects:
+        said = f"data.validation {share}: there is no object to find in the {count} held-out pictures"
+        raise InputError(f"{said}; take a larger share, or another seed")
+    return training, validation
 
 
 def _batch_norm(model: DetectorConfig) -> Any:
