@@ -15,6 +15,7 @@ from torch import nn
 
 from frontrank import losses
 from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig, TrainConfig
+from frontrank.config_detection import DetectorConfig
 from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
 from frontrank.data.built import TABLE as OWN_TABLE  # a folder that holds it is that table
 from frontrank.data.built import unfinished
@@ -25,13 +26,13 @@ from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation.measures import read_metrics
 from frontrank.models import Embedder
-from frontrank.settings import check_config, read_config, read_recipe
+from frontrank.settings import check_config
 from frontrank.training import distributed
 from frontrank.training.loop import Run, Standing, steps_of
 from frontrank.training.loop import train as train_run
 from frontrank.training.optimizers import build_optimizer, check_optimizer
 from frontrank.training.peer_losses import peer_loss
-from frontrank.training.run_folder import require_new, write_beginning, write_end, write_resumption
+from frontrank.training.run_folder import require_new, resumed_config, write_beginning, write_end, write_resumption
 from frontrank.training.run_images import check_run_images, split_images
 
 LOSSES: dict[str, type[nn.Module]] = {
@@ -74,18 +75,7 @@ def train(config: TrainConfig, out: str | os.PathLike[str], *, quiet: bool = Fal
 def resume(out: str | os.PathLike[str], overrides: Mapping[str, str] | None = None, *, quiet: bool = False) -> Standing:
     """Go on with the run in `out` from its last checkpoint; of its settings only a few can change."""
     folder = Path(out)
-    if not (folder / "config.yaml").is_file():
-        raise InputError(f"--resume {folder} holds no run (there is no config.yaml); give the folder of --out")
-    for name in overrides or {}:
-        if name not in _CHANGEABLE:
-            raise InputError(
-                f"--{name} cannot change in a run that goes on; leave it out, or start a new run with --out"
-            )
-    recipe = read_recipe(folder / "config.yaml")
-    unit, other = ("iterations", "epochs") if recipe.get("iterations") else ("epochs", "iterations")
-    if other in (overrides or {}):  # milestones are counted in the same unit
-        raise InputError(f"--{other} cannot be given to a run that counts {unit}; give --{unit}")
-    config = read_config(recipe, overrides)
+    config = resumed_config(folder, overrides or {}, TrainConfig, _CHANGEABLE)
     with processes(config.device) as device:
         run = build_run(config, folder, device, quiet=quiet)
         if distributed.is_main():
@@ -121,8 +111,8 @@ def build_run(
     sampler = build_sampler(config.batches, training, config.seed)
     check_optimizer(config.optimizer, steps_of(config, len(sampler)))
     build_loss(config.loss, 2, 2)
-    if config.model.weights == "pretrained" and distributed.is_main() and not quiet:
-        print(f"fetching pretrained weights of {config.model.backbone}, unless they are here already", file=sys.stderr)
+    if not quiet:
+        say_fetching(config.model)
     torch.manual_seed(config.seed)  # the same first weights in every process
     model = build_model(config.model, config.data).to(device)
     frozen = model.settings.batch_norm == "frozen"
@@ -138,6 +128,12 @@ def build_run(
     parts = model.backbone_parameters(), model.head_parameters(), list(loss.parameters())
     optimizer = build_optimizer(config.optimizer, *parts, undecayed=model.undecayed_names())
     return Run(config, folder, found, model, loss, sampler, optimizer, device, quiet)
+
+
+def say_fetching(model: ModelConfig | DetectorConfig) -> None:
+    """Say that weights are fetched, where they may have to be."""
+    if model.weights == "pretrained" and distributed.is_main():
+        print(f"fetching pretrained weights of {model.backbone}, unless they are here already", file=sys.stderr)
 
 
 def build_images(config: DataConfig) -> ImageTable:

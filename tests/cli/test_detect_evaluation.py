@@ -75,17 +75,88 @@ def test_evaluate_a_run(place, tmp_path, capsys):
     (run / "config.yaml").write_text(as_yaml(DetectConfig(data=SceneConfig(path=str(place / "scenes")))))
     lines = [{"step": step, "epoch": 1, "time": 0.0, "loss": 1 / step, "classifier": 0.5} for step in (1, 2, 3)]
     (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    seen = place / "scenes/JPEGImages/2.jpg"
-    (run / "scenes.csv").write_text(f"path,split\n{seen},train\n")
-    call([run, "--page", run / "report.html"])
+    seen, held_out = (place / f"scenes/JPEGImages/{name}.jpg" for name in (2, 3))
+    (run / "scenes.csv").write_text(f"path,split\n{seen},train\n{held_out},validation\n")
+    call([run, "--page", run / "report.html", "--json", tmp_path / "ap.json", "--quiet"])
     said = capsys.readouterr()
     assert "run on scenes" in said.out
-    assert "note: 1 of the 4 pictures were trained on: the figures are too good" in said.err
+    notes = [
+        "1 of the 4 pictures were trained on: the figures are too good",
+        "1 of the 4 pictures are held-out pictures, which also chose the checkpoint: the figures may be too good",
+    ]
+    assert said.err == "".join(f"note: {note}\n" for note in notes)  # although it is to be quiet
+    assert DetectionReport.load(tmp_path / "ap.json").notes == tuple(notes)
     page = (run / "report.html").read_text()
     assert "RaMBO on scenes" in page
     assert "Parts of the loss" in page
     assert "too good" in page
     call([run, "--page", run / "report.html"])  # a report may replace a report
+
+
+@pytest.fixture
+def one_file(place, tmp_path):
+    """A run on a single JSON file of COCO, and a function that says which pictures it held out."""
+    from frontrank.config_detection import DetectConfig, SceneConfig
+
+    pictures = sorted((place / "scenes/JPEGImages").iterdir())
+    content = {
+        "images": [{"id": number, "file_name": str(path)} for number, path in enumerate(pictures)],
+        "annotations": [
+            {"image_id": number, "category_id": 1, "bbox": [9, 9, 20, 20]} for number, _ in enumerate(pictures)
+        ],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    run = tmp_path / "run"
+    Detector.load(place / "model").save(run / "model")
+    data = SceneConfig(path=str(tmp_path / "mine.json"), workers=0)
+    (run / "config.yaml").write_text(as_yaml(DetectConfig(data=data)))
+    (run / "run.json").write_text(json.dumps({"kind": "detection"}))
+
+    def hold_out(count):
+        rows = [f"{path},{'validation' if row < count else 'train'}\n" for row, path in enumerate(pictures)]
+        (run / "scenes.csv").write_text("path,split\n" + "".join(rows))
+        return run
+
+    return hold_out
+
+
+def test_a_run_on_one_file_is_evaluated_on_what_it_held_out(one_file, capsys):
+    """A file has no splits: as a whole it is what was trained on."""
+    call([one_file(2)])
+    said = capsys.readouterr()
+    assert "2 pictures, 2 objects; in percent" in said.out
+    assert said.err.startswith("note: 2 of the 2 pictures are held-out pictures, which also chose the checkpoint")
+    call([one_file(2), "--split", "train"])
+    said = capsys.readouterr()
+    assert "6 pictures, 6 objects; in percent" in said.out
+    assert "note: 4 of the 6 pictures were trained on" in said.err
+
+
+def test_a_run_on_all_of_one_file_is_refused(one_file, tmp_path, capsys):
+    run = one_file(0)
+    with pytest.raises(InputError, match=r"the run was trained on all of .*mine.json; give --data TEST.json, or look"):
+        call([run])
+    call([run, "--split", "train"])
+    assert "note: 6 of the 6 pictures were trained on: the figures are too good" in capsys.readouterr().err
+    call([run, "--data", tmp_path / "mine.json"])
+    assert "note: 6 of the 6 pictures were trained on" in capsys.readouterr().err
+
+
+def test_report_of_a_run(one_file, run):
+    """`frontrank report` writes the page of a detector as well."""
+    folder = one_file(2)
+    found = run("report", folder, "--device", "cpu")
+    assert found.status == 0, found.err
+    assert found.err.startswith("note: 2 of the 2 pictures are held-out pictures")
+    assert "2 pictures, 2 objects; in percent" in found.out
+    assert found.out.endswith(f"report: {folder / 'report.html'}    open it in a browser\n")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "RaMBO on mine" in page
+    assert f"frontrank detect evaluate {folder}\n" in page or f"frontrank detect evaluate {folder}<" in page
+    again = run("report", folder, "--no-before")
+    assert again.status == 2
+    assert "--no-before is of a model that ranks" in again.err
 
 
 @pytest.mark.parametrize(

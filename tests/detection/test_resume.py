@@ -1,5 +1,6 @@
 """A run that was stopped ends with the same bits as one that was not."""
 
+import csv
 import os
 import signal
 from pathlib import Path
@@ -144,3 +145,5 @@ def test_a_run_goes_on_with_moved_pictures(tmp_path):
     scenes.rename(tmp_path / "moved")
     resumed = resume_detector(tmp_path / "run", {"epochs": "2", "data.path": str(tmp_path / "moved")}, quiet=True)
     assert resumed.step == 6
+    with (tmp_path / "run" / "scenes.csv").open() as file:  # what was trained on is known by its place
+        assert {Path(row["path"]).parent for row in csv.DictReader(file)} == {tmp_path / "moved" / "JPEGImages"}

@@ -9,8 +9,8 @@ DESCRIPTION = """\
 One HTML file that shows what a run has learnt, beside the model it began with:
 metrics with intervals, curves, ranked rows of pictures, a map of the embedding.
 Its images are the run's test images, or its held-out classes if it has none.
-Of the folder of a comparison it is the report of that. The file needs nothing
-else: it can be sent to somebody."""
+Of the folder of a comparison it is the report of that, of a detector's run the
+page of its test pictures. The file needs nothing else: it can be sent to somebody."""
 
 EPILOG = """\
 examples:
@@ -18,6 +18,7 @@ examples:
   frontrank report runs/first --out first.html --no-before
   frontrank report runs/first --data my_photos --out photos.html
   frontrank report comparisons/losses
+  frontrank report runs/detect
 
 The metrics are written beside the file, as report.before.json and
 report.after.json. The embeddings are kept in RUN/report: a second report is quick.

@@ -1,14 +1,23 @@
-"""What `frontrank report` does with its options: writes the report of a run or a comparison, and says what is in it."""
+"""What `frontrank report` does with its options: writes the report of a run or a comparison, and says what is in it.
+
+A run may be that of a detector; its report is the page of `frontrank detect evaluate`.
+"""
 
 import argparse
 from pathlib import Path
 
+from frontrank.cli.rows import print_page, say
+from frontrank.errors import InputError
+from frontrank.jobs.run_facts import read_run
 from frontrank.jobs.run_report import RunReport, require_target, write_run_report
 from frontrank.training.checkpoints import atomic_write
 
 
 def report_run(options: argparse.Namespace) -> None:
     """The report of a run."""
+    if read_run(Path(options.run)).get("kind") == "detection":
+        report_detection(options)
+        return
     written = write_run_report(
         options.run,
         options.out,
@@ -20,7 +29,28 @@ def report_run(options: argparse.Namespace) -> None:
     )
     if not options.quiet:
         print(_said(written))
-    _print_place(written.path, options.quiet)
+    print_page(written.path, options.quiet)
+
+
+def report_detection(options: argparse.Namespace) -> None:
+    """The report of a detector's run."""
+    from frontrank.jobs.detection_evaluation import evaluate_detector
+    from frontrank.jobs.detection_report import find_detector, require_page, write_detection_page
+
+    if options.no_before:
+        raise InputError(f"--no-before is of a model that ranks, and {options.run} trained a detector; leave it out")
+    page = Path(options.out) if options.out else Path(options.run) / "report.html"
+    require_page(page, options.overwrite)
+    place = find_detector(options.run)
+    config, show = place.config(), False if options.quiet else None
+    workers = 2 if config is None else config.data.workers
+    evaluated = evaluate_detector(place, options.data, device=options.device, workers=workers, show=show)
+    write_detection_page(page, place, evaluated, show)
+    for note in evaluated.report.notes:
+        say(False, f"note: {note}")
+    if not options.quiet:
+        print(evaluated.report.table())
+    print_page(page, options.quiet)
 
 
 def report_comparison(options: argparse.Namespace) -> None:
@@ -31,14 +61,10 @@ def report_comparison(options: argparse.Namespace) -> None:
     page = Path(options.out) if options.out else Path(options.run) / "report.html"
     require_target(page, options.overwrite)
     atomic_write(page, comparison_page(read_comparison(Path(options.run))).encode())
-    _print_place(page, options.quiet)
+    print_page(page, options.quiet)
 
 
 def _said(written: RunReport) -> str:
     """The headline table, and the notes."""
     table = written.after.table() if written.change is None else written.change.table()
     return "\n".join([table, *(f"note: {note}" for note in written.notes), ""])
-
-
-def _print_place(page: Path, quiet: bool) -> None:
-    print(page if quiet else f"report: {page}    open it in a browser")

@@ -131,3 +131,8 @@ def say(quiet: bool, line: str) -> None:
     """A line on stderr, unless it is not wanted."""
     if not quiet:
         print(line, file=sys.stderr)
+
+
+def print_page(page: Path, quiet: bool) -> None:
+    """Where a page is, as a line of the results."""
+    print(page if quiet else f"report: {page}    open it in a browser")

@@ -1,6 +1,6 @@
 """What scenes of emoji are made of: twenty classes, others that are no class, drawings of vendors, and photographs.
 
-Scenes to train on and scenes for the test share neither a drawing nor a photograph. One vendor is in both: Google, which
+Scenes to train on and scenes for the test share neither a drawing nor a photograph. One vendor is in both: Google
 drew its Noto of 2016 anew.
 """
 

@@ -68,6 +68,7 @@ class DetectionReport(Mapping[str, float]):
     per_class: by name, in the order of the table's classes
     curves:    precision over recall, of the classes that have objects
     pictures:  how many there were
+    notes:     what is to be said of the numbers, such as that some pictures were trained on
     """
 
     metrics: Mapping[str, float]
@@ -75,6 +76,7 @@ class DetectionReport(Mapping[str, float]):
     curves: Mapping[str, PrecisionRecall]
     pictures: int
     name: str = ""
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> float:
         if name not in self.metrics:
@@ -118,6 +120,7 @@ class DetectionReport(Mapping[str, float]):
         content = {
             "name": self.name,
             "pictures": self.pictures,
+            "notes": list(self.notes),
             "metrics": dict(self.metrics),
             "per_class": {
                 name: {"objects": of.objects, "detections": of.detections, "recall": of.recall, **of.metrics}
@@ -149,7 +152,8 @@ class DetectionReport(Mapping[str, float]):
                 name: PrecisionRecall(np.array(of["recall"], dtype=float), np.array(of["precision"], dtype=float))
                 for name, of in field_of(content, "curves", dict).items()
             }
-            return cls(metrics, per_class, curves, field_of(content, "pictures", int), field_of(content, "name", str))
+            pictures, name = field_of(content, "pictures", int), field_of(content, "name", str)
+            return cls(metrics, per_class, curves, pictures, name, tuple(map(str, content.get("notes", []))))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is not a whole detection report: {error}") from error
 

@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from frontrank.build import processes
+from frontrank.build import processes, say_fetching
 from frontrank.config_detection import ClassifierConfig, DetectConfig, DetectorConfig
 from frontrank.detection.classifier_loss import ProposalAP
 from frontrank.detection.loading import SceneBatches, check_boxes
@@ -23,12 +22,20 @@ from frontrank.detection.reading import read_scenes
 from frontrank.detection.scenes import SceneTable
 from frontrank.errors import InputError
 from frontrank.losses import ClassifierAP
-from frontrank.models.weights import WORDS
-from frontrank.settings import as_yaml, check_config, read_config, read_recipe
+from frontrank.settings import check_config
 from frontrank.training import distributed
 from frontrank.training.checkpoints import atomic_write
 from frontrank.training.optimizers import build_optimizer, check_optimizer
-from frontrank.training.run_folder import add_resumption, read_facts, require_new, run_facts, write_facts
+from frontrank.training.run_folder import (
+    add_resumption,
+    make_folder,
+    read_facts,
+    require_new,
+    resumed_config,
+    run_facts,
+    write_config,
+    write_facts,
+)
 
 _CHANGEABLE = ("epochs", "iterations", "checkpoint_every", "log_every", "device", "data.path", "data.workers")
 
@@ -53,22 +60,12 @@ def resume_detector(
 ) -> DetectionStanding:
     """Go on with the run in `out` from its last checkpoint; of its settings only a few can change."""
     folder = Path(out)
-    if not (folder / "config.yaml").is_file():
-        raise InputError(f"--resume {folder} holds no run (there is no config.yaml); give the folder of --out")
-    for name in overrides or {}:
-        if name not in _CHANGEABLE:
-            raise InputError(
-                f"--{name} cannot change in a run that goes on; leave it out, or start a new run with --out"
-            )
-    recipe = read_recipe(folder / "config.yaml", DetectConfig)
-    unit, other = ("iterations", "epochs") if recipe.get("iterations") else ("epochs", "iterations")
-    if other in (overrides or {}):  # milestones are counted in the same unit
-        raise InputError(f"--{other} cannot be given to a run that counts {unit}; give --{unit}")
-    config = read_config(recipe, overrides, DetectConfig)
+    config = resumed_config(folder, overrides or {}, DetectConfig, _CHANGEABLE)
     with processes(config.device) as device:
         run = build_detection_run(config, folder, device, quiet=quiet)
         if distributed.is_main():
-            _write_config(run)
+            write_config(folder, run.config)
+            _write_scenes(run)  # data.path may have changed
             add_resumption(folder, _facts(run))
         return _trained(run)
 
@@ -91,8 +88,8 @@ def build_detection_run(
         )
     sampler = SceneBatches(len(training), config.batch, config.seed)
     check_optimizer(config.optimizer, steps_of(config, len(sampler)))
-    if config.model.weights == "pretrained" and distributed.is_main() and not quiet:
-        print(f"fetching pretrained weights of {config.model.backbone}, unless they are here already", file=sys.stderr)
+    if not quiet:
+        say_fetching(config.model)
     torch.manual_seed(config.seed)  # the same first weights in every process
     detector = build_detector(config, table.classes).to(device)
     config = replace(config, model=replace(config.model, batch_norm=_batch_norm(config.model)))
@@ -172,29 +169,20 @@ def _trained(run: DetectionRun) -> DetectionStanding:
 
 def _write_beginning(run: DetectionRun) -> None:
     """What a run is, before it begins; its settings last, as a folder with them is a run that can go on."""
-    try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out {run.folder} cannot be written to ({error.strerror}); choose another folder"
-        ) from error
+    make_folder(run.folder)
+    _write_scenes(run)
+    write_facts(run.folder, _facts(run))
+    write_config(run.folder, run.config)
+
+
+def _write_scenes(run: DetectionRun) -> None:
+    """The pictures that train and those that are held out, by whole paths: a run may be evaluated elsewhere."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["path", "split"])
     for split, table in (("train", run.training), ("validation", run.validation)):
-        rows.writerows([file, split] for file in table.files)
+        rows.writerows([os.path.abspath(file), split] for file in table.files)
     atomic_write(run.folder / "scenes.csv", text.getvalue().encode("utf-8", "surrogateescape"))
-    write_facts(run.folder, _facts(run))
-    _write_config(run)
-
-
-def _write_config(run: DetectionRun) -> None:
-    """The settings as a recipe, with whole paths: a run may go on from another folder."""
-    config = run.config
-    config = replace(config, data=replace(config.data, path=str(Path(config.data.path).resolve())))
-    if config.model.weights not in WORDS and Path(config.model.weights).exists():
-        config = replace(config, model=replace(config.model, weights=str(Path(config.model.weights).resolve())))
-    atomic_write(run.folder / "config.yaml", as_yaml(config).encode())
 
 
 def _facts(run: DetectionRun) -> dict[str, Any]:

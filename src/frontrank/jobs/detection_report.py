@@ -52,13 +52,26 @@ class DetectorPlace:
             return None
         return read_config(read_recipe(self.run / "config.yaml", DetectConfig), None, DetectConfig)
 
-    def trained_on(self) -> set[str]:
-        """The pictures that its run trained on, as far as that is known."""
+    def scenes(self, split: str) -> set[str]:
+        """The pictures that its run trained on ("train") or held out ("validation"), as far as that is known."""
         file = None if self.run is None else self.run / "scenes.csv"
         if file is None or not file.is_file():
             return set()
         with file.open(encoding="utf-8", errors="surrogateescape", newline="") as text:
-            return {os.path.realpath(row["path"]) for row in csv.DictReader(text) if row.get("path")}
+            return {os.path.realpath(row["path"]) for row in csv.DictReader(text) if row.get("split") == split}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """What a detector found, and how well.
+
+    data: where the pictures are from
+    """
+
+    data: str
+    table: SceneTable
+    found: Sequence[Detections]
+    report: DetectionReport
 
 
 def find_detector(path: str | os.PathLike[str]) -> DetectorPlace:
@@ -80,25 +93,12 @@ def require_page(page: Path, overwrite: bool) -> None:
     require_target(page, overwrite)
 
 
-def write_detection_page(
-    page: Path,
-    place: DetectorPlace,
-    data: str,
-    table: SceneTable,
-    found: Sequence[Detections],
-    report: DetectionReport,
-    *,
-    notes: Sequence[str] = (),
-    show: bool | None = None,
-) -> None:
-    """Write the page of a detector on the pictures of a table.
-
-    data: where the pictures are from
-    """
+def write_detection_page(page: Path, place: DetectorPlace, of: Evaluated, show: bool | None = None) -> None:
+    """Write the page of a detector on the pictures that it was evaluated on."""
     from frontrank.reporting.detection_page import detection_page, find_detections
 
-    findings = find_detections(table, found, report=report, notes=notes, show=show)
-    atomic_write(page, detection_page(findings, detection_facts(place, data, table)).encode())
+    findings = find_detections(of.table, of.found, report=of.report, notes=of.report.notes, show=show)
+    atomic_write(page, detection_page(findings, detection_facts(place, of.data, of.table)).encode())
 
 
 def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFacts:
@@ -177,5 +177,7 @@ def _command(place: DetectorPlace, said: Mapping[str, Any], data: str) -> str:
         program, *words = shlex.split(str(said.get("command", ""))) or [""]
         if Path(program).name in ("frontrank", "__main__.py") and words:
             lines.append(shlex.join(["frontrank", *words]))
-    folder = str(place.run or place.model)
-    return "\n".join([*lines, shlex.join(["frontrank", "detect", "evaluate", folder, "--data", data])])
+    config = place.config()
+    own = config is not None and config.data.path == data
+    words = ["frontrank", "detect", "evaluate", str(place.run or place.model), *([] if own else ["--data", data])]
+    return "\n".join([*lines, shlex.join(words)])

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +17,7 @@ from typing import Any
 from frontrank.data.image_check import write_report
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.models.weights import WORDS
-from frontrank.settings import as_yaml
+from frontrank.settings import Config, as_yaml, read_config, read_recipe
 from frontrank.training import distributed
 from frontrank.training.checkpoints import atomic_write
 from frontrank.training.loop import Run, Standing
@@ -37,13 +37,8 @@ def require_new(folder: Path) -> None:
 
 def write_beginning(run: Run) -> None:
     """Write what a run is, before it begins; its settings first, as a folder with them is a run that can go on."""
-    try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out {run.folder} cannot be written to ({error.strerror}); choose another folder"
-        ) from error
-    _write_config(run)
+    make_folder(run.folder)
+    write_config(run.folder, run.config)
     try:
         run.images.readable().save(run.folder / "images.csv")
     except InputError:
@@ -58,7 +53,7 @@ def write_beginning(run: Run) -> None:
 
 def write_resumption(run: Run) -> None:
     """Write that a run goes on, with the settings it goes on with."""
-    _write_config(run)
+    write_config(run.folder, run.config)
     add_resumption(run.folder, _facts(run))
 
 
@@ -68,13 +63,38 @@ def write_end(run: Run, standing: Standing) -> None:
     write_facts(run.folder, read_facts(run.folder, _facts(run)) | found | {"best_step": standing.best_step})
 
 
-def _write_config(run: Run) -> None:
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, with those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {folder} cannot be written to ({error.strerror}); choose another folder") from error
+
+
+def write_config(folder: Path, config: Any) -> None:
     """The settings as a recipe, with whole paths: a run may go on from another folder."""
-    config = run.config
     config = replace(config, data=replace(config.data, path=str(Path(config.data.path).resolve())))
     if config.model.weights not in WORDS and Path(config.model.weights).exists():
         config = replace(config, model=replace(config.model, weights=str(Path(config.model.weights).resolve())))
-    atomic_write(run.folder / "config.yaml", as_yaml(config).encode())
+    atomic_write(folder / "config.yaml", as_yaml(config).encode())
+
+
+def resumed_config(
+    folder: Path, overrides: Mapping[str, str], kind: type[Config], changeable: Collection[str]
+) -> Config:
+    """The settings that the run of a folder goes on with; of them only some can change."""
+    if not (folder / "config.yaml").is_file():
+        raise InputError(f"--resume {folder} holds no run (there is no config.yaml); give the folder of --out")
+    for name in overrides:
+        if name not in changeable:
+            raise InputError(
+                f"--{name} cannot change in a run that goes on; leave it out, or start a new run with --out"
+            )
+    recipe = read_recipe(folder / "config.yaml", kind)
+    unit, other = ("iterations", "epochs") if recipe.get("iterations") else ("epochs", "iterations")
+    if other in overrides:  # milestones are counted in the same unit
+        raise InputError(f"--{other} cannot be given to a run that counts {unit}; give --{unit}")
+    return read_config(recipe, overrides, kind)
 
 
 def read_facts(folder: Path, otherwise: dict[str, Any]) -> dict[str, Any]:
