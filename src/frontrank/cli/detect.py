@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from frontrank.cli import Action, detect_options
-from frontrank.cli.train import ListRecipes, add_settings, refuse_beside_resume
+from frontrank.cli.train import add_run_arguments, refuse_beside_resume
 from frontrank.config_detection import DetectConfig
 from frontrank.errors import InputError
 
@@ -74,17 +74,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "frontrank detect train --data PATH [--recipe NAME] [--out DIR] [--SETTING VALUE ...]"
-    parser.add_argument("--data", metavar="PATH", help="the pictures with their boxes; see below")
-    parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file")
-    parser.add_argument("--recipes", action=ListRecipes, nargs=0, kind=DetectConfig, help="list the recipes and exit")
-    parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
-    parser.add_argument("--backbone", metavar="NAME", help="short for --model.backbone")
-    parser.add_argument("--weights", metavar="VALUE", help="short for --model.weights")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
-    parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
-    parser.add_argument("--quiet", action="store_true", help="nothing but results and errors")
-    add_settings(parser, kind=DetectConfig)
+    add_run_arguments(parser, "the pictures with their boxes; see below", DetectConfig)
 
 
 def _train(options: argparse.Namespace) -> None:

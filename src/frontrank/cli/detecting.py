@@ -10,11 +10,11 @@ import torch
 
 from frontrank.build import processes
 from frontrank.cli.train import overrides
+from frontrank.cli.training import default_folder, print_plan, told_how_to_go_on
 from frontrank.config_detection import DetectConfig
 from frontrank.detection.loop import METRIC, DetectionRun, DetectionStanding, steps_of
-from frontrank.errors import InterruptedRunError
 from frontrank.jobs.detecting import build_detection_run, resume_detector, train_detector
-from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe
+from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.training import distributed
 from frontrank.training.run_folder import require_new
 
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
         return
     recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, DetectConfig), DetectConfig)
     config = read_config(recipe, given, DetectConfig)
-    folder = Path(options.out) if options.out else _default_folder(options, config)
+    folder = Path(options.out) if options.out else default_folder(options, config)
     if options.dry_run:
         require_new(folder)
         with processes(config.device) as device:
@@ -37,19 +37,10 @@ def run(options: argparse.Namespace) -> None:
     _report(folder, lambda: train_detector(config, folder, quiet=options.quiet))
 
 
-def _default_folder(options: argparse.Namespace, config: DetectConfig) -> Path:
-    own = f"{Path(config.data.path).resolve().stem}-{config.loss.name}"
-    return Path("runs") / (Path(options.recipe).stem if options.recipe else own)
-
-
 def _report(folder: Path, work: Callable[[], DetectionStanding]) -> None:
     """Do the work and say how it went; where it was told to stop, the error says how to go on."""
-    try:
+    with told_how_to_go_on("frontrank detect train", folder):
         standing = work()
-    except InterruptedRunError as error:
-        raise InterruptedRunError(
-            f"{error}; go on with: frontrank detect train --resume {shlex.quote(str(folder))}"
-        ) from error
     if os.environ.get("RANK", "0") != "0":
         return
     chosen = ""
@@ -79,10 +70,7 @@ def _print_plan(run: DetectionRun) -> None:
         "device": f"{run.device}, {distributed.world_size()} process(es)",
         "out": str(run.folder),
     }
-    print(f"{run.training.describe()}\n")
-    for name, text in lines.items():
-        print(f"{name:9} {text}")
-    print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")
+    print_plan(run.training.describe(), lines, config)
 
 
 def _lists(run: DetectionRun) -> str:

@@ -42,9 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank train --data PATH [--recipe NAME] [--out DIR] [--SETTING VALUE ...]"
-    parser.add_argument("--data", metavar="PATH", help="the images; see below")
+    add_run_arguments(parser, "the images; see below", TrainConfig)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, data: str, kind: Kind) -> None:
+    """What every command takes that trains: where the data are, the run's folder, and every setting of its kind.
+
+    data: what is said of --data
+    """
+    parser.add_argument("--data", metavar="PATH", help=data)
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file")
-    parser.add_argument("--recipes", action=ListRecipes, nargs=0, help="list the recipes and exit")
+    parser.add_argument("--recipes", action=ListRecipes, nargs=0, kind=kind, help="list the recipes and exit")
     parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
     parser.add_argument("--backbone", metavar="NAME", help="short for --model.backbone")
     parser.add_argument("--weights", metavar="VALUE", help="short for --model.weights")
@@ -52,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
     parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
     parser.add_argument("--quiet", action="store_true", help="nothing but results and errors")
-    add_settings(parser)
+    add_settings(parser, kind=kind)
 
 
 def add_settings(parser: argparse.ArgumentParser, *, shown: bool = True, kind: Kind = TrainConfig) -> None:

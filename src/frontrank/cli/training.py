@@ -4,7 +4,8 @@ import argparse
 import math
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from frontrank.build import build_run, processes, resume, train
 from frontrank.cli.train import overrides
 from frontrank.config import TrainConfig
+from frontrank.config_detection import DetectConfig
 from frontrank.errors import InterruptedRunError
 from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe
 from frontrank.training import distributed
@@ -27,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
         _report(folder, lambda: resume(folder, overrides(options), quiet=options.quiet))
         return
     config = _config(options)
-    folder = Path(options.out) if options.out else _default_folder(options, config)
+    folder = Path(options.out) if options.out else default_folder(options, config)
     if options.dry_run:
         require_new(folder)
         with processes(config.device) as device:
@@ -41,19 +43,16 @@ def _config(options: argparse.Namespace) -> TrainConfig:
     return read_config(recipe, overrides(options))
 
 
-def _default_folder(options: argparse.Namespace, config: TrainConfig) -> Path:
-    name = (
-        Path(options.recipe).stem if options.recipe else f"{Path(config.data.path).resolve().stem}-{config.loss.name}"
-    )
-    return Path("runs") / name
+def default_folder(options: argparse.Namespace, config: TrainConfig | DetectConfig) -> Path:
+    """Where a run is left, if nothing is said: runs/ and the name of its recipe, or of its data and its loss."""
+    own = f"{Path(config.data.path).resolve().stem}-{config.loss.name}"
+    return Path("runs") / (Path(options.recipe).stem if options.recipe else own)
 
 
 def _report(folder: Path, work: Callable[[], Standing]) -> None:
     """Do the work and say how it went; where it was told to stop, the error says how to go on."""
-    try:
+    with told_how_to_go_on("frontrank train", folder):
         standing = work()
-    except InterruptedRunError as error:
-        raise InterruptedRunError(f"{error}; go on with: frontrank train --resume {_word(folder)}") from error
     if os.environ.get("RANK", "0") != "0":
         return
     if standing.best is None:
@@ -68,6 +67,15 @@ def _report(folder: Path, work: Callable[[], Standing]) -> None:
             print("the training did not help on the held-out classes: try another learning rate, or more steps")
     model = _word(folder / "model")
     print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
+
+
+@contextmanager
+def told_how_to_go_on(command: str, folder: Path) -> Iterator[None]:
+    """Within, the error of a run that was told to stop says how to go on with it."""
+    try:
+        yield
+    except InterruptedRunError as error:
+        raise InterruptedRunError(f"{error}; go on with: {command} --resume {_word(folder)}") from error
 
 
 def _word(path: Path) -> str:
@@ -89,7 +97,12 @@ def _print_plan(run: Run) -> None:
         "memory": _memory(run),
         "out": str(run.folder),
     }
-    print(f"{run.images.all.describe()}\n")
+    print_plan(run.images.all.describe(), lines, config)
+
+
+def print_plan(data: str, lines: Mapping[str, str], config: TrainConfig | DetectConfig) -> None:
+    """What a run would work with, a line for each part, and all settings."""
+    print(f"{data}\n")
     for name, text in lines.items():
         print(f"{name:9} {text}")
     print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")

@@ -11,7 +11,6 @@ A run's folder:
 """
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from frontrank.config_detection import DetectConfig
 from frontrank.data.loading import worker_errors
@@ -34,16 +33,11 @@ from frontrank.detection.scenes import SceneTable
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.progress import progress
 from frontrank.training import distributed
-from frontrank.training.checkpoints import (
-    latest_checkpoint,
-    load_checkpoint,
-    random_state,
-    save_checkpoint,
-    start_randomness,
-)
+from frontrank.training.checkpoints import newest_state, random_state, save_checkpoint, start_randomness
 from frontrank.training.fit import StepMemory
-from frontrank.training.logs import Log, line_text
-from frontrank.training.optimizers import learning_rate, set_learning_rate
+from frontrank.training.logs import Log, print_line
+from frontrank.training.loop import is_due
+from frontrank.training.optimizers import clip_gradient, learning_rate, set_learning_rate
 from frontrank.training.signals import StopRequest
 
 METRIC = "AP50"  # that chooses the checkpoint
@@ -161,15 +155,13 @@ class _Training:
 
     def _update(self) -> float:
         """Step the optimizer; gives the norm of the gradient before it was clipped."""
-        optimizer, clip = self.run.optimizer, self.config.optimizer.clip
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        norm = float(nn.utils.clip_grad_norm_(parameters, clip if clip else math.inf))
+        norm = clip_gradient(self.run.optimizer, self.config.optimizer.clip)
         if not math.isfinite(norm):
             raise InputError(
                 f"the gradient is not finite at step {self.standing.step + 1}; "
                 "lower optimizer.lr, or set optimizer.clip"
             )
-        optimizer.step()
+        self.run.optimizer.step()
         return norm
 
     # After a step
@@ -189,10 +181,9 @@ class _Training:
         step, config = self.standing.step, self.config
         if step >= self.steps:
             return True
-        size, times = len(self.run.sampler) * config.evaluate_every, 1
         if config.iterations:
-            size, times = config.iterations, config.evaluations
-        return step * times // size > (step - 1) * times // size
+            return is_due(step, config.iterations, config.evaluations)
+        return is_due(step, len(self.run.sampler) * config.evaluate_every, 1)
 
     def _evaluate(self) -> None:
         """Judge what is found in the held-out pictures; keep the detector where it is the best so far, or as good."""
@@ -245,8 +236,8 @@ class _Training:
         step = self.standing.step
         epoch = step / len(self.run.sampler)
         self.log.write(step, values | (unsaid or {}), epoch=epoch)
-        if not self.run.quiet and (not sys.stderr.isatty() or any(name.startswith("validation") for name in values)):
-            print(line_text(step, self.steps, epoch, values), file=sys.stderr, flush=True)
+        if not self.run.quiet:
+            print_line(step, self.steps, epoch, values)
 
     # The state
 
@@ -272,24 +263,21 @@ class _Training:
             "detector": self.run.detector.state_dict(),
             "loss": None if loss is None else loss.state_dict(),
             "optimizer": self.run.optimizer.state_dict(),
-            "sampler": self.run.sampler.state_dict()["fingerprint"],
-            "scenes": [digest(self.run.training), digest(self.run.validation)],
             "random": randomness,
         }
-        save_checkpoint(self.checkpoints, self.standing.step, state)
+        save_checkpoint(self.checkpoints, self.standing.step, state | self._fingerprints())
+
+    def _fingerprints(self) -> dict[str, Any]:
+        """What must be the same where a run goes on."""
+        scenes = [digest(self.run.training), digest(self.run.validation)]
+        return {"sampler": self.run.sampler.state_dict()["fingerprint"], "scenes": scenes}
 
     def _go_on(self) -> None:
         """Take up the newest checkpoint, if there is one."""
-        path = latest_checkpoint(self.checkpoints)
-        if path is None:
+        found = newest_state(self.checkpoints, self._fingerprints(), "pictures, boxes or batches")
+        if found is None:
             return
-        state = load_checkpoint(path)
-        now = self.run.sampler.state_dict()["fingerprint"], [digest(self.run.training), digest(self.run.validation)]
-        if (state.get("sampler"), state.get("scenes")) != now:
-            raise InputError(
-                f"{path} was made with other pictures, boxes or batches than the run has now; "
-                "put them back, or start anew"
-            )
+        path, state = found
         self.standing = DetectionStanding(**state["standing"])
         try:
             self._load(state)

@@ -5,7 +5,7 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -70,6 +70,21 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
             f"{path} is damaged; an earlier checkpoint is used, if there is one", FrontrankWarning, stacklevel=2
         )
     return None
+
+
+def newest_state(folder: str | os.PathLike[str], now: Mapping[str, Any], what: str) -> tuple[Path, Any] | None:
+    """The newest whole checkpoint and its state; None where there is none.
+
+    now:  entries that must be as they are in it
+    what: they stand for, in a message: one that was made with other images is refused
+    """
+    path = latest_checkpoint(folder)
+    if path is None:
+        return None
+    state = load_checkpoint(path)
+    if any(state.get(name) != value for name, value in now.items()):
+        raise InputError(f"{path} was made with other {what} than the run has now; put them back, or start anew")
+    return path, state
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Any:

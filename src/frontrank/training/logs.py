@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Mapping
@@ -110,6 +111,12 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             raise InputError(f"{path} line {number} is damaged; delete that line")
         entries.append(entry)
     return entries
+
+
+def print_line(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> None:
+    """A line of the log on stderr; on a terminal, which has a bar for the rest, only what evaluations found."""
+    if not sys.stderr.isatty() or any(name.startswith("validation") for name in values):
+        print(line_text(step, steps, epoch, values), file=sys.stderr, flush=True)
 
 
 def line_text(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> str:

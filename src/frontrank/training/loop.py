@@ -11,7 +11,6 @@ A run's folder:
 """
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -32,19 +31,13 @@ from frontrank.losses import FastAP, QuantizedAP, RankLoss
 from frontrank.models import Embedder
 from frontrank.progress import progress
 from frontrank.training import distributed
-from frontrank.training.checkpoints import (
-    latest_checkpoint,
-    load_checkpoint,
-    random_state,
-    save_checkpoint,
-    start_randomness,
-)
+from frontrank.training.checkpoints import newest_state, random_state, save_checkpoint, start_randomness
 from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.fit import StepMemory
-from frontrank.training.logs import Log, line_text
+from frontrank.training.logs import Log, print_line
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.multistage import Step, step_gradient
-from frontrank.training.optimizers import Unit, learning_rate, set_learning_rate
+from frontrank.training.optimizers import Unit, clip_gradient, learning_rate, set_learning_rate
 from frontrank.training.run_images import RunImages, digest
 from frontrank.training.signals import StopRequest
 
@@ -91,6 +84,15 @@ def train(run: Run) -> Standing:
 def steps_of(config: TrainConfig, batches_per_epoch: int) -> int:
     """Optimizer steps of a run."""
     return config.iterations or math.ceil(config.epochs * batches_per_epoch / config.batches.accumulate)
+
+
+def is_due(step: int, size: int, times: int) -> bool:
+    """Whether one of the parts ends at a step, where `size` steps are cut into `times` even ones.
+
+    >>> [step for step in range(1, 13) if is_due(step, 5, 2)]
+    [3, 5, 8, 10]
+    """
+    return step * times // size > (step - 1) * times // size
 
 
 class _Training:
@@ -174,8 +176,7 @@ class _Training:
         optimizer, clip = self.run.optimizer, self.config.optimizer.clip
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        norm = float(nn.utils.clip_grad_norm_(parameters, clip if clip else math.inf))
+        norm = clip_gradient(optimizer, clip)
         if self.scaler is not None:
             self.scaler.step(optimizer)
             self.scaler.update()
@@ -213,10 +214,8 @@ class _Training:
         if step >= self.steps:
             return True
         if config.iterations:
-            size, every = config.iterations, config.evaluations
-        else:
-            size, every = len(self.run.sampler) * config.evaluate_every, config.batches.accumulate
-        return step * every // size > (step - 1) * every // size
+            return is_due(step, config.iterations, config.evaluations)
+        return is_due(step, len(self.run.sampler) * config.evaluate_every, config.batches.accumulate)
 
     def _evaluate(self) -> None:
         """Rank the held-out classes; keep the model where it is the best so far.
@@ -285,8 +284,8 @@ class _Training:
         step = self.standing.step
         epoch = step * self.config.batches.accumulate / len(self.run.sampler)
         self.log.write(step, values | (unsaid or {}), epoch=epoch)
-        if not self.run.quiet and (not sys.stderr.isatty() or any(name.startswith("validation") for name in values)):
-            print(line_text(step, self.steps, epoch, values), file=sys.stderr, flush=True)
+        if not self.run.quiet:
+            print_line(step, self.steps, epoch, values)
 
     def _shows(self) -> bool | None:
         """A bar for a terminal; None leaves it to the bar to find out."""
@@ -322,24 +321,21 @@ class _Training:
             "optimizer": self.run.optimizer.state_dict(),
             "memory": None if self.memory is None else self.memory.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "sampler": self.run.sampler.state_dict()["fingerprint"],
-            "images": digest(self.run.images.used),
             "random": randomness,
         }
-        save_checkpoint(self.checkpoints, standing.step, state)
+        save_checkpoint(self.checkpoints, standing.step, state | self._fingerprints())
+
+    def _fingerprints(self) -> dict[str, Any]:
+        """What must be the same where a run goes on."""
+        return {"sampler": self.run.sampler.state_dict()["fingerprint"], "images": digest(self.run.images.used)}
 
     def _go_on(self) -> None:
         """Take up the newest checkpoint, if there is one."""
         self._randomness = None
-        path = latest_checkpoint(self.checkpoints)
-        if path is None:
+        found = newest_state(self.checkpoints, self._fingerprints(), "images or batches")
+        if found is None:
             return
-        state = load_checkpoint(path)
-        now = self.run.sampler.state_dict()["fingerprint"], digest(self.run.images.used)
-        if (state["sampler"], state["images"]) != now:
-            raise InputError(
-                f"{path} was made with other images or batches than the run has now; put the images back, or start anew"
-            )
+        path, state = found
         self.standing = Standing(**state["standing"])
         try:
             self._load(state)

@@ -143,3 +143,9 @@ def check_optimizer(config: OptimizerConfig, steps: int | None = None) -> None:
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InputError(f"optimizer.{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def clip_gradient(optimizer: torch.optim.Optimizer, most: float) -> float:
+    """Make the gradient no longer than `most`, if that is not 0; gives the norm it had."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    return float(nn.utils.clip_grad_norm_(parameters, most or math.inf))
