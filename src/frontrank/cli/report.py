@@ -10,7 +10,8 @@ One HTML file that shows what a run has learnt, beside the model it began with:
 metrics with intervals, curves, ranked rows of pictures, a map of the embedding.
 Its images are the run's test images, or its held-out classes if it has none.
 Of the folder of a comparison it is the report of that, of a detector's run the
-page of its test pictures. The file needs nothing else: it can be sent to somebody."""
+page of its test pictures. The file needs nothing else: it can be sent to
+somebody."""
 
 EPILOG = """\
 examples:
