@@ -4,9 +4,9 @@
     python benchmarks/detection_losses.py scenes --out runs/detection-losses
 
 First the learning rate, and the weight of the classifier's loss, of each way are chosen among the same ones, by AP50 on
-a fifth of the training pictures, held out, with the first seed. Then each way trains on all training pictures with each seed,
-and the test pictures are looked at once. Each run is `frontrank detect train` and `frontrank detect evaluate`, with one
-thread, two at a time. What is done is not done again. Writes docs/results/detection.json.
+a fifth of the training pictures, held out, with the first seed. Then each way trains on all training pictures with each
+seed, and the test pictures are looked at once. Each run is `frontrank detect train` and `detect evaluate`, with one thread,
+two at a time. What is done is not done again. Writes docs/results/detection.json.
 """
 
 import argparse
@@ -30,6 +30,8 @@ AXES = {  # what differs from the recipe's loss, as of the paper's Table 8, and 
     "RaMBO, lambda 2.5": {"loss.lam": "2.5"},
     "RaMBO, no memory": {"loss.memory": "0"},
     "RaMBO, neither": {"loss.margin": "0", "loss.memory": "0"},
+    "RaMBO, no warm-up": {"loss.warmup": "0"},
+    "RaMBO, softmax": {"loss.scores": "softmax"},
 }
 SEARCHED = ("cross-entropy", "RaMBO")  # the ablations take what is chosen for RaMBO
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "detection.json"
