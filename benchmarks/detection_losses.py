@@ -5,8 +5,8 @@
 
 First the learning rate, and the weight of the classifier's loss, of each way are chosen among the same ones, by AP50 on
 a fifth of the training pictures, held out, with the first seed. Then each way trains on all training pictures with each
-seed, and the test pictures are looked at once. Each run is `frontrank detect train` and `detect evaluate`, with one thread,
-two at a time. What is done is not done again. Writes docs/results/detection.json.
+seed, and the test pictures are looked at once. Each run is `frontrank detect train` and `detect evaluate`, with one
+thread, two at a time. What is done is not done again. Writes docs/results/detection.json.
 """
 
 import argparse
