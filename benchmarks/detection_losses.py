@@ -21,7 +21,7 @@ from typing import Any
 
 from measure import machine, say
 
-RATES, WEIGHTS = ("3e-4", "1e-3", "3e-3"), ("1", "4")
+RATES, WEIGHTS = ("3e-4", "1e-3", "3e-3"), ("1", "4", "16")
 AXES = {  # what differs from the recipe's loss, as of the paper's Table 8, and its memory
     "cross-entropy": {"loss.name": "cross-entropy"},
     "RaMBO": {},
