@@ -28,7 +28,9 @@ PICTURES, CLASSES, MEMORY, OBJECTS = 8, 20, 7, 3
 def detector_of(side: int, samples: int) -> Detector:
     torch.manual_seed(0)
     names = tuple(f"class {number}" for number in range(CLASSES))
-    settings = DetectorSettings(names, batch_norm="frozen", short_side=side, long_side=side * 5 // 3, samples=samples)
+    settings = DetectorSettings(
+        names, batch_norm="frozen", short_side=side, long_side=side * 5 // 3, samples=samples, scores="logits"
+    )
     return Detector(settings).train()
 
 
@@ -66,7 +68,7 @@ def step_of(detector: Detector, side: int) -> tuple[float, float]:
 
 def section_share(side: int, samples: int, steps: int) -> dict[str, Any]:
     detector = detector_of(side, samples)
-    loss = Timed(fr.ClassifierAP(memory=MEMORY, relative=True), "softmax")
+    loss = Timed(fr.ClassifierAP(memory=MEMORY, relative=True), "logits")
     detector.classifier_loss = loss
     fill_memory(loss, samples)
     whole, own = np.array([step_of(detector, side) for _ in range(steps)]).T

@@ -65,6 +65,7 @@ class ClassifierConfig:
     lam: float = setting(0.5, "how far scores are moved in the backward pass (lambda), per item of a list")
     margin: float = setting(0.15, "between the scores of objects and of the rest (alpha)")
     memory: int = setting(7, "past batches whose scores join the lists (tau)")
+    warmup: int = setting(500, "steps in which the margin grows from 0, and nothing is remembered")
     across_classes: float = setting(1 / 3, "weight of the AP across classes; 1/3 is the paper's 2 : 1")
     scores: Literal["softmax", "logits"] = setting("logits", "what is ranked, and what detections are sorted by")
 
@@ -137,6 +138,7 @@ _BOUNDS = {
     "loss.lam": (0, ANY),
     "loss.margin": (0, ANY),
     "loss.memory": (0, ANY),
+    "loss.warmup": (0, ANY),
     "loss.across_classes": (0, 1),
     "batch": (1, ANY),
     "epochs": (1, ANY),

@@ -23,7 +23,7 @@ SMALL = DetectConfig(
         backbone="small", weights="none", channels=16, head_dim=16, anchor_scale=4.0, proposals=40, proposals_test=30,
         samples=16,
     ),
-    loss=ClassifierConfig(lam=0.5, memory=2),
+    loss=ClassifierConfig(lam=0.5, memory=2, warmup=1),
     optimizer=DetectionOptimizerConfig(lr=0.01, schedule="constant", milestones=(), warmup=2),
     batch=4,
     epochs=2,

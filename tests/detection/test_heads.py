@@ -260,3 +260,20 @@ def test_no_proposals_and_no_detections(scores):
     assert found[0]["boxes"].shape == (0, 4)
     none = ranked("softmax", score_thresh=1.1).eval()(features, proposals, shapes)[0]
     assert [len(each["scores"]) for each in none] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("scores", ["logits", "softmax"])
+def test_what_the_first_steps_can_learn_from(scores):
+    """Scores are nearly the same: with the whole margin no negative gives way, positives only change places."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (0.03 * torch.randn(512, 21, generator=generator)).requires_grad_()
+    labels = torch.randint(1, 21, (512,), generator=generator) * (torch.rand(512, generator=generator) < 0.15)
+    loss = ProposalAP(fr.ClassifierAP(relative=True), scores, warmup=10)
+    moved = {}
+    for step in (0, 10):
+        loss.begin_step(step)
+        (slopes,) = torch.autograd.grad(loss(logits, labels), [logits])
+        moved[step] = float((slopes[labels == 0] != 0).any(1).float().mean())
+        loss.ap.reset()
+    assert moved[0] > 0.5
+    assert moved[10] == 0

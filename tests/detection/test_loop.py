@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from frontrank.detection import Detector, evaluate_detections, find_objects, loop, read_scenes
-from frontrank.detection.loading import training_scenes
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.jobs.detecting import build_detection_run, split_scenes, train_detector
 from frontrank.training.logs import read_log
@@ -167,12 +166,17 @@ def test_batch_norm_is_settled_by_the_weights(scenes, tmp_path):
     assert again.detector.classifier_loss.ap.memory == 2
 
 
-@pytest.mark.parametrize("scores", ["logits", "softmax"])
-@pytest.mark.parametrize("relative", [True, False])
-def test_what_the_first_step_can_learn_from(scores, relative, scenes, tmp_path):
-    """With the paper's lambda and margin: why lambda is per item of a list."""
-    run = run_of(config_of(scenes, loss={"scores": scores}, batch=8), tmp_path / "run")
-    run.detector.classifier_loss.ap.relative = relative
-    loss = run.detector(*next(training_scenes(run.training, run.sampler, workers=0)))["loss_classifier"]
-    (slopes,) = torch.autograd.grad(loss, [run.detector.network.roi_heads.box_predictor.cls_score.weight])
-    assert bool(slopes.abs().sum() > 0) == relative
+def test_the_margin_grows_and_then_memory_begins(scenes, tmp_path):
+    run = run_of(config_of(scenes, loss={"warmup": 4, "margin": 0.2, "memory": 2}, iterations=7), tmp_path / "run")
+    loss, margins, kept = run.detector.classifier_loss, [], []
+    begin = loss.begin_step
+
+    def begin_step(step):
+        begin(step)
+        margins.append(loss.ap.margin)
+        kept.append(len(loss.state_dict()["_extra_state"]["scores"]))
+
+    loss.begin_step = begin_step
+    loop.train_detector(run)
+    assert margins == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
+    assert kept == [0, 0, 0, 0, 1, 2, 2]

@@ -22,9 +22,14 @@ class ProposalAP:
 
     ap:     ranks the proposals of all processes, and those it remembers, once per class and once for all classes
     scores: what is ranked; see `ranked_scores`
+    warmup: steps, told by `begin_step`, in which the margin grows from 0 and nothing is remembered
 
     A proposal of the background is a negative of every class. Not a module: the scores it remembers belong to the state
     of a run, not to the weights of a model.
+
+    Why it warms up: at first all scores of a class are nearly the same. A margin would put every negative before every
+    positive, and scores move more from batch to batch than they differ in one, so that remembered ones would tell old
+    from new. Either leaves hardly a gradient that knows of the classes.
 
     >>> loss = ProposalAP(ClassifierAP(margin=0.0), "logits")
     >>> logits = torch.tensor([[0.0, 3.0, 1.0], [0.0, 2.0, 2.0], [0.0, 4.0, 0.0]])
@@ -32,10 +37,16 @@ class ProposalAP:
     tensor(0.3333)
     """
 
-    def __init__(self, ap: ClassifierAP, scores: Scores = "softmax") -> None:
+    def __init__(self, ap: ClassifierAP, scores: Scores = "softmax", warmup: int = 0) -> None:
         if scores not in get_args(Scores):
             raise InputError(f"scores must be one of {', '.join(get_args(Scores))}, got {scores!r}")
-        self.ap, self.scores = ap, scores
+        self.ap, self.scores, self.warmup, self.margin = ap, scores, warmup, ap.margin
+
+    def begin_step(self, step: int) -> None:
+        """Set margin and memory to what they are at this step of the run, the first of which is 0."""
+        if step < self.warmup:
+            self.ap.reset()
+        self.ap.margin = self.margin * min(1.0, step / self.warmup) if self.warmup else self.margin
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The same value on every process; backward gives each the gradient of its own proposals."""
@@ -62,7 +73,7 @@ class ProposalAP:
         self.ap.load_state_dict(state)
 
     def __repr__(self) -> str:
-        return f"ProposalAP({self.ap.extra_repr()}, scores={self.scores})"
+        return f"ProposalAP({self.ap.extra_repr()}, scores={self.scores}, warmup={self.warmup})"
 
 
 def ranked_scores(logits: Tensor, scores: Scores) -> Tensor:

@@ -127,6 +127,8 @@ class _Training:
         self.run.detector.train()
         pictures, targets = next(batches)
         waited = time.monotonic() - started
+        if self.run.detector.classifier_loss is not None:
+            self.run.detector.classifier_loss.begin_step(standing.step)
         losses = self._losses(pictures, targets)
         total = torch.stack([each * self._weight(name) for name, each in losses.items()]).sum()
         total.backward()

@@ -127,7 +127,7 @@ def build_classifier_loss(config: ClassifierConfig) -> ProposalAP | None:
     if config.name == "cross-entropy":
         return None
     ap = ClassifierAP(config.lam, config.margin, config.memory, config.across_classes, relative=True)
-    return ProposalAP(ap, config.scores)
+    return ProposalAP(ap, config.scores, config.warmup)
 
 
 def split_scenes(table: SceneTable, share: float, seed: int) -> tuple[SceneTable, SceneTable]:

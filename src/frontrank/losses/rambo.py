@@ -76,7 +76,8 @@ class ClassifierAP(nn.Module):
         if not isinstance(memory, int) or isinstance(memory, bool) or memory < 0:
             raise InputError(f"memory must be a whole number of batches, at least 0, got {memory!r}")
         require_number("across_classes", across_classes, at_least=0, at_most=1)
-        self._ap = RankLoss(AveragePrecision(), Blackbox(lam, margin))
+        Blackbox(lam, margin)  # refuses what they cannot be
+        self.lam, self.margin = lam, margin
         self.relative = relative
         self.memory = memory
         self.across_classes = across_classes
@@ -117,10 +118,8 @@ class ClassifierAP(nn.Module):
 
     def _objective(self, length: int) -> Any:
         """The AP of lists of this length."""
-        if not self.relative or not length:
-            return self._ap.objective
-        box: Any = self._ap.relaxation
-        return RankLoss(AveragePrecision(), Blackbox(box.lam * length, box.margin)).objective
+        lam = self.lam * length if self.relative and length else self.lam
+        return RankLoss(AveragePrecision(), Blackbox(lam, self.margin)).objective
 
     def reset(self) -> None:
         """Forget the past batches."""
@@ -134,7 +133,9 @@ class ClassifierAP(nn.Module):
 
     def extra_repr(self) -> str:
         scale = ", relative" if self.relative else ""
-        return f"{self._ap.relaxation!r}{scale}, memory={self.memory}, across_classes={self.across_classes:g}"
+        return (
+            f"{Blackbox(self.lam, self.margin)!r}{scale}, memory={self.memory}, across_classes={self.across_classes:g}"
+        )
 
 
 def _targets(targets: Tensor, scores: Tensor) -> Tensor:
