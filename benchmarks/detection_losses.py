@@ -30,8 +30,6 @@ AXES = {  # what differs from the recipe's loss, as of the paper's Table 8, and 
     "RaMBO, lambda 2.5": {"loss.lam": "2.5"},
     "RaMBO, no memory": {"loss.memory": "0"},
     "RaMBO, neither": {"loss.margin": "0", "loss.memory": "0"},
-    "RaMBO, no warm-up": {"loss.warmup": "0"},
-    "RaMBO, softmax": {"loss.scores": "softmax"},
 }
 SEARCHED = ("cross-entropy", "RaMBO")  # the ablations take what is chosen for RaMBO
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "detection.json"
