@@ -4,6 +4,7 @@ import struct
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
 import zlib
 from pathlib import Path
@@ -234,6 +235,34 @@ def test_integers_of_32_bits(tmp_path, name):
     values, expected = INTEGERS[name]
     path = saved(tmp_path / "a.tif", np.array([values], dtype=np.int32))
     assert pixels(path)[0, :, 0].tolist() == expected
+
+
+GREYS = {
+    "16 bits": (np.arange(65536, dtype=np.uint16), lambda v: v / 257),
+    "32 bits": (np.array([-7, 3, 99_999], dtype=np.int32), lambda v: (v + 7) / 100_006 * 255),
+    "floats to 1": (np.linspace(0, 1, 999, dtype=np.float32), lambda v: v * 255),
+    "floats to 255": (np.linspace(0, 255, 999, dtype=np.float32), lambda v: v),
+}
+
+
+@pytest.mark.parametrize("name", GREYS)
+@pytest.mark.parametrize("shape", [(1, -1), (-1, 1)])
+def test_greys_are_the_same_in_parts(monkeypatch, name, shape):
+    values, by_hand = GREYS[name]
+    monkeypatch.setattr(images, "_PART", 7)
+    found = images._grey(values.reshape(shape), sixteen=name == "16 bits")
+    assert found.dtype == np.uint8
+    assert np.array_equal(found, np.rint(by_hand(values.astype(np.float64))).reshape(shape))
+
+
+def test_greys_take_little_memory():
+    values = np.zeros((4000, 4000), dtype=np.uint16)
+    tracemalloc.start()
+    try:
+        images._grey(values, sixteen=True)
+        assert tracemalloc.get_traced_memory()[1] < 3 * values.size  # 1 byte a pixel, and what is computed with
+    finally:
+        tracemalloc.stop()
 
 
 def test_pixels_that_are_no_numbers(tmp_path):

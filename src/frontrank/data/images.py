@@ -53,6 +53,7 @@ _STARTS = {  # what a file that is no image often is instead
     b"version https://git-lfs": "a Git LFS pointer",
 }
 _CHUNK = 32  # files a worker takes at once
+_PART = 1 << 20  # pixels that are computed with at once
 
 
 def read_image(
@@ -300,18 +301,26 @@ def _rgb(image: "Image") -> "Image":
 
 def _grey(values: np.ndarray, sixteen: bool) -> np.ndarray:
     """Numbers of any size as uint8, by the rules at the head of this module."""
-    numbers = values.astype(np.float64)
-    if not np.isfinite(numbers).all():
+    least, greatest = float(values.min()), float(values.max())
+    if not (math.isfinite(least) and math.isfinite(greatest)):
         raise _FaultError("has pixels that are no finite numbers")
-    least, greatest = float(numbers.min()), float(numbers.max())
     whole = values.dtype.kind != "f"
-    if whole and (sixteen or 0 <= least <= greatest < 65536):  # older Pillows read 16 bits as 32
-        numbers /= 257
-    elif not whole and 0 <= least <= greatest <= 1:
-        numbers *= 255
-    elif not (not whole and 0 <= least <= greatest <= 255):
-        numbers = (numbers - least) / ((greatest - least) or 1) * 255
-    return np.rint(numbers).astype(np.uint8)
+
+    def stretched(numbers: np.ndarray) -> np.ndarray:
+        if whole and (sixteen or 0 <= least <= greatest < 65536):  # older Pillows read 16 bits as 32
+            return numbers / 257
+        if not whole and 0 <= least <= greatest <= 1:
+            return numbers * 255
+        if not whole and 0 <= least <= greatest <= 255:
+            return numbers
+        return (numbers - least) / ((greatest - least) or 1) * 255
+
+    row = values.reshape(-1)
+    grey = np.empty(row.shape, dtype=np.uint8)
+    for start in range(0, len(row), _PART):  # all pixels as float64 would take eight times what they do as grey
+        part = slice(start, start + _PART)
+        grey[part] = np.rint(stretched(row[part].astype(np.float64))).astype(np.uint8)
+    return grey.reshape(values.shape)
 
 
 def _whole_box(box: Sequence[float]) -> tuple[int, int, int, int]:
