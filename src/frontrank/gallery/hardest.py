@@ -1,8 +1,9 @@
 """The hardest queries: where average precision is lost, found by searching from a sample of the indexed items."""
 
+import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 900.0  # after which an index may have changed
 _SCANNED = 100_000  # items among which the sample is drawn: reading all of a large index would take too long
+_log = logging.getLogger("frontrank.gallery")
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ class Hardest:
     def _work(self) -> None:
         try:
             self._search_all()
-        except Exception:  # an index that is gone must not leave a page that waits for ever
-            self._set(Progress("failed", self._progress.done, self._progress.total))
+        except Exception as error:  # an index that is gone must not leave a page that waits for ever
+            _log.error("searching for the hardest queries failed: %s", type(error).__name__)
+            self._set(replace(self._progress, state="failed"))
 
     def _search_all(self) -> None:
         chosen = sample_items(self._index, self._sample)
@@ -76,8 +79,10 @@ class Hardest:
             try:
                 vector = self._index.vectors([item.id])[0]
                 one = hard_query(self._index, Query(vector, item, item.label, stored=True), self._depth)
-            except FrontrankError:  # deleted since it was drawn
-                one = None
+            except FrontrankError:
+                if self._index.get([item.id])[0] is not None:
+                    raise
+                one = None  # deleted since it was drawn
             if one is not None:
                 found.append(one)
             if done % 10 == 0 or done == len(chosen):
