@@ -2,6 +2,7 @@
 
 import io
 import struct
+import time
 import zlib
 
 import numpy as np
@@ -68,6 +69,15 @@ def written(image, kind="png", **options):
 
 def sent(client, data, name="a.png", kind="image/png", **params):
     return client.post("/api/v1/search", files={"image": (name, data, kind)}, params=params)
+
+
+def soon(ask, right):
+    """What is answered as soon as it is right; a busy machine may take a while."""
+    deadline = time.monotonic() + 60
+    while not right(found := ask()):
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.02)
+    return found
 
 
 def chunk(kind, data):

@@ -66,6 +66,7 @@ def test_every_answer_has_the_headers(client, path):
 def test_the_policy_lets_nothing_in_from_outside():
     policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
+    assert policy["img-src"] == "'self'"
     assert "unsafe" not in str(policy)
     assert "http" not in str(policy)
 
@@ -128,8 +129,8 @@ PATHS = (
         {"Authorization": f"Bearer {TOKEN}x"},
         {"Authorization": f"Bearer {TOKEN[:-1]}"},
         {"Authorization": TOKEN},
-        {"Cookie": f"frontrank={TOKEN}"},
-        {"Cookie": "frontrank="},
+        {"Cookie": f"frontrank-80={TOKEN}"},
+        {"Cookie": "frontrank-80="},
         {"Cookie": "\x01=;;="},
     ],
     ids=range(10),
@@ -182,6 +183,39 @@ def test_signing_in_and_out(folder):
 def test_the_cookie_is_for_safe_connections_where_there_is_one(folder):
     client = client_of(shown_of(folder), token=TOKEN, hosts=None, base="https://pictures.example")
     assert "Secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"]
+
+
+def test_behind_a_proxy_that_encrypts_the_cookie_is_for_safe_connections_too(locked):
+    response = locked.post("/login", data={"token": TOKEN}, headers={"X-Forwarded-Proto": "https"})
+    locked.cookies.clear()
+    assert "Secure" in response.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("other", ['x={"a":1}', "a b=c", "=", "x", 'x="', "\u00e9=1"])
+def test_cookies_of_others_do_not_sign_out(locked, other):
+    name, value = next(iter(locked.post("/login", data={"token": TOKEN}).cookies.items()))
+    locked.cookies.clear()
+    for cookie in (f"{other}; {name}={value}", f"{name}={value}; {other}"):
+        assert locked.get("/", headers={"Cookie": cookie.encode("latin-1")}).status_code == 200
+
+
+def test_two_servers_of_one_host_do_not_sign_each_other_out(folder):
+    shown, jar = shown_of(folder), {}
+    first, second = (client_of(shown, token=TOKEN, base=f"http://127.0.0.1:{port}") for port in (8000, 8001))
+    for client in (first, second):
+        jar |= client.post("/login", data={"token": TOKEN}).cookies  # browsers keep them by host, not by port
+        client.cookies.clear()
+    cookies = "; ".join(f"{name}={value}" for name, value in jar.items())
+    assert [client.get("/", headers={"Cookie": cookies}).status_code for client in (first, second)] == [200, 200]
+    gone = second.post("/logout", headers={"Cookie": cookies}).headers["set-cookie"]
+    assert gone.startswith('frontrank-8001=""')
+
+
+def test_a_long_link_leads_to_the_sign_in(locked):
+    for length in (1000, 4000, 8000):
+        response = locked.get("/?item=" + "%2F" * (length // 3))
+        assert response.status_code == 303
+        assert locked.get(response.headers["location"]).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -212,9 +212,9 @@ def test_forms_that_are_no_token(locked, name):
 
 def test_the_oldest_upload_goes_first():
     kept = Uploads(2, 1000)
-    names = [kept.keep(Upload(b"", "image/webp", (1, 1))) for _ in range(2)]
+    names = [kept.keep(Upload(b"", "image/webp")) for _ in range(2)]
     assert kept.get(names[0]) is not None  # now the other one is the oldest
-    kept.keep(Upload(b"", "image/webp", (1, 1)))
+    kept.keep(Upload(b"", "image/webp"))
     assert len(kept) == 2
     assert kept.get(names[1]) is None
     assert kept.get(names[0]) is not None

@@ -1,5 +1,6 @@
 """What a search can be narrowed by: the fields of the items and the values they have."""
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,8 @@ CHOICES = 100  # values that a list to choose from may have
 _FIELDS, _SAMPLE = 8, 200  # fields that are offered; items that are asked which fields there are
 _STARTERS = 2000  # items among which some are drawn to begin with
 _SECONDS = 300.0  # after which values are counted anew
+_PATIENCE = 2.0  # seconds that a page waits for the first count
+_log = logging.getLogger("frontrank.gallery")
 
 
 @dataclass(frozen=True)
@@ -77,19 +80,49 @@ def filter_for(field: str, value: str) -> str:
         return ""
 
 
+class Facets:
+    """The facets of one index, counted by a thread of its own: in a large one on a server, that takes minutes."""
+
+    def __init__(self, index: "Index") -> None:
+        self._index, self._lock, self._first = index, threading.Lock(), threading.Event()
+        self._found: list[Facet] = []
+        self._counting, self._begun, self._due = False, 0.0, 0.0
+
+    def get(self) -> list[Facet]:
+        """Those that were counted last, none before; the first call begins the work, and so does one long after it."""
+        with self._lock:
+            if not self._counting and time.monotonic() >= self._due:
+                self._counting, self._begun = True, time.monotonic()
+                threading.Thread(target=self._count, name="facets", daemon=True).start()
+        self._first.wait(max(0.0, self._begun + _PATIENCE - time.monotonic()))
+        return self._found
+
+    def _count(self) -> None:
+        rest = 0.0
+        try:
+            self._found = facets_of(self._index)
+            rest = max(_SECONDS, 10 * (time.monotonic() - self._begun))  # slow counts shall not go on all the time
+        except Exception as error:  # the page does without; the next one that is asked for tries again
+            _log.error("counting the values of an index failed: %s", type(error).__name__)
+        with self._lock:
+            self._counting, self._due = False, time.monotonic() + rest
+        self._first.set()
+
+
 class Kept:
-    """What takes a while to find out, kept for some minutes; only one thread finds it out at a time."""
+    """What takes a moment to find out, kept for a while; only one thread finds out the same at a time."""
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
         self._kept: dict[Hashable, tuple[float, Any]] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What is kept under a key, or what is made then."""
-        with self._lock:
+        with self._locks.setdefault(key, threading.Lock()):
             if key not in self._kept or time.monotonic() - self._kept[key][0] >= self._seconds:
-                self._kept[key] = time.monotonic(), make()
+                made = make()
+                self._kept[key] = time.monotonic(), made
             found: T = self._kept[key][1]
             return found
 

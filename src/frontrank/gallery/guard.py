@@ -10,20 +10,18 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from frontrank.gallery.limits import BusyError, Limits, Turnstile
 
-COOKIE = "frontrank"
 POLICY = (
-    "default-src 'none'; img-src 'self' data: blob:; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "default-src 'none'; img-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 HEADERS = {
@@ -140,7 +138,8 @@ class Guard:
     def _refused(self, scope: Scope, refusal: Refusal) -> Response:
         if refusal.status == 401 and not scope["path"].startswith("/api/") and scope["method"] == "GET":
             here = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
-            return RedirectResponse(f"/login?next={quote(here, safe='/')}", 303)
+            onward = f"?next={quote(here, safe='/')}"
+            return RedirectResponse("/login" + (onward if len(onward) <= _QUERY_STRING else ""), 303)
         response = self._answer(scope, refusal.status, refusal.detail)
         response.headers.update(refusal.headers)
         return response
@@ -154,19 +153,16 @@ class Guard:
         if scope["method"] != "GET" and not bearer and not same_origin(headers):
             raise Refusal(403, "this was sent by another site's page; open the page itself and send it from there")
         open_to_all = scope["path"] in OPEN or scope["path"].startswith("/static/")
-        if self._token is not None and not (open_to_all or bearer or self._knows(headers)):
+        if self._token is not None and not (open_to_all or bearer or self._knows(scope, headers)):
             raise Refusal(401, "a token is needed; send it as Authorization: Bearer", {"WWW-Authenticate": "Bearer"})
 
     def _bears(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self.is_token(given.strip())
 
-    def _knows(self, headers: Headers) -> bool:
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and equal(cookie.value, self.session)
+    def _knows(self, scope: Scope, headers: Headers) -> bool:
+        cookies = cookie_parser(headers.get("cookie", ""))
+        return equal(cookies.get(cookie_name(scope), ""), self.session)
 
     def is_token(self, given: str) -> bool:
         """Whether it is the token, found out in the same time whatever it is."""
@@ -188,6 +184,15 @@ class Guard:
             return message
 
         return bounded
+
+
+def cookie_name(scope: Scope) -> str:
+    """What this server calls its cookie: browsers send a cookie to all ports of a host, so each has a name of its own.
+
+    >>> cookie_name({"server": ("127.0.0.1", 8000)})
+    'frontrank-8000'
+    """
+    return f"frontrank-{scope['server'][1]}" if scope.get("server") else "frontrank"
 
 
 def equal(a: str, b: str) -> bool:
@@ -233,7 +238,7 @@ def _check_length(headers: Headers, most: int) -> None:
     if not (length.isascii() and length.isdecimal()):
         raise Refusal(400, "Content-Length is no number; leave it to your client")
     if len(length) > 15 or int(length) > most:
-        raise Refusal(413, _too_large(most), {"Connection": "close"})
+        raise Refusal(413, _too_large(most))
 
 
 def _too_large(most: int) -> str:

@@ -10,8 +10,8 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from frontrank.gallery.facets import Facet, facets_of, starters
-from frontrank.gallery.guard import COOKIE, Guard
+from frontrank.gallery.facets import Facet, starters
+from frontrank.gallery.guard import Guard, cookie_name
 from frontrank.gallery.rendering import named, page, static_files
 from frontrank.gallery.search import Shown
 from frontrank.gallery.service import Service, Side
@@ -80,7 +80,6 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
 
     @router.get("/picture")
     async def picture(
-        request: Request,
         id: Annotated[str, Query(min_length=1, max_length=512)],
         index: Name = "",
         size: Literal["small", "large"] = "small",
@@ -125,14 +124,21 @@ def login_router() -> APIRouter:
         if not isinstance(token, str) or not guard.is_token(token.strip()):
             return page("login.html.j2", 401, next=onward, wrong=True)
         response = RedirectResponse(onward, 303)
-        secure = request.url.scheme == "https"
-        response.set_cookie(COOKIE, guard.session, httponly=True, samesite="strict", secure=secure, path="/")
+        scheme = request.headers.get("x-forwarded-proto", request.url.scheme)  # of a proxy that does the encrypting
+        response.set_cookie(
+            cookie_name(request.scope),
+            guard.session,
+            httponly=True,
+            samesite="strict",
+            secure=scheme.startswith("https"),
+            path="/",
+        )
         return response
 
     @router.post("/logout")
-    async def logout() -> Response:
+    async def logout(request: Request) -> Response:
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        response.delete_cookie(cookie_name(request.scope), path="/", httponly=True, samesite="strict")
         return response
 
     return router
@@ -171,10 +177,10 @@ def _offered(service: Service, chosen: Sequence[Shown], begins: bool) -> dict[st
     first, keep = chosen[0], service.kept.get
     ways = {keep(("expands", one.name), partial(_expands, one)) for one in chosen}
     return {
-        "facets": keep(("facets", first.name), lambda: facets_of(first.index)),
+        "facets": service.facets[first.name].get(),
         "stored": tuple(sorted(ways)),
         "starters": keep(("starters", first.name), lambda: starters(first.index, _STARTERS)) if begins else [],
-        "size": keep(("size", first.name), first.index.count) if begins else 0,
+        "sizes": [keep(("size", one.name), one.index.count) for one in chosen] if begins else [],
     }
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from frontrank.errors import FrontrankError, InputError
-from frontrank.gallery.facets import Kept
+from frontrank.gallery.facets import Facets, Kept
 from frontrank.gallery.files import Encoded, Pictures, encoded
 from frontrank.gallery.hardest import Hardest
 from frontrank.gallery.limits import Gate, Limits
@@ -64,6 +64,7 @@ class Service:
         self.pictures = Pictures(limits.picture_bytes, limits.upload_pixels)
         self.kept = Kept()
         self.looked = Kept(LOOK)
+        self.facets = {name: Facets(shown.index) for name, shown in self.indexes.items()}
         self.hardest = {
             name: Hardest(shown.index, limits.hardest, limits.depth) for name, shown in self.indexes.items()
         }
@@ -109,7 +110,7 @@ class Service:
             able = (shown for shown in self.indexes.values() if shown.embed is not None)
             vectors = {shown.name: embedding(shown, picture) for shown in able}
             small = encoded(picture, PREVIEW)
-            return Upload(small.data, small.kind, picture.size, vectors)
+            return Upload(small.data, small.kind, vectors)
 
         return self.uploads.keep(await self.searches.run(work))
 

@@ -56,7 +56,6 @@ class Upload:
 
     preview: bytes
     kind: str
-    size: tuple[int, int]
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
