@@ -1,7 +1,6 @@
 """The JSON API: its answers, its errors, and its own description."""
 
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from frontrank.errors import InputError
 from frontrank.gallery import Limits, Shown, create_app, service
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, written
+from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, soon, written
 
 RED = written(picture("red"))
 INJECTIONS = (
@@ -165,7 +164,7 @@ def test_stats(client):
     answer = client.get("/api/v1/stats").json()
     (index,) = answer["indexes"]
     assert (index["name"], index["items"], index["dim"], index["takes_uploads"]) == ("colours", 12, DIM, True)
-    assert answer["searches"] >= 0
+    assert answer["searches"] == 0
 
 
 def test_without_a_model_only_items_can_be_searched_from(folder):
@@ -294,11 +293,7 @@ def test_an_item_of_a_whitened_index_is_searched_from_without_a_model(folder, ex
 
 def test_the_hardest_queries_of_a_whitened_index_need_no_model(folder):
     client = client_of(Shown("white", whitened(folder)[2]))
-    for _ in range(500):
-        answer = client.get("/api/v1/hardest").json()
-        if answer["state"] != "running":
-            break
-        time.sleep(0.01)
+    answer = soon(lambda: client.get("/api/v1/hardest").json(), lambda answer: answer["state"] != "running")
     assert (answer["state"], answer["done"], len(answer["hardest"])) == ("done", 12, 12)
 
 
