@@ -17,7 +17,7 @@ def asked(*arguments, **variables):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
 
-def test_it_prints_what_is_nearest(pictures):
+def test_it_prints_what_is_nearest(pictures, tmp_path):
     folder, items = pictures
     with site_of(folder, items, "colours", token=TOKEN) as site:
         query, server = folder / items[0].path, ("--server", site.url)
@@ -33,6 +33,11 @@ def test_it_prints_what_is_nearest(pictures):
         refused = asked(CLIENT, *server, "--token", TOKEN)
         assert refused.returncode == 1
         assert refused.stderr.startswith("refused (422): ")
+        large = tmp_path / "large"
+        large.write_bytes(bytes(25_000_000))
+        refused = asked(large, *server, "--token", TOKEN)
+        assert refused.returncode == 1
+        assert refused.stderr == "refused (413): what was sent is too large; send at most 100,000 bytes\n"
     gone = asked(query, *server)
     assert gone.returncode == 1
     assert "does not answer" in gone.stderr

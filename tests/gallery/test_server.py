@@ -2,13 +2,31 @@
 
 import socket
 import sys
+import threading
+from urllib.parse import urlsplit
 
 import pytest
 
 from frontrank import gallery
 from frontrank.errors import InputError
+from frontrank.gallery import server
 from frontrank.gallery.server import is_loopback
+from tests.gallery.live import running
 from tests.gallery.samples import TOKEN, shown_of
+
+
+def test_who_does_not_read_the_answers_is_cut_off(folder, monkeypatch):
+    monkeypatch.setattr(server, "_IDLE", 0.5)
+    monkeypatch.setattr(server, "_TAKEN", 1.0)
+    lost, tell = threading.Event(), server.Connection.connection_lost
+    monkeypatch.setattr(server.Connection, "connection_lost", lambda self, why: (tell(self, why), lost.set()))
+    app = gallery.create_app([shown_of(folder)], limits=gallery.Limits(body_seconds=0.2))
+    with running(app) as url, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", urlsplit(url).port))
+        client.settimeout(60)
+        client.sendall(b"GET /static/base.css HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+        assert lost.wait(30), "it is held open"
 
 
 @pytest.fixture

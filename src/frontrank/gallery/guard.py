@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -37,6 +38,7 @@ HEADERS = {
 OPEN = ("/login", "/api/v1/health")
 _UPLOADS = ("/upload", "/api/v1/search")
 _QUERY_STRING, _SMALL_BODY = 8192, 16_384  # bytes
+_DRAINED = 100_000_000  # bytes of what is refused anyway
 _FORM = 4096  # bytes around a file in a form
 _log = logging.getLogger("frontrank.gallery")
 
@@ -129,11 +131,23 @@ class Guard:
                     await self._app(scope, bounded, send)
         except Refusal as refusal:
             response = self._refused(scope, refusal)
-            await response(scope, receive, send)
         except BusyError:
             response = self._answer(scope, 429, "the server is busy; ask again in a moment")
             response.headers["Retry-After"] = "2"
-            await response(scope, receive, send)
+        else:
+            return
+        await self._drain(headers, receive)
+        await response(scope, receive, send)
+
+    async def _drain(self, headers: Headers, receive: Receive) -> None:
+        """Take what is still being sent, within bounds: who is cut off while sending never sees the answer."""
+        length = headers.get("content-length", "")
+        if not length.isdecimal() or int(length[:15]) > _DRAINED or "expect" in headers:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.body_seconds):
+                while (await receive()).get("more_body"):
+                    pass
 
     def _refused(self, scope: Scope, refusal: Refusal) -> Response:
         if refusal.status == 401 and not scope["path"].startswith("/api/") and scope["method"] == "GET":

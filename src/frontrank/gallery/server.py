@@ -81,6 +81,7 @@ class Connection(H11Protocol):
     def _look(self) -> None:
         """End the connection if it waits for too long, else look again later; what is at work has its own limits."""
         at_work = self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing()
+        at_work = at_work and not self.flow.write_paused  # else it waits for an answer before to be fetched
         waited = 0.0 if at_work else self.loop.time() - self._since
         if waited >= _TAKEN:
             self.transport.abort()  # close() would wait until all is fetched
