@@ -17,7 +17,7 @@ import pytest
 
 from frontrank import gallery
 from frontrank.gallery import Limits, server
-from tests.gallery.samples import COLOURS, embed, items_of, picture, shown_of, written
+from tests.gallery.samples import COLOURS, embed, items_of, picture, shown_of, soon, written
 
 THREADS, ROUNDS = 12, 8
 LIMITS = Limits(uploads=2, workers=1, waiting=3, requests=8, kept_uploads=4)
@@ -32,25 +32,26 @@ def slow(image):
     return embed(image)
 
 
-def serve(folder, port, log):
+def serve(folder, port, log, idle):
     """Serve, with all that is written down or printed in one file."""
     with open(log, "wb") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    server._IDLE = IDLE
+    server._IDLE = idle
     gallery.serve([shown_of(folder, embed=slow)], port=port, limits=LIMITS)
 
 
-@pytest.fixture(scope="module")
-def served(folder, tmp_path_factory):
+@contextmanager
+def process_of(folder, log, idle):
     """The process and the address of a server, and the file of its log."""
     items_of(folder)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = probe.getsockname()
-    log = tmp_path_factory.mktemp("log") / "log.txt"
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(folder, address[1], log), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(folder, address[1], log, idle), daemon=True
+    )
     process.start()
     deadline = time.monotonic() + 60
     while process.is_alive() and time.monotonic() < deadline:
@@ -65,9 +66,28 @@ def served(folder, tmp_path_factory):
     assert process.exitcode is not None
 
 
+@pytest.fixture(scope="module")
+def served(folder, tmp_path_factory):
+    with process_of(folder, tmp_path_factory.mktemp("log") / "log.txt", IDLE) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def patient(folder, tmp_path_factory):
+    """The address of a server that ends no connection."""
+    with process_of(folder, tmp_path_factory.mktemp("log") / "log.txt", 3600.0) as (_, address, _):
+        yield address
+
+
 @pytest.fixture
 def client(served):
-    base = "http://{}:{}".format(*served[1])
+    with asking(served[1]) as found:
+        yield found
+
+
+@contextmanager
+def asking(address):
+    base = "http://{}:{}".format(*address)
     fresh = httpx2.Limits(keepalive_expiry=IDLE / 2)  # else it could ask on a connection that is being ended
     with httpx2.Client(base_url=base, limits=fresh, timeout=20) as found:  # a hang is a failure
         yield found
@@ -129,27 +149,48 @@ def test_more_requests_at_once_than_allowed(client):
     assert client.get("/api/v1/stats").json()["uploads"] == LIMITS.kept_uploads
 
 
-def test_more_connections_than_allowed(served, client):
-    with holding(served[1], CONNECTIONS):
-        response = client.get("/api/v1/health")
-    assert (response.status_code, response.headers["retry-after"]) == (429, "2")
-    assert "too many connections" in response.json()["detail"]
-    deadline = time.monotonic() + 20
-    while client.get("/api/v1/health").status_code != 200:  # the server has yet to see that they are closed
-        assert time.monotonic() < deadline
+def test_more_connections_than_allowed(patient):
+    with asking(patient) as client:
+        with holding(patient, CONNECTIONS):
+            response = client.get("/api/v1/health")
+        assert (response.status_code, response.headers["retry-after"]) == (429, "2")
+        assert "too many connections" in response.json()["detail"]
+        # the server has yet to see that they are closed
+        soon(lambda: client.get("/api/v1/health"), lambda response: response.status_code == 200)
 
 
-def test_connections_that_hang_block_nobody_and_are_ended(served, client):
-    head = b"POST /api/v1/search HTTP/1.1\r\nHost: localhost\r\n"
-    with holding(served[1], CONNECTIONS // 2) as held:
-        begun = time.monotonic()
+HEAD = b"POST /api/v1/search HTTP/1.1\r\nHost: localhost\r\n"
+HANGING = (b"", b"GET", HEAD, HEAD + b"X-Slow: ")
+
+
+def test_connections_that_hang_block_nobody(patient):
+    with asking(patient) as client, holding(patient, CONNECTIONS // 2) as held:
         for number, each in enumerate(held):
-            each.sendall((b"", b"GET", head, head + b"X-Slow: ")[number % 4])
+            each.sendall(HANGING[number % 4])
         assert searched(client, "red").status_code == 200
-        assert time.monotonic() - begun < IDLE
         for each in held:
+            each.setblocking(False)
+            with pytest.raises(BlockingIOError):  # it is still open
+                each.recv(1)
+
+
+def test_connections_that_hang_are_ended(served):
+    with holding(served[1], 8) as held:
+        for number, each in enumerate(held):
+            each.sendall(HANGING[number % 4])
+        for each in held:
+            each.settimeout(60)
             while each.recv(1000):  # to the end that the server puts to it
                 pass
+
+
+def test_what_is_too_large_is_not_read_for_ever(served):
+    with connected(served[1]) as endless:
+        endless.settimeout(60)
+        endless.sendall(HEAD + b"Content-Length: 99999999999999\r\n\r\n")
+        assert endless.recv(12) == b"HTTP/1.1 413"
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            soon(lambda: endless.sendall(bytes(10_000)), lambda _: False)
 
 
 def memory(process):
@@ -198,9 +239,7 @@ def test_the_log_tells_nothing_of_what_was_sent(served, client):
     assert asked_raw(address, b"FORGED / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b"HTTP/1.1 405"
     assert asked_raw(address, b"GET /forged\x1b[31m HTTP/forged\r\n\r\n") == b"HTTP/1.1 400"  # is not written down
 
-    deadline = time.monotonic() + 20
-    while "FORGED" not in log.read_text():  # a line may come after its answer
-        assert time.monotonic() < deadline
+    soon(log.read_text, lambda text: "FORGED" in text)  # a line may come after its answer
     lines = log.read_text()[before:].splitlines()
     assert len(lines) >= 16
     assert [line for line in lines if not LINE.fullmatch(line)] == []
