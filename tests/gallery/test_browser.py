@@ -95,9 +95,90 @@ def test_a_click_searches_from_a_result_and_back_returns_to_the_place(browser, o
         page.wait_for_function("(place) => scrollY === place", arg=place)
         assert page.evaluate("document.activeElement.getAttribute('href')") == link.get_attribute("href")
         page.go_forward()
-        page.wait_for_url(asked(item=[before[17]]))
-        page.wait_for_function("(first) => document.querySelector('.hit a').title !== first", arg=named(before[0]))
+        drawn(page, before[17])
+        assert hits(page) == names(ranked_by_hand(one, before[17], embed))
         assert seen.errors == []
+
+
+def drawn(page, item):
+    """Wait until the results for an item are there."""
+    page.wait_for_function("(title) => document.title === title", arg=f"24 results for {named(item)} · Frontrank")
+
+
+def test_back_and_forward_return_to_the_place(browser, one):
+    with visit(browser, one.of(item=QUERY), height=500) as seen:
+        page = seen.page
+        second = hits(page)[0]
+        page.locator(".hit a").first.click()  # may scroll to it
+        drawn(page, second)
+        page.evaluate("scrollTo(0, 300)")
+        page.get_by_role("combobox", name="Results").evaluate("(one) => one.focus({ preventScroll: true })")
+        page.go_back()
+        drawn(page, QUERY)
+        page.evaluate("scrollTo(0, 200)")
+        page.go_forward()
+        drawn(page, second)
+        page.wait_for_function("() => scrollY === 300")
+        page.go_back()
+        drawn(page, QUERY)
+        page.wait_for_function("() => scrollY === 200")
+
+
+def test_back_and_forward_before_the_answer_leave_the_page(browser, one):
+    with visit(browser, one.of(item=QUERY)) as seen:
+        page = seen.page
+        page.locator(".hit a").first.click()
+        page.wait_for_url(lambda url: not asked(item=[QUERY])(url))
+        before, url, held = hits(page), page.url, []
+        page.route("**/?item=*", lambda route: held.append(route))
+        page.evaluate("history.back()")
+        page.wait_for_url(asked(item=[QUERY]))
+        page.evaluate("history.forward()")
+        page.wait_for_url(url)
+        page.wait_for_function("() => document.querySelector('.waiting')")
+        held[0].continue_()
+        page.wait_for_function("() => !document.querySelector('.waiting')")
+        assert (hits(page), page.url) == (before, url)
+
+
+def test_arrow_keys_in_a_list_are_one_search(browser, one):
+    with visit(browser, one.of(item=QUERY)) as seen:
+        page = seen.page
+        entries, searches = page.evaluate("history.length"), len([url for url in seen.requests if "/?" in url])
+        page.get_by_role("combobox", name="Results").focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowDown")
+        page.wait_for_url(asked(k=["200"]))
+        assert page.evaluate("history.length") == entries + 1
+        assert len([url for url in seen.requests if "/?" in url]) == searches + 1
+
+
+def test_a_drag_that_never_ended_is_over_at_the_next_press(browser, one):
+    with visit(browser, one.url) as seen:
+        seen.page.evaluate("dispatchEvent(new Event('dragstart'))")  # its picture is gone: no dragend
+        seen.page.mouse.click(2, 400)
+        dropped(seen.page, one.folder / QUERY)
+        seen.page.wait_for_url("**/?upload=*")
+
+
+def test_a_picture_that_is_not_there_is_not_asked_for_again_and_again(browser, one):
+    with visit(browser, "about:blank") as seen:
+        page, asked_for = seen.page, []
+        page.clock.install()
+
+        def refuse(route):
+            asked_for.append(route.request.url)
+            route.fulfill(status=404 if "red" in route.request.url else 429)
+
+        page.route("**/picture?*", refuse)
+        page.goto(one.of(item="red/1.png", k=12))
+        for _ in range(8):
+            page.wait_for_timeout(250)
+            page.clock.run_for(1500)
+        counts = {url: len([one for one in asked_for if one.split("&again")[0] == url]) for url in asked_for}
+        large = next(url for url in counts if "size=large" in url)
+        assert counts[large] == 2
+        assert max(counts.values()) == 7  # a busy server is asked three times more, each time looked at first
 
 
 def named(item):

@@ -71,6 +71,59 @@ def test_a_file_that_is_too_large_is_not_even_sent(asking):
     assert asking.get_by_role("alert").is_hidden()
 
 
+def test_who_closes_a_message_stays_on_the_page(asking):
+    asking.set_input_files("input[type=file]", {"name": "a.png", "mimeType": "image/png", "buffer": b"just text"})
+    close = asking.get_by_role("button", name="Close this message")
+    close.focus()
+    asking.keyboard.press("Enter")
+    close.wait_for(state="hidden")
+    assert asking.evaluate("document.activeElement.id") == "main"
+
+
+def test_progress_goes_on_after_a_request_that_failed(browser, one):
+    with visit(browser, "about:blank") as seen:
+        page, polls = seen.page, []
+        running = '<body><main id="main"><div data-poll><h1>{}</h1></div></main><nav id="ways"></nav></body>'
+
+        def hardest(route):
+            if route.request.resource_type == "document":
+                answer = route.fetch()
+                text = answer.text().replace('<div class="hero"', '<div class="hero" data-poll')
+                route.fulfill(response=answer, body=text)
+            else:
+                polls.append(route.request.url)
+                route.fulfill(content_type="text/html", body=running.format(f"poll {len(polls)}"))
+
+        page.route("**/hardest", hardest)
+        page.route("**/hardest?*", lambda route: route.abort())
+        page.goto(f"{one.url}/hardest")
+        page.evaluate("""() => {
+            const link = Object.assign(document.createElement("a"), { href: "/hardest?index=none" });
+            link.dataset.swap = "";
+            document.getElementById("main").append(link);
+            link.click();
+        }""")
+        page.get_by_role("alert").get_by_text("The server did not answer.").wait_for()
+        page.get_by_role("heading", name="poll 1").wait_for()
+
+
+def test_who_is_signed_out_meanwhile_can_sign_in(browser, pictures):
+    with site_of(*pictures, "colours", token=TOKEN) as site, visit(browser, site.of(item=QUERY)) as seen:
+        page = seen.page
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(site.of(item=QUERY))
+        page.context.clear_cookies()
+        page.set_input_files("input[type=file]", site.folder / QUERY)
+        line = page.get_by_role("alert")
+        line.get_by_text("You are signed out.").wait_for()
+        line.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(f"{site.url}/login?next=*")
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(site.of(item=QUERY))
+
+
 def test_a_filter_that_cannot_be_read(asking):
     asking.get_by_label("Filter", exact=True).fill("nonsense")
     asking.keyboard.press("Enter")

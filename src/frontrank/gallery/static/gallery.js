@@ -6,7 +6,7 @@
   const help = document.getElementById("help");
   const narrow = matchMedia("(max-width: 820px)");
   let asking = null;
-  let polling = 0;
+  let polling = 0, settling = 0;
   let again = null;  // what the button of a complaint does
   let sent = { name: "", file: null };  // the last upload, for when the server has forgotten it
 
@@ -16,10 +16,17 @@
     trouble.querySelector("p").textContent = text;
     trouble.querySelector(".again").hidden = !remedy;
     trouble.querySelector(".again").textContent = named;
+    if (!text && trouble.contains(document.activeElement)) main.focus({ preventScroll: true });
     trouble.hidden = !text;
   }
   const address = () => location.pathname + location.search;
-  let here = address();
+  let here = address();  // of the page that is drawn
+  const left = new Map();  // address: where its reader was when they left it
+  function leave() {
+    const from = document.activeElement?.closest?.("#main a")?.getAttribute("href");
+    left.set(here, { top: scrollY, from });
+    return left.get(here);
+  }
   const uploadIn = (url) => new URL(url, location.href).searchParams.get("upload");
 
   // the server draws every page; here its main part is put in place of the one before, which stays if that fails
@@ -27,38 +34,39 @@
     const { push = true, body = null, quiet = false, file = null, seen = null } = options;
     asking?.abort();
     const mine = asking = new AbortController();
+    const at = address();
     clearTimeout(polling);
+    clearTimeout(settling);
     if (!quiet) { complain(""); main.classList.add("waiting"); main.setAttribute("aria-busy", "true"); }
     try {
       const how = { signal: mine.signal, headers: { Accept: "text/html" }, credentials: "same-origin" };
       const response = await fetch(url, body ? { ...how, method: "POST", body } : how);
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
-      if (mine.signal.aborted) return;
+      if (mine.signal.aborted || (!push && address() !== at)) return;  // somebody went on meanwhile
       if (!page.getElementById("main")) throw new Error("no page");
-      if (quiet && !response.ok) { poll(); return; }
+      if (quiet && !response.ok) return;
       if (response.ok || !push) draw(page, { quiet, seen, url: push ? (body ? response.url : url) : null });
       if (!response.ok) refuse(page, response.status, url, options);
       else if (file) sent = { name: uploadIn(response.url), file };
     } catch (error) {
       if (error.name === "AbortError") return;
-      if (quiet) poll();
-      else complain("The server did not answer. Is it still running?", () => show(url, options));
+      if (!quiet) complain("The server did not answer. Is it still running?", () => show(url, options));
     } finally {
-      if (asking === mine) { main.classList.remove("waiting"); main.removeAttribute("aria-busy"); }
+      if (asking === mine) { main.classList.remove("waiting"); main.removeAttribute("aria-busy"); poll(); }
     }
   }
 
   function refuse(page, status, url, options) {
     const text = page.querySelector("#main .lead")?.textContent ?? "That did not work.";
     if (status === 410 && sent.file && uploadIn(url) === sent.name) complain("The server has forgotten this picture.", () => send(sent.file, new URL(url, location.href).search.slice(1)), "Send it again");
+    else if (status === 401) complain("You are signed out.", () => { location.href = `/login?next=${encodeURIComponent(address())}`; }, "Sign in");
     else complain(text, status === 429 || status >= 500 ? () => show(url, options) : null);
   }
 
   // url: of the new entry in the history, null where an old one is shown again; seen: where its reader was then
   function draw(page, { quiet, url, seen }) {
-    const stay = quiet || document.activeElement?.form?.matches("#main [data-live]") ? sameField() : null;
-    const open = main.querySelector(".controls")?.open, top = scrollY;
-    const from = document.activeElement?.closest?.("#main a")?.getAttribute("href");
+    const stay = quiet || (url && document.activeElement?.form?.matches("#main [data-live]")) ? sameField() : null;
+    const open = main.querySelector(".controls")?.open, place = url && leave();
     for (const name of ["main", "ways"]) {
       const fresh = page.getElementById(name);
       document.getElementById(name).replaceChildren(...document.importNode(fresh, true).childNodes);
@@ -66,7 +74,7 @@
     document.title = page.title;
     history.scrollRestoration = "manual";  // a browser would scroll the page before, and go on while ours is drawn
     if (url) {
-      history.replaceState({ top, from }, "");
+      history.replaceState(place, "");  // for after a reload, when what is left is forgotten
       history.pushState(null, "", main.querySelector("[data-url]")?.dataset.url ?? url);  // the shortest that says the same
     }
     here = address();
@@ -90,13 +98,16 @@
     };
   }
 
-  const poll = () => { polling = setTimeout(() => show(location.href, { push: false, quiet: true }), 1500); };
+  function poll() {
+    clearTimeout(polling);
+    if (main.querySelector("[data-poll]")) polling = setTimeout(() => show(location.href, { push: false, quiet: true }), 1500);
+  }
   let polled = false;
   function arrive(quiet = false, open = !narrow.matches) {
     for (const one of main.querySelectorAll(".needs-script, .share, .copy")) one.hidden = false;
     main.querySelector(".controls")?.toggleAttribute("open", open);
     const goesOn = main.querySelector("[data-poll]") !== null;
-    if (goesOn) poll();
+    poll();
     if (!quiet || (polled && !goesOn)) {
       const said = main.querySelector("[data-said]") ?? main.querySelector("h1");
       const measures = [...main.querySelectorAll(".measure")].map((one) => one.textContent.trim());
@@ -154,7 +165,11 @@
     if (field.matches("form.drop input[type=file]")) {
       send(field.files[0]);
       field.value = "";  // so that the same file can be chosen again
-    } else if (field.matches("form[data-live] select, form[data-live] input")) {
+    } else if (field.matches("form[data-live] select")) {  // an arrow key chooses, and the next one chooses again
+      asking?.abort();
+      clearTimeout(settling);
+      settling = setTimeout(() => field.form.requestSubmit(), 400);
+    } else if (field.matches("form[data-live] input")) {
       field.form.requestSubmit();
     }
   });
@@ -162,7 +177,7 @@
   // drop and paste, anywhere on the page; a picture of the page itself is no new one
   let own = false;
   addEventListener("dragstart", () => { own = true; });
-  addEventListener("dragend", () => { own = false; });
+  for (const end of ["dragend", "pointerdown"]) addEventListener(end, () => { own = false; });  // what is gone from the page ends no drag
   const takes = (event) => !own && "most" in document.body.dataset && [...(event.dataTransfer?.types ?? [])].includes("Files");
   document.addEventListener("dragover", (event) => {
     if (takes(event)) { event.preventDefault(); document.body.classList.add("dropping"); }
@@ -202,7 +217,7 @@
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || help.open) return;
     if (event.key === "Escape" && !trouble.hidden) { complain(""); return; }
     if (event.target.closest("input, select, textarea")) { if (event.key === "Escape") event.target.blur(); return; }
-    if (event.key.startsWith("Arrow")) {
+    if (event.key.startsWith("Arrow") && !event.shiftKey) {
       const here = document.activeElement?.closest?.(".hits.grid a");
       const next = here ? neighbour(here, event.key) : event.key === "ArrowRight" ? main.querySelector(".hits.grid a") : null;
       if (next) { event.preventDefault(); next.focus({ preventScroll: true }); next.scrollIntoView({ block: "nearest", behavior: "instant" }); }
@@ -212,20 +227,26 @@
     }
   });
 
-  // a busy server refuses some pictures: ask again for those, a few times
-  document.addEventListener("error", (event) => {
+  // a busy server refuses some pictures: ask again for those, a few times, but not for what is not there
+  document.addEventListener("error", async (event) => {
     const image = event.target;
     if (!(image instanceof HTMLImageElement)) return;
     const tried = Number(image.dataset.tried ?? 0);
     if (tried >= 3) return;
     image.dataset.tried = tried + 1;
+    await new Promise((go) => setTimeout(go, 1500 * (tried + 1)));
     const url = new URL(image.src);
     url.searchParams.set("again", tried + 1);
-    setTimeout(() => { image.src = url; }, 1500 * (tried + 1));
+    const answer = await fetch(url, { method: "HEAD" }).catch(() => null);
+    if (answer?.status !== 404) image.src = url;
   }, true);
 
   addEventListener("pagehide", () => { history.scrollRestoration = "auto"; });  // who loads anew, or comes back from elsewhere
-  addEventListener("popstate", (event) => { if (address() !== here) show(location.href, { push: false, seen: event.state }); });
+  addEventListener("popstate", (event) => {
+    if (address() === here) return;
+    leave();
+    show(location.href, { push: false, seen: left.get(address()) ?? event.state });
+  });
   document.documentElement.classList.add("scripted");
   document.querySelector(".help-button").hidden = false;
   arrive(true);
