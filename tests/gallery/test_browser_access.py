@@ -132,15 +132,10 @@ def test_the_arrows_cross_from_one_index_to_the_other(browser, two):
         assert href(page) == each[columns - 1]
 
 
-_NOTES_CLICK = """() => document.querySelector("form.drop input[type=file]").addEventListener("click", (event) => {
-  window.asked = true;
-  event.preventDefault();  // a busy browser does not always open the window of the system
-})"""
-
-
 def test_single_keys_do_what_the_help_says_and_can_be_turned_off(browser, one):
     with visit(browser, one.of(item=QUERY)) as seen:
         page = seen.page
+        page.on("filechooser", lambda chooser: None)  # else the key could overtake what asks the browser to tell of it
         page.keyboard.press("/")
         assert page.evaluate("document.activeElement.id") == "filter"
         page.keyboard.type("u?/")  # in a field they are text
@@ -150,9 +145,11 @@ def test_single_keys_do_what_the_help_says_and_can_be_turned_off(browser, one):
         page.keyboard.press("Delete")  # as it was: nothing is asked for anew
         page.keyboard.press("Escape")
         assert page.evaluate("document.activeElement.tagName") == "BODY"
-        page.evaluate(_NOTES_CLICK)
-        page.keyboard.press("u")
-        assert page.evaluate("asked")
+        with page.expect_file_chooser() as opened:
+            page.keyboard.press("u")
+        assert opened.value.element.get_attribute("name") == "image"
+        opened.value.set_files(one.folder / QUERY)
+        page.wait_for_url("**/?upload=*")
         page.keyboard.press("?")
         page.get_by_role("dialog", name="Keys").wait_for()
         assert unnamed(page) == []
@@ -169,6 +166,7 @@ def test_single_keys_do_what_the_help_says_and_can_be_turned_off(browser, one):
         page.get_by_role("button", name="Keyboard help").click()
         page.get_by_role("dialog").get_by_role("button", name="Close").click()
         assert page.locator("#help").is_hidden()
+        assert seen.errors == []
 
 
 def test_tab_reaches_everything_in_order_and_where_it_is_can_be_seen(browser, one):
@@ -198,14 +196,51 @@ def test_tab_reaches_everything_in_order_and_where_it_is_can_be_seen(browser, on
         assert page.evaluate("document.activeElement.id") == "main"
 
 
-def test_it_fits_a_phone_and_a_finger(browser, two):
-    with visit(browser, two.url, **PHONE) as seen:
+@pytest.mark.parametrize("width", [390, 320])
+def test_it_fits_a_phone_and_a_finger(browser, two, width):
+    with visit(browser, two.url, **PHONE | {"width": width}) as seen:
         page = seen.page
         for path in each_page(seen, two):
             page.evaluate(OPEN_ALL)
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
             assert too_wide(page) == [], path
             assert too_small(page) == [], path
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_what_a_wrong_result_costs_is_explained_where_it_is_shown(browser, two, sides):
+    with visit(browser, two.of(item=QUERY, side=["colours"] if sides == 1 else [])) as seen:
+        page, told = seen.page, set()
+        for width in (320, 390, 600, 700, 800, 900, 1000, 1200, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            shown = page.locator(".hit .price").evaluate_all("(all) => all.filter((one) => one.offsetWidth > 1).length")
+            assert page.locator(".keys .price").is_visible() == (shown > 0), width
+            told.add(shown > 0)
+        assert told == {True, False}
+
+
+def test_shift_and_an_arrow_do_not_go_to_another_picture(browser, one):
+    with visit(browser, one.of(item=QUERY)) as seen:
+        page = seen.page
+        page.keyboard.press("ArrowRight")
+        at = href(page)
+        page.keyboard.press("Shift+ArrowRight")
+        assert href(page) == at
+
+
+def test_the_theme_can_be_chosen(browser, one):
+    with visit(browser, one.url, color_scheme="light") as seen:
+        page = seen.page
+        ground = "getComputedStyle(document.body).backgroundColor"
+        button = page.get_by_role("button", name="Theme")
+        for theme in ("light", "dark"):
+            button.click()
+            assert button.locator("b").inner_text() == theme
+        assert page.evaluate(ground) == "rgb(14, 16, 20)"
+        page.locator(".hit a").first.click()
+        page.wait_for_url("**/?item=*")
+        page.reload()
+        assert (button.locator("b").inner_text(), page.evaluate(ground)) == ("dark", "rgb(14, 16, 20)")
 
 
 def test_a_tap_on_a_phone_shows_results_above_their_filters(browser, two):
