@@ -31,7 +31,7 @@ class Limits:
     requests:      answered at once, of any kind
     workers:       searches, and pictures, that are computed at once
     waiting:       of each that may wait for a worker
-    seconds:       for the work of one request
+    seconds:       for a step of the work of a request: a page and an upload have two
     body_seconds:  for the arrival of what a request sends
     """
 
