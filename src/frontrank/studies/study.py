@@ -111,10 +111,12 @@ def read_results(path: Path, study: str) -> dict[str, Any]:
 
 def draw_study(study: Study, kept: Results, out: Path) -> Path:
     """Write figures and page from results alone; gives the page."""
-    from frontrank.studies.style import saved
+    from frontrank.studies.style import in_this_look, saved
 
     names = []
-    for name, figure in study.figures(kept["found"]).items():
+    with in_this_look():
+        figures = study.figures(kept["found"])
+    for name, figure in figures.items():
         saved(figure, out / name)
         names.append(name)
     for name, content in study.more(kept["found"]).items():

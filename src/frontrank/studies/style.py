@@ -34,14 +34,20 @@ _LOOK: dict[str, Any] = {
 }
 
 
-def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float] | None = None, **more: Any) -> Any:
-    """A figure and its axes, an array [row, column]; size in inches, of the whole figure."""
+def in_this_look() -> Any:
+    """Within, all that is drawn has this look: legends and texts as well, which take it when they are made."""
     try:
         import matplotlib
-        from matplotlib.figure import Figure
     except ImportError as error:
         raise FrontrankError("studies draw with matplotlib; run: pip install 'frontrank[report]'") from error
-    with matplotlib.rc_context(_LOOK):
+    return matplotlib.rc_context(_LOOK)
+
+
+def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float] | None = None, **more: Any) -> Any:
+    """A figure and its axes, an array [row, column]; size in inches, of the whole figure."""
+    with in_this_look():
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=size or (4.6 * columns, 3.4 * rows), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
@@ -55,10 +61,8 @@ def saved(figure: "Figure", path: Path) -> None:
     """Write path.svg, for light and dark pages, and path.png, on white."""
     import io
 
-    import matplotlib
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(_LOOK):
+    with in_this_look():
         vector, pixels = io.StringIO(), io.BytesIO()
         figure.savefig(vector, format="svg", metadata={"Date": None}, transparent=True)
         figure.savefig(pixels, format="png", dpi=130, facecolor=_PAPER, metadata={"Software": None})
