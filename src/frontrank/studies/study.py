@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frontrank.errors import InputError
+from frontrank.errors import InputError, InterruptedRunError
 from frontrank.training.checkpoints import atomic_write
 from frontrank.training.run_folder import require_new
 
@@ -37,6 +37,7 @@ class Effort:
     work:  folder for what long measurements keep, so that they can go on
     data:  the images of studies that train; "" builds emoji, or glyphs, in `work`
     show:  progress bars; None where there is a terminal
+    derivative: f'(R), typed, of the designer of losses; "" is its own
     """
 
     work: Path
@@ -45,6 +46,7 @@ class Effort:
     seeds: int = 3
     data: str = ""
     show: bool | None = None
+    derivative: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,10 @@ def run_study(study: Study, out: Path, effort: Effort, command: str) -> Path:
         raise InputError(f"{out / RESULTS} is there already; give --redraw to draw it again, or another --out")
     if not (out / "work").exists():
         require_new(out)
-    found = study.measure(effort)
+    try:
+        found = study.measure(effort)
+    except InterruptedRunError as error:  # which speaks of a comparison that the user did not start
+        raise InterruptedRunError(f"{str(error).partition(';')[0]}; the same command goes on where it was") from error
     kept = {
         "study": study.name,
         "command": command,
@@ -99,7 +104,9 @@ def read_results(path: Path, study: str) -> dict[str, Any]:
     """The results of a study, from its file."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        name = kept["study"]
+        name, *_ = (
+            kept[key] for key in ("study", "found", "command", "quick", "seed", "frontrank", "torch", "machine")
+        )
     except FileNotFoundError:
         raise InputError(f"{path} is not there; run the study first, without --redraw") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -152,9 +159,9 @@ def _made_with() -> dict[str, str]:
     from frontrank import __version__
 
     cpu = platform.machine()
-    with suppress(OSError, IndexError):
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = [line for line in lines if line.startswith("model name")][0].partition(":")[2].strip()
+        cpu = next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
     return {
         "frontrank": __version__,
         "torch": torch.__version__.partition("+")[0],

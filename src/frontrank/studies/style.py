@@ -1,5 +1,6 @@
 """The one look of all figures: colours for any kind of colour vision, and SVG that follows a light or dark page."""
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +60,20 @@ def look(place: int) -> dict[str, Any]:
 
 def saved(figure: "Figure", path: Path) -> None:
     """Write path.svg, for light and dark pages, and path.png, on white."""
-    import io
-
     path.parent.mkdir(parents=True, exist_ok=True)
+    vector, pixels = svg_of(figure), io.BytesIO()
     with in_this_look():
-        vector, pixels = io.StringIO(), io.BytesIO()
-        figure.savefig(vector, format="svg", metadata={"Date": None}, transparent=True)
         figure.savefig(pixels, format="png", dpi=130, facecolor=_PAPER, metadata={"Software": None})
-    atomic_write(path.with_name(path.name + ".svg"), in_both_lights(vector.getvalue()).encode())
+    atomic_write(path.with_name(path.name + ".svg"), vector.encode())
     atomic_write(path.with_name(path.name + ".png"), pixels.getvalue())
+
+
+def svg_of(figure: "Figure") -> str:
+    """The drawing as SVG, for light and dark pages."""
+    vector = io.StringIO()
+    with in_this_look():
+        figure.savefig(vector, format="svg", metadata={"Date": None}, transparent=True)
+    return in_both_lights(vector.getvalue())
 
 
 def in_both_lights(svg: str) -> str:
