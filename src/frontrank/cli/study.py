@@ -13,6 +13,7 @@ examples:
   frontrank study smooth-ap-indicator
   frontrank study pnp-circle --quick --out circle
   frontrank study pnp-circle --redraw --out circle
+  frontrank study pnp-designer --derivative "1/(1+R)^2"
 
 Studies that train take hours; one that was stopped goes on where it was with the same command.
 """
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", metavar="PATH", default="", help="images of studies that train; emoji are built otherwise"
     )
+    parser.add_argument("--derivative", metavar="TEXT", default="", help="of pnp-designer: f'(R), such as '1/(1+R)^2'")
     parser.add_argument("--redraw", action="store_true", help="draw what was found before, measure nothing")
     parser.add_argument("--quiet", action="store_true", help="nothing but the path of the page, and errors")
 

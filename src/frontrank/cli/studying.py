@@ -18,12 +18,18 @@ def run(options: argparse.Namespace) -> None:
         if value < least:
             raise InputError(f"--{name} must be at least {least}, got {value}")
     study = study_named(options.name)
+    if options.derivative and study.name != "pnp-designer":
+        raise InputError(f"--derivative is of pnp-designer, not of {study.name}; leave it out")
+    if options.derivative and options.redraw:
+        raise InputError("--derivative has no effect beside --redraw, which measures nothing; leave one out")
     out = Path(options.out or f"studies/{study.name}")
     if options.redraw:
         page = draw_study(study, read_results(out / RESULTS, study.name), out)
     else:
         show = False if options.quiet else None
-        effort = Effort(out / "work", options.quick, options.seed, options.seeds, options.data, show)
+        effort = Effort(
+            out / "work", options.quick, options.seed, options.seeds, options.data, show, options.derivative
+        )
         page = run_study(study, out, effort, _command(options, study))
     if not options.quiet:
         print(page.read_text(encoding="utf-8"))
@@ -53,4 +59,5 @@ def _command(options: argparse.Namespace, study: Study) -> str:
     words += ["--quick"] if options.quick else []
     words += ["--seed", str(options.seed)] if options.seed else []
     words += ["--seeds", str(options.seeds)] if options.seeds != 3 else []
+    words += ["--derivative", options.derivative] if options.derivative else []
     return shlex.join(words)
