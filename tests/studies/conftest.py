@@ -1,15 +1,21 @@
 """What the tests of studies share: images, and every study done once."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from tests.pictures import glyph_pictures
 from tests.studies.made import STUDIES, TRAINED, done, done_without_runs
-from tests.training.runs import small_table
 
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """A table of glyphs: 10 training classes, 10 for test, 8 images each."""
-    return small_table(tmp_path_factory.mktemp("glyphs"))
+    """A table of glyphs: 30 training classes, 30 for test, 8 images each, of two categories."""
+    folder = tmp_path_factory.mktemp("glyphs")
+    table = glyph_pictures(folder)
+    replace(table, categories=np.array(["even", "odd"])[table.codes() % 2]).save(folder / "images.csv")
+    return str(folder / "images.csv")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,27 @@ from importlib import import_module
 from frontrank.errors import InputError
 from frontrank.studies.study import Study
 
-_MODULES = ("smooth_ap_indicator",)  # in the order of the list
+_MODULES = (  # in the order of the list
+    "pnp_gradients",
+    "pnp_circle",
+    "pnp_designer",
+    "pnp_ablation",
+    "pnp_merged",
+    "smooth_ap_indicator",
+    "smooth_ap_error",
+    "smooth_ap_ablation",
+    "apq_ablation",
+    "apq_triplet",
+    "fastap_ablation",
+    "fastap_batches",
+    "rambo_landscape",
+    "rambo_bias",
+    "rambo_collapse",
+    "rambo_speed",
+    "rambo_ablation",
+    "grid",
+    "batch_size",
+)
 
 
 def all_studies() -> dict[str, Study]:

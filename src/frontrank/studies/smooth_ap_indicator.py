@@ -95,8 +95,9 @@ def told(found: Results) -> str:
             "Region: the width of differences around 0 that holds nine tenths of the slope. Error: mean of |AP - approximation| over "
             f"{found['lists']:,} drawn lists of {found['items']} items, {found['positives']} of them positive.",
             "",
-            f"{verdict}with a higher temperature the region grows from {regions[0]:.3f} to {regions[-1]:.3f}, and the error of AP from "
-            f"{errors[0]:.3f} to {errors[-1]:.3f}. Straight lines and exponentials move all pairs alike, and are off by at least {others:.2f}.",
+            f"{verdict}with a higher temperature the region grows from {regions[0]:.3f} to {regions[-1]:.3f}, and the "
+            f"error of AP from {errors[0]:.3f} to {errors[-1]:.3f}. Straight lines and exponentials move all pairs "
+            f"alike, and are off by at least {others:.2f}.",
         ]
     )
 
@@ -106,9 +107,10 @@ STUDY = Study(
     paper="Smooth-AP",
     shows="Fig. 2",
     title="What takes the place of the step",
-    claim="AP counts who comes before whom, by a step that has no slope. A sigmoid of low temperature is close to the step and moves only pairs "
-    "that nearly change places; a higher temperature moves more pairs, and is a looser approximation of AP. Linear and exponential "
-    "functions, as in triplet losses, move all pairs, whether or not their order can change.",
+    claim="AP counts who comes before whom, by a step that has no slope. A sigmoid of low temperature is close to "
+    "the step and moves only pairs that nearly change places; a higher temperature moves more pairs, and is a looser "
+    "approximation of AP. Linear and exponential functions, as in triplet losses, move all pairs, whether or not "
+    "their order can change.",
     minutes=0.1,
     measure=measure,
     figures=figures,

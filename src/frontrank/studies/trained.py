@@ -1,10 +1,14 @@
-"""Studies that train: a comparison of settings on real images, run by `frontrank compare`'s own code, over several seeds."""
+"""Studies that train: comparisons of settings on real images, over several seeds, run by the code of `compare`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from frontrank.build import build_images
+from frontrank.config import DataConfig
+from frontrank.data.image_table import ImageTable
+from frontrank.data.splits import hold_out_classes, split_test_classes
 from frontrank.jobs.comparison import compare
 from frontrank.jobs.comparison_plan import read_plan
 from frontrank.reporting.compared import Compared
@@ -34,6 +38,14 @@ def emoji(effort: Effort) -> str:
     return str(build_emoji(effort.work / "emoji", classes=classes, show=effort.show).root)
 
 
+def training_images(effort: Effort, data: str, held_out: float = float(BUDGET["data.validation"])) -> ImageTable:
+    """The images that the runs of a comparison learn from: without the classes that choose, and that test."""
+    table = build_images(DataConfig(path=data))
+    if not len(table.of("test")):
+        table = split_test_classes(table, seed=effort.seed)
+    return hold_out_classes(table, held_out, effort.seed).of("train")
+
+
 def trained(
     effort: Effort,
     name: str,
@@ -48,12 +60,14 @@ def trained(
     """Every run of a comparison, kept in `effort.work`/name, so that what is done is not done again.
 
     losses, axes, lrs: as --losses, --axis and --lr of frontrank compare; settings: those all runs share, beside BUDGET
+    A quick one has the first of the learning rates.
 
-    Gives {"frozen": {metric: value}, "entries": [{"name", "settings", "lr", "seeds", "values": {metric: [...]}, "seconds", "megabytes"}]}
+    Gives {"frozen": {metric: value}, "entries": [{"name", "settings", "lr", "seeds", "values": {metric: [...]},
+    "seconds", "megabytes"}]}
     """
     shared = {**BUDGET, **(settings or {}), **(_QUICK if effort.quick else {}), "data.path": data}
     shared["seed"] = str(effort.seed)
-    seeds = 1 if effort.quick else effort.seeds
+    seeds, lrs = (1, lrs.partition(",")[0]) if effort.quick else (effort.seeds, lrs)
     plan = read_plan(read_recipe(find_recipe(recipe)), shared, losses=losses, axes=axes, lrs=lrs, seeds=seeds)
     out = effort.work / name
     out.parent.mkdir(parents=True, exist_ok=True)
