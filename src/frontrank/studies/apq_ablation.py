@@ -242,7 +242,7 @@ STUDY = Study(
     "classes and of some of them do alike. Weighting the queries so that each class of a batch weighs the same gains "
     "1 to 3 points of mAP, as classes are of very different sizes. The plain form of AP_Q is a little better than "
     "the tie-aware one.",
-    minutes=125,
+    minutes=110,
     measure=measure,
     figures=figures,
     told=told,

@@ -181,7 +181,7 @@ STUDY = Study(
     claim="With the same network and data, AP_Q gives up to 3 points more mAP than a triplet loss with mined hard "
     "negatives, with half of the backward passes, fewer forward passes and far fewer updates, in a third of the "
     "time, and with fewer lines of code. Larger batches do not help triplets.",
-    minutes=75,
+    minutes=60,
     measure=measure,
     figures=figures,
     told=told,

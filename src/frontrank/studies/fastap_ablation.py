@@ -164,7 +164,7 @@ STUDY = Study(
     claim="Larger batches are better, as a query has to find its class among more images. About 10 bins are best: "
     "with few, AP is approximated badly; with many, a list that is ranked perfectly by a small margin has no slope "
     "left, where coarse bins still push it apart, as the margin of a triplet loss does.",
-    minutes=80,
+    minutes=75,
     measure=measure,
     figures=figures,
     told=told,

@@ -120,7 +120,7 @@ STUDY = Study(
     claim="A batch has to be hard to teach something. Where it cannot be large, its classes should come from a few "
     "categories, among which it is harder to find one's own class than among random ones. The paper says that this "
     "is consistently better than random classes, and gives no figures for it.",
-    minutes=40,
+    minutes=25,
     measure=measure,
     figures=figures,
     told=told,

@@ -159,7 +159,7 @@ STUDY = Study(
     claim="A loss on ranks is a metric on a relaxation of the ranks, and each paper has its own pairs. If the "
     "authors chose well, no other pair is better than theirs. Columns are functions of the positives and negatives "
     "before a positive; rows are what makes these numbers differentiable.",
-    minutes=130,
+    minutes=100,
     measure=measure,
     figures=figures,
     told=told,

@@ -92,8 +92,9 @@ def told(found: Results) -> str:
             "|---|---:|---:|---:|",
             *rows,
             "",
-            "Region: the width of differences around 0 that holds nine tenths of the slope. Error: mean of |AP - approximation| over "
-            f"{found['lists']:,} drawn lists of {found['items']} items, {found['positives']} of them positive.",
+            "Region: the width of differences around 0 that holds nine tenths of the slope. Error: mean of "
+            f"|AP - approximation| over {found['lists']:,} drawn lists of {found['items']} items, {found['positives']} "
+            "of them positive.",
             "",
             f"{verdict}with a higher temperature the region grows from {regions[0]:.3f} to {regions[-1]:.3f}, and the "
             f"error of AP from {errors[0]:.3f} to {errors[-1]:.3f}. Straight lines and exponentials move all pairs "
