@@ -36,7 +36,10 @@ def test_verdict_of_the_ablation(changed, verdict):
 def test_what_the_ablation_tells():
     said = pnp_ablation.told(ablation())
     assert "| alpha | 4 | 62.0 ± 0.2 |" in said
-    assert "At 16, where the paper warns of training that breaks, it is lower (-4.0 ± 0.2 points)" in said
+    assert (
+        "- alpha: R@1 rises from 1 to 4, as the paper says. At 16, where the paper warns of training that breaks, it is lower (-4.0 ± 0.2 points)"
+        in said
+    )
     assert "- b: 1 is best, +2.0 ± 0.2 points above 0.5" in said
     assert "Here 4 is; 4 is +2.0 ± 0.2 points above 2, +3.0 ± 0.2 points above 8." in said
 

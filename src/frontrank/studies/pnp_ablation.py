@@ -55,6 +55,10 @@ def figures(found: Results) -> dict[str, Any]:
 
 def told(found: Results) -> str:
     alpha, b, per_class = (_values(found, name) for name in _PARTS)
+    if not {1.0, 4.0} <= set(alpha) or not b or 4.0 not in per_class:
+        return "\n".join(
+            ["**Nothing to agree with**: runs that the others are set against failed.", "", *_broken(found)]
+        )
     rows = [
         f"| {name} | {value:g} | {percent(values)} |"
         for name, own in (("alpha", alpha), ("b", b), ("images per class", per_class))
@@ -97,16 +101,18 @@ def _verdicts(
 ) -> list[str]:
     """The verdict, and a line on each of the three settings."""
     steps = sorted(value for value in alpha if value <= 4)  # the authors' own best is 4
-    up = len(steps) > 1 and gap(alpha[steps[-1]], alpha[steps[0]]).is_more
+    up = gap(alpha[steps[-1]], alpha[steps[0]]).is_more
     up = up and not any(gap(alpha[more], alpha[less]).is_less for less, more in pairwise(steps))
-    largest = max(alpha, default=0.0)
-    beyond = gap(alpha[largest], alpha[steps[-1]]) if steps and largest > 4 else None
+    largest = max(alpha)
+    beyond = gap(alpha[largest], alpha[4.0]) if largest > 4 else None
     best_b, worst_b = (choose(b, key=lambda value: mean_and_spread(b[value])[0]) for choose in (max, min))
     matters = gap(b[best_b], b[worst_b]).is_more
     four = all(gap(per_class[4.0], per_class[other]).is_more for other in per_class if other != 4.0)
     best_p = max(per_class, key=lambda value: mean_and_spread(per_class[value])[0])
-    of_alpha = f"- alpha: {'R@1 rises' if up else 'R@1 does not rise'} from {steps[0]:g} to {steps[-1]:g}, as the "
-    f"paper {'says' if up else 'says it does'}."
+    rises = (
+        "R@1 rises from {} to {}, as the paper says." if up else "R@1 does not rise from {} to {} as the paper says."
+    )
+    of_alpha = f"- alpha: {rises.format(*(f'{step:g}' for step in (steps[0], steps[-1])))}"
     if beyond is not None:
         fate = (
             "it is lower"

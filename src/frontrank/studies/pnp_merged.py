@@ -81,7 +81,7 @@ def told(found: Results) -> str:
             "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
             *rows,
             "",
-            f"{RULE} Of a change it is the standard error.",
+            RULE,
             "",
             "It agrees if all three lose, if D_q is above I_u and above Smooth-AP on merged classes, and if it loses "
             "less than I_u does.",
