@@ -61,7 +61,7 @@ def by_setting(entries: Sequence[Entry], name: str, metric: str, **others: Any) 
     }
 
 
-def draw_over(axes: Any, found: Mapping[int, Sequence[float]], label: str, place: int, *, logarithmic: bool) -> None:
+def draw_over(axes: Any, found: Mapping[Any, Sequence[float]], label: str, place: int, *, logarithmic: bool) -> None:
     """A line of means in percent over a setting, with whiskers for the seeds."""
     points = [(x, *mean_and_spread(values)) for x, values in sorted(found.items())]
     xs, means, spreads = ([point[part] for point in points] for part in range(3))
