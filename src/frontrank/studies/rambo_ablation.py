@@ -60,7 +60,7 @@ def figures(found: Results) -> dict[str, Any]:
     before = 100 * found["frozen"]["R@1"]
     axis.axhline(before, color=INK, linestyle="--", linewidth=1.0)
     axis.annotate(
-        "before training", (len(named) - 0.5, before), xytext=(0, 3), textcoords="offset points", ha="right", color=INK
+        "before training", (len(named) - 0.5, before), xytext=(-6, 3), textcoords="offset points", ha="right", color=INK
     )
     axis.set_xticks(range(len(named)), list(named))
     axis.set(ylabel="R@1, %; each point is a run", xlim=(-0.5, len(named) - 0.5))

@@ -135,7 +135,7 @@ def figures(found: Results) -> dict[str, Any]:
                 for place, line in enumerate(of[way][kind]):
                     at = [of[way]["every"] * step for step in range(len(line))]
                     label = kind if place == 0 else None
-                    axis.plot(at, line, color=colour, linestyle=style, linewidth=0.9, label=label)
+                    axis.plot(at, line, color=colour, linestyle=style, linewidth=1.1, label=label)
             axis.set(title=f"{title}, {what}", ylim=(-most, most), xlabel="step")
         for (way, what), colour, style in zip(said.items(), COLOURS[2:4], ("-", "--"), strict=True):
             for place, line in enumerate(of[way]["gap" if name == "free" else "spread"]):

@@ -139,8 +139,8 @@ def told(found: Results) -> str:
             *rows,
             "",
             "One thread, float32, one item in a hundred positive, λ a tenth of the length. Medians of "
-            f"{min(row['repeats'] for row in found['rows'])} to {max(row['repeats'] for row in found['rows'])} runs, "
-            "in turns. The ratio to sorting the same list "
+            f"at least {min(row['repeats'] for row in found['rows'])} runs, in turns. The ratio to sorting the same "
+            "list "
             "depends less on the machine than seconds do.",
             "",
             *left_out,

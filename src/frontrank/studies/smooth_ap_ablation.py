@@ -22,8 +22,8 @@ _PAPER: Mapping[str, Mapping[str, float]] = {  # mAP on VGGFace2, in %
 _AXES = {
     "temperature": "temperature",
     "positives": "images of a class in a batch",
-    "batch, same steps": "images of a batch, as many steps",
-    "batch, same images": "images of a batch, as many images in all",
+    "batch, same steps": "images of a batch, same steps",
+    "batch, same images": "images of a batch, same total",
 }
 
 
@@ -70,7 +70,7 @@ def _around(middle: Any, others: list[Any]) -> list[Any]:
 
 def figures(found: Results) -> dict[str, Any]:
     columns = found["columns"]
-    figure, axes = panels(1, len(columns), size=(3.0 * len(columns), 3.5), sharey=True)
+    figure, axes = panels(1, len(columns), size=(3.0 * len(columns), 3.6), sharey=True)
     for place, (name, entries) in enumerate(columns.items()):
         axis, colour = axes[0, place], COLOURS[place]
         done = [(at, [100 * value for value in each["mAP"]]) for at, each in enumerate(entries) if each["mAP"]]

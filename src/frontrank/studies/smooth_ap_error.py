@@ -12,7 +12,7 @@ from frontrank.progress import progress
 from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import look, panels
-from frontrank.studies.trained import RECIPE, emoji, percent, work_folder
+from frontrank.studies.trained import RECIPE, emoji, mean_and_spread, work_folder
 from frontrank.training.checkpoints import atomic_write
 from frontrank.training.logs import read_log
 
@@ -90,10 +90,16 @@ def ends(runs: list[list[float]]) -> tuple[list[float], list[float], list[float]
     return [fmean(run[:few]) for run in runs], [fmean(run[-few:]) for run in runs], [fmean(run) for run in runs]
 
 
+def _percent(values: list[float]) -> str:
+    """With two places, as low temperatures have small errors."""
+    mean, spread = mean_and_spread(values)
+    return f"{100 * mean:.2f}" + (f" ± {100 * spread:.2f}" if len(values) > 1 else "")
+
+
 def told(found: Results) -> str:
     parts = {temperature: ends(runs) for temperature, runs in found["errors"].items()}
     rows = [
-        f"| {temperature} | {percent(whole)} | {percent(first)} | {percent(last)} |"
+        f"| {temperature} | {_percent(whole)} | {_percent(first)} | {_percent(last)} |"
         for temperature, (first, last, whole) in parts.items()
     ]
     means = [fmean(whole) for _, _, whole in parts.values()]
@@ -107,8 +113,8 @@ def told(found: Results) -> str:
         else "**Does not agree**"
     )
     changes = ", ".join(
-        f"τ = {temperature} {'falls' if fmean(last) < fmean(first) else 'grows'} from {100 * fmean(first):.1f} to "
-        f"{100 * fmean(last):.1f}"
+        f"τ = {temperature} {'falls' if fmean(last) < fmean(first) else 'grows'} from {100 * fmean(first):.2f} to "
+        f"{100 * fmean(last):.2f}"
         for temperature, (first, last, _) in parts.items()
     )
     steps = len(next(iter(found["errors"].values()))[0])
@@ -118,7 +124,8 @@ def told(found: Results) -> str:
             "|---:|---:|---:|---:|",
             *rows,
             "",
-            f"|AP as the sigmoids count it - AP|, mean over the queries of each step's batch of one epoch ({steps} "
+            "The distance of AP as the sigmoids count it to AP, mean over the queries of each step's batch of one "
+            f"epoch ({steps} "
             "steps) on emoji; each temperature trains a network of its own, "
             "and is measured with the temperature it trains with. Mean and standard deviation over "
             f"{len(found['seeds'])} seeds; the band in the figure is from the least to the most.",
