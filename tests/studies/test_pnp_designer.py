@@ -144,6 +144,8 @@ def test_presets_follow_their_parameters(page):
     assert page.get_by_role("button", name="D_q").get_attribute("aria-pressed") == "true"
     page.locator("#alpha").fill("1.5")
     assert field(page).input_value() == "1.5/(1+R)^2.5"
+    page.locator("#alpha").fill("")  # on the way to another number
+    assert field(page).input_value() == "1.5/(1+R)^2.5"
     page.locator("#b").fill("0.5")
     assert field(page).input_value() == "R/(1+0.5*R)"
     assert page.locator("#pulls tr").nth(1).inner_text().split()[:2] == ["1", "0.667"]
@@ -178,6 +180,16 @@ def test_drawing_makes_an_expression_that_python_reads(page):
     assert knots == pytest.approx(
         loss.metric.f_prime(torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 48]).double()).tolist(), abs=2e-3
     )
+
+
+def test_a_finger_draws_as_well(browser, made):
+    with visit(browser, made / "designer.html", width=360, has_touch=True) as seen:
+        seen.page.get_by_role("button", name="O", exact=True).tap()
+        box = seen.page.locator("#draw").bounding_box()
+        seen.page.touchscreen.tap(box["x"] + box["width"] * 0.5, box["y"] + box["height"] - 45)
+        assert field(seen.page).input_value().startswith("max(0,1")
+        assert min(float(one.get_attribute("aria-valuenow")) for one in seen.page.locator(".knot").all()) < 0.1
+        assert seen.errors == []
 
 
 def test_points_are_moved_by_keys(page):

@@ -457,7 +457,7 @@
 
   function preset(name) {
     const [alpha, b] = ["alpha", "b"].map((id) => Number(one(id).value));
-    return { O: "1", I_u: "1+log(1+R)", I_b: `R/(1+${b}*R)`, D_s: "1/(1+R)", D_q: `${alpha}/(1+R)^${alpha + 1}` }[name];
+    return { O: "1", I_u: "1+log(1+R)", I_b: `R/(1+${b}*R)`, D_s: "1/(1+R)", D_q: `${alpha}/(1+R)^${Number((alpha + 1).toFixed(6))}` }[name];
   }
 
   function pointed(event) {
