@@ -22,7 +22,7 @@ from frontrank.studies.style import in_this_look, svg_of
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "studies" / "results"
-VERDICT = re.compile(r"\*\*(Agrees in part|Agrees|Does not agree|Nothing to agree with)\b[^*]*\*\*")
+VERDICT = re.compile(r"\*\*(Agrees in part|Agrees|Does not agree|Not measured)\b[^*]*\*\*")
 INDEX = """\
 # Studies
 
