@@ -27,7 +27,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     for name, function in _approximations().items():
         value = function(d)
         (slope,) = torch.autograd.grad(value.sum(), d)
-        own = {"value": value.tolist(), "slope": slope.tolist()}
+        own: dict[str, Any] = {"value": value.tolist(), "slope": slope.tolist()}
         own["region"] = _region(d.detach(), slope)
         own["ap_error"] = float((_ap(scores, positive, function) - exact).abs().mean())
         found["curves"][name] = own

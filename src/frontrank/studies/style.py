@@ -16,7 +16,7 @@ STYLES = ("-", "--", "-.", ":")  # beside the colours, for those who print in gr
 MARKS = ("o", "s", "^", "D", "v", "P")
 INK, FAINT = "#1b1b1b", "#dddddd"  # text and axes; the grid. Both are exchanged on a dark page
 _DARK_INK, _DARK_FAINT, _PAPER = "#e8e8e8", "#444444", "#ffffff"
-_LOOK: dict[str, Any] = {
+_LOOK: dict[Any, Any] = {
     "font.size": 10,
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "svg.hashsalt": "frontrank",
