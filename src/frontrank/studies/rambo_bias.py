@@ -121,7 +121,9 @@ def told(found: Results) -> str:
             "",
             "A batch with a memory of past embeddings ranks lists as long as those of a larger batch, which is why a "
             "memory makes the estimate less wrong. "
-            "Batches of random items have few queries with a positive at all, and their spread is larger.",
+            "Small batches of random items have few queries with a positive, and those without any are left out: their "
+            "spread "
+            "is larger, and their means are over fewer batches.",
         ]
     )
 
