@@ -136,6 +136,14 @@ def test_every_table_of_every_paper():
     assert there == {name: {str(number) for number in range(1, count + 1)} for name, count in TABLES.items()}
 
 
+def test_sources_are_studies_or_files():
+    for source in LEDGER["sources"].values():
+        assert source["told"]
+        assert source["on"]
+        assert source.get("study", "smooth-ap-indicator") in all_studies()
+        assert "file" not in source or (ROOT / source["file"]).is_file()
+
+
 @every_row
 def test_a_row_is_whole(paper, table, row):
     assert "paper" in row or "here" in row
@@ -243,6 +251,62 @@ def test_emoji_in_the_ledger_are_those_of_the_results(files):
     (line,) = re.findall(r"\| PNP-D_q \| paper \| 80\.1 .*\n(.*)\n", text)
     assert line.startswith(f"|  | here, emoji | {100 * mean:.1f} ± ")
     assert line.endswith("| 3 | [emoji](#emoji) |")
+
+
+def _of_studies():
+    """What the studies of the ledger keep, with figures that are made up."""
+    columns = {
+        "temperature": ("0.001", "0.01", "0.1"),
+        "positives": ("2", "4", "8"),
+        "batch, same steps": ("64", "128", "256"),
+    }
+    ablation = {
+        name: [{"value": value, "mAP": [0.4 + 0.1 * place, 0.4 + 0.1 * place]} for place, value in enumerate(values)]
+        for name, values in columns.items()
+    }
+    budgets = (("AP_Q", 448, 40, 0.5), ("triplet", 448, 40, 0.45), ("triplet", 112, 160, 0.4))
+    rows = [
+        {
+            "loss": loss,
+            "size": size,
+            "updates": steps,
+            "backwards": 17920,
+            "forwards": 17920,
+            "values": {"mAP": [value]},
+        }
+        for loss, size, steps, value in budgets
+    ]
+    margins = [
+        {"margin": margin, "memory": memory, "R@1": values}
+        for margin, memory, values in ((True, True, [0.6, 0.62]), (True, False, [0.5, 0.5]), (False, True, []))
+    ]
+    return {
+        "smooth-ap-ablation": {"columns": ablation},
+        "apq-triplet": {"rows": rows},
+        "rambo-ablation": {"entries": margins},
+    }
+
+
+def test_figures_of_studies_come_in_when_they_are_run(tmp_path):
+    for name, found in _of_studies().items():
+        kept = {"study": name, "command": f"frontrank study {name}", "machine": "2 cores of x", "found": found}
+        (tmp_path / f"{name}.json").write_text(json.dumps(kept))
+    text = page.ledger(ROOT, tmp_path)
+    assert "Not run yet" not in text
+    assert "On 2 cores of x. Every figure: [apq-triplet.json](studies/results/apq-triplet.json)." in text
+    assert "|  | here, emoji | - | - | 0.500 ± 0.000 | 2 | [ablation](#ablation) |" in text
+    assert "by mAP VGGFace2 there and mAP here, 1 of 3 pairs" in text  # of temperatures
+    assert (
+        "| AP_Q, batches of 448 | here, emoji | - | - | - | - | 17,920 | 17,920 | 40 | - | - | - | 50.0 | 1 |" in text
+    )
+    assert "|  | here, emoji | - | - | - | 61.0 ± 1.4 | 2 | [margins](#margins) |" in text
+    assert "|  | here, emoji | - | - | - | - | 0 | [margins](#margins) |" in text  # diverged
+    assert "by CUB200 there and R@1 here, 1 of 1 pairs" in text
+
+
+def test_a_path_that_leads_nowhere_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="a / b=2: 0 elements are b=2"):
+        page._at({"a": [{"b": 1}]}, ["a", "b=2"])
 
 
 def test_the_head_says_what_cannot_be_compared(files):
