@@ -26,7 +26,7 @@ def study_done(tmp_path_factory, images):
     def folder(name):
         if name not in folders:
             out = tmp_path_factory.mktemp("studies") / name
-            done_without_runs(name, out, images) if name in TRAINED else done(name, out)
+            done_without_runs(name, out, images) if name in TRAINED else done(name, out, images)
             folders[name] = out
         return folders[name]
 

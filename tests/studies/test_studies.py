@@ -97,8 +97,8 @@ def test_drawn_again_it_is_the_same(name, study_done, tmp_path):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_measured_again_it_is_the_same(name, study_done, tmp_path):
-    done(name, tmp_path / "again")
+def test_measured_again_it_is_the_same(name, images, study_done, tmp_path):
+    done(name, tmp_path / "again", images)
     again, before = (json.loads((path / "results.json").read_text()) for path in (tmp_path / "again", study_done(name)))
     assert _without_times(again["found"]) == _without_times(before["found"])
 
