@@ -53,8 +53,8 @@ ALL = {name: value for values in SETTINGS.values() for name, value in values.ite
 
 
 def test_the_table_above_is_of_every_loss_and_setting():
-    assert SETTINGS.keys() == build.LOSSES.keys()
-    assert set(ALL) == set(OF_LOSSES)
+    assert [*SETTINGS, "RankLoss"] == list(build.LOSSES)
+    assert {*ALL, *build.PARTS} == set(OF_LOSSES)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -68,7 +68,7 @@ def test_every_setting_reaches_its_loss(name):
     assert str(build.build_loss(LossConfig(name, **SETTINGS[name]))) == str(kind(**SETTINGS[name])) != str(kind())
 
 
-@pytest.mark.parametrize("setting", OF_LOSSES)
+@pytest.mark.parametrize("setting", ALL)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_of_other_losses_are_refused_by_name(name, setting):
     config = LossConfig(name, **{setting: ALL[setting]})
@@ -78,6 +78,59 @@ def test_settings_of_other_losses_are_refused_by_name(name, setting):
     has = ", ".join(SETTINGS[name])
     said = refusal(build.build_loss, config)
     assert said == f"loss.{setting} is not a setting of {name}, which has {has}; leave it out"
+
+
+PAIRS = [
+    ({}, "AveragePrecision()", "Sigmoid(temperature=0.01)"),
+    ({"relaxation": "Blackbox", "lam": 2.0}, "AveragePrecision()", "Blackbox(lam=2.0, margin=0.02)"),
+    (
+        {"metric": "Recall", "weighting": "log", "temperature": 0.1},
+        "Recall(weighting='log')",
+        "Sigmoid(temperature=0.1)",
+    ),
+    (
+        {"metric": "PenalizedNegatives", "relaxation": "Blackbox", "variant": "I_b", "b": 3.0, "margin": 0.0},
+        "PenalizedNegatives(variant='I_b', alpha=4.0, b=3.0)",
+        "Blackbox(lam=4.0, margin=0.0)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "metric", "relaxation"), PAIRS)
+@pytest.mark.parametrize("include_query", [None, True])
+def test_any_metric_on_any_relaxation(given, metric, relaxation, include_query):
+    built = build.build_loss(LossConfig("RankLoss", **given, include_query=include_query))
+    assert type(built) is fr.RankLoss
+    assert (repr(built.metric), repr(built.relaxation)) == (metric, relaxation)
+    assert built.include_query is bool(include_query)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metric": "Recal"}, "loss.metric 'Recal' is not known; did you mean Recall?"),
+        ({"metric": "mAP"}, "loss.metric 'mAP' is not known; there are AveragePrecision, PenalizedNegatives, Recall"),
+        ({"relaxation": "Exact"}, "loss.relaxation 'Exact' is not known; there are Sigmoid, Blackbox"),
+        (
+            {"relaxation": "Blackbox", "temperature": 0.1},
+            "loss.temperature is not a setting of RankLoss, which has metric, relaxation, include_query, lam, margin; "
+            "leave it out",
+        ),
+        (
+            {"variant": "O"},
+            "loss.variant is not a setting of RankLoss, which has metric, relaxation, include_query, temperature; "
+            "leave it out",
+        ),
+        ({"metric": "Recall", "weighting": "lin"}, 'weighting must be "log" or "loglog", got \'lin\''),
+    ],
+)
+def test_pairs_that_cannot_be(given, message):
+    assert refusal(build.build_loss, LossConfig("RankLoss", **given)) == message
+
+
+def test_parts_belong_to_rank_loss_alone():
+    said = refusal(build.build_loss, LossConfig("SmoothAP", metric="Recall"))
+    assert said == "loss.metric is not a setting of SmoothAP, which has temperature, include_query; leave it out"
 
 
 def test_zero_and_false_are_given():
@@ -109,7 +162,7 @@ def test_losses_of_another_package():
 def test_a_loss_that_is_not_known(name, message):
     said = refusal(build.build_loss, LossConfig(name))
     assert said.startswith(message)
-    assert "did you mean" in said or said.endswith("BlackboxAP, and pml.NAME")
+    assert "did you mean" in said or said.endswith("BlackboxAP, RankLoss, and pml.NAME")
 
 
 # Devices

@@ -26,6 +26,7 @@ from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation.measures import read_metrics
 from frontrank.models import Embedder
+from frontrank.ranking import AveragePrecision, Blackbox, PenalizedNegatives, Recall, Sigmoid
 from frontrank.settings import check_config
 from frontrank.training import distributed
 from frontrank.training.loop import Run, Standing, steps_of
@@ -42,6 +43,11 @@ LOSSES: dict[str, type[nn.Module]] = {
     "QuantizedAP": losses.QuantizedAP,
     "BlackboxRecall": losses.BlackboxRecall,
     "BlackboxAP": losses.BlackboxAP,
+    "RankLoss": losses.RankLoss,
+}
+PARTS: dict[str, dict[str, type[Any]]] = {  # of RankLoss; the first is what is not given
+    "metric": {kind.__name__: kind for kind in (AveragePrecision, PenalizedNegatives, Recall)},
+    "relaxation": {kind.__name__: kind for kind in (Sigmoid, Blackbox)},
 }
 _BATCH = 112
 PEERS = "pml."  # the prefix of losses of pytorch-metric-learning
@@ -227,6 +233,8 @@ def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
 
     >>> build_loss(LossConfig("SmoothAP", temperature=0.1))
     SmoothAP(metric=AveragePrecision(), relaxation=Sigmoid(temperature=0.1), include_query=False)
+    >>> build_loss(LossConfig("RankLoss", metric="Recall", weighting="log", temperature=0.1))
+    RankLoss(metric=Recall(weighting='log'), relaxation=Sigmoid(temperature=0.1), include_query=False)
     """
     given = {name: value for name, value in vars(config).items() if name != "name" and value is not None}
     if config.name.startswith(PEERS):
@@ -237,9 +245,37 @@ def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
     if config.name not in LOSSES:
         near = _nearest(config.name, LOSSES) or f"; there are {', '.join(LOSSES)}, and {PEERS}NAME"
         raise InputError(f"loss.name {config.name!r} is not known{near}")
-    kind = LOSSES[config.name]
-    _refuse_settings(config.name, given, tuple(inspect.signature(kind).parameters))
-    return kind(**given)
+    parts = {"metric": config.metric, "relaxation": config.relaxation}
+    _refuse_settings(config.name, given, settings_of_loss(config.name, parts))
+    if config.name == "RankLoss":
+        given = {**_made_parts(parts, given), **{k: v for k, v in given.items() if k == "include_query"}}
+    return LOSSES[config.name](**given)
+
+
+def settings_of_loss(name: str, parts: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The settings that a loss of ours has; parts: of a RankLoss, whose metric and relaxation have their own."""
+    own = tuple(inspect.signature(LOSSES[name]).parameters)
+    if name != "RankLoss":
+        return own
+    return own + tuple(each for part in PARTS for each in inspect.signature(_part(part, parts)).parameters)
+
+
+def _part(part: str, parts: Mapping[str, str | None]) -> type[Any]:
+    """The class of a part of a RankLoss."""
+    name = parts.get(part) or next(iter(PARTS[part]))
+    if name not in PARTS[part]:
+        near = _nearest(name, PARTS[part]) or f"; there are {', '.join(PARTS[part])}"
+        raise InputError(f"loss.{part} {name!r} is not known{near}")
+    return PARTS[part][name]
+
+
+def _made_parts(parts: Mapping[str, str | None], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The metric and the relaxation of a RankLoss, each with those settings that are its own."""
+    made = {}
+    for part in PARTS:
+        kind = _part(part, parts)
+        made[part] = kind(**{name: given[name] for name in inspect.signature(kind).parameters if name in given})
+    return made
 
 
 def _tried(config: LossConfig, loss: nn.Module, dim: int) -> nn.Module:

@@ -83,8 +83,12 @@ class LossConfig:
     """The loss: a name, and of the other settings those it has. An empty one is the loss's own default."""
 
     name: str = setting(
-        "PNP", "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, or pml.NAME of pytorch-metric-learning"
+        "PNP",
+        "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, RankLoss, or pml.NAME of "
+        "pytorch-metric-learning",
     )
+    metric: str | None = setting(None, "RankLoss: AveragePrecision, PenalizedNegatives (of PNP) or Recall (of RaMBO)")
+    relaxation: str | None = setting(None, "RankLoss: Sigmoid or Blackbox")
     variant: str | None = setting(None, "PNP: O, I_u, I_b, D_s, D_q")
     alpha: float | None = setting(None, "PNP D_q")
     b: float | None = setting(None, "PNP I_b")

@@ -66,6 +66,25 @@ def test_settings_in_brackets():
     assert other["multi-similarity(alpha=3)"].loss.alpha == 3
 
 
+def test_any_metric_on_any_relaxation():
+    recipe = read_recipe(find_recipe("emoji-demo"))  # which has a variant and a temperature
+    names = [
+        "RankLoss(metric=Recall,temperature=0.1)",
+        "RankLoss(metric=PenalizedNegatives,variant=O,relaxation=Blackbox)",
+    ]
+    found = losses_of(plan_of(",".join([*names, "RankLoss"]), {"loss.lam": "2"}, recipe))
+    assert [str(each) for each in found.values()] == [
+        "RankLoss(metric=Recall(weighting='loglog'), relaxation=Sigmoid(temperature=0.1), include_query=False)",
+        "RankLoss(metric=PenalizedNegatives(variant='O', alpha=4.0, b=2.0), relaxation=Blackbox(lam=2.0, margin=0.02), "
+        "include_query=False)",
+        "RankLoss(metric=AveragePrecision(), relaxation=Sigmoid(temperature=0.02), include_query=False)",
+    ]
+    with pytest.raises(InputError, match="there is no setting 'mode'; RankLoss has metric, relaxation, include_query"):
+        plan_of("RankLoss(mode=1)")
+    with pytest.raises(InputError, match=r"--loss\.metric does not go with several losses"):
+        plan_of("RankLoss", {"loss.metric": "Recall"})
+
+
 def test_shared_settings_of_the_loss_go_to_those_that_have_them():
     plan = plan_of("PNP-D_s,SmoothAP(temperature=0.5),FastAP,triplet", {"loss.temperature": "0.1", "loss.bins": "7"})
     found = losses_of(plan)

@@ -29,6 +29,7 @@ _COMMANDS = {
     "serve": "a page to search an index by picture, and a JSON API beside it",
     "data": "build data sets of real pictures; look at images before training",
     "detect": "find objects in pictures: train a detector with an AP loss, evaluate it, use it",
+    "study": "why ranking losses work: figures and tables of the papers, measured anew",
 }
 _OUT_OF_MEMORY = "out of memory; free some, or use a machine or --device that has more (train: or --batches.chunk)"
 _INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first two as of a shell's commands

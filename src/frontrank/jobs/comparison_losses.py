@@ -4,12 +4,12 @@ A loss is written as a name of `NAMED_LOSSES`, a class of ours, or pml.NAME of p
 its own in brackets where they are not its defaults: "PNP-D_q(alpha=2,temperature=0.05)", "triplet(margin=0.1)".
 """
 
-import inspect
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from frontrank.build import LOSSES, PEERS
+from frontrank.build import LOSSES, PARTS, PEERS, settings_of_loss
 from frontrank.errors import InputError
 from frontrank.settings import settings
 
@@ -51,7 +51,7 @@ def named_loss(text: str) -> dict[str, str]:
         if words["loss.name"].startswith(PEERS) and key != "miner":
             options[key] = value
         elif f"loss.{key}" not in settings():
-            has = ", ".join(inspect.signature(LOSSES[words["loss.name"]]).parameters)
+            has = ", ".join(each.removeprefix("loss.") for each in settings_of(words))
             raise InputError(f"--losses {text!r}: there is no setting {key!r}; {name} has {has}")
         else:
             words[f"loss.{key}"] = value
@@ -60,11 +60,12 @@ def named_loss(text: str) -> dict[str, str]:
     return words
 
 
-def settings_of(loss: str) -> set[str]:
-    """The settings that a loss has, by their full names."""
-    if loss.startswith(PEERS):
-        return {"loss.options", "loss.miner"}
-    return {f"loss.{name}" for name in inspect.signature(LOSSES[loss]).parameters}
+def settings_of(words: Mapping[str, str]) -> tuple[str, ...]:
+    """The settings that a loss has, by their full names; words: what stands for it."""
+    if words["loss.name"].startswith(PEERS):
+        return "loss.options", "loss.miner"
+    parts = {part: words.get(f"loss.{part}") for part in PARTS}
+    return tuple(f"loss.{name}" for name in settings_of_loss(words["loss.name"], parts))
 
 
 def _nearest_loss(name: str) -> str:

@@ -16,7 +16,10 @@ from frontrank.models.weights import WORDS
 from frontrank.settings import check_config, read_config, values_of
 from frontrank.training.optimizers import check_optimizer
 
-_OF_THE_LOSS = ("loss.name", "loss.variant", "loss.weighting", "loss.options", "loss.miner")  # what a name stands for
+_OF_THE_LOSS = (  # what a name stands for
+    *("loss.name", "loss.variant", "loss.weighting", "loss.options", "loss.miner"),
+    *("loss.metric", "loss.relaxation"),
+)
 _OF_THE_TABLE = ("path", "layout", "test", "validation", "merge_classes", "allow_partial", "broken", "check")
 _USED_BY = {  # settings that have an effect only where another one has one of these values
     "loss.alpha": ("loss.variant", "D_q"),
@@ -171,7 +174,7 @@ def _of_losses(
     used: set[str] = set()
     for text in split_list(losses):
         words = named_loss(text)
-        has = settings_of(words["loss.name"])
+        has = settings_of(words)
         mine = {name: value for name, value in shared.items() if name in has}
         used |= mine.keys()
         config = read_config({**given, **{k: v for k, v in of_recipe.items() if k in has}}, {**mine, **words})

@@ -1,0 +1,274 @@
+"""docs/ledger.md: the tables of the five papers beside what was measured here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import yaml
+
+HEAD = """\
+# Ledger
+
+Every table of the five papers, row by row, and how far this package has got with it: the paper's figures and how they
+came about, our command, what was measured here, over how many seeds, on which machine, why it differs or is missing.
+
+This page is generated from [ledger.yaml](ledger.yaml) and the files of results by `python docs/build_studies.py`, and
+never edited by hand.
+
+**What emoji can say.** The papers' data sets are not at hand, and there is no GPU. What could be trained here is a
+small network on emoji: other pictures, other classes, a far smaller budget. So no figure of ours may be set against a
+paper's *in value*; only the *order* of the rows can be compared, and that is what the lines below the tables count.
+`±` is the standard deviation over seeds. A table without a line `here` has not been run here.
+
+Of each paper its own rows are shown, and of the others those that a table compares them with, as far as they are of the
+five papers, or else the best.
+"""
+FRACTIONS = ("dists@intra", "dists@inter")  # columns that are never in percent
+NONE = "-"  # of a cell without a figure
+COUNTS = ("backward passes", "forward passes", "updates")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of results. data: None where it is not there yet."""
+
+    name: str
+    on: str
+    told: str
+    command: str
+    machine: str
+    file: str
+    data: Any
+    under: tuple[str, ...] = ()
+
+
+def ledger(root: Path, results: Path) -> str:
+    """The page. root: of the project; results: folder of the results of studies."""
+    given = yaml.load((root / "docs" / "ledger.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
+    sources = {name: _source(name, facts, root, results) for name, facts in given["sources"].items()}
+    papers = [_paper(paper, sources, given["missing"], root) for paper in given["papers"]]
+    return "\n".join([HEAD, _sources(list(sources.values())), *papers])
+
+
+def _source(name: str, facts: Mapping[str, Any], root: Path, results: Path) -> Source:
+    under = tuple(facts.get("under", ()))
+    if "counts" in facts:
+        from frontrank.data.published import PUBLISHED
+
+        data: Any = {key: dataset.counts[0] for key, dataset in PUBLISHED.items()}
+        return Source(name, facts["on"], facts["told"], facts["command"], "", "", data)
+    if "study" in facts:
+        study, path = facts["study"], results / f"{facts['study']}.json"
+        data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        command, machine = (data["command"], data["machine"]) if data else (f"frontrank study {study}", "")
+        told = f"{facts['told']}: [the study](studies/{study}.md)" if data else facts["told"]
+        return Source(name, facts["on"], told, command, machine, f"studies/results/{study}.json", data, under)
+    data = json.loads((root / facts["file"]).read_text(encoding="utf-8"))
+    machine = facts.get("machine") or f"{data['machine']['cores']} cores of {data['machine']['cpu']}"
+    file = facts["file"].removeprefix("docs/") if facts["file"].startswith("docs/") else f"../{facts['file']}"
+    return Source(name, facts["on"], facts["told"], facts["command"], machine, file, data, under)
+
+
+def _sources(sources: Sequence[Source]) -> str:
+    lines = ["## What was run here", ""]
+    for source in sources:
+        lines += [
+            f"### {source.name.capitalize()}",
+            "",
+            f"{source.told}.".replace("..", "."),
+            "",
+            f"    {source.command}",
+            "",
+        ]
+        if source.data is None:
+            lines += ["Not run yet.", ""]
+        elif source.file:
+            lines += [f"On {source.machine}. Every figure: [{Path(source.file).name}]({source.file}).", ""]
+    return "\n".join(lines)
+
+
+def _paper(paper: Mapping[str, Any], sources: Mapping[str, Source], missing: Mapping[str, str], root: Path) -> str:
+    tables = [_table(paper["paper"], table, sources, missing, root) for table in paper["tables"]]
+    return "\n".join([f"## {paper['paper']}", "", f"{paper['by']}.", "", *tables])
+
+
+def _table(
+    paper: str, table: Mapping[str, Any], sources: Mapping[str, Source], missing: Mapping[str, str], root: Path
+) -> str:
+    columns, own = table["columns"], table.get("own", [])
+    here = [_measured(row, [*columns, *own], sources) for row in table["rows"]]
+    width = len(columns) + len(own)
+    lines = [
+        f"### {paper}, Table {table['table']}: {table['shows']}",
+        "",
+        f"Protocol: {table['protocol']}.",
+        "",
+        "| | | " + " | ".join([*columns, *(f"{name} here" for name in own)]) + " | seeds | command |",
+        "|---|---|" + "---:|" * (width + 1) + "---|",
+    ]
+    for row, measured in zip(table["rows"], here, strict=True):
+        if "paper" in row:
+            if len(row["paper"]) != len(columns):
+                raise ValueError(f"{paper}, Table {table['table']}, {row['row']}: not as many figures as columns")
+            cells = [*(value or NONE for value in row["paper"]), *[""] * len(own)]
+            lines.append(f"| {row['row']} | paper | {' | '.join(cells)} | | {_command(row, root)} |")
+        if measured is not None:
+            lines.append(_line_here(row, table, measured, sources[row["here"]["source"]]))
+    return "\n".join([*lines, "", *_below(table, here, sources, missing, root), ""])
+
+
+def _line_here(row: Mapping[str, Any], table: Mapping[str, Any], measured: Mapping[str, Any], source: Source) -> str:
+    unit, names = table.get("unit", "percent"), [*table["columns"], *table.get("own", [])]
+    cells = [_shown(measured.get(name), unit, name) for name in names]
+    seeds = max((len(values) for values in measured.values()), default=0)
+    name = row.get("as", "" if "paper" in row else row["row"])
+    kept = str(seeds) if unit in ("percent", "fraction") else ""
+    return f"| {name} | here, {source.on} | {' | '.join(cells)} | {kept} | [{source.name}](#{source.name}) |"
+
+
+def _measured(
+    row: Mapping[str, Any], columns: Sequence[str], sources: Mapping[str, Source]
+) -> dict[str, list[float]] | None:
+    """Our values by column, one per seed; None where nothing was run."""
+    if "here" not in row or sources[row["here"]["source"]].data is None:
+        return None
+    source, here = sources[row["here"]["source"]], row["here"]
+    if "entry" in here:
+        values = _at(source.data, [*source.under, "entries", here["entry"], "values"])
+        return {name: values[name] for name in columns if name in values}
+    found: dict[str, list[float]] = {}
+    for name, path in zip(columns, here["at"], strict=False):
+        if path:
+            one = isinstance(path, list)
+            parts = [_at(source.data, [*source.under, *each]) for each in ([path] if one else path["sum"])]
+            found[name] = parts[0] if isinstance(parts[0], list) else [sum(parts)]
+    return {name: values for name, values in found.items() if values}  # runs that failed have none
+
+
+def _at(data: Any, path: Sequence[str]) -> Any:
+    """What a path leads to; a list is entered by place, by the `name` of what it holds, or by key=value of it."""
+    for step in path:
+        if isinstance(data, Mapping):
+            data = data[step]
+        elif step.isdigit():
+            data = data[int(step)]
+        else:
+            wanted = dict(part.split("=") for part in step.split(",")) if "=" in step else {"name": step}
+            found = [each for each in data if all(str(each[key]) == value for key, value in wanted.items())]
+            if len(found) != 1:
+                raise ValueError(f"{' / '.join(path)}: {len(found)} elements are {step}")
+            (data,) = found
+    return data
+
+
+def _shown(values: Sequence[float] | None, unit: str, column: str) -> str:
+    if not values:
+        return NONE
+    mean, spread = fmean(values), stdev(values) if len(values) > 1 else None
+    if unit == "count" or column in COUNTS:
+        return f"{round(mean):,}"
+    if unit == "seconds":
+        return f"{mean:.2f} s" if mean >= 1 else f"{1000 * mean:.1f} ms"
+    if unit == "power":
+        return f"n^{mean:.2f}"
+    scale, digits = (1, 3) if unit == "fraction" or column in FRACTIONS else (100, 1)
+    return f"{scale * mean:.{digits}f}" + ("" if spread is None else f" ± {scale * spread:.{digits}f}")
+
+
+def _command(row: Mapping[str, Any], root: Path) -> str:
+    if "command" in row:
+        return f"`{row['command']}`"
+    if "recipe" not in row:
+        return ""
+    links = ", ".join(f"[{name}]({_recipe(name, root)})" for name in row["recipe"].split(", "))
+    more = f" `{row['options']}`" if "options" in row else ""
+    return links + more + (f", then `{row['then']}`" if "then" in row else "")
+
+
+def _recipe(name: str, root: Path) -> str:
+    if not (root / "recipes" / f"{name}.yaml").is_file():
+        raise ValueError(f"there is no recipe {name}")
+    return f"../recipes/{name}.yaml"
+
+
+def _below(
+    table: Mapping[str, Any],
+    here: Sequence[Mapping[str, list[float]] | None],
+    sources: Mapping[str, Source],
+    missing: Mapping[str, str],
+    root: Path,
+) -> list[str]:
+    """What stands below a table: the command of its recipes, the gap, and why there is one."""
+    lines = []
+    recipes = [row["recipe"].split(", ")[0] for row in table["rows"] if "recipe" in row]
+    if recipes:
+        text = (root / "recipes" / f"{recipes[0]}.yaml").read_text(encoding="utf-8")
+        command = next(line for line in text.splitlines() if line.startswith("# command"))[9:].strip()
+        command = command.replace(f" --out runs/{recipes[0]}", "").replace(recipes[0], "RECIPE")
+        lines.append(f"- Command: `{command}`, with the recipe and the options of the row.")
+    gap = _gap(table, here)
+    if gap:
+        lines.append(f"- Gap: {gap}")
+    waiting = {row["here"]["source"] for row in table["rows"] if "here" in row} & {
+        n for n, s in sources.items() if s.data is None
+    }
+    lines += [f"- Not run yet: `{sources[name].command}`." for name in sorted(waiting)]
+    if "needs" in table:
+        lines.append(f"- Missing: {missing[table['needs']]}")
+    if "note" in table:
+        lines.append(f"- Note: {table['note']}")
+    return lines
+
+
+def _gap(table: Mapping[str, Any], here: Sequence[Mapping[str, list[float]] | None]) -> str:
+    """What differs, as far as it can be said in figures."""
+    unit = table.get("unit", "percent")
+    rows = [(row, measured) for row, measured in zip(table["rows"], here, strict=True) if measured and "paper" in row]
+    if unit == "count":
+        pairs = [
+            (value, _shown(measured.get(name), unit, name))
+            for row, measured in rows
+            for name, value in zip(table["columns"], row["paper"], strict=True)
+        ]
+        return f"{sum(a == b for a, b in pairs)} of {len(pairs)} counts are the same to the last digit."
+    if unit == "seconds":
+        ((row, measured),) = rows
+        times = [
+            f"{fmean(measured[name]) / _seconds(value):.2f}"
+            for name, value in zip(table["columns"], row["paper"], strict=True)
+            if name in measured
+        ]
+        return f"{', '.join(times)} times the paper's time, on another processor."
+    return _order(table, rows) if unit != "power" and len(rows) > 1 else ""
+
+
+def _seconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"ms": 0.001, "s": 1.0}[unit]
+
+
+def _order(table: Mapping[str, Any], rows: Sequence[tuple[Mapping[str, Any], Mapping[str, list[float]]]]) -> str:
+    """How many pairs of rows stand in the same order there and here."""
+    theirs, ours = table.get("order") or (table["columns"][0], table["columns"][0])
+    place, scale = table["columns"].index(theirs), 1 if table.get("unit") == "fraction" else 100
+    found = [(row["row"], float(row["paper"][place]), measured[ours]) for row, measured in rows if ours in measured]
+    same, turned, close = [], [], []
+    for (a, there_a, here_a), (b, there_b, here_b) in combinations(found, 2):
+        if there_a == there_b:
+            continue
+        difference = fmean(here_a) - fmean(here_b)
+        spread = max(stdev(values) if len(values) > 1 else 0.0 for values in (here_a, here_b))
+        kind = close if abs(difference) <= spread else same if (difference > 0) == (there_a > there_b) else turned
+        kind.append(f"{a} and {b}")
+    ranges = [max(values) - min(values) for values in zip(*((t, scale * fmean(h)) for _, t, h in found), strict=True)]
+    name, digits = theirs if theirs == ours else f"{theirs} there and {ours} here", 1 if scale == 100 else 3
+    pairs = f"{len(same)} of {len(same) + len(turned) + len(close)} pairs of rows that differ in the paper"
+    text = f"by {name}, {pairs} stand in the same order here"
+    text += f"; the other way round: {', '.join(turned)}" if turned else ""
+    text += f"; closer than the spread over seeds: {', '.join(close)}" if close else ""
+    there, here = (f"{value:.{digits}f}" for value in ranges)
+    return f"{text}. From the lowest to the highest of these rows: {there} there, {here} here."

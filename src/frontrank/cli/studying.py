@@ -1,0 +1,63 @@
+"""What `frontrank study` does with its options."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from frontrank.errors import InputError
+from frontrank.studies import all_studies, study_named
+from frontrank.studies.study import RESULTS, Effort, Study, draw_study, read_results, run_study
+
+
+def run(options: argparse.Namespace) -> None:
+    """List the studies, or do one."""
+    if options.name is None:
+        print(list_text(list(all_studies().values())))
+        return
+    for name, value, least in (("seed", options.seed, 0), ("seeds", options.seeds, 1)):
+        if value < least:
+            raise InputError(f"--{name} must be at least {least}, got {value}")
+    study = study_named(options.name)
+    if options.derivative and study.name != "pnp-designer":
+        raise InputError(f"--derivative is of pnp-designer, not of {study.name}; leave it out")
+    if options.derivative and options.redraw:
+        raise InputError("--derivative has no effect beside --redraw, which measures nothing; leave one out")
+    out = Path(options.out or f"studies/{study.name}")
+    if options.redraw:
+        page = draw_study(study, read_results(out / RESULTS, study.name), out)
+    else:
+        show = False if options.quiet else None
+        effort = Effort(
+            out / "work", options.quick, options.seed, options.seeds, options.data, show, options.derivative
+        )
+        page = run_study(study, out, effort, _command(options, study))
+    if not options.quiet:
+        print(page.read_text(encoding="utf-8"))
+    print(page if options.quiet else f"page: {page}    figures, as SVG and PNG, and {RESULTS} are beside it")
+
+
+def list_text(studies: list[Study]) -> str:
+    """A line for each study."""
+    rows = [(each.name, each.paper, each.shows, _time(each.minutes), each.title) for each in studies]
+    heads = ("NAME", "PAPER", "THERE", "TAKES", "")
+    widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(4)]
+    return "\n".join(
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]).rstrip()
+        for row in (heads, *rows)
+    )
+
+
+def _time(minutes: float) -> str:
+    if minutes < 1:
+        return f"{round(minutes * 60)} s"
+    return f"{minutes / 60:.1f} h" if minutes >= 60 else f"{round(minutes)} min"
+
+
+def _command(options: argparse.Namespace, study: Study) -> str:
+    """The command as a reader would give it: what is not a default, and no folder."""
+    words = ["frontrank", "study", study.name]
+    words += ["--quick"] if options.quick else []
+    words += ["--seed", str(options.seed)] if options.seed else []
+    words += ["--seeds", str(options.seeds)] if options.seeds != 3 else []
+    words += ["--derivative", options.derivative] if options.derivative else []
+    return shlex.join(words)

@@ -1,0 +1,54 @@
+"""Studies that are done once for all tests: those that train with runs that are made up, on a few glyphs."""
+
+import sys
+
+import pytest
+
+from frontrank.jobs import comparison_checks
+from frontrank.models.package_weights import PACKAGES
+from frontrank.studies import all_studies
+from frontrank.studies.study import Effort, run_study
+from frontrank.studies.trained import trained
+from tests.fetch import require_packages
+from tests.jobs.comparisons import count_tasks, done_without_training
+
+STUDIES = all_studies()
+
+
+def trains(study):
+    """Whether a study runs comparisons, which take long."""
+    return getattr(sys.modules[study.measure.__module__], "trained", None) is trained
+
+
+def has_a_network(study):
+    """Whether a study takes the network of the demonstration to images itself."""
+    return hasattr(sys.modules[study.measure.__module__], "emoji") and not trains(study)
+
+
+MEASURED = [name for name, study in STUDIES.items() if not trains(study)]
+TRAINED = [name for name, study in STUDIES.items() if trains(study)]
+
+
+def command(name):
+    return f"frontrank study {name} --quick"
+
+
+def done(name, out, images="", seed=0):
+    """A quick study into a folder; gives its page. Fails where it needs weights that were not fetched."""
+    if has_a_network(STUDIES[name]):
+        require_packages([PACKAGES["tf_efficientnet_lite0"]])
+    effort = Effort(out / "work", quick=True, seed=seed, data=images, show=False)
+    return run_study(STUDIES[name], out, effort, command(name))
+
+
+def without_training(monkeypatch, do=done_without_training):
+    """Let comparisons make up their runs, without a network; gives the list of their tasks."""
+    monkeypatch.setattr(comparison_checks, "_check_models", lambda plan: None)
+    return count_tasks(monkeypatch, do)
+
+
+def done_without_runs(name, out, images):
+    """A quick study that trains, without the training."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        without_training(monkeypatch)
+        return done(name, out, images)

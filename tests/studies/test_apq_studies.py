@@ -1,0 +1,130 @@
+"""The two studies of AP_Q: what is counted, and that their verdicts follow from what was measured."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from frontrank.data.folders import read_table
+from frontrank.data.image_table import ImageTable
+from frontrank.studies import apq_ablation, apq_triplet
+from frontrank.studies.apq_triplet import SNIPPETS, Budget, extra_lines, passes
+from frontrank.studies.study import Effort
+from tests.studies.made_up import entry, over
+
+# The ablation
+
+
+def ablation(size=0.02, weights=0.02, ties=0.01, bins=0.0, classes=0.0):
+    """Made-up results, by how much each thing helps."""
+    by_bins = [
+        *over("loss.bins", {5: 0.5 - bins, 20: 0.5}, loss_tie_aware=False),
+        *over("loss.bins", {5: 0.5 - bins - ties, 20: 0.5 - ties}, loss_tie_aware=True),
+    ]
+    parts = {
+        "bins": by_bins,
+        "updates": over("batches.size", {28: 0.5, 448: 0.5 + size}),
+        "images": over("batches.size", {28: 0.5, 448: 0.5 + size}),
+        "classes": over("batches.per_class", {2: 0.5, 4: 0.5 + classes}),
+        "weights": over("loss.balance_classes", {False: 0.5, True: 0.5 + weights}),
+    }
+    return {name: {"entries": entries} for name, entries in parts.items()} | {"wide": 1428}
+
+
+def test_the_ablation_agrees_where_all_claims_hold():
+    said = apq_ablation.told(ablation())
+    assert "**Agrees**: 6 of 6 rows" in said
+    assert "M = 5: 50.0 ± 0.2, M = 20: 50.0 ± 0.2" in said
+    assert "all 714 classes: 50.0 ± 0.2; 357: +0.0" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "rows"),
+    [
+        ({"size": -0.02}, 4),
+        ({"weights": 0.002}, 5),
+        ({"ties": -0.01}, 5),
+        ({"bins": 0.05}, 5),
+        ({"classes": -0.05}, 5),
+    ],
+)
+def test_each_claim_can_fail(changed, rows):
+    assert f"**Agrees in part**: {rows} of 6 rows" in apq_ablation.told(ablation(**changed))
+
+
+def test_the_ablation_may_not_agree_at_all():
+    worst = ablation(size=-0.02, weights=-0.01, ties=-0.01, bins=0.05, classes=0.05)
+    assert "**Does not agree**: 0 of 6 rows" in apq_ablation.told(worst)
+    assert set(apq_ablation.figures(worst)) == {"bins", "batches"}
+
+
+def test_every_second_class_is_cut_to_two_pictures_that_train(tmp_path):
+    labels = np.array([name for name in "abcd" for _ in range(4)])
+    paths = np.array([f"{place}.png" for place in range(16)])
+    splits = np.array(["train"] * 12 + ["test"] * 4)
+    nothing = np.full(16, "")
+    (tmp_path / "emoji").mkdir()
+    ImageTable(tmp_path / "emoji", paths, labels, nothing, splits, nothing).save(tmp_path / "emoji" / "images.csv")
+    found = read_table(apq_ablation._uneven(str(tmp_path / "emoji"), Effort(tmp_path / "work")))
+    counted = dict(zip(*np.unique(found.labels, return_counts=True), strict=True))
+    assert counted == {"a": 4, "b": 2, "c": 4, "d": 4}
+
+
+# The table
+
+
+def test_passes_are_those_of_the_paper():
+    """Table 1: AP_Q with 200 batches of 4,096 takes 819K backwards and, by multistage backprop, 1638K forwards."""
+    assert passes(Budget(4096, 200, 1, "")) == {
+        "size": 4096,
+        "backwards": 819_200,
+        "forwards": 1_638_400,
+        "updates": 200,
+    }
+    assert passes(Budget(112, 160, 0, ""))["forwards"] == passes(Budget(112, 160, 112, ""))["forwards"] == 17_920
+
+
+def test_both_budgets_are_of_equal_images():
+    images = [passes(each)["backwards"] for each in apq_triplet.BUDGETS]
+    assert images == [17_920, 35_840, 17_920, 35_840]
+
+
+def test_lines_are_counted():
+    assert extra_lines("\n# why\nloss = A()\n\nb()\nc()\n") == 1
+    assert {name: extra_lines(code) for name, code in SNIPPETS.items()} == {"AP_Q": 0, "triplet": 3}
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_the_lines_that_are_counted_run(name):
+    from pytorch_metric_learning.losses import TripletMarginLoss
+    from pytorch_metric_learning.miners import BatchHardMiner
+
+    from frontrank import QuantizedAP, multistage_backward
+
+    model = nn.Linear(4, 3)
+    known = {each.__name__: each for each in (TripletMarginLoss, BatchHardMiner, QuantizedAP, multistage_backward)}
+    batch = {"images": torch.randn(8, 4), "labels": torch.arange(8) // 2}
+    exec(SNIPPETS[name], {"model": model, **known, **batch})
+    assert model.weight.grad.abs().sum() > 0
+
+
+def row(loss, size, images, mean):
+    counted = {"size": size, "backwards": images, "forwards": 2 * images, "updates": images // size}
+    return {"loss": loss, **entry({}, mean, 0.001), **counted}
+
+
+@pytest.mark.parametrize(
+    ("ap", "larger", "said"),
+    [
+        (0.55, 0.5, "**Agrees**"),
+        (0.55, 0.52, "**Agrees in part**"),
+        (0.45, 0.5, "**Agrees in part**"),
+        (0.45, 0.52, "**Does not agree**"),
+    ],
+)
+def test_the_table_follows_from_what_was_measured(ap, larger, said):
+    rows = [row("AP_Q", 448, 17_920, ap), row("triplet", 448, 17_920, larger), row("triplet", 112, 17_920, 0.5)]
+    found = {"rows": rows, "lines": {"AP_Q": 0, "triplet": 3}}
+    assert f"{said}: AP_Q with 17,920 images" in apq_triplet.told(found)
+    assert "| AP_Q, 448 |" in apq_triplet.told(found)
+    assert set(apq_triplet.figures(found)) == {"triplet"}

@@ -1,0 +1,63 @@
+"""The grid of metrics and relaxations: its cells are the losses they are called after."""
+
+import pytest
+
+from frontrank.build import build_loss
+from frontrank.jobs.comparison_plan import read_plan
+from frontrank.settings import find_recipe, read_recipe
+from frontrank.studies import grid
+from frontrank.studies.grid import pairs, published
+from tests.studies.made_up import entry
+
+
+def test_every_cell_can_be_trained_and_is_what_it_says():
+    recipe = read_recipe(find_recipe("emoji-demo"))
+    plan = read_plan(recipe, {"data.path": "emoji"}, losses=",".join(pairs().values()), lrs="1e-4")
+    losses = {way.name: build_loss(plan.config(way, 1e-4, 0, "images.csv").loss) for way in plan.ways}
+    assert len(losses) == len(pairs()) == 3 * 7 + 2
+    found = {pair: losses[name] for pair, name in pairs().items()}
+    for (row, column), loss in found.items():
+        if row.startswith("bins"):
+            assert loss.bins == {"bins, 10": 10, "bins, 20": 19}[row]  # AP_Q counts centres
+            continue
+        kind, _, value = row.partition(", ")
+        assert str(loss.relaxation).lower().startswith(kind)
+        assert f"={float(value.partition(' = ')[2])}" in str(loss.relaxation)
+        names = {"AP": "AveragePrecision()", "log = D_s": "weighting='log')", "loglog": "weighting='loglog')"}
+        assert names.get(column, f"variant='{column}'") in str(loss.metric)
+
+
+def test_published_pairs():
+    known = {pair: paper for pair in pairs() if (paper := published(*pair))}
+    assert known[("sigmoid, τ = 0.05", "D_q")] == "PNP"
+    assert known[("blackbox, λ = 32", "loglog")] == "RaMBO"
+    assert known[("bins, 20", "AP")] == "AP_Q"
+    assert {pair for pair in pairs() if pair not in known} == {
+        ("sigmoid, τ = 0.05", "loglog"),
+        *((f"blackbox, λ = {lam}", metric) for lam in (4, 32) for metric in ("O", "I_u", "I_b", "D_q")),
+    }
+
+
+def results(new_pair=0.5, best=0.6):
+    cells = []
+    for (row, column), loss in pairs().items():
+        paper = published(row, column)
+        mean = best if paper else new_pair
+        made = entry({}, mean, 0.001)
+        cells.append({"relaxation": row, "metric": column, "loss": loss, "published": paper, **made})
+    return {"frozen": {"R@1": 0.4}, "cells": cells}
+
+
+@pytest.mark.parametrize(
+    ("new_pair", "said"),
+    [(0.5, "**Agrees**: the best new pair"), (0.6, "**Agrees in part**"), (0.65, "**Does not agree**: the best new")],
+)
+def test_the_verdict_follows_from_what_was_measured(new_pair, said):
+    assert said in grid.told(results(new_pair))
+
+
+def test_pairs_that_failed_are_said_and_drawn():
+    found = results()
+    found["cells"][7] = {**found["cells"][7], "values": {}}
+    assert "Without a result: AP on blackbox, λ = 4." in grid.told(found)
+    assert set(grid.figures(found)) == {"grid"}

@@ -1,0 +1,52 @@
+"""rambo-speed: what is left out, how time grows, the verdict; no times are tested."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from frontrank.studies.rambo_speed import STUDY, exponent, measure, too_large
+from frontrank.studies.study import Effort
+
+
+def row(length, seconds, sort=0.1):
+    return {"length": length, "seconds": seconds, "sort_seconds": sort, "repeats": 3, "positives": 1, "with_slope": 1}
+
+
+def test_short_lists_are_measured_on_one_thread():
+    torch.set_num_threads(2)
+    try:
+        found = measure(Effort(Path("unused"), quick=True))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert [each["length"] for each in found["rows"]] == [1_000, 10_000]
+    assert all(each["with_slope"] > each["positives"] // 10 for each in found["rows"])
+    assert found["left_out"] == []
+
+
+def test_what_does_not_fit_is_left_out_with_a_reason():
+    assert too_large(100, 10**9) == ""
+    assert too_large(10**8, 10**9) == "it may take 8 GB, and 1 are free"
+    assert too_large(10**5, None) == ""
+    assert "not known" in too_large(10**8, None)
+
+
+def test_time_in_proportion_to_length_has_the_exponent_1():
+    assert exponent([row(100, 0.1), row(10_000, 10.0)]) == pytest.approx(1)
+    assert exponent([row(100, 0.1), row(10_000, 1000.0)]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([row(100_000, 0.01), row(1_000_000, 0.1)], "**Agrees**"),
+        ([row(100_000, 0.01), row(1_000_000, 0.1, sort=0.01)], "**Agrees in part**"),
+        ([row(100_000, 0.01), row(1_000_000, 1.0)], "**Does not agree**"),
+    ],
+)
+def test_verdict(rows, verdict):
+    told = STUDY.told({"rows": rows, "left_out": [{"length": 10**8, "reason": "it may take 8 GB, and 1 are free"}]})
+    assert verdict in told
+    assert "331 ms" in told
+    assert "100,000,000 was left out: it may take 8 GB" in told

@@ -1,0 +1,54 @@
+"""smooth-ap-error: a run of its own settings on a few glyphs, and the verdict."""
+
+import pytest
+
+from frontrank.models.package_weights import PACKAGES
+from frontrank.studies import smooth_ap_error
+from frontrank.studies.smooth_ap_error import STUDY, ends, measure, trained
+from frontrank.studies.study import Effort
+from tests.fetch import require_packages
+from tests.pictures import glyph_pictures
+
+
+def test_errors_of_each_step_are_kept(tmp_path, images, monkeypatch):
+    require_packages([PACKAGES["tf_efficientnet_lite0"]])
+    effort = Effort(work=tmp_path / "work", quick=True, data=images, show=False)
+    found = measure(effort)
+    low, high = found["errors"].values()
+    assert [len(run) for run in (*low, *high)] == [4, 4]
+    assert max(low[0]) < min(high[0])
+    assert [path.name for path in sorted((tmp_path / "work" / "epochs").iterdir())] == ["0.001-0.json", "0.1-0.json"]
+    monkeypatch.setattr(smooth_ap_error, "train", None)
+    assert measure(effort) == found
+
+
+def test_a_whole_run_is_one_epoch(tmp_path, monkeypatch):
+    require_packages([PACKAGES["tf_efficientnet_lite0"]])
+    monkeypatch.setitem(smooth_ap_error._EPOCH, "optimizer.warmup", "0")  # an epoch of so few images is too short
+    glyph_pictures(tmp_path, classes=60).save(tmp_path / "images.csv")
+    errors = trained(Effort(work=tmp_path / "work", data=str(tmp_path)), str(tmp_path / "images.csv"), 0.01, seed=0)
+    assert len(errors) == 3  # 30 classes of 8 images, 28 classes of 4 images a batch: 60 / 28, rounded up
+    assert all(0 < each < 0.5 for each in errors)
+
+
+def test_ends_are_a_fourth_of_a_short_run():
+    first, last, whole = ends([[1.0, 2.0, 3.0, 6.0]])
+    assert (first, last, whole) == ([1.0], [6.0], [3.0])
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [
+        ((0.1, 0.2, 0.3), "**Agrees**"),
+        ((0.1, 0.3, 0.2), "**Does not agree**"),
+        ((0.1, 0.09, 0.3), "**Does not agree**"),
+    ],
+)
+def test_verdict(errors, verdict):
+    found = {"seeds": [0], "errors": {str(place): [[each] * 8] for place, each in enumerate(errors)}}
+    assert verdict in STUDY.told(found)
+
+
+def test_crossing_lines_agree_in_part():
+    found = {"seeds": [0], "errors": {"0.1": [[0.1, 0.1]], "1": [[0.05, 0.5]]}}
+    assert "**Agrees in part**" in STUDY.told(found)

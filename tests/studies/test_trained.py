@@ -1,0 +1,115 @@
+"""Studies that train: stopped they go on, what is done is not done again, and a run that fails has no figures."""
+
+import json
+
+import pytest
+
+from frontrank.errors import InputError, InterruptedRunError
+from frontrank.studies.study import Effort
+from frontrank.studies.trained import mean_and_spread, percent, trained
+from tests.jobs.comparisons import SMALL, count_tasks, done_here, done_without_training
+from tests.studies.made import TRAINED, done, without_training
+
+SETTINGS = {**SMALL, "model.pooling": "average", "model.stage": "0", "optimizer.warmup": "0", "evaluations": "1"}
+
+
+def small(effort, images, **others):
+    """Two temperatures of Smooth-AP, two seeds, four steps."""
+    given = {"losses": "SmoothAP", "axes": ["loss.temperature=0.05,0.5"], "settings": SETTINGS, "lrs": "1e-3"}
+    return trained(effort, "temperatures", data=images, **{**given, **others})
+
+
+def stopping(after, do):
+    """Do so many tasks, and be stopped in the next."""
+    tasks = []
+
+    def done_or_stopped(task, *rest, **others):
+        tasks.append(task)
+        return None if len(tasks) > after else do(task, *rest, **others)
+
+    return done_or_stopped
+
+
+def test_it_goes_on_to_the_same_values(images, monkeypatch, tmp_path):
+    effort = Effort(tmp_path / "whole", seeds=2, show=False)
+    count_tasks(monkeypatch)
+    whole = small(effort, images)
+    assert [entry["settings"]["loss.temperature"] for entry in whole["entries"]] == [0.05, 0.5]
+    assert [entry["seeds"] for entry in whole["entries"]] == [[0, 1], [0, 1]]
+    assert all(len(values) == 2 for entry in whole["entries"] for values in entry["values"].values())
+    assert set(whole["frozen"]) >= {"R@1", "mAP"}
+    json.dumps(whole, allow_nan=False)
+
+    effort = Effort(tmp_path / "parts", seeds=2, show=False)
+    count_tasks(monkeypatch, stopping(2, done_here))
+    with pytest.raises(InterruptedRunError, match="stopped, 1 of 4 runs are done"):
+        small(effort, images)
+    tasks = count_tasks(monkeypatch)
+    parts = small(effort, images)
+    assert len(tasks) == 3  # two of five were done: the frozen backbone, and a run
+    assert [entry["values"] for entry in parts["entries"]] == [entry["values"] for entry in whole["entries"]]
+    tasks.clear()
+    small(effort, images)
+    assert tasks == []
+
+
+def test_seeds_begin_at_that_of_the_study(images, monkeypatch, tmp_path):
+    count_tasks(monkeypatch, done_without_training)
+    found = small(Effort(tmp_path / "a", seed=5, seeds=2, show=False), images)
+    assert found["entries"][0]["seeds"] == [5, 6]
+    quick = small(Effort(tmp_path / "b", quick=True, seeds=3, show=False), images)
+    assert quick["entries"][0]["seeds"] == [0]
+
+
+def test_other_settings_are_not_taken_for_the_same(images, monkeypatch, tmp_path):
+    count_tasks(monkeypatch, done_without_training)
+    effort = Effort(tmp_path / "work", seeds=1, show=False)
+    small(effort, images)
+    with pytest.raises(InputError, match="iterations is 4 there and 5 now"):
+        small(effort, images, settings={**SETTINGS, "iterations": "5"})
+
+
+def test_a_run_that_fails_has_no_values(images, monkeypatch, tmp_path):
+    def failing(task, config, target, beside, what, **others):
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        if config.loss.temperature == 0.5 and task != "frozen":
+            return "the loss is not finite"
+        return done_without_training(task, config, target, beside, what, **others)
+
+    count_tasks(monkeypatch, failing)
+    found = small(Effort(tmp_path / "work", seeds=1, show=False), images)
+    assert [bool(entry["values"].get("R@1")) for entry in found["entries"]] == [True, False]
+    assert found["entries"][1]["failed"] == "the loss is not finite"
+    json.dumps(found, allow_nan=False)
+
+
+def test_mean_and_spread():
+    assert mean_and_spread([0.5]) == (0.5, 0.0)
+    assert mean_and_spread([0.5, 0.7]) == (pytest.approx(0.6), pytest.approx(0.02**0.5))
+    assert percent([0.5, 0.7]) == "60.0 ± 14.1"
+    assert percent([0.629]) == "62.9"
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_stopped_study_goes_on(name, images, study_done, monkeypatch, tmp_path):
+    without_training(monkeypatch, stopping(2, done_without_training))
+    with pytest.raises(InterruptedRunError, match=r"; the same command goes on where it was$"):
+        done(name, tmp_path / "out", images)
+    assert not (tmp_path / "out" / "results.json").exists()
+    monkeypatch.undo()
+    tasks = without_training(monkeypatch)
+    page = done(name, tmp_path / "out", images)
+    assert tasks
+    assert page.read_bytes() == (study_done(name) / "README.md").read_bytes()
+    all_of_them = [*(tmp_path / "out" / "work").rglob("frozen.json"), *(tmp_path / "out" / "work").rglob("test.json")]
+    assert len(tasks) == len(all_of_them) - 2  # none of those before it was stopped
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_was_trained_is_not_trained_again(name, images, monkeypatch, tmp_path):
+    tasks = without_training(monkeypatch)
+    done(name, tmp_path / "out", images)
+    tasks.clear()
+    (tmp_path / "out" / "results.json").unlink()
+    done(name, tmp_path / "out", images)
+    assert tasks == []
