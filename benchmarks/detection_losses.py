@@ -78,7 +78,7 @@ def tested(scenes: Path, folder: Path, way: str, seed: int, settings: dict[str, 
     found = folder / "test.json"
     if not found.exists():
         command("evaluate", str(folder), "--json", str(found), "--workers", "0", "--device", "cpu", "--quiet")
-    values = json.loads(found.read_text())
+    values = json.loads(found.read_text())["metrics"]
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     steps = [line["seconds per step"] for line in lines if "seconds per step" in line]
     return {"values": values, "seconds per step": fmean(steps)}

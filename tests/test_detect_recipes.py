@@ -62,7 +62,9 @@ def test_settings_are_the_papers(name):
 def test_both_losses_train_with_all_else_equal(row):
     one, other = (read_recipe(find_recipe(f"detect-{row}-{loss}", DetectConfig), DetectConfig)
                   for loss in ("cross-entropy", "rambo"))  # fmt: skip
-    assert {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)} == {"loss.name"}
+    differ = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+    chosen = {"loss.weight", "loss.warmup"} if row == "emoji" else set()  # for each loss, see docs/results.md
+    assert differ == {"loss.name"} | chosen
 
 
 @every
