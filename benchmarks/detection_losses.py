@@ -113,17 +113,20 @@ def main() -> None:
             for way in AXES
         }
         ways = {way: [runs[way, seed].result() for seed in range(options.seeds)] for way in AXES}
-    for way, found in ways.items():
-        values = [each["values"]["AP50"] for each in found]
-        say(f"{way:20} AP50 {100 * fmean(values):5.1f} ± {100 * (stdev(values) if len(values) > 1 else 0):.1f}")
-    kept = {
-        "command": "python benchmarks/detection_losses.py scenes",
-        **machine(),
-        "held_out": held,
-        "chosen": chosen,
-        "ways": ways,
-    }
+    entries = [entry_of(way, settings[chosen[way]], found) for way, found in ways.items()]
+    for entry in entries:
+        values = entry["values"]["AP50"]
+        say(f"{entry['name']:20} AP50 {100 * fmean(values):5.1f} ± {100 * (stdev(values) if values[1:] else 0):.1f}")
+    asked_for = "python benchmarks/detection_losses.py scenes"
+    kept = {"command": asked_for, "machine": machine(), "held_out": held, "chosen": chosen, "entries": entries}
     RESULT.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def entry_of(way: str, settings: dict[str, str], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is kept of a way: a value of each metric per seed."""
+    values = {name: [each["values"][name] for each in found] for name in found[0]["values"]}
+    seconds = [each["seconds per step"] for each in found]
+    return {"name": way, "settings": {**AXES[way], **settings}, "values": values, "seconds per step": seconds}
 
 
 if __name__ == "__main__":
