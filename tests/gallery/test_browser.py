@@ -177,7 +177,7 @@ def test_a_picture_that_is_not_there_is_not_asked_for_again_and_again(browser, o
             page.clock.run_for(1500)
         counts = {url: len([one for one in asked_for if one.split("&again")[0] == url]) for url in asked_for}
         large = next(url for url in counts if "size=large" in url)
-        assert counts[large] == 2
+        assert 1 <= counts[large] <= 2  # once, and looked at once more if it failed after the script had begun
         assert max(counts.values()) == 7  # a busy server is asked three times more, each time looked at first
 
 

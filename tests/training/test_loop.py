@@ -50,7 +50,8 @@ def test_what_a_run_leaves(images, tmp_path):
     lines = read_log(tmp_path / "run" / "log.jsonl")
     logged = {"loss", "queries_used", "queries_skipped", "AP error", "gradient norm", "learning rate", "images/s"}
     assert logged <= set(lines[1])
-    assert all(line["seconds per step"] > 0 and line["peak MB"] > 0 for line in lines if "loss" in line)
+    steps = [line for line in lines if "loss" in line]
+    assert all(line["seconds per step"] > 0 and line["peak MB"] >= 0 for line in steps)  # 0: there was room before
     assert steps_of_log(tmp_path / "run", "loss") == list(range(1, 11))
     assert steps_of_log(tmp_path / "run", "validation R@1") == [0, 5, 10]
     assert any((tmp_path / "run" / "tensorboard").iterdir())
