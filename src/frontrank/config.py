@@ -84,7 +84,8 @@ class LossConfig:
 
     name: str = setting(
         "PNP",
-        "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, RankLoss, or of pytorch-metric-learning pml.NAME",
+        "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, RankLoss, or of pytorch-metric-learning "
+        "pml.NAME",
     )
     metric: str | None = setting(None, "RankLoss: AveragePrecision, PenalizedNegatives (of PNP) or Recall (of RaMBO)")
     relaxation: str | None = setting(None, "RankLoss: Sigmoid or Blackbox")
