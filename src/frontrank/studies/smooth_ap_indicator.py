@@ -21,17 +21,22 @@ def _approximations() -> dict[str, Callable[[Tensor], Tensor]]:
 def measure(effort: Effort) -> dict[str, Any]:
     points, lists = (201, 50) if effort.quick else (801, 1000)
     d = torch.linspace(-1, 1, points, dtype=torch.float64, requires_grad=True)
-    found: dict[str, Any] = {"difference": d.tolist(), "step": (d > 0).double().tolist(), "curves": {}}
+    found: dict[str, Any] = {"difference": _plain(d), "step": _plain((d > 0).double()), "curves": {}}
     scores, positive = _lists(lists, effort.seed)
     exact = _ap(scores, positive, lambda x: (x > 0).double())
     for name, function in _approximations().items():
         value = function(d)
         (slope,) = torch.autograd.grad(value.sum(), d)
-        own: dict[str, Any] = {"value": value.tolist(), "slope": slope.tolist()}
+        own: dict[str, Any] = {"value": _plain(value), "slope": _plain(slope)}
         own["region"] = _region(d.detach(), slope)
         own["ap_error"] = float((_ap(scores, positive, function) - exact).abs().mean())
         found["curves"][name] = own
     return {**found, "lists": lists, "items": scores.shape[1], "positives": int(positive.sum())}
+
+
+def _plain(values: Tensor) -> list[float]:
+    """Numbers to draw from, as short as that allows."""
+    return [round(value, 6) for value in values.tolist()]
 
 
 def _lists(count: int, seed: int) -> tuple[Tensor, Tensor]:
