@@ -34,8 +34,9 @@ frontrank study                        # lists them
 frontrank study smooth-ap-indicator    # measures, draws, writes a page; --quick for a first look
 ```
 
-Small ones take seconds to minutes on a CPU; those that train use real emoji and 3 seeds, take hours, and go on where
-they were stopped. The pages here are generated from the [saved results](results) by `python docs/build_studies.py`.
+Small ones take seconds to minutes on a CPU; those that train use real emoji, or glyphs where size is the point, and 3
+seeds, take up to an hour on 2 cores, and go on where they were stopped. The pages here are generated from the
+[saved results](results) by `python docs/build_studies.py`.
 What the papers' tables have beside ours: [the ledger](../ledger.md).
 """
 PAPERS = {

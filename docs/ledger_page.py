@@ -22,10 +22,14 @@ never edited by hand.
 **What emoji can say.** The papers' data sets are not at hand, and there is no GPU. What could be trained here is a
 small network on emoji: other pictures, other classes, a far smaller budget. So no figure of ours may be set against a
 paper's *in value*; only the *order* of the rows can be compared, and that is what the lines below the tables count.
-`±` is the standard deviation over seeds. A table without a line `here` has not been run here.
+`±` is the standard deviation over seeds, of which the column before the last has the number, or `failed` where no run
+came to its end. A table without a line `here` has not been run here.
 
-Of each paper its own rows are shown, and of the others those that a table compares them with, as far as they are of the
-five papers, or else the best.
+**Commands.** A row names its recipe and options, or says why there is none. The commands below a table train with them
+and test what was trained. RECIPE stands for the recipe, RUN for a new folder, PATH_TO for where a data set is.
+
+Of each paper its own rows are shown, and of the methods that it compares them with those of the five papers and those
+that are better in some column than the best of its own; where there are neither, the best.
 """
 FRACTIONS = ("dists@intra", "dists@inter")  # columns that are never in percent
 NONE = "-"  # of a cell without a figure
@@ -44,13 +48,14 @@ class Source:
     file: str
     data: Any
     under: tuple[str, ...] = ()
+    study: bool = False  # which leaves out of its lists what failed
 
 
 def ledger(root: Path, results: Path) -> str:
     """The page. root: of the project; results: folder of the results of studies."""
     given = yaml.load((root / "docs" / "ledger.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
     sources = {name: _source(name, facts, root, results) for name, facts in given["sources"].items()}
-    papers = [_paper(paper, sources, given["missing"], root) for paper in given["papers"]]
+    papers = [_paper(paper, sources, given, root) for paper in given["papers"]]
     return "\n".join([HEAD, _sources(list(sources.values())), *papers])
 
 
@@ -66,7 +71,9 @@ def _source(name: str, facts: Mapping[str, Any], root: Path, results: Path) -> S
         data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         command, machine = (data["command"], data["machine"]) if data else (f"frontrank study {study}", "")
         told = f"{facts['told']}: [the study](studies/{study}.md)" if data else facts["told"]
-        return Source(name, facts["on"], told, command, machine, f"studies/results/{study}.json", data, under)
+        return Source(
+            name, facts["on"], told, command, machine, f"studies/results/{study}.json", data, under, study=True
+        )
     data = json.loads((root / facts["file"]).read_text(encoding="utf-8"))
     machine = facts.get("machine") or f"{data['machine']['cores']} cores of {data['machine']['cpu']}"
     file = facts["file"].removeprefix("docs/") if facts["file"].startswith("docs/") else f"../{facts['file']}"
@@ -91,13 +98,13 @@ def _sources(sources: Sequence[Source]) -> str:
     return "\n".join(lines)
 
 
-def _paper(paper: Mapping[str, Any], sources: Mapping[str, Source], missing: Mapping[str, str], root: Path) -> str:
-    tables = [_table(paper["paper"], table, sources, missing, root) for table in paper["tables"]]
+def _paper(paper: Mapping[str, Any], sources: Mapping[str, Source], given: Mapping[str, Any], root: Path) -> str:
+    tables = [_table(paper["paper"], table, sources, given, root) for table in paper["tables"]]
     return "\n".join([f"## {paper['paper']}", "", f"{paper['by']}.", "", *tables])
 
 
 def _table(
-    paper: str, table: Mapping[str, Any], sources: Mapping[str, Source], missing: Mapping[str, str], root: Path
+    paper: str, table: Mapping[str, Any], sources: Mapping[str, Source], given: Mapping[str, Any], root: Path
 ) -> str:
     columns, own = table["columns"], table.get("own", [])
     here = [_measured(row, [*columns, *own], sources) for row in table["rows"]]
@@ -118,7 +125,7 @@ def _table(
             lines.append(f"| {row['row']} | paper | {' | '.join(cells)} | | {_command(row, root)} |")
         if measured is not None:
             lines.append(_line_here(row, table, measured, sources[row["here"]["source"]]))
-    return "\n".join([*lines, "", *_below(table, here, sources, missing, root), ""])
+    return "\n".join([*lines, "", *_below(table, here, sources, given, root), ""])
 
 
 def _line_here(row: Mapping[str, Any], table: Mapping[str, Any], measured: Mapping[str, Any], source: Source) -> str:
@@ -126,14 +133,14 @@ def _line_here(row: Mapping[str, Any], table: Mapping[str, Any], measured: Mappi
     cells = [_shown(measured.get(name), unit, name) for name in names]
     seeds = max((len(values) for values in measured.values()), default=0)
     name = row.get("as", "" if "paper" in row else row["row"])
-    kept = str(seeds) if unit in ("percent", "fraction") else ""
+    kept = "failed" if not measured else str(seeds) if unit in ("percent", "fraction") else ""
     return f"| {name} | here, {source.on} | {' | '.join(cells)} | {kept} | [{source.name}](#{source.name}) |"
 
 
 def _measured(
     row: Mapping[str, Any], columns: Sequence[str], sources: Mapping[str, Source]
 ) -> dict[str, list[float]] | None:
-    """Our values by column, one per seed; None where nothing was run."""
+    """Our values by column, one per seed: none at all where all runs failed. None where nothing was run."""
     if "here" not in row or sources[row["here"]["source"]].data is None:
         return None
     source, here = sources[row["here"]["source"]], row["here"]
@@ -144,21 +151,28 @@ def _measured(
     for name, path in zip(columns, here["at"], strict=False):
         if path:
             one = isinstance(path, list)
-            parts = [_at(source.data, [*source.under, *each]) for each in ([path] if one else path["sum"])]
-            found[name] = parts[0] if isinstance(parts[0], list) else [sum(parts)]
+            paths = [[*source.under, *each] for each in ([path] if one else path["sum"])]
+            parts = [_at(source.data, each, may_lack=source.study) for each in paths]
+            if None not in parts:
+                found[name] = parts[0] if isinstance(parts[0], list) else [sum(parts)]
     return {name: values for name, values in found.items() if values}  # runs that failed have none
 
 
-def _at(data: Any, path: Sequence[str]) -> Any:
-    """What a path leads to; a list is entered by place, by the `name` of what it holds, or by key=value of it."""
+def _at(data: Any, path: Sequence[str], *, may_lack: bool = False) -> Any:
+    """What a path leads to; a list is entered by place, by the `name` of what it holds, or by key=value of it.
+
+    may_lack: a list may lack what is looked for, which gives None; else that is an error, as two of them always are
+    """
     for step in path:
         if isinstance(data, Mapping):
             data = data[step]
         elif step.isdigit():
             data = data[int(step)]
         else:
-            wanted = dict(part.split("=") for part in step.split(",")) if "=" in step else {"name": step}
+            wanted = dict(part.split("=", 1) for part in step.split(",")) if "=" in step else {"name": step}
             found = [each for each in data if all(str(each[key]) == value for key, value in wanted.items())]
+            if not found and may_lack:
+                return None
             if len(found) != 1:
                 raise ValueError(f"{' / '.join(path)}: {len(found)} elements are {step}")
             (data,) = found
@@ -180,13 +194,29 @@ def _shown(values: Sequence[float] | None, unit: str, column: str) -> str:
 
 
 def _command(row: Mapping[str, Any], root: Path) -> str:
+    """What the last column of a row has: its command, its recipe, or why there is neither."""
     if "command" in row:
         return f"`{row['command']}`"
     if "recipe" not in row:
-        return ""
+        return str(row.get("why", ""))
     links = ", ".join(f"[{name}]({_recipe(name, root)})" for name in row["recipe"].split(", "))
     more = f" `{row['options']}`" if "options" in row else ""
-    return links + more + (f", then `{row['then']}`" if "then" in row else "")
+    return links + more + (f", evaluated with `{row['evaluated']}`" if "evaluated" in row else "")
+
+
+def commands(table: Mapping[str, Any], given: Mapping[str, Any], root: Path) -> list[list[str]]:
+    """The commands of the recipes of a table, data set by data set: what trains, then what tests."""
+    trained: dict[tuple[str, ...], list[str]] = {}
+    names = [name for row in table["rows"] if "recipe" in row for name in row["recipe"].split(", ")]
+    for name in dict.fromkeys(names):
+        text = (root / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+        command = next(line for line in text.splitlines() if line.startswith("# command"))[9:].strip()
+        command = command.replace(f"runs/{name}", "RUN").replace(name, "RECIPE")
+        layout = yaml.load(text, yaml.BaseLoader)["data"]["layout"]
+        same = trained.setdefault(tuple(table.get("evaluate") or given["evaluate"][layout]), [])
+        if command not in same:
+            same.append(command)
+    return [[*own, *tests] for tests, own in trained.items()]
 
 
 def _recipe(name: str, root: Path) -> str:
@@ -199,17 +229,15 @@ def _below(
     table: Mapping[str, Any],
     here: Sequence[Mapping[str, list[float]] | None],
     sources: Mapping[str, Source],
-    missing: Mapping[str, str],
+    given: Mapping[str, Any],
     root: Path,
 ) -> list[str]:
-    """What stands below a table: the command of its recipes, the gap, and why there is one."""
+    """What stands below a table: the commands of its recipes, the gap, and why there is one."""
     lines = []
-    recipes = [row["recipe"].split(", ")[0] for row in table["rows"] if "recipe" in row]
-    if recipes:
-        text = (root / "recipes" / f"{recipes[0]}.yaml").read_text(encoding="utf-8")
-        command = next(line for line in text.splitlines() if line.startswith("# command"))[9:].strip()
-        command = command.replace(f" --out runs/{recipes[0]}", "").replace(recipes[0], "RECIPE")
-        lines.append(f"- Command: `{command}`, with the recipe and the options of the row.")
+    if blocks := commands(table, given, root):
+        lines += ["With the recipe and the options of a row:", ""]
+        for block in blocks:
+            lines += [*(f"    {line}" for line in block), ""]
     gap = _gap(table, here)
     if gap:
         lines.append(f"- Gap: {gap}")
@@ -218,7 +246,7 @@ def _below(
     }
     lines += [f"- Not run yet: `{sources[name].command}`." for name in sorted(waiting)]
     if "needs" in table:
-        lines.append(f"- Missing: {missing[table['needs']]}")
+        lines.append(f"- Missing: {given['missing'][table['needs']]}")
     if "note" in table:
         lines.append(f"- Note: {table['note']}")
     return lines
@@ -228,22 +256,20 @@ def _gap(table: Mapping[str, Any], here: Sequence[Mapping[str, list[float]] | No
     """What differs, as far as it can be said in figures."""
     unit = table.get("unit", "percent")
     rows = [(row, measured) for row, measured in zip(table["rows"], here, strict=True) if measured and "paper" in row]
-    if unit == "count":
-        pairs = [
-            (value, _shown(measured.get(name), unit, name))
-            for row, measured in rows
-            for name, value in zip(table["columns"], row["paper"], strict=True)
-        ]
-        return f"{sum(a == b for a, b in pairs)} of {len(pairs)} counts are the same to the last digit."
     if unit == "seconds":
-        ((row, measured),) = rows
-        times = [
-            f"{fmean(measured[name]) / _seconds(value):.2f}"
-            for name, value in zip(table["columns"], row["paper"], strict=True)
-            if name in measured
-        ]
-        return f"{', '.join(times)} times the paper's time, on another processor."
-    return _order(table, rows) if unit != "power" and len(rows) > 1 else ""
+        return _times(table, here)
+    return _order(table, rows) if unit in ("percent", "fraction") and len(rows) > 1 else ""
+
+
+def _times(table: Mapping[str, Any], here: Sequence[Mapping[str, list[float]] | None]) -> str:
+    """Each of our rows against the first of the paper's."""
+    theirs = dict(zip(table["columns"], table["rows"][0]["paper"], strict=True))
+    said = []
+    for row, measured in zip(table["rows"], here, strict=True):
+        if measured:
+            times = [f"{fmean(values) / _seconds(theirs[name]):.2f}" for name, values in measured.items()]
+            said.append(f"{row.get('as', row['row'])} takes {', '.join(times)} times the paper's time")
+    return f"on another processor, {'; '.join(said)}." if said else ""
 
 
 def _seconds(text: str) -> float:
@@ -256,6 +282,8 @@ def _order(table: Mapping[str, Any], rows: Sequence[tuple[Mapping[str, Any], Map
     theirs, ours = table.get("order") or (table["columns"][0], table["columns"][0])
     place, scale = table["columns"].index(theirs), 1 if table.get("unit") == "fraction" else 100
     found = [(row["row"], float(row["paper"][place]), measured[ours]) for row, measured in rows if ours in measured]
+    if len(found) < 2:
+        return ""
     same, turned, close = [], [], []
     for (a, there_a, here_a), (b, there_b, here_b) in combinations(found, 2):
         if there_a == there_b:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -10,8 +11,13 @@ import matplotlib
 import pytest
 import yaml
 
+from frontrank.build import build_loss
+from frontrank.cli import _parser, evaluate
+from frontrank.cli.train import overrides
+from frontrank.config import TrainConfig
 from frontrank.config_detection import DetectConfig
-from frontrank.settings import find_recipe, settings
+from frontrank.evaluation.protocols import PROTOCOLS
+from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.studies import all_studies
 
 ROOT = Path(__file__).parents[1]
@@ -148,25 +154,70 @@ def test_sources_are_studies_or_files():
 def test_a_row_is_whole(paper, table, row):
     assert "paper" in row or "here" in row
     assert len(row.get("paper", table["columns"])) == len(table["columns"])
-    assert {*row} <= {"row", "paper", "recipe", "options", "then", "command", "here", "as"}
-    assert not ("recipe" in row and "command" in row)
+    assert {*row} <= {"row", "paper", "recipe", "options", "evaluated", "command", "why", "here", "as"}
+    assert sum(name in row for name in ("recipe", "command", "why")) == (
+        "paper" in row and table.get("unit") != "count"
+    )
     if "here" in row:
         assert row["here"]["source"] in LEDGER["sources"]
     assert "needs" not in table or table["needs"] in LEDGER["missing"]
     assert "needs" in table or all("here" in each for each in table["rows"]) or table["table"] in ("1", "6")
 
 
-@every_row
-def test_options_are_settings(paper, table, row):
-    names = row.get("recipe", "").split(", ") if "recipe" in row else []
-    kind = DetectConfig if names and names[0].startswith("detect-") else None
-    known = set(settings(kind)) if kind else set(settings())
-    given = re.findall(r"--([a-z]+\.[a-z_]+)", row.get("options", "") + row.get("command", ""))
-    assert set(given) <= known
-    for name in names:
-        assert (ROOT / "recipes" / f"{name}.yaml").is_file()
-    for name in re.findall(r"--recipe (\S+)", row.get("command", "")):
-        assert find_recipe(name)
+def _read(command):
+    """The options of a command, as its parser reads them."""
+    name, *words = shlex.split(command)
+    assert name == "frontrank"
+    parser, commands = _parser()
+    module = importlib.import_module(f"frontrank.cli.{words[0]}")
+    module.add_arguments(commands[words[0]])
+    return commands[words[0]].read(parser, words)
+
+
+def _recipes(row):
+    return row["recipe"].split(", ") if "recipe" in row else []
+
+
+BLOCKS = {
+    f"{paper['paper']}-{table['table']}": page.commands(table, LEDGER, ROOT)
+    for paper in LEDGER["papers"]
+    for table in paper["tables"]
+}
+
+
+@pytest.mark.parametrize(("paper", "table", "row"), [each for each in ROWS if "recipe" in each.values[2]])
+def test_rows_train_and_are_tested(paper, table, row):
+    """The recipe with the options of the row makes settings that go together, and a loss; then comes an evaluation."""
+    blocks = BLOCKS[f"{paper}-{table['table']}"]
+    assert len(blocks) >= len(_recipes(row))
+    for name in _recipes(row):
+        kind = DetectConfig if name.startswith("detect-") else TrainConfig
+        given = overrides(_read(f"{blocks[0][0].replace('RECIPE', name)} {row.get('options', '')}"), kind)
+        config = read_config(read_recipe(find_recipe(name, kind), kind), given, kind)
+        assert set(re.findall(r"--([a-z]+\.[a-z_]+)", row.get("options", ""))) <= {*given}
+        if kind is TrainConfig:
+            build_loss(config.loss, classes=10, dim=8)
+    for line in (line for block in blocks for line in block if line.startswith("frontrank evaluate")):
+        assert _read(f"{line} {row.get('evaluated', '')}")
+
+
+@pytest.mark.parametrize("name", [name for name, blocks in BLOCKS.items() if blocks])
+def test_tables_say_how_to_train_and_to_test(name):
+    for block in BLOCKS[name]:
+        assert " train --recipe RECIPE " in block[0]
+        assert "--out RUN" in block[0]
+        assert re.match(r"frontrank (detect )?evaluate ", block[-1])
+
+
+@pytest.mark.parametrize("command", sorted({line for each in BLOCKS.values() for block in each for line in block}))
+def test_commands_are_read(command):
+    options = _read(command)
+    if command.startswith("frontrank evaluate"):
+        assert options.protocol in PROTOCOLS
+        if options.data is None:
+            evaluate.refuse(options)
+        else:
+            assert not [name for name in evaluate._NOT_OF_MODELS if evaluate._is_given(options, name)]
 
 
 @pytest.mark.parametrize(("paper", "table", "row"), [each for each in ROWS if _has_one_recipe(*each.values)])
@@ -176,6 +227,8 @@ def test_recipes_quote_the_same_figures(paper, table, row):
     said = re.sub(r"\s+", " ", text.replace("\n#", " "))
     if (paper, table["table"], row["row"]) in (("RaMBO", "2", "FastAP"), ("RaMBO", "4", "FastAP, its Matlab code")):
         figures = row["paper"][:1]  # RaMBO quotes another row of FastAP's table beside it
+    elif "--loss.name" in row.get("options", "") and "merged" not in row["recipe"]:
+        figures = []  # another loss than the recipe's
     elif "options" in row or table["table"] == "8":
         figures = row["paper"][:1] if paper == "PNP" else []
     else:
@@ -191,9 +244,9 @@ def test_recipes_quote_the_same_figures(paper, table, row):
 def test_every_recipe_of_a_paper_is_in_the_ledger():
     named = set()
     for _, _, row in (each.values for each in ROWS):
-        named |= set(row.get("recipe", "").split(", ")) | set(re.findall(r"--recipe (\S+)", row.get("command", "")))
+        named |= set(_recipes(row))
     there = {path.stem for path in (ROOT / "recipes").glob("*.yaml") if "emoji" not in path.stem}
-    assert there == named - {""}
+    assert there == named
 
 
 # What is computed
@@ -253,6 +306,24 @@ def test_emoji_in_the_ledger_are_those_of_the_results(files):
     assert line.endswith("| 3 | [emoji](#emoji) |")
 
 
+def test_what_notes_say_of_the_emoji():
+    entries = {each["name"]: each for each in json.loads((DOCS / "results" / "emoji.json").read_text())["entries"]}
+    own = {name.removeprefix("PNP-"): each for name, each in entries.items() if name.startswith("PNP-")}
+    assert {name: each["lr"] for name, each in own.items() if each["lr"] != 3e-4} == {
+        **dict.fromkeys(("O", "I_u", "I_b"), 1e-4),
+        "D_s": 1e-3,
+    }
+    within = {name: each["mean"]["dists@intra"] for name, each in own.items()}
+    assert min(within, key=within.get) == "D_s"
+    assert within["D_q"] < within["O"]
+    for metric in ("NMI", "dists@inter"):
+        values = {name: each["mean"][metric] for name, each in own.items()}
+        assert sorted(values, key=values.get)[3:] in (["D_s", "D_q"], ["D_q", "D_s"])
+    lambdas = json.loads((DOCS / "results" / "emoji-lam.json").read_text())["entries"]
+    assert max(each["mean"]["R@1"] for each in lambdas) < entries["FastAP"]["mean"]["R@1"]
+    assert entries["BlackboxRecall-log"]["settings"].get("loss.lam", 4.0) == 4.0
+
+
 def _of_studies():
     """What the studies of the ledger keep, with figures that are made up."""
     columns = {
@@ -280,17 +351,23 @@ def _of_studies():
         {"margin": margin, "memory": memory, "R@1": values}
         for margin, memory, values in ((True, True, [0.6, 0.62]), (True, False, [0.5, 0.5]), (False, True, []))
     ]
+    lists = [{"length": length, "seconds": length / 1e7} for length in (100_000, 1_000_000, 10_000_000)]
     return {
         "smooth-ap-ablation": {"columns": ablation},
         "apq-triplet": {"rows": rows},
         "rambo-ablation": {"entries": margins},
+        "rambo-speed": {"rows": lists},  # the longest was left out
     }
 
 
-def test_figures_of_studies_come_in_when_they_are_run(tmp_path):
-    for name, found in _of_studies().items():
+def _kept(folder, studies):
+    for name, found in studies.items():
         kept = {"study": name, "command": f"frontrank study {name}", "machine": "2 cores of x", "found": found}
-        (tmp_path / f"{name}.json").write_text(json.dumps(kept))
+        (folder / f"{name}.json").write_text(json.dumps(kept))
+
+
+def test_figures_of_studies_come_in_when_they_are_run(tmp_path):
+    _kept(tmp_path, _of_studies())
     text = page.ledger(ROOT, tmp_path)
     assert "Not run yet" not in text
     assert "On 2 cores of x. Every figure: [apq-triplet.json](studies/results/apq-triplet.json)." in text
@@ -300,13 +377,54 @@ def test_figures_of_studies_come_in_when_they_are_run(tmp_path):
         "| AP_Q, batches of 448 | here, emoji | - | - | - | - | 17,920 | 17,920 | 40 | - | - | - | 50.0 | 1 |" in text
     )
     assert "|  | here, emoji | - | - | - | 61.0 ± 1.4 | 2 | [margins](#margins) |" in text
-    assert "|  | here, emoji | - | - | - | - | 0 | [margins](#margins) |" in text  # diverged
+    assert "|  | here, emoji | - | - | - | - | failed | [margins](#margins) |" in text  # diverged
     assert "by CUB200 there and R@1 here, 1 of 1 pairs" in text
+    assert "| BlackboxAP, up to 100M | here, drawn scores | 10.0 ms | 100.0 ms | 1.00 s | - |" in text
+    assert "; BlackboxAP, up to 100M takes 0.30, 0.30, 0.26 times the paper's time." in text
+
+
+def test_what_a_study_leaves_out_has_failed(tmp_path):
+    studies = _of_studies()
+    del studies["apq-triplet"]["rows"][0]
+    _kept(tmp_path, studies)
+    text = page.ledger(ROOT, tmp_path)
+    dashes = " | ".join("-" * 11)
+    assert f"| AP_Q, batches of 448 | here, emoji | {dashes} | failed | [triplets](#triplets) |" in text
+    assert "by ROxf M there and mAP here, 1 of 1 pairs" in text  # of those that are left
+
+
+def test_what_a_study_has_twice_is_an_error(tmp_path):
+    studies = _of_studies()
+    studies["apq-triplet"]["rows"] *= 2
+    _kept(tmp_path, studies)
+    with pytest.raises(ValueError, match="2 elements are loss=AP_Q"):
+        page.ledger(ROOT, tmp_path)
+
+
+def test_no_gap_where_one_row_is_left():
+    table = {"columns": ["there"], "order": ["there", "R@1"], "rows": [{"row": name, "paper": ["1"]} for name in "ab"]}
+    assert page._gap(table, [{"R@1": [0.5]}, {"mAP": [0.5]}]) == ""
+
+
+def test_times_are_of_the_first_row():
+    table = {
+        "unit": "seconds",
+        "columns": ["1k", "1M"],
+        "rows": [{"row": "CPU", "paper": ["10 ms", "2 s"], "as": "sorting"}, {"row": "ours"}, {"row": "none"}],
+    }
+    here = [{"1k": [0.02], "1M": [2.0]}, {"1k": [0.001]}, None]
+    said = "sorting takes 2.00, 1.00 times the paper's time; ours takes 0.10 times the paper's time."
+    assert page._gap(table, here) == f"on another processor, {said}"
 
 
 def test_a_path_that_leads_nowhere_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="a / b=2: 0 elements are b=2"):
         page._at({"a": [{"b": 1}]}, ["a", "b=2"])
+    assert page._at({"a": [{"b": 1}]}, ["a", "b=2", "c"], may_lack=True) is None
+    with pytest.raises(ValueError, match="2 elements are b=1"):
+        page._at({"a": [{"b": 1}, {"b": 1}]}, ["a", "b=1"], may_lack=True)
+    with pytest.raises(KeyError):
+        page._at({"a": [{"b": 1}]}, ["a", "c=1"], may_lack=True)
 
 
 def test_the_head_says_what_cannot_be_compared(files):

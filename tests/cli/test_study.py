@@ -3,12 +3,14 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from frontrank.errors import InterruptedRunError
+from frontrank.errors import InputError, InterruptedRunError
 from frontrank.studies import all_studies
+from frontrank.studies.study import Effort
 from tests.cli.test_main import WITHOUT_TORCH
 
 NAME = "smooth-ap-indicator"
@@ -101,6 +103,16 @@ def test_another_seed_is_another_result(here, run):
         ([NAME, "--out", "mine"], "--out mine is not empty; choose another name"),
         ([NAME, "--seed", "-1", "--out", "new"], "--seed must be at least 0, got -1"),
         ([NAME, "--seeds", "0", "--out", "new"], "--seeds must be at least 1, got 0"),
+        ([NAME, "--seed", str(2**31), "--out", "new"], "--seed must be at most 2147483647, got 2147483648"),
+        ([NAME, "--seeds", "3", "--out", "new"], f"--seeds has no effect on {NAME}; leave it out"),
+        (["rambo-bias", "--seeds", "2", "--out", "new"], "--seeds has no effect on rambo-bias; leave it out"),
+        (["pnp-circle", "--data", "mine", "--out", "new"], "--data has no effect on pnp-circle; leave it out"),
+        (["rambo-collapse", "--data", "mine", "--out", "new"], "--data has no effect on rambo-collapse; leave it out"),
+        (["grid", "--seeds", "3", "--quick", "--out", "new"], "--seeds has no effect beside --quick, which has one"),
+        (["grid", "--data", "nowhere", "--out", "new/deep"], "nowhere is not there; give a folder of images"),
+        ([NAME, "--out", "file/x"], "--out file/x cannot be written to (Not a directory); choose another folder"),
+        ([NAME, "--out", "x" * 256], "cannot be used (File name too long); choose another folder"),
+        ([NAME, "--out", "a/" + "x" * 256], "cannot be written to (File name too long); choose another folder"),
         ([NAME, "--seed", "one"], "argument --seed: invalid int value: 'one'"),
         ([NAME, "--redrew"], "there is no option --redrew; did you mean --redraw?"),
         ([NAME, NAME], f"{NAME!r} is one argument too many"),
@@ -115,13 +127,100 @@ def test_refusals_are_one_line_and_lose_nothing(here, run, words, said):
     Path("file").write_text("mine")
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("mine")
-    before = files(here)
+    before, paths = files(here), set(here.rglob("*"))
     found = run("study", *words)
     assert (found.status, found.out) == (2, "")
     assert said in found.err
     assert found.err.startswith("frontrank study: ")
     assert found.err.count("\n") == 1
     assert files(here) == before
+    assert set(here.rglob("*")) == paths
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda found: [],
+        lambda found: {},
+        lambda found: {**found, "curves": []},
+        lambda found: {**found, "curves": {"linear": {}}},
+        lambda found: {
+            **found,
+            "curves": {name: {**curve, "ap_error": "much"} for name, curve in found["curves"].items()},
+        },
+    ],
+    ids=["a list", "nothing", "no names", "a part", "words"],
+)
+def test_damaged_results_are_not_drawn(here, run, damage):
+    path = here / "studies" / NAME / "results.json"
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps(kept | {"found": damage(kept["found"])}))
+    before = files(here)
+    found = run("study", NAME, "--redraw")
+    assert (found.status, found.out) == (2, "")
+    assert found.err == (
+        f"frontrank study: studies/{NAME}/results.json does not hold what this version of {NAME} draws; "
+        "run it again into another --out\n"
+    )
+    assert files(here) == before
+
+
+def test_the_folder_is_there_before_anything_is_measured(tmp_path, monkeypatch, run):
+    seen = []
+
+    def refused(effort):
+        seen.append(effort.work.parent.is_dir())
+        raise InputError("--data is wrong; give another")
+
+    changed = replace(all_studies()[NAME], measure=refused)
+    monkeypatch.setattr("frontrank.cli.studying.study_named", lambda name: changed)
+    here = tmp_path / "here"
+    (here / "mine").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    for out in ("new/deep", "mine"):
+        assert run("study", NAME, "--out", out).status == 2
+    assert seen == [True, True]
+    assert list(here.rglob("*")) == [here / "mine"]
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    found = run("study", NAME, "--out", "mine")
+    assert found.err == "frontrank study: --out mine cannot be written to; choose another folder\n"
+    assert len(seen) == 2
+
+
+def test_the_largest_seed(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    assert run("study", NAME, "--quick", "--quiet", "--seed", str(2**31 - 1)).status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "seeds", "data", "named"),
+    [
+        ([], 3, "", ""),
+        (["--seeds", "3"], 3, "", ""),
+        (["--seeds", "1"], 1, "", " --seeds 1"),
+        (["--data", "my photos"], 3, "my photos", " --data 'my photos'"),
+        (["--data", "x.csv", "--seeds", "5", "--seed", "2"], 5, "x.csv", " --seed 2 --seeds 5 --data x.csv"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_heeded_is_named(tmp_path, monkeypatch, run, words, seeds, data, named):
+    efforts = []
+    study = all_studies()[NAME]
+    found = study.measure(Effort(tmp_path, quick=True))
+    changed = {"takes": ("data", "seeds"), "measure": lambda effort: (efforts.append(effort), found)[1]}
+    changed = replace(study, **changed, figures=lambda found: {})
+    monkeypatch.setattr("frontrank.cli.studying.study_named", lambda name: changed)
+    monkeypatch.chdir(tmp_path)
+    assert run("study", NAME, "--out", "out", *words).status == 0
+    assert [(effort.seeds, effort.data) for effort in efforts] == [(seeds, data)]
+    kept = json.loads(Path("out/results.json").read_text())
+    assert kept["command"] == f"frontrank study {NAME}{named}"
+    page = Path("out/README.md").read_text(encoding="utf-8")
+    assert f"\n    {kept['command']}\n" in page
+    said = "The images are those of --data: what is said above of emoji or glyphs may not hold for them."
+    assert page.splitlines()[-1].endswith(said) is bool(data)
+    assert run("study", NAME, "--out", "out", "--redraw").status == 0
+    assert Path("out/README.md").read_text(encoding="utf-8") == page
 
 
 def test_stopped(tmp_path, monkeypatch, run):

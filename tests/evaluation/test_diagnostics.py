@@ -1,4 +1,5 @@
 import math
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
@@ -88,6 +89,25 @@ def test_minibatch_map_is_too_high_for_small_batches_and_right_for_the_whole():
     assert found.std[2] < 1e-9 < found.std[0]
     assert found == minibatch_map(embeddings, labels, [16, 64, 240], per_class=6, batches=20)
     assert found != minibatch_map(embeddings, labels, [16, 64, 240], per_class=6, batches=20, seed=1)
+
+
+def test_minibatch_map_is_of_the_batches_that_have_a_positive():
+    from frontrank.evaluation.diagnostics import _batch
+
+    embeddings, labels = clusters()
+    found = minibatch_map(embeddings, labels, [4, 60], per_class=None, batches=20)
+    random, order = np.random.default_rng(0), [np.arange(5 * i, 5 * i + 5) for i in range(12)]
+    drawn = [_batch(random, order, 60, 4, None) for _ in range(20)]
+    maps = [fr.evaluate(embeddings[rows], labels[rows])["mAP"] for rows in drawn if len(set(labels[rows].tolist())) < 4]
+    assert 2 < len(maps) < 20
+    assert found.used == (len(maps), 20)
+    assert math.isclose(found.mean[0], fmean(maps), abs_tol=1e-6)
+    assert math.isclose(found.std[0], stdev(maps), abs_tol=1e-6)
+
+
+def test_the_spread_of_a_single_batch_is_zero():
+    found = minibatch_map(torch.randn(60, 4), [*range(40), *[0] * 20], [3], per_class=None, batches=2, seed=1)
+    assert (found.used, found.std) == ((1,), (0.0,))
 
 
 def test_batches_are_drawn_as_asked():

@@ -58,6 +58,20 @@ def test_the_ablation_may_not_agree_at_all():
     assert set(apq_ablation.figures(worst)) == {"bins", "batches"}
 
 
+def test_the_ablation_tells_its_rates_and_which_searches_could_still_gain():
+    found = ablation()
+    said = apq_ablation.told(found)
+    assert "is chosen among 1e-4, 3e-4, 1e-3 on held-out classes, all others have 3e-4." in said
+    assert "Of 6 searches for a learning rate, none chose the lowest or the highest of 3 tried." in said
+    found["images"]["entries"][0]["lr"] = 1e-3
+    found["bins"]["entries"][0]["lr"] = 1e-3  # which had no choice
+    assert "so these could still gain: batches.size=28 (equal images)." in apq_ablation.told(found)
+
+
+def test_what_the_row_on_ties_requires_is_told():
+    assert "The row on ties agrees if plain is better for every number of bins" in apq_ablation.told(ablation())
+
+
 def test_every_second_class_is_cut_to_two_pictures_that_train(tmp_path):
     labels = np.array([name for name in "abcd" for _ in range(4)])
     paths = np.array([f"{place}.png" for place in range(16)])
@@ -108,9 +122,9 @@ def test_the_lines_that_are_counted_run(name):
     assert model.weight.grad.abs().sum() > 0
 
 
-def row(loss, size, images, mean):
+def row(loss, size, images, mean, lr=3e-4):
     counted = {"size": size, "backwards": images, "forwards": 2 * images, "updates": images // size}
-    return {"loss": loss, **entry({}, mean, 0.001), **counted}
+    return {"loss": loss, **entry({}, mean, 0.001), **counted, "lr": lr}
 
 
 @pytest.mark.parametrize(
@@ -128,3 +142,20 @@ def test_the_table_follows_from_what_was_measured(ap, larger, said):
     assert f"{said}: AP_Q with 17,920 images" in apq_triplet.told(found)
     assert "| AP_Q, 448 |" in apq_triplet.told(found)
     assert set(apq_triplet.figures(found)) == {"triplet"}
+
+
+@pytest.mark.parametrize(
+    ("lr", "said"),
+    [(3e-4, "none chose the lowest or the highest"), (1e-4, "could still gain: triplet, 112, 160 updates.")],
+)
+def test_searches_of_triplets_that_could_still_gain(lr, said):
+    rows = [row("AP_Q", 448, 17_920, 0.5), row("triplet", 112, 17_920, 0.5, lr)]
+    assert said in apq_triplet.told({"rows": rows, "lines": {"AP_Q": 0, "triplet": 3}})
+
+
+def test_triplets_with_more_images_are_set_against_as_many_of_ap_too():
+    first = [row("AP_Q", 448, 17_920, 0.50), row("triplet", 448, 17_920, 0.4), row("triplet", 112, 17_920, 0.49)]
+    rows = [*first, row("AP_Q", 448, 35_840, 0.53), row("triplet", 112, 35_840, 0.51)]
+    text = apq_triplet.told({"rows": rows, "lines": {"AP_Q": 0, "triplet": 3}})
+    assert "is -1.0 ± 0.1 points of mAP against the best of triplets, which had 35,840: fewer backward passes" in text
+    assert "(with as many, it is +2.0 ± 0.1)" in text

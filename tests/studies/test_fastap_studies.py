@@ -68,6 +68,22 @@ def test_the_ablation_follows_from_what_was_measured(changed, said):
     assert set(fastap_ablation.figures(found)) == {"ablation"}
 
 
+def test_the_ablation_tells_its_criteria_and_which_searches_could_still_gain(monkeypatch):
+    found = ablation()
+    said = fastap_ablation.told(found)
+    assert "Bins agree if the best number is from 5 to 20" in said
+    assert "Perfect lists agree if at no margin" in said
+    assert "Of 6 searches for a learning rate, all chose the lowest or the highest of 2 tried" in said
+    monkeypatch.setattr(fastap_ablation, "_LRS", "1e-4,3e-4,1e-3")
+    assert "Of 6 searches for a learning rate, none chose" in fastap_ablation.told(found)
+    found["images"] = {"entries": [{**each, "lr": 1e-3} for each in found["images"]["entries"]]}
+    said = fastap_ablation.told(found)
+    assert (
+        "3 chose the lowest or the highest of 3 tried, so these could still gain: batches.size=28 (equal images);"
+        in said
+    )
+
+
 # Batches
 
 
@@ -89,8 +105,9 @@ def batches(gains, inside=0.1):
         (
             {56: 0.02, 112: -0.02},
             0.1,
-            "**Agrees in part**: Of 2 batch sizes, R@1 is better with two categories at 1, and worse at 112.",
+            "**Does not agree**: Of 2 batch sizes, R@1 is better with two categories at 1, and worse at 112.",
         ),
+        ({56: 0.02, 112: 0.0}, 0.1, "**Agrees in part**: Of 2 batch sizes, R@1 is better with two categories at 1."),
         ({56: -0.02, 112: 0.0}, -0.1, "**Does not agree**"),
     ],
 )
@@ -98,3 +115,10 @@ def test_the_verdict_on_batches_follows_from_what_was_measured(gains, inside, sa
     found = batches(gains, inside)
     assert said in fastap_batches.told(found)
     assert set(fastap_batches.figures(found)) == {"batches"}
+
+
+@pytest.mark.parametrize("inside", [0.1, 0.0, -0.1])
+def test_why_batches_are_harder_is_told_only_where_they_are(inside):
+    said = fastap_batches.told(batches({56: 0.02, 112: 0.02}, inside))
+    assert ("an image finds its class less well" in said) is (inside > 0)
+    assert ("are not harder at every size" in said) is (inside <= 0)

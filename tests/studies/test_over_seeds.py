@@ -2,24 +2,56 @@
 
 import pytest
 
-from frontrank.studies.over_seeds import by_setting, draw_over, gap, verdict
+from frontrank.studies.over_seeds import by_setting, draw_over, gap, gap_of_gaps, verdict
 from frontrank.studies.style import panels
 from tests.studies.made_up import entry, failed
 
 
 def test_a_gap_is_in_points_with_its_standard_error():
-    found = gap([0.61, 0.62, 0.63], [0.60, 0.60, 0.60])
-    assert found.points == pytest.approx(2.0)
+    found = gap([0.63, 0.64, 0.65], [0.60, 0.60, 0.60])
+    assert found.points == pytest.approx(4.0)
     assert found.error == pytest.approx(100 * 0.01 / 3**0.5, abs=1e-5)  # the spread of the first alone
     assert (found.counts, found.is_more, found.is_less) == (True, True, False)
-    assert str(found) == "+2.0 ± 0.6"
-    assert gap([0.6], [0.62]).is_less
+    assert str(found) == "+4.0 ± 0.6"
+    assert gap([0.6, 0.6], [0.62, 0.62]).is_less
 
 
 def test_small_and_noisy_gaps_do_not_count():
-    assert not gap([0.604], [0.6]).counts  # less than half a point
-    assert gap([0.606], [0.6]).counts
+    assert not gap([0.604, 0.604], [0.6, 0.6]).counts  # less than half a point
+    assert gap([0.606, 0.606], [0.6, 0.6]).counts
     assert not gap([0.58, 0.62, 0.66], [0.6, 0.6, 0.6]).counts  # +2.0 ± 2.3
+
+
+def test_few_seeds_count_by_the_interval_of_welch():
+    """Held to tables of Student's t: 4.303 of 2 degrees of freedom, 2.776 of 4."""
+    one_sided = gap([0.61, 0.62, 0.63], [0.60, 0.60, 0.60])  # the spread of one alone: 2 degrees
+    assert one_sided.freedom == pytest.approx(2)
+    assert one_sided.reach == pytest.approx(4.3027 * one_sided.error, rel=1e-4)
+    both = gap([0.61, 0.62, 0.63], [0.60, 0.61, 0.62])  # equal spreads: 4
+    assert both.freedom == pytest.approx(4)
+    assert both.reach == pytest.approx(2.7764 * both.error, rel=1e-4)
+    assert both.points > both.error  # so 1.2 errors, which are not enough
+    assert not both.counts
+    between = gap([0.61, 0.62, 0.63], [0.6, 0.605, 0.61])
+    variances = 1 / 3, 0.25 / 3  # of the means, in squared points
+    assert between.freedom == pytest.approx(sum(variances) ** 2 / sum(each**2 / 2 for each in variances), abs=1e-4)
+
+
+def test_the_gap_of_two_gaps_has_the_errors_of_both():
+    lost, other = gap([0.5, 0.51, 0.52], [0.6, 0.6, 0.6]), gap([0.4, 0.41, 0.42], [0.6, 0.61, 0.62])
+    found = gap_of_gaps(lost, other)
+    assert found.points == pytest.approx(11.0)
+    assert found.error == pytest.approx((lost.error**2 + other.error**2) ** 0.5)
+    variances = lost.error**2, other.error**2
+    by_hand = sum(variances) ** 2 / (variances[0] ** 2 / 2 + variances[1] ** 2 / 4)
+    assert found.freedom == pytest.approx(by_hand, rel=1e-4)
+    assert not gap_of_gaps(lost, gap([0.5], [0.6])).counts
+
+
+def test_one_seed_is_no_evidence():
+    assert not gap([0.9], [0.6]).counts
+    assert not gap([0.9, 0.9, 0.9], [0.6]).counts
+    assert str(gap([0.606], [0.6])) == "+0.6 (one seed)"
 
 
 def test_values_by_a_setting_are_of_entries_that_came_to_an_end():
@@ -45,3 +77,8 @@ def test_a_line_has_means_and_whiskers_in_percent():
 )
 def test_the_verdict_on_several_claims(agreeing, said):
     assert verdict(agreeing) == said
+
+
+def test_without_claims_there_is_no_verdict():
+    with pytest.raises(ValueError, match="no claim"):
+        verdict([])

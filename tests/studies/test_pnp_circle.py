@@ -124,6 +124,16 @@ def test_verdict(maps, intras, verdict):
     )
 
 
+def test_differences_are_told_with_one_standard_error():
+    found = made((0.1, 0.1), (0.1, 0.1))
+    found["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.7, 0.86]  # gaps of 0.1, 0.1 and 0.16: 0.12 ± 0.02
+    said = pnp_circle.told(found)
+    assert "D_q less I_b is +12.0 ± 2.0 (lines), +10.0 ± 0.0 (centres) points of mAP" in said
+    assert "± of these differences is one standard error." in said
+    found["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.6, 0.73]  # 0.1, 0.0 and 0.03: 0.043 ± 0.030, below two
+    assert "test classes better apart on 1" in pnp_circle.told(found)
+
+
 def test_the_animation_is_small_and_moves():
     found = pnp_circle.measure(Effort(Path("unused"), quick=True))
     moving = pnp_circle.more(found)["circle.gif"]

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from frontrank.build import build_images
+from frontrank.config import DataConfig
+from frontrank.models.package_weights import PACKAGES
 from frontrank.studies.rambo_bias import STUDY, measure, too_high
 from frontrank.studies.study import Effort
+from tests.fetch import require_packages
 
 
 def of(mean, std=0.01):
@@ -25,10 +29,40 @@ def test_batches_are_too_good_where_all_are_above_and_fall(mean, std, holds):
     assert too_high(of(mean, std), 0.5, batches=25) is holds
 
 
+@pytest.mark.parametrize(("used", "holds"), [(None, True), ([25, 25], True), ([9, 25], False), ([1, 25], False)])
+def test_the_error_is_that_of_the_batches_that_were_used(used, holds):
+    found = {"mean": [0.6, 0.55], "std": [0.2, 0.01]}  # 0.1 above, uncertain by 0.04 with 25 batches and 0.07 with 9
+    assert too_high({**found, **({"used": used} if used else {})}, 0.5, batches=25) is holds
+
+
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        (None, "is not kept in these results: standard errors are those of 25"),
+        ([25, 25], "All of them had a positive."),
+        ([9, 25], "Batches that had a positive, by size: 9, 25 with a."),
+    ],
+)
+def test_how_many_batches_were_used_is_told(used, said):
+    ways = {"a": of((0.9, 0.6)) | ({"used": used} if used else {}), "b": of((0.9, 0.6)) | {"used": [25, 25]}}
+    found = {"source": "x", "items": 9, "classes": 3, "batches": 25, "sizes": [2, 4], "ways": ways, "dataset": 0.5}
+    assert said in STUDY.told(found)
+    assert set(STUDY.figures(found)) == {"minibatch-map"}
+
+
+def test_images_that_are_given_are_looked_at(tmp_path, images):
+    require_packages([PACKAGES["tf_efficientnet_lite0"]])
+    found = measure(Effort(tmp_path, quick=True, data=images, show=False))
+    test = build_images(DataConfig(path=images)).of("test")
+    assert (found["items"], found["classes"]) == (len(test), len(set(test.labels))) == (224, 28)
+    assert found["sizes"] == [32, 64]
+
+
 def test_drawn_embeddings_say_so():
     found = measure(Effort(Path("unused"), quick=True))
     assert found["items"] == 360
     assert found["sizes"] == [32, 64, 128]
+    assert [of["used"] for of in found["ways"].values()] == [[10, 10, 10]] * 2
     assert "drawn embeddings" in STUDY.told(found)
 
 

@@ -52,6 +52,20 @@ def test_verdict(values, verdict):
     assert verdict in STUDY.told(result(*values))
 
 
+@pytest.mark.parametrize(("quick", "seeds", "runs"), [(False, 1, [5]), (False, 4, [5, 6, 7, 8]), (True, 4, [5])])
+def test_it_has_as_many_seeds_as_are_asked_for(monkeypatch, quick, seeds, runs):
+    seen = []
+
+    def optimised(margin, steps, seed):
+        seen.append(seed)
+        return torch.zeros(steps + 1, rambo_collapse._ITEMS), 1.0
+
+    monkeypatch.setattr(rambo_collapse, "free_scores", optimised)
+    monkeypatch.setattr(rambo_collapse, "network_scores", optimised)
+    assert measure(Effort(Path("unused"), quick=quick, seed=5, seeds=seeds))["seeds"] == len(runs)
+    assert seen == runs * 4  # two problems, with and without a margin
+
+
 def test_figure_of_what_was_measured():
     found = measure(Effort(Path("unused"), quick=True))
     assert len(found["free"]["without"]["positives"]) == 6

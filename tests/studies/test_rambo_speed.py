@@ -43,6 +43,8 @@ def test_time_in_proportion_to_length_has_the_exponent_1():
         ([row(100_000, 0.01), row(1_000_000, 0.1)], "**Agrees**"),
         ([row(100_000, 0.01), row(1_000_000, 0.1, sort=0.01)], "**Agrees in part**"),
         ([row(100_000, 0.01), row(1_000_000, 1.0)], "**Does not agree**"),
+        ([row(10_000, 0.01), row(100_000, 0.1), row(1_000_000, 0.25)], "**Agrees**"),
+        ([row(10_000, 0.01), row(100_000, 0.015), row(1_000_000, 0.3)], "**Agrees in part**"),  # as 0.74 over all
     ],
 )
 def test_verdict(rows, verdict):
@@ -50,3 +52,16 @@ def test_verdict(rows, verdict):
     assert verdict in told
     assert "331 ms" in told
     assert "100,000,000 was left out: it may take 8 GB" in told
+
+
+def test_the_worst_step_is_told_with_a_guess_only_where_the_longest_list_fails():
+    def told(*seconds):
+        rows = [row(10 ** (4 + place), each) for place, each in enumerate(seconds)]
+        return STUDY.told({"rows": rows, "left_out": []})
+
+    late, early, none = told(0.01, 0.015, 0.3), told(0.01, 0.2, 0.3), told(0.01, 0.02, 0.2)
+    assert "to the power 1.30, from 100,000 to 1,000,000 items (the criterion: below 1.2 from each to the next" in late
+    assert "from the shortest to the longest it is 0.74 (sorting: 0.00)" in late
+    assert "to the power 1.30, from 10,000 to 100,000 items" in early
+    assert "to the power 1.00, from 100,000 to 1,000,000 items" in none
+    assert ["A guess, which was not measured" in each for each in (late, early, none)] == [True, False, False]

@@ -1,8 +1,11 @@
 """Every study keeps what the command promises: results, figures, a page with a verdict; drawn again, the same."""
 
+import ast
+import inspect
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +15,7 @@ from frontrank.errors import InputError
 from frontrank.studies import study_named
 from frontrank.studies.study import draw_study, read_results
 from frontrank.studies.style import FAINT, INK, in_both_lights
-from tests.studies.made import MEASURED, STUDIES, command, done
+from tests.studies.made import MEASURED, STUDIES, command, done, trains
 
 PAPERS = ("PNP", "Smooth-AP", "AP_Q", "FastAP", "RaMBO", "ours")
 VERDICT = re.compile(r"\*\*(Agrees in part|Agrees|Does not agree)\b")
@@ -40,6 +43,16 @@ def test_what_it_is(name):
     assert study.claim.endswith(".")
     assert study.minutes > 0
     assert (study.__class__, study) == (type(study_named(name)), study_named(name))
+
+
+@every
+def test_it_takes_the_options_that_it_heeds(name):
+    module = sys.modules[STUDIES[name].measure.__module__]
+    heeds = {
+        "data": hasattr(module, "emoji") or hasattr(module, "glyphs"),
+        "seeds": trains(STUDIES[name]) or "effort.seeds" in inspect.getsource(module),
+    }
+    assert STUDIES[name].takes == tuple(option for option, is_heeded in heeds.items() if is_heeded)
 
 
 @every
@@ -81,7 +94,9 @@ def test_the_page_says_all(name, study_done):
     links = [link for link in LINK.findall(page) if "://" not in link and not link.startswith("#")]
     assert {f"{path.stem}.svg" for path in folder.glob("*.svg")} <= set(links)
     assert not [link for link in links if not (folder / link).exists()]
-    assert "A quick, small version of it." in page
+    *_, last = page.splitlines()
+    assert " A quick, small version of it: sizes, steps and seeds are smaller than the text says." in last
+    assert ("The images are those of --data" in last) is ("data" in study.takes)
     assert not PATHS.search(page)
     assert "nan" not in re.findall(r"[a-z]+", page)
 
@@ -94,6 +109,14 @@ def test_drawn_again_it_is_the_same(name, study_done, tmp_path):
     made = {path.name for path in tmp_path.iterdir()}
     assert made == {path.name for path in before.iterdir()} - {"work"}
     assert [file for file in made if (tmp_path / file).read_bytes() != (before / file).read_bytes()] == []
+
+
+def test_results_from_before_own_images_were_noted(study_done, tmp_path):
+    kept = json.loads((study_done("rambo-bias") / "results.json").read_text())
+    assert kept.pop("own_images") is True
+    (tmp_path / "results.json").write_text(json.dumps(kept | {"quick": False}))
+    page = draw_study(STUDIES["rambo-bias"], read_results(tmp_path / "results.json", "rambo-bias"), tmp_path)
+    assert page.read_text(encoding="utf-8").endswith(f"{kept['machine']}.\n")
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -173,6 +196,21 @@ def test_the_dark_rule_changes_ink_and_grid_alone():
 
 def test_there_is_a_test_of_every_module():
     """What a study computes is held to values by hand or to a reference, beside these tests of all."""
-    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    modules = {study.measure.__module__.rpartition(".")[2] for study in STUDIES.values()}
-    assert not [module for module in modules if module not in tests]
+    tests = [_imported(path.read_text(encoding="utf-8")) for path in Path(__file__).parent.glob("test_*.py")]
+    assert {study.measure.__module__ for study in STUDIES.values()} <= set().union(*tests)
+
+
+def _imported(source):
+    """The names of all that a module's source imports."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def test_a_name_that_is_not_imported_does_not_count():
+    source = "import a.b\nfrom c import d as e\ndef f():\n    from g.h import i\n    return 'grid', grid\n"
+    assert _imported(source) == {"a.b", "c", "c.d", "g.h", "g.h.i"}

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from frontrank.errors import InputError, InterruptedRunError
+from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from frontrank.studies.study import Effort
-from frontrank.studies.trained import mean_and_spread, percent, trained
+from frontrank.studies.trained import at_an_end, mean_and_spread, percent, trained
 from tests.jobs.comparisons import SMALL, count_tasks, done_here, done_without_training
 from tests.studies.made import TRAINED, done, without_training
 
@@ -69,18 +69,55 @@ def test_other_settings_are_not_taken_for_the_same(images, monkeypatch, tmp_path
         small(effort, images, settings={**SETTINGS, "iterations": "5"})
 
 
-def test_a_run_that_fails_has_no_values(images, monkeypatch, tmp_path):
-    def failing(task, config, target, beside, what, **others):
+def failing(said):
+    """Runs of one temperature fail."""
+
+    def done_or_failed(task, config, target, beside, what, **others):
         beside.parent.mkdir(parents=True, exist_ok=True)
         if config.loss.temperature == 0.5 and task != "frozen":
-            return "the loss is not finite"
+            return said
         return done_without_training(task, config, target, beside, what, **others)
 
-    count_tasks(monkeypatch, failing)
-    found = small(Effort(tmp_path / "work", seeds=1, show=False), images)
+    return done_or_failed
+
+
+def test_a_run_that_diverges_has_no_values(images, monkeypatch, tmp_path):
+    count_tasks(monkeypatch, failing("the loss is not finite"))
+    found = small(Effort(tmp_path / "work", seeds=1, show=False), images, may_diverge=True)
     assert [bool(entry["values"].get("R@1")) for entry in found["entries"]] == [True, False]
     assert found["entries"][1]["failed"] == "the loss is not finite"
     json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "may_diverge"), [("the loss is not finite", False), ("ended by the signal SIGKILL", True)]
+)
+def test_a_run_that_fails_is_an_error(images, monkeypatch, tmp_path, said, may_diverge):
+    effort = Effort(tmp_path / "work", seeds=2, show=False)
+    count_tasks(monkeypatch, failing(said))
+    with pytest.raises(FrontrankError, match=f"1 of 2 ways to train did not come to an end, such as .*{said}"):
+        small(effort, images, may_diverge=may_diverge)
+
+
+def test_a_seed_that_crashed_is_not_taken_for_one_that_diverged(images, monkeypatch, tmp_path):
+    effort = Effort(tmp_path / "work", seeds=2, show=False)
+
+    def second_seed(said):
+        def done_or_failed(task, config, target, beside, what, **others):
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            if config.loss.temperature == 0.5 and config.seed == 1 and task != "frozen":
+                return said
+            return done_without_training(task, config, target, beside, what, **others)
+
+        return done_or_failed
+
+    count_tasks(monkeypatch, second_seed("the loss is not finite"))
+    found = small(effort, images, may_diverge=True)
+    assert [len(entry["seeds"]) for entry in found["entries"]] == [2, 1]
+    effort = Effort(tmp_path / "other", seeds=2, show=False)
+    count_tasks(monkeypatch, second_seed("ended by the signal SIGKILL"))
+    with pytest.raises(FrontrankError, match=r"1 of 2 ways .*ended by the signal SIGKILL"):
+        small(effort, images, may_diverge=True)
 
 
 def test_mean_and_spread():
@@ -113,3 +150,25 @@ def test_what_was_trained_is_not_trained_again(name, images, monkeypatch, tmp_pa
     (tmp_path / "out" / "results.json").unlink()
     done(name, tmp_path / "out", images)
     assert tasks == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "lrs", "said"),
+    [
+        ({"a": 1e-4, "b": 3e-4, "c": 1e-3}, "3e-4,1e-4,1e-3", "2 chose the lowest or the highest of 3 tried, so these"),
+        ({"a": 3e-4, "b": 3e-4}, "1e-4,3e-4,1e-3", "Of 2 searches for a learning rate, none chose"),
+        ({"a": 1e-4, "b": 1e-3}, "1e-4,3e-4,1e-3", "all chose the lowest or the highest of 3 tried, so all could"),
+        ({"a": 3e-4, "b": None}, "1e-4,3e-4,1e-3", "Of 1 searches for a learning rate, none chose"),
+    ],
+)
+def test_searches_that_ended_at_an_end_are_told(chosen, lrs, said):
+    assert said in at_an_end(chosen, lrs)
+
+
+def test_which_searches_could_still_gain():
+    assert at_an_end({"a": 1e-4, "b": 3e-4, "c": 1e-3}, "1e-4,3e-4,1e-3").endswith("could still gain: a; c.")
+
+
+def test_a_single_rate_is_no_search():
+    assert at_an_end({"a": 3e-4}, "3e-4") == ""
+    assert at_an_end({"a": None}, "1e-4,3e-4") == ""

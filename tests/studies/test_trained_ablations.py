@@ -1,5 +1,7 @@
 """smooth-ap-ablation and rambo-ablation: what is trained, with made-up runs in place of it, and the verdicts."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,6 +32,9 @@ def test_smooth_ap_varies_one_setting_at_a_time(effort):
     }
     middle = [entries[1]["mAP"] for entries in found["columns"].values()]
     assert middle == [middle[0]] * 4
+    steps = {json.loads(path.read_text())["steps"] for path in effort.work.rglob("run.json")}
+    assert steps == {found["steps"]} == {4}
+    assert " 4 steps," in smooth_ap_ablation.told(found)
     assert "before training mAP" in smooth_ap_ablation.told(found)
     assert smooth_ap_ablation.figures(found)
 
@@ -38,6 +43,7 @@ def test_rambo_is_trained_with_and_without_each(effort):
     found = rambo_ablation.measure(effort)
     assert [(each["margin"], each["memory"]) for each in found["entries"]] == list(rambo_ablation._WAYS)
     assert all(len(each["R@1"]) == 1 for each in found["entries"])
+    assert [each["lr"] for each in found["entries"]] == [3e-5] * 4  # the first of them, as it is quick
     assert rambo_ablation.figures(found)
 
 
@@ -65,6 +71,7 @@ def plans(tmp_path, monkeypatch):
 
 def test_whole_ablation_of_smooth_ap(plans):
     runs = plans(smooth_ap_ablation)
+    assert trained.budget_steps(Effort(Path("unused"))) == 80
     assert [
         (name, way["loss.temperature"], way["batches.size"], way["batches.per_class"], steps)
         for name, way, steps in runs
@@ -90,7 +97,7 @@ def test_whole_ablation_of_rambo(plans):
 
 def columns(temperatures, positives, sizes):
     def entries(names, means):
-        return [{"value": name, "mAP": [mean], "R@1": [mean]} for name, mean in zip(names, means, strict=True)]
+        return [{"value": name, "mAP": [mean] * 2, "R@1": [mean] * 2} for name, mean in zip(names, means, strict=True)]
 
     batch = entries(("64", "128", "256"), sizes)
     return {
@@ -115,26 +122,74 @@ def test_verdict_of_smooth_ap(temperatures, positives, sizes, verdict):
         "columns": columns(temperatures, positives, sizes),
         "frozen": {"mAP": 0.3, "R@1": 0.4},
         "steps": 80,
-        "seeds": 1,
+        "seeds": 2,
     }
     assert verdict in smooth_ap_ablation.told(found)
 
 
+def rambo(*values, widths=None, lr=None):
+    """Results of RaMBO: R@1 of each way over seeds, distances within its classes, a learning rate."""
+    entries = []
+    for place, ((margin, memory), own) in enumerate(zip(rambo_ablation._WAYS, values, strict=True)):
+        made = {"margin": margin, "memory": memory, "failed": "", **dict.fromkeys(rambo_ablation._METRICS, own)}
+        made |= {"dists@intra": [widths[place]] * len(own)} if widths else {}
+        entries.append(made | ({"lr": lr} if lr else {}))
+    return {"entries": entries, "frozen": {"R@1": 0.4}}
+
+
+@pytest.mark.parametrize(
+    ("no_memory", "said"),
+    [
+        ([0.4], "**Agrees**: without a memory R@1 changes by"),
+        ([0.5, 0.5], "which is no loss that counts"),
+        ([], "**Agrees in part**: without a memory R@1 is not known, as 2 of 2 runs diverged, which is no loss"),
+    ],
+)
+def test_without_a_memory_only_a_lower_recall_is_a_loss(no_memory, said):
+    whole = [0.5, 0.5]
+    assert said in rambo_ablation.told(rambo(whole, no_memory * (2 // max(1, len(no_memory))), [0.4, 0.4], whole))
+
+
+def test_runs_that_diverge_without_a_memory_are_no_loss():
+    said = rambo_ablation.told(rambo([0.5, 0.5], [0.5], [0.4, 0.4], [0.5, 0.5]))
+    assert "**Agrees in part**" in said
+    assert "1 of 2 runs diverged, which is no loss that counts; without a margin" in said
+
+
+@pytest.mark.parametrize(
+    ("widths", "collapses"),
+    [((0.05, 0.3, 0.05, 0.3), True), ((0.05, 0.3, 0.2, 0.3), False), ((0.1, 0.3, 0.05, 0.3), False)],
+)
+def test_that_embeddings_end_up_close_together_is_told_where_they_do(widths, collapses):
+    found = rambo(*[[0.5, 0.5]] * 4, widths=widths)
+    assert ("all embeddings end up close together" in rambo_ablation.told(found)) is collapses
+    assert ("The likely reason" in rambo_ablation.told(found)) is collapses
+
+
+def test_without_distances_nothing_is_told_of_them():
+    found = rambo([0.5, 0.5], [0.5, 0.5], [], [0.5, 0.5], widths=(0.05, 0.3, 0.05, 0.3))
+    assert "close together" not in rambo_ablation.told(found)
+
+
+@pytest.mark.parametrize("lr", [None, 3e-4])
+def test_learning_rates_of_rambo_are_told_where_they_are_kept(lr):
+    said = rambo_ablation.told(rambo(*[[0.5, 0.5]] * 4, lr=lr))
+    assert (" | 0.50 | 0.0003 | 64.0, 88.1, 78.6 |" in said) is (lr is not None)
+    assert ("| between classes | lr | R@1 of the paper" in said) is (lr is not None)
+    assert ("which was chosen is not kept" in said) is (lr is None)
+
+
 @pytest.mark.parametrize(
     ("no_memory", "no_margin", "verdict"),
-    [(0.4, [], "**Agrees**"), (0.4, [0.5], "**Agrees in part**"), (0.6, [0.6], "**Does not agree**")],
+    [
+        (0.4, [], "**Agrees**"),
+        (0.4, [0.6], "**Agrees**"),  # one of two diverged
+        (0.4, [0.5, 0.5], "**Agrees in part**"),
+        (0.6, [0.6, 0.6], "**Does not agree**"),
+    ],
 )
 def test_verdict_of_rambo(no_memory, no_margin, verdict):
-    def entry(margin, memory, values):
-        return {"margin": margin, "memory": memory, "failed": "", **dict.fromkeys(rambo_ablation._METRICS, values)}
-
-    entries = [
-        entry(True, True, [0.5]),
-        entry(True, False, [no_memory]),
-        entry(False, True, no_margin),
-        entry(False, False, [0.3]),
-    ]
-    found = {"entries": entries, "frozen": {"R@1": 0.4}}
+    found = rambo([0.5, 0.5], [no_memory] * 2, no_margin, [0.3, 0.3])
     assert verdict in rambo_ablation.told(found)
-    assert ("failed" in rambo_ablation.told(found)) is (not no_margin)
+    assert ("runs diverged" in rambo_ablation.told(found)) is (len(no_margin) < 2)
     assert rambo_ablation.figures(found)

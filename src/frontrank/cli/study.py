@@ -15,7 +15,8 @@ examples:
   frontrank study pnp-circle --redraw --out circle
   frontrank study pnp-designer --derivative "1/(1+R)^2"
 
-Studies that train take hours; one that was stopped goes on where it was with the same command.
+Studies that train take minutes to hours; one that was stopped goes on where it
+was with the same command.
 """
 
 
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="folder for what it finds; studies/NAME by default")
     parser.add_argument("--quick", action="store_true", help="a small version, for a first look")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random; 0")
-    parser.add_argument("--seeds", metavar="N", type=int, default=3, help="runs of each setting, where it trains; 3")
+    parser.add_argument("--seeds", metavar="N", type=int, help="runs of each setting, where it trains; 3")
     parser.add_argument(
         "--data", metavar="PATH", default="", help="images of studies that train; emoji are built otherwise"
     )

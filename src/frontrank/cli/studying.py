@@ -6,7 +6,9 @@ from pathlib import Path
 
 from frontrank.errors import InputError
 from frontrank.studies import all_studies, study_named
-from frontrank.studies.study import RESULTS, Effort, Study, draw_study, read_results, run_study
+from frontrank.studies.study import RESULTS, Effort, Study, redraw_study, run_study
+
+_MOST_SEED = 2**31 - 1  # that runs take, too
 
 
 def run(options: argparse.Namespace) -> None:
@@ -14,26 +16,41 @@ def run(options: argparse.Namespace) -> None:
     if options.name is None:
         print(list_text(list(all_studies().values())))
         return
-    for name, value, least in (("seed", options.seed, 0), ("seeds", options.seeds, 1)):
-        if value < least:
-            raise InputError(f"--{name} must be at least {least}, got {value}")
     study = study_named(options.name)
-    if options.derivative and study.name != "pnp-designer":
-        raise InputError(f"--derivative is of pnp-designer, not of {study.name}; leave it out")
-    if options.derivative and options.redraw:
-        raise InputError("--derivative has no effect beside --redraw, which measures nothing; leave one out")
+    _require_numbers(options)
+    _require_heeded(options, study)
     out = Path(options.out or f"studies/{study.name}")
     if options.redraw:
-        page = draw_study(study, read_results(out / RESULTS, study.name), out)
+        page = redraw_study(study, out)
     else:
         show = False if options.quiet else None
-        effort = Effort(
-            out / "work", options.quick, options.seed, options.seeds, options.data, show, options.derivative
-        )
+        seeds = Effort.seeds if options.seeds is None else options.seeds
+        effort = Effort(out / "work", options.quick, options.seed, seeds, options.data, show, options.derivative)
         page = run_study(study, out, effort, _command(options, study))
     if not options.quiet:
         print(page.read_text(encoding="utf-8"))
     print(page if options.quiet else f"page: {page}    figures, as SVG and PNG, and {RESULTS} are beside it")
+
+
+def _require_numbers(options: argparse.Namespace) -> None:
+    if not 0 <= options.seed <= _MOST_SEED:
+        bound = "at least 0" if options.seed < 0 else f"at most {_MOST_SEED}"
+        raise InputError(f"--seed must be {bound}, got {options.seed}")
+    if options.seeds is not None and options.seeds < 1:
+        raise InputError(f"--seeds must be at least 1, got {options.seeds}")
+
+
+def _require_heeded(options: argparse.Namespace, study: Study) -> None:
+    """Refuse options that would change nothing."""
+    for name, is_given in (("data", bool(options.data)), ("seeds", options.seeds is not None)):
+        if is_given and name not in study.takes:
+            raise InputError(f"--{name} has no effect on {study.name}; leave it out")
+    if options.seeds is not None and options.quick:
+        raise InputError("--seeds has no effect beside --quick, which has one seed; leave one out")
+    if options.derivative and study.name != "pnp-designer":
+        raise InputError(f"--derivative is of pnp-designer, not of {study.name}; leave it out")
+    if options.derivative and options.redraw:
+        raise InputError("--derivative has no effect beside --redraw, which measures nothing; leave one out")
 
 
 def list_text(studies: list[Study]) -> str:
@@ -58,6 +75,7 @@ def _command(options: argparse.Namespace, study: Study) -> str:
     words = ["frontrank", "study", study.name]
     words += ["--quick"] if options.quick else []
     words += ["--seed", str(options.seed)] if options.seed else []
-    words += ["--seeds", str(options.seeds)] if options.seeds != 3 else []
+    words += ["--seeds", str(options.seeds)] if options.seeds not in (None, Effort.seeds) else []
+    words += ["--data", options.data] if options.data else []
     words += ["--derivative", options.derivative] if options.derivative else []
     return shlex.join(words)

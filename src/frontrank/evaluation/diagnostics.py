@@ -97,12 +97,17 @@ def _predicted(approximation: Approximation, scores: Tensor, positives: Positive
 
 @dataclass(frozen=True)
 class BatchMAP:
-    """mAP inside mini-batches, by batch size, and of the whole data set."""
+    """mAP inside mini-batches, by batch size, and of the whole data set.
+
+    std:  of a single batch from another, with one degree of freedom less than batches; 0 where there was one
+    used: batches that mean and std are of: those in which some query has a positive
+    """
 
     batch_sizes: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     dataset: float
+    used: tuple[int, ...] = ()
 
 
 def minibatch_map(
@@ -118,7 +123,7 @@ def minibatch_map(
 
     per_class: items drawn of each class of a batch, as training draws them; None draws items, not classes. Classes
                with fewer items give what they have.
-    batches:   drawn for each size; their mean and standard deviation are given
+    batches:   drawn for each size; mean and standard deviation of those that have a positive are given
 
     M. Rolínek, V. Musil, A. Paulus, M. Vlastelica, C. Michaelis, G. Martius: Optimizing Rank-based Metrics with
     Blackbox Differentiation. CVPR 2020. Fig. 2.
@@ -135,7 +140,7 @@ def minibatch_map(
     random = np.random.default_rng(seed)
     order = np.argsort(names, kind="stable")
     classes = np.split(order, np.flatnonzero(np.diff(np.unique(names, return_inverse=True)[1][order])) + 1)
-    means, stds = [], []
+    means, stds, used = [], [], []
     for size in sizes:
         found = []
         for _ in range(batches):
@@ -145,8 +150,10 @@ def minibatch_map(
         if not found:
             raise InputError(f"no batch of {size} items had two of a class; give per_class, or larger batch_sizes")
         means.append(float(np.mean(found)))
-        stds.append(float(np.std(found)))
-    return BatchMAP(sizes, tuple(means), tuple(stds), evaluate(embeddings, names, metrics=["mAP"])["mAP"])
+        stds.append(float(np.std(found, ddof=1)) if len(found) > 1 else 0.0)
+        used.append(len(found))
+    whole = evaluate(embeddings, names, metrics=["mAP"])["mAP"]
+    return BatchMAP(sizes, tuple(means), tuple(stds), whole, tuple(used))
 
 
 def _batch(

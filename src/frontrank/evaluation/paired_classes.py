@@ -112,7 +112,7 @@ def paired_over_seeds(
 
     def reach(beyond: float) -> float:
         parts = (of_runs, len(a) - 1), (of_classes, max(1, count - 1))
-        return math.sqrt(sum(variance * _t_quantile(beyond, freedom) ** 2 for variance, freedom in parts))
+        return math.sqrt(sum(variance * t_quantile(beyond, freedom) ** 2 for variance, freedom in parts))
 
     low, high = 1e-9, 1.0  # the p at which the interval ends at 0
     while high / low > 1 + 1e-5:
@@ -130,7 +130,7 @@ def paired_over_seeds(
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)
 
 
-def _t_beyond(t: float, freedom: int) -> float:
+def _t_beyond(t: float, freedom: float) -> float:
     """How often Student's t of so many degrees of freedom (at least 1) is farther from 0 than t.
 
     With t = sqrt(freedom) tan(angle), its density is cos(angle)^(freedom - 1) but for a factor.
@@ -148,8 +148,12 @@ def _t_beyond(t: float, freedom: int) -> float:
     return area(math.atan(t / math.sqrt(freedom))) / area(0.0)
 
 
-def _t_quantile(beyond: float, freedom: int) -> float:
-    """The t that is exceeded so often, on both sides together."""
+def t_quantile(beyond: float, freedom: float) -> float:
+    """The t that is exceeded so often, on both sides together.
+
+    >>> round(t_quantile(0.05, 4), 3)
+    2.776
+    """
     low, high = 0.0, 1.0
     while _t_beyond(high, freedom) > beyond:
         low, high = high, 2 * high

@@ -17,7 +17,7 @@ from frontrank.training.logs import read_log
 
 PLAN, IMAGES, FROZEN = "comparison.json", "images.csv", "frozen.json"
 FACTS = ("command", "notes", "steps", "pictures")
-_LASTING = "not finite"  # of a run that diverged, and would again
+DIVERGED = "not finite"  # says a run that diverged, and would again
 _ATTEMPTS = 2  # after which a failure that may have been a passing one is taken for a lasting one
 _KIND, _VERSION = "comparison plan", 1
 
@@ -51,7 +51,7 @@ class Job:
     def is_given_up(self, out: Path) -> bool:
         """Whether it failed in a way that another attempt would not mend."""
         said = self._failures(out)
-        return len(said) >= _ATTEMPTS or any(_LASTING in each for each in said)
+        return len(said) >= _ATTEMPTS or any(DIVERGED in each for each in said)
 
     def _failures(self, out: Path) -> list[str]:
         path = self.beside(out, ".failed")

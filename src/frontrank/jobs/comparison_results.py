@@ -68,15 +68,16 @@ def _entry(plan: Plan, way: Way, out: Path, reports: list[Report]) -> Entry:
         megabytes=tuple(cost["megabytes"] for cost in costs),
         curves=tuple(_curve(job.folder(out), plan.base.metric) for job in jobs.values()),
         folder=next((str(job.folder(out)) for job in jobs.values()), ""),
-        failed="" if reports else _failure(plan, way, out) or UNFINISHED,
+        failed="" if reports else next(iter(failures(plan, way, out)), UNFINISHED),
     )
 
 
-def _failure(plan: Plan, way: Way, out: Path) -> str:
+def failures(plan: Plan, way: Way, out: Path) -> list[str]:
+    """Why runs of a way lack: those of its learning rate, or of the search where none could be chosen."""
     lr = chosen_lr(way, out)
     tried = [Job(way, each, 0, bool(plan.search_steps)) for each in way.lrs if len(way.lrs) > 1]
     jobs = tried if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
-    return next((said for job in jobs if (said := job.failure(out))), "")
+    return [said for job in jobs if not job.is_done(out, tested=lr is not None) and (said := job.failure(out))]
 
 
 def _curve(folder: Path, metric: str) -> Curve:

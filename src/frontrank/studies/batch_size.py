@@ -1,29 +1,33 @@
 """From batches of 112 to all training images in one: what does the gradient of the whole data set's AP buy?"""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from frontrank.studies.over_seeds import RULE, draw_over, gap, verdict
+from frontrank.build import build_images
+from frontrank.config import DataConfig
+from frontrank.data.image_table import ImageTable
+from frontrank.data.splits import split_test_classes
+from frontrank.errors import InputError
+from frontrank.studies.over_seeds import RULE, Gap, draw_over, gap, verdict
 from frontrank.studies.study import Effort, Results, Study
-from frontrank.studies.style import MARKS, look, panels
-from frontrank.studies.trained import mean_and_spread, percent, trained, training_images
+from frontrank.studies.style import INK, MARKS, look, panels
+from frontrank.studies.trained import mean_and_spread, percent, trained, trained_models, work_folder
 
 _LOSS = "SmoothAP(temperature=0.02)"
-_LRS, _ONE_LR = "3e-4,1e-3,3e-3", "1e-3"
-_MANY = 20_000  # images, from which on one learning rate must do
-_LEAST, _FACTOR, _CHUNK = 112, 4, 112
-_PASSES = 30  # over all training images; as many updates, where all of them are one batch
-_VALIDATION = 0.1
-_SMALL = {  # a network that takes a millisecond of a core for a glyph, forwards and backwards
-    "data.size": "32",
-    "data.resize": "32",
-    "model.stage": "3",
-    "data.validation": str(_VALIDATION),
-    "optimizer.warmup": "3",
-    "log_every": "10",
-}
-_CLASSES, _QUICK_CLASSES = 2000, 60
+_LRS = {300: "1e-4,3e-4,1e-3", 0: "3e-4,1e-3,3e-3"}  # by the least number of updates
+_LATE_LRS = "3e-5,1e-4,3e-4"  # of networks that are trained on
+_MANY = 20_000  # images, from which on the middle one of these must do
+_LEAST, _FACTOR, _CHUNK = 112, 8, 112
+_PASSES, _MORE = 10, 5  # over all training images, and of networks that are trained on
+_METRICS = ("mAP", "R@1")
+_SETTINGS = {"metric": "mAP", "optimizer.warmup": "3", "log_every": "10"}  # R@1 of glyphs is near 100 % at once
+_DRAWN, _QUICK_DRAWN = 11_000, 60  # characters, of which about a third are drawn often enough and train
+_VALIDATION, _TEST = 200, 2000  # classes at the most
+_BUDGETS = {"images": "equal images", "updates": "equal updates", "after": "after small batches"}
 
 
 def glyphs(effort: Effort) -> str:
@@ -33,30 +37,73 @@ def glyphs(effort: Effort) -> str:
     if effort.data:
         return effort.data
     faces = "small" if effort.quick else None
-    classes = _QUICK_CLASSES if effort.quick else _CLASSES
+    classes = _QUICK_DRAWN if effort.quick else _DRAWN
     return str(build_glyphs(effort.work / "glyphs", typefaces=faces, classes=classes, show=effort.show).root)
 
 
 def measure(effort: Effort) -> dict[str, Any]:
-    data = glyphs(effort)
-    training = training_images(effort, data, _VALIDATION)
-    classes = len(np.unique(training.labels))
-    sizes = batch_sizes(4 * classes, 16 if effort.quick else _LEAST)
-    lrs = _LRS if len(training) < _MANY else _ONE_LR
-    rows = []
+    per_class, least = (2, 8) if effort.quick else (4, _LEAST)
+    table = equal_classes(build_images(DataConfig(path=glyphs(effort))), per_class, least, effort.seed)
+    data = work_folder(effort, "cut") / "images.csv"
+    table.save(data, overwrite=True)
+    whole = len(table.of("train"))
+    sizes = [*batch_sizes(whole, least), whole]
+    rows: list[dict[str, Any]] = []
     for size in sizes:
-        for budget in ("images", "updates"):
-            rows += _trained(effort, data, size, budget, lrs)
-    rows += _trained(effort, data, len(training), "images", lrs, whole=True)  # with which both budgets are the same
-    found = {"classes": classes, "images": len(training), "passes": 4 if effort.quick else _PASSES}
-    return {**found, "rows": rows}
+        updates = _PASSES * whole // size
+        lrs = _lrs("images", updates, whole)
+        row, frozen = _trained(effort, f"{size}-images", str(data), size, per_class, updates, lrs)
+        rows.append({"budget": "images", **row})
+        if size < whole:  # with which both budgets are the same
+            lrs = _lrs("updates", _PASSES, whole)
+            row, _ = _trained(effort, f"{size}-updates", str(data), size, per_class, _PASSES, lrs)
+            rows.append({"budget": "updates", **row})
+    models = trained_models(effort, f"{least}-images")
+    for size in (least, whole):
+        updates = _MORE * whole // size
+        lrs, runs = _lrs("after", updates, whole), []
+        for place, model in enumerate(models):
+            own, name = replace(effort, seed=effort.seed + place, seeds=1), f"{size}-after-{place}"
+            more = {"model.weights": str(model), "optimizer.warmup": "1"}
+            runs.append(_trained(own, name, str(data), size, per_class, updates, lrs, more)[0])
+            lrs = f"{runs[0]['lr']:g}"  # what the first network's search chose
+        rows.append({"budget": "after", **_joined(runs)})
+    found = {"classes": whole // per_class, "images": whole, "per_class": per_class, "passes": _PASSES, "more": _MORE}
+    return {**found, "frozen": frozen, "rows": rows}
+
+
+def equal_classes(table: ImageTable, per_class: int, least: int, seed: int = 0) -> ImageTable:
+    """The table with `per_class` images of each class that trains or chooses: batches of all sizes then hold whole
+    classes, and the number of images that train is a multiple of every batch size.
+    """
+    if not len(table.of("test")):
+        table = split_test_classes(table, seed=seed)
+    rng = np.random.default_rng(seed)
+    rows, labels, training = np.arange(len(table)), table.labels, table.splits != "test"
+    classes, sizes = np.unique(labels[training], return_counts=True)
+    fit = rng.permutation(classes[sizes >= per_class])
+    held = min(_VALIDATION, len(fit) // 10)
+    images = per_class * (len(fit) - held)
+    if held < 2 or images < 2 * least:
+        raise InputError(
+            f"{len(fit)} training classes have {per_class} images or more, and the study needs "
+            f"{max(20, -(-20 * least // (9 * per_class)))}; give --data with more"
+        )
+    largest = batch_sizes(images, least)[-1]
+    train = fit[held : held + images // largest * largest // per_class]
+    kept = [rng.permutation(rows[training & (labels == each)])[:per_class] for each in (*fit[:held], *train)]
+    tested = rng.permutation(np.unique(labels[~training]))[:_TEST]
+    kept.append(rows[~training & np.isin(labels, tested)])
+    cut = table.rows(np.sort(np.concatenate(kept)))
+    splits = np.where(np.isin(cut.labels, fit[:held]) & (cut.splits != "test"), "validation", cut.splits)
+    return replace(cut, splits=splits)
 
 
 def batch_sizes(most: int, least: int) -> list[int]:
-    """Four times as large each, as long as so many images are no more than half of `most`.
+    """Eight times as large each, as long as so many images are no more than half of `most`.
 
-    >>> batch_sizes(4 * 900, 112)
-    [112, 448, 1792]
+    >>> batch_sizes(7168, 112)
+    [112, 896]
     """
     sizes = [least]
     while sizes[-1] * _FACTOR * 2 <= most:
@@ -64,45 +111,55 @@ def batch_sizes(most: int, least: int) -> list[int]:
     return sizes
 
 
+def _lrs(budget: str, updates: int, images: int) -> str:
+    """Fewer updates need larger steps, trained networks smaller ones; all sizes have as many rates to choose from."""
+    rates = _LATE_LRS if budget == "after" else next(of for least, of in _LRS.items() if updates >= least)
+    return rates if images < _MANY else rates.split(",")[1]
+
+
 def _trained(
-    effort: Effort, data: str, size: int, budget: str, lrs: str, *, whole: bool = False
-) -> list[dict[str, Any]]:
-    """A row, if it came to an end. whole: all images of all classes."""
-    chunk = 8 if effort.quick else _CHUNK
-    settings = dict(_SMALL)
-    if budget == "updates":
-        settings["iterations"] = str(_PASSES)
-    elif not effort.quick:
-        settings |= {"iterations": "0", "epochs": str(_PASSES), "evaluate_every": str(_PASSES // 2)}
+    effort: Effort,
+    name: str,
+    data: str,
+    size: int,
+    per_class: int,
+    updates: int,
+    lrs: str,
+    more: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """A row, and what the network does before training."""
+    chunk = 4 if effort.quick else _CHUNK
+    settings = {**_SETTINGS, "iterations": str(updates), "batches.per_class": str(per_class), **(more or {})}
     axes = [f"batches.size={size}", f"batches.chunk={chunk if size > chunk else 0}"]
-    if whole:
-        axes.append("batches.kind=all-classes")
-    name = "whole" if whole else f"{size}-{budget}"
     found = trained(effort, name, data=data, losses=_LOSS, axes=axes, settings=settings, lrs=lrs)
-    return [
-        {"size": int(entry["settings"]["batches.size"]), "whole": whole, "budget": budget, **_kept(entry)}
-        for entry in found["entries"]
-        if entry["values"]
-    ]
+    (entry,) = found["entries"]
+    row = {"size": size, "updates": updates, "values": {metric: entry["values"][metric] for metric in _METRICS}}
+    row |= {key: entry[key] for key in ("lr", "seconds", "megabytes")}
+    return row, {metric: found["frozen"][metric] for metric in _METRICS}
 
 
-def _kept(entry: dict[str, Any]) -> dict[str, Any]:
-    values = {metric: entry["values"][metric] for metric in ("mAP", "R@1")}
-    return {"values": values, **{name: entry[name] for name in ("lr", "seconds", "megabytes")}}
+def _joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several that have a seed each."""
+    values = {metric: [value for run in runs for value in run["values"][metric]] for metric in _METRICS}
+    lists = {key: [value for run in runs for value in run[key]] for key in ("seconds", "megabytes")}
+    return {**runs[0], "values": values, **lists}
 
 
 def figures(found: Results) -> dict[str, Any]:
     figure, axes = panels(1, 3)
-    for ax, metric in zip(axes[0], ("mAP", "R@1"), strict=False):
-        for place, (name, label) in enumerate((("images", "equal images"), ("updates", "equal updates"))):
+    rows = [row for row in found["rows"] if row["budget"] == "images"]
+    sizes = [row["size"] for row in rows]
+    for ax, metric in zip(axes[0], _METRICS, strict=False):
+        before = 100 * found["frozen"][metric]
+        ax.axhline(before, color=INK, linestyle="--", linewidth=1.0, label="before training")
+        for place, (name, label) in enumerate(_BUDGETS.items()):
             draw_over(ax, _values(found, name, metric), label, place, logarithmic=True)
+        ax.set_xticks(sizes, [f"{size:,}" for size in sizes])  # of which not every line has all
         ax.set(title=f"{metric} of test images", xlabel="images of a batch; the last are all", ylabel=f"{metric}, %")
     axes[0, 0].legend()
-    rows = sorted((row for row in found["rows"] if row["budget"] == "images"), key=lambda row: row["size"])
     cost = axes[0, 2]
-    sizes = [row["size"] for row in rows]
-    cost.plot(sizes, [1000 * _per_image(row) for row in rows], marker=MARKS[0], label="ms per image", **look(2))
-    cost.plot(sizes, [_gigabytes(row) for row in rows], marker=MARKS[1], label="GB of memory", **look(3))
+    cost.plot(sizes, [1000 * _per_image(row) for row in rows], marker=MARKS[0], label="ms per image", **look(3))
+    cost.plot(sizes, [_gigabytes(row) for row in rows], marker=MARKS[1], label="GB of memory", **look(4))
     cost.set_xscale("log", base=2)
     cost.set_xticks(sizes, [f"{size:,}" for size in sizes])
     cost.minorticks_off()
@@ -112,9 +169,11 @@ def figures(found: Results) -> dict[str, Any]:
 
 
 def _values(found: Results, budget: str, metric: str) -> dict[int, list[float]]:
-    """By batch size; the whole set is in both budgets."""
-    rows = [row for row in found["rows"] if row["budget"] == budget or row["whole"]]
-    return {row["size"]: row["values"][metric] for row in sorted(rows, key=lambda row: row["size"])}
+    """By batch size; all images in one batch are as many updates and as many images."""
+    wanted = {row["size"]: row for row in found["rows"] if row["budget"] == "images" and row["size"] == found["images"]}
+    wanted = {} if budget == "after" else wanted
+    wanted |= {row["size"]: row for row in found["rows"] if row["budget"] == budget}
+    return {size: row["values"][metric] for size, row in sorted(wanted.items())}
 
 
 def _per_image(row: Results) -> float:
@@ -127,44 +186,95 @@ def _gigabytes(row: Results) -> float:
 
 def told(found: Results) -> str:
     lines = []
-    for row in sorted(found["rows"], key=lambda row: (row["budget"], row["size"])):
-        equal = "images, updates" if row["whole"] else row["budget"]
-        size = f"{row['size']:,}{', all' if row['whole'] else ''}"
-        lines.append(
-            f"| {size} | {equal} | {percent(row['values']['mAP'])} | {percent(row['values']['R@1'])} "
-            f"| {1000 * _per_image(row):.2f} | {_gigabytes(row):.1f} | {row['lr']:g} |"
-        )
-    gaps = {name: _gap(found, name) for name in ("images", "updates")}
-    inner = _best(found)
+    for budget, name in _BUDGETS.items():
+        for row in (row for row in found["rows"] if row["budget"] == budget):
+            whole = row["size"] == found["images"]
+            lines.append(
+                f"| {name}{', equal updates' if whole and budget == 'images' else ''} | {row['size']:,}"
+                f"{', all' if whole else ''} | {row['updates']:,} | {percent(row['values']['mAP'])} "
+                f"| {percent(row['values']['R@1'])} | {1000 * _per_image(row):.2f} | {_gigabytes(row):.1f} "
+                f"| {row['lr']:g} |"
+            )
+    equal, after, updates = (_values(found, name, "mAP") for name in ("images", "after", "updates"))
+    sizes = sorted(equal)
+    steps = {(less, more): gap(equal[more], equal[less]) for less, more in pairwise(sizes)}
+    whole, finish = _difference(equal), _difference(after)
+    gained = [gap(after[size], equal[sizes[0]]) for size in (sizes[0], sizes[-1])]
+    held = [whole.is_more and not any(step.is_less for step in steps.values()), finish.is_more]
     return "\n".join(
         [
-            "| images of a batch | equal | mAP | R@1 | ms per image | GB | lr |",
-            "|---:|---|---:|---:|---:|---:|---:|",
+            "| | images of a batch | updates | mAP | R@1 | ms per image | GB | lr |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|",
             *lines,
             "",
-            f"{verdict([each.is_more for each in gaps.values()])} with the papers' advice that larger batches are "
-            f"better: all images in one batch against the smallest batches are {gaps['updates']} points of mAP with "
-            f"as many updates, and {gaps['images']} with as many images. With equal images, batches of {inner:,} are "
-            f"best. {RULE}",
+            f"{verdict(held)} with the papers' advice that larger batches are better. In points of mAP:",
             "",
-            f"{found['images']:,} glyphs of {found['classes']:,} classes; {found['passes']} passes over them (equal "
-            f"images), or {found['passes']} updates. Smooth-AP with temperature 0.02; batches of 4 images per class, "
-            "the last of all images of all classes. Multistage backprop, in chunks of 112, gives the gradient of the "
-            "whole batch, with one more forward pass: the smallest batches do without. The set that is as large as "
-            "Stanford Online Products has 59,551 images, nine tenths of which make one batch, and takes some hours: "
-            "`frontrank data glyphs glyphs --like sop`, then this command with `--data glyphs --seeds 1`.",
+            f"- **{found['passes']} passes over the images, from the beginning**: "
+            + ", ".join(f"batches of {more:,} against {less:,} {step}" for (less, more), step in steps.items())
+            + f"; all images in one batch against the smallest batches {whole}.",
+            f"- **{found['more']} passes more, with the networks that batches of {sizes[0]} trained**: going on with "
+            f"these batches changes them by {gained[0]}, with all images in one batch by {gained[1]}; the second "
+            f"against the first {finish}.",
+            f"- **As many updates ({found['passes']})**: all images in one batch against batches of {sizes[0]} "
+            f"{_difference(updates)}, which have seen {sizes[-1] // sizes[0]} times fewer images: that says little.",
+            "",
+            _answer(steps[sizes[-2], sizes[-1]], finish, sizes),
+            "",
+            f"{RULE} It agrees if, with equal images, all images in one batch are better than the smallest batches and "
+            "no larger size is worse than the next smaller one, and if networks trained on with all images in one "
+            "batch end up better than those trained on with the smallest batches. Equal updates are no part of it.",
+            "",
+            f"{found['images']:,} glyphs of {found['classes']:,} classes, {found['per_class']} of each: batches of any "
+            "size hold whole classes, a query has the same positives in all of them, and only the negatives become "
+            "more. Before training mAP of the test images, of other classes, is "
+            f"{100 * found['frozen']['mAP']:.1f}. Smooth-AP with temperature 0.02, which is near AP and not AP itself; "
+            "BatchNorm is frozen and nothing is augmented, so that multistage backprop, in chunks of 112, gives "
+            "exactly the gradient of all images, with one more forward pass; the smallest batches do without. The "
+            f"learning rate is chosen on held-out classes, among {_listed_rates()}. "
+            f"{_at_ends(found)} Times are medians of steps, taken without care for what else the machine did. "
+            "For a set as large as Stanford Online Products, not tried here: "
+            "`frontrank data glyphs glyphs --like sop`, then this command with `--data glyphs`.",
         ]
     )
 
 
-def _gap(found: Results, budget: str) -> Any:
-    values = _values(found, budget, "mAP")
+def _listed_rates() -> str:
+    rates = [
+        f"{each.replace(',', ' ')} ({f'from {least} updates on' if least else 'with fewer'})"
+        for least, each in _LRS.items()
+    ]
+    return ", ".join(
+        [*rates, f"{_LATE_LRS.replace(',', ' ')} (of networks that are trained on, for the first of them)"]
+    )
+
+
+def _at_ends(found: Results) -> str:
+    """Which searches chose a rate at an end of those that were tried."""
+    if found["images"] >= _MANY:
+        return ""
+    ends, searches = [], found["rows"]
+    for row in searches:
+        tried = [float(rate) for rate in _lrs(row["budget"], row["updates"], found["images"]).split(",")]
+        if not min(tried) < row["lr"] < max(tried):
+            ends.append(f"{row['size']:,} ({_BUDGETS[row['budget']]}): {row['lr']:g}")
+    said = f": {'; '.join(ends)}" if ends else ""
+    return f"Of {len(searches)} searches {len(ends)} chose the lowest or the highest of three{said}."
+
+
+def _difference(values: Mapping[int, list[float]]) -> Gap:
     return gap(values[max(values)], values[min(values)])
 
 
-def _best(found: Results) -> int:
-    values = _values(found, "images", "mAP")
-    return max(values, key=lambda size: mean_and_spread(values[size])[0])
+def _answer(last: Gap, finish: Gap, sizes: list[int]) -> str:
+    """What the exact gradient of all images buys, against the next smaller batches and as a finish."""
+    begin = "more" if last.is_more else "less" if last.is_less else "neither more nor less"
+    finishing = "gains" if finish.is_more else "loses" if finish.is_less else "neither gains nor loses"
+    times = sizes[-1] // sizes[-2]
+    return (
+        f"What the exact gradient of all {sizes[-1]:,} images buys: from the beginning {begin} than batches {times} "
+        f"times smaller, which make {times} times as many updates of as many images; as a finish it {finishing}, "
+        "against more of the smallest batches."
+    )
 
 
 STUDY = Study(
@@ -174,8 +284,10 @@ STUDY = Study(
     title="From batches of 112 to all training images in one batch",
     claim="AP of a batch is not AP of the data set (RaMBO, Fig. 2), and AP_Q, FastAP and Smooth-AP find larger "
     "batches better. Multistage backprop makes any size fit, up to all training images at once: the exact gradient "
-    "of the data set's AP. This study asks what that buys, with equal images and with equal updates.",
-    minutes=90,
+    "of the loss over the data set. This study asks what that buys: from the beginning, and for a network that small "
+    "batches have trained.",
+    minutes=65,
+    takes=("data", "seeds"),
     measure=measure,
     figures=figures,
     told=told,

@@ -4,26 +4,36 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from frontrank.evaluation.paired_classes import t_quantile
 from frontrank.studies.style import MARKS, look
 from frontrank.studies.trained import mean_and_spread
 
 LEAST = 0.5  # points, below which no difference is called one
 RULE = (
-    f"A difference counts where it is more than {LEAST:g} points and more than twice its standard error over seeds; "
-    "± is the standard deviation over seeds, and of a difference its standard error."
+    f"A difference counts where it is more than {LEAST:g} points and its 95 % interval over seeds (Welch's t) does not "
+    "reach 0, so never with one seed; ± is the standard deviation over seeds, and of a difference its standard error."
 )
 Entry = Mapping[str, Any]
 
 
 class Gap(NamedTuple):
-    """A difference of two means over seeds in points, 100 times what metrics give, and its standard error."""
+    """A difference of two means over seeds in points, 100 times what metrics give.
+
+    error: its standard error; freedom: the degrees of freedom of that, 0 where one of both has a single seed
+    """
 
     points: float
     error: float
+    freedom: float
+
+    @property
+    def reach(self) -> float:
+        """Half of the 95 % interval."""
+        return t_quantile(0.05, self.freedom) * self.error if self.freedom else math.inf
 
     @property
     def counts(self) -> bool:
-        return abs(self.points) > max(LEAST, 2 * self.error)
+        return abs(self.points) > max(LEAST, self.reach)
 
     @property
     def is_more(self) -> bool:
@@ -34,18 +44,32 @@ class Gap(NamedTuple):
         return self.counts and self.points < 0
 
     def __str__(self) -> str:
-        return f"{self.points:+.1f} ± {self.error:.1f}"
+        return f"{self.points:+.1f}" + (f" ± {self.error:.1f}" if self.freedom else " (one seed)")
 
 
 def gap(first: Sequence[float], second: Sequence[float]) -> Gap:
-    """How much the first is above the second, both over seeds.
+    """How much the first is above the second, both over seeds, with Welch's degrees of freedom.
 
     >>> gap([0.62, 0.64], [0.6, 0.6])
-    Gap(points=3.0, error=1.0)
+    Gap(points=3.0, error=1.0, freedom=1.0)
     """
     (one, spread), (other, other_spread) = mean_and_spread(first), mean_and_spread(second)
-    error = math.sqrt(spread**2 / len(first) + other_spread**2 / len(second))
-    return Gap(round(100 * (one - other), 6), round(100 * error, 6))
+    parts = [(spread**2 / len(first), len(first) - 1), (other_spread**2 / len(second), len(second) - 1)]
+    return _gap(one - other, parts)
+
+
+def gap_of_gaps(one: Gap, other: Gap) -> Gap:
+    """How much the first difference is above the second."""
+    parts = [((each.error / 100) ** 2, each.freedom) for each in (one, other)]
+    return _gap((one.points - other.points) / 100, parts)
+
+
+def _gap(difference: float, parts: Sequence[tuple[float, float]]) -> Gap:
+    """parts: the squared standard errors that add up, and the degrees of freedom of each"""
+    whole, freedom = sum(square for square, _ in parts), float(min(own for _, own in parts))
+    if freedom and whole:
+        freedom = whole**2 / sum(square**2 / own for square, own in parts)
+    return Gap(round(100 * difference, 6), round(100 * math.sqrt(whole), 6), round(freedom, 6))
 
 
 def by_setting(entries: Sequence[Entry], name: str, metric: str, **others: Any) -> dict[Any, list[float]]:
@@ -81,7 +105,9 @@ def draw_over(axes: Any, found: Mapping[Any, Sequence[float]], label: str, place
 
 
 def verdict(agreeing: Sequence[bool]) -> str:
-    """The verdict on several claims of equal weight."""
+    """The verdict on several claims of equal weight, of which there must be some."""
+    if not agreeing:
+        raise ValueError("there is no claim to agree with")
     if all(agreeing):
         return "**Agrees**"
     return "**Agrees in part**" if any(agreeing) else "**Does not agree**"

@@ -33,6 +33,7 @@ def measure(effort: Effort) -> dict[str, Any]:
             axes=[part["axis"]],
             settings={"loss.temperature": "0.05"},
             lrs=part["lr"],
+            may_diverge=True,
         )
         for name, part in _PARTS.items()
     }
@@ -55,10 +56,8 @@ def figures(found: Results) -> dict[str, Any]:
 
 def told(found: Results) -> str:
     alpha, b, per_class = (_values(found, name) for name in _PARTS)
-    if not {1.0, 4.0} <= set(alpha) or not b or 4.0 not in per_class:
-        return "\n".join(
-            ["**Nothing to agree with**: runs that the others are set against failed.", "", *_broken(found)]
-        )
+    if len(alpha) < 2 or not b or set(per_class) < {2.0, 4.0, 8.0}:
+        return "\n".join(["**Not measured**: runs that the others are set against diverged.", "", *_broken(found)])
     rows = [
         f"| {name} | {value:g} | {percent(values)} |"
         for name, own in (("alpha", alpha), ("b", b), ("images per class", per_class))
@@ -77,7 +76,7 @@ def told(found: Results) -> str:
             "",
             "The paper trains ResNet-50 on Stanford Online Products and VehicleID with batches of 112 and one seed, "
             "and shows curves without numbers. Here: "
-            "emoji, 80 steps of 112 images of 48 pixels, temperature 0.05, one learning rate for each loss. An emoji "
+            "emoji, 80 steps of 112 images of 32 pixels, temperature 0.05, one learning rate for each loss. An emoji "
             "has 4 to 8 pictures: where |P| is "
             "8, most classes have pictures twice in a batch.",
         ]
@@ -85,7 +84,7 @@ def told(found: Results) -> str:
 
 
 def _broken(found: Results) -> list[str]:
-    """A line on runs that failed, which have no row in the table."""
+    """A line on runs that diverged, which have no row in the table."""
     axes = {"alpha": ("alpha", "loss.alpha"), "b": ("b", "loss.b"), "per_class": ("|P|", "batches.per_class")}
     lost = [
         f"{sign} = {entry['settings'][axis]:g}"
@@ -93,48 +92,40 @@ def _broken(found: Results) -> list[str]:
         for entry in found[name]["entries"]
         if not entry["values"]
     ]
-    return [f"Runs that did not come to an end: {', '.join(lost)}.", ""] if lost else []
+    return [f"Runs that diverged: {', '.join(lost)}.", ""] if lost else []
 
 
 def _verdicts(
     alpha: Mapping[float, list[float]], b: Mapping[float, list[float]], per_class: Mapping[float, list[float]]
 ) -> list[str]:
     """The verdict, and a line on each of the three settings."""
-    steps = sorted(value for value in alpha if value <= 4)  # the authors' own best is 4
+    steps = sorted(alpha)
     up = gap(alpha[steps[-1]], alpha[steps[0]]).is_more
     up = up and not any(gap(alpha[more], alpha[less]).is_less for less, more in pairwise(steps))
-    largest = max(alpha)
-    beyond = gap(alpha[largest], alpha[4.0]) if largest > 4 else None
+    best_alpha = max(alpha, key=lambda value: mean_and_spread(alpha[value])[0])
     best_b, worst_b = (choose(b, key=lambda value: mean_and_spread(b[value])[0]) for choose in (max, min))
     matters = gap(b[best_b], b[worst_b]).is_more
     four = all(gap(per_class[4.0], per_class[other]).is_more for other in per_class if other != 4.0)
     best_p = max(per_class, key=lambda value: mean_and_spread(per_class[value])[0])
-    rises = (
-        "R@1 rises from {} to {}, as the paper says." if up else "R@1 does not rise from {} to {} as the paper says."
+    rises = "rises" if up else "does not rise throughout"
+    of_alpha = (
+        f"- alpha: R@1 {rises} from {steps[0]:g} to {steps[-1]:g} ({gap(alpha[steps[-1]], alpha[steps[0]])} points); "
+        f"{best_alpha:g} is best, {gap(alpha[best_alpha], alpha[steps[0]])} points above {steps[0]:g}."
     )
-    of_alpha = f"- alpha: {rises.format(*(f'{step:g}' for step in (steps[0], steps[-1])))}"
-    if beyond is not None:
-        fate = (
-            "it is lower"
-            if beyond.is_less
-            else "it is higher still"
-            if beyond.is_more
-            else "nothing changes that counts"
-        )
-        of_alpha += f" At {largest:g}, where the paper warns of training that breaks, {fate} ({beyond} points)."
     best = f"{best_b:g} is best, {gap(b[best_b], b[worst_b])} points above {worst_b:g}"
     of_b = f"- b: {best}. The paper finds 4 best on one data set and 1 on the other, so that it has to be chosen; " + (
         "it matters here as well." if matters else "here it does not matter."
     )
+    of_b += " That is no part of the verdict: on one data set it cannot fail."
     shares = ", ".join(
         f"{gap(per_class[4.0], per_class[other])} points above {other:g}" for other in sorted(per_class) if other != 4.0
     )
     of_p = f"- |P|: the paper finds 4 best. Here {best_p:g} is; 4 is {shares}."
     return [
-        "It agrees if R@1 rises with alpha up to 4, if b makes a difference, and if 4 images per class are better "
-        "than fewer and than more.",
+        "It agrees if R@1 rises with alpha as far as training does not diverge, with no step that is a loss, and if 4 "
+        "images per class are better than 2 and than 8.",
         "",
-        f"{verdict([up, matters, four])}:",
+        f"{verdict([up, four])}:",
         "",
         of_alpha,
         of_b,
@@ -150,8 +141,9 @@ STUDY = Study(
     claim="A larger alpha of D_q gives a higher R@1, until training breaks. The best boundary b of I_b depends on the "
     "data: 4 on products, 1 on vehicles. Four images "
     "of each class in a batch are best: fewer give too few positives, more leave room for fewer classes.",
-    minutes=60,
+    minutes=18,
     measure=measure,
     figures=figures,
     told=told,
+    takes=("data", "seeds"),
 )

@@ -152,7 +152,8 @@ def told(found: Results) -> str:
             "",
             "It agrees if each derivative goes the paper's way, and if from R = 0 to 3 the gradient of D_q with alpha "
             "= 2 falls further than that of AP, in "
-            "size and as a share, whatever the number of positives before.",
+            "size and as a share, whatever the number of positives before. These are properties "
+            "of the formulas: only code that is wrong would not agree.",
             "",
             f"{verdict}. With 3 positives before, AP's gradient falls by only {ap[-1]['fall']:.2f} where that of D_q "
             f"falls by {steep['fall']:.2f}: the "

@@ -15,13 +15,13 @@ _WAYS = {"4 of each class, as in training": 4, "random items": None}
 
 
 def measure(effort: Effort) -> dict[str, Any]:
-    embeddings, labels, source = _drawn(effort.seed) if effort.quick else _frozen(effort)
+    embeddings, labels, source = _drawn(effort.seed) if effort.quick and not effort.data else _frozen(effort)
     sizes = [size for size in _SIZES if 2 * size <= len(labels)]
     batches = 10 if effort.quick else 30
     found: dict[str, Any] = {"source": source, "items": len(labels), "batches": batches, "sizes": sizes, "ways": {}}
     for name, per_class in _WAYS.items():
         of = minibatch_map(embeddings, labels, sizes, per_class=per_class, batches=batches, seed=effort.seed)
-        found["ways"][name] = {"mean": list(of.mean), "std": list(of.std)}
+        found["ways"][name] = {"mean": list(of.mean), "std": list(of.std), "used": list(of.used)}
         found["dataset"] = of.dataset
     found["classes"] = len(set(labels))
     return found
@@ -80,8 +80,11 @@ def too_high(of: Results, dataset: float, batches: int) -> bool:
     """Whether batches of all sizes rank better than the whole set, and smaller ones better than larger ones.
 
     By more than two standard errors of a mean over batches, and no less than less two of a difference.
+
+    of: "mean", "std" and "used", how many batches these are of, by size; batches: that many where "used" is not kept
     """
-    errors = [std / math.sqrt(batches) for std in of["std"]]
+    used = of.get("used") or [batches] * len(of["std"])
+    errors = [std / math.sqrt(many) if many > 1 else math.inf for std, many in zip(of["std"], used, strict=True)]
     above = all(mean - dataset > 2 * error for mean, error in zip(of["mean"], errors, strict=True))
     falls = all(
         of["mean"][i] - of["mean"][i + 1] > -2 * math.hypot(errors[i], errors[i + 1]) for i in range(len(errors) - 1)
@@ -114,7 +117,7 @@ def told(found: Results) -> str:
             "",
             f"Of {found['source']}: {found['items']:,} of {found['classes']:,} classes; {found['batches']} batches of "
             "each size, mean and "
-            "standard deviation over them.",
+            f"standard deviation over them. {_on_used(found)}",
             "",
             f"{verdict}: {said}. The criterion: each mean above the whole set's by two standard errors, and means that "
             "fall with size, within two of theirs.",
@@ -126,6 +129,18 @@ def told(found: Results) -> str:
             "is larger, and their means are over fewer batches.",
         ]
     )
+
+
+def _on_used(found: Results) -> str:
+    """How many batches of each size had a positive, or that it is not known."""
+    if any("used" not in of for of in found["ways"].values()):
+        return (
+            "How many of them had a positive, and so were used, is not kept in these results: standard errors are "
+            f"those of {found['batches']}, and too small where fewer were used."
+        )
+    fewer = {name: of["used"] for name, of in found["ways"].items() if min(of["used"]) < found["batches"]}
+    listed = (f"{', '.join(map(str, used))} with {name}" for name, used in fewer.items())
+    return f"Batches that had a positive, by size: {'; '.join(listed)}." if fewer else "All of them had a positive."
 
 
 STUDY = Study(
@@ -140,4 +155,5 @@ STUDY = Study(
     measure=measure,
     figures=figures,
     told=told,
+    takes=("data",),
 )

@@ -32,7 +32,7 @@ NETWORK = _Problem(lam=30.0, lr=0.02, steps=2000, quick=60)
 
 
 def measure(effort: Effort) -> dict[str, Any]:
-    seeds = 1 if effort.quick else max(3, effort.seeds)
+    seeds = 1 if effort.quick else effort.seeds
     found: dict[str, Any] = {"seeds": seeds, "margin": _MARGIN}
     optimisers: dict[str, tuple[_Problem, Callable[..., Any]]] = {
         "free": (FREE, free_scores),
@@ -211,4 +211,5 @@ STUDY = Study(
     measure=measure,
     figures=figures,
     told=told,
+    takes=("seeds",),
 )

@@ -221,6 +221,10 @@ def told(found: Results) -> str:
             "the first are of "
             f"{found['points']:,} random points.",
             "",
+            "It agrees if the loss has no slope at 99 % of the points; if no interpolation has a jump of a tenth of "
+            "the loss's or is above it; if each larger λ gives more points a slope and keeps fewer at their loss; and "
+            "if the package's gradient is the numerical one at 99 % of the points.",
+            "",
             f"{verdict}: {'; '.join(said)}.",
             "",
             "Algorithm 1 does not go through all rankings: it takes the tangent of the loss at the ranks there are, "

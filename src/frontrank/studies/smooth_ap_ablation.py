@@ -8,7 +8,7 @@ from typing import Any
 from frontrank.studies.over_seeds import RULE, gap, verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import COLOURS, panels
-from frontrank.studies.trained import BUDGET, emoji, percent, trained
+from frontrank.studies.trained import BUDGET, budget_steps, emoji, percent, trained
 
 _TEMPERATURES, _POSITIVES, _SIZES = ("0.001", "0.01", "0.1"), ("2", "4", "8"), ("64", "128", "256")
 _QUICK_SIZES = ("8", "16", "32")
@@ -36,7 +36,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     def runs(name: str, losses: str, size: str, per_class: str = "4", **settings: str) -> dict[str, Any]:
         axes = [f"batches.size={size}", f"batches.per_class={per_class}"]
         shared = {key.replace("__", "."): value for key, value in settings.items()}
-        return trained(effort, name, data=data, losses=losses, axes=axes, settings=shared)
+        return trained(effort, name, data=data, losses=losses, axes=axes, settings=shared, may_diverge=True)
 
     smooth = f"SmoothAP(temperature={_TEMPERATURES[1]})"
     temperatures = runs("temperature", ",".join(f"SmoothAP(temperature={each})" for each in _TEMPERATURES), sizes[1])
@@ -61,7 +61,7 @@ def measure(effort: Effort) -> dict[str, Any]:
         for name, (values, entries) in columns.items()
     }
     frozen = {metric: temperatures["frozen"][metric] for metric in _METRICS}
-    return {"columns": kept, "frozen": frozen, "steps": steps, "seeds": len(middle["seeds"])}
+    return {"columns": kept, "frozen": frozen, "steps": budget_steps(effort), "seeds": len(middle["seeds"])}
 
 
 def _around(middle: Any, others: list[Any]) -> list[Any]:
@@ -86,7 +86,7 @@ def figures(found: Results) -> dict[str, Any]:
 
 
 def _is_better(one: list[float], other: list[float]) -> bool:
-    """Whether values over seeds are higher by a difference that counts; than those of runs that failed they are."""
+    """Whether values over seeds are higher by a difference that counts; than those of runs that diverged they are."""
     return bool(one) and (not other or gap(one, other).is_more)
 
 
@@ -111,7 +111,7 @@ def claims(columns: Mapping[str, list[Results]]) -> dict[str, bool]:
 
 def told(found: Results) -> str:
     rows = [
-        f"| {_AXES[name]} | {each['value']} | {percent(each['mAP']) if each['mAP'] else 'failed'} | "
+        f"| {_AXES[name]} | {each['value']} | {percent(each['mAP']) if each['mAP'] else 'diverged'} | "
         f"{percent(each['R@1']) if each['R@1'] else ''} "
         f"| {_PAPER[name].get(each['value'], '')} |"
         for name, entries in found["columns"].items()
@@ -128,7 +128,8 @@ def told(found: Results) -> str:
             "",
             f"On emoji, of classes not trained on; before training mAP is {100 * found['frozen']['mAP']:.1f}. "
             f"{found['seeds']} seeds, {found['steps']} steps, one learning rate for all "
-            f"(3e-4), one setting varied at a time, as in the paper. {RULE}",
+            f"(3e-4), one setting varied at a time, as in the paper. {RULE} "
+            "The paper's own difference of 0.01 and 0.001 is half a point.",
             "",
             f"{verdict(list(of_paper.values()))} with the first four of these (the fifth is not the paper's):",
             "",
@@ -149,8 +150,9 @@ STUDY = Study(
     claim="A temperature of 0.01 is the best of three: low enough to be near AP, high enough for enough pairs to have "
     "a gradient. Few images of a class, so more classes in "
     "a batch, and larger batches are better: both make hard negatives more likely.",
-    minutes=60,
+    minutes=15,
     measure=measure,
     figures=figures,
     told=told,
+    takes=("data", "seeds"),
 )

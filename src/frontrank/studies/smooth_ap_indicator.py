@@ -102,8 +102,10 @@ def told(found: Results) -> str:
             "of them positive.",
             "",
             f"{verdict}with a higher temperature the region grows from {regions[0]:.3f} to {regions[-1]:.3f}, and the "
-            f"error of AP from {errors[0]:.3f} to {errors[-1]:.3f}. Straight lines and exponentials move all pairs "
-            f"alike, and are off by at least {others:.2f}.",
+            f"error of AP from {errors[0]:.3f} to {errors[-1]:.3f}. Straight lines move all pairs alike, exponentials "
+            f"most those that are far apart, and both are off by at least {others:.2f}. It agrees if region and error "
+            "grow with the temperature, and if the least error is less than those of the others. These are properties "
+            "of the functions: only code that is wrong would not agree.",
         ]
     )
 
@@ -115,8 +117,8 @@ STUDY = Study(
     title="What takes the place of the step",
     claim="AP counts who comes before whom, by a step that has no slope. A sigmoid of low temperature is close to "
     "the step and moves only pairs that nearly change places; a higher temperature moves more pairs, and is a looser "
-    "approximation of AP. Linear and exponential functions, as in triplet losses, move all pairs, whether or not "
-    "their order can change.",
+    "approximation of AP. Linear functions, as in triplet losses, and exponential ones move all pairs, whether or "
+    "not their order can change.",
     minutes=0.1,
     measure=measure,
     figures=figures,

@@ -11,21 +11,23 @@ page are made from that alone, so that they can be made again without measuring.
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frontrank.errors import InputError, InterruptedRunError
+from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from frontrank.training.checkpoints import atomic_write
-from frontrank.training.run_folder import require_new
+from frontrank.training.run_folder import make_folder, require_new
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]  # plain JSON
 RESULTS = "results.json"
+_QUICK = " A quick, small version of it: sizes, steps and seeds are smaller than the text says."
+_OWN_IMAGES = " The images are those of --data: what is said above of emoji or glyphs may not hold for them."
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Study:
     figures: from the results, by the name of the file
     told:    from the results, the page below the figures: tables, whether they agree, limits; Markdown
     more:    other files from the results: name, and bytes
+    takes:   the options that it heeds, of "data" and "seeds"
     """
 
     name: str
@@ -75,29 +78,52 @@ class Study:
     figures: "Callable[[Results], dict[str, Figure]]"
     told: Callable[[Results], str]
     more: Callable[[Results], dict[str, bytes]] = lambda _: {}
+    takes: tuple[str, ...] = ()
 
 
 def run_study(study: Study, out: Path, effort: Effort, command: str) -> Path:
     """Measure, and write everything to the folder `out`; gives the page."""
-    if (out / RESULTS).exists():
-        raise InputError(f"{out / RESULTS} is there already; give --redraw to draw it again, or another --out")
-    if not (out / "work").exists():
-        require_new(out)
+    with _folder_for(out):
+        kept = {
+            "study": study.name,
+            "command": command,
+            "quick": effort.quick,
+            "seed": effort.seed,
+            **({"own_images": True} if effort.data and "data" in study.takes else {}),
+            **_made_with(),
+            "found": _measured(study, effort),
+        }
+        atomic_write(out / RESULTS, (json.dumps(kept, indent=1) + "\n").encode())
+        return draw_study(study, kept, out)
+
+
+def _measured(study: Study, effort: Effort) -> dict[str, Any]:
     try:
-        found = study.measure(effort)
+        return study.measure(effort)
     except InterruptedRunError as error:  # which speaks of a comparison that the user did not start
         raise InterruptedRunError(f"{str(error).partition(';')[0]}; the same command goes on where it was") from error
-    kept = {
-        "study": study.name,
-        "command": command,
-        "quick": effort.quick,
-        "seed": effort.seed,
-        **_made_with(),
-        "found": found,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    atomic_write(out / RESULTS, (json.dumps(kept, indent=1) + "\n").encode())
-    return draw_study(study, kept, out)
+
+
+@contextmanager
+def _folder_for(out: Path) -> Iterator[None]:
+    """Make the folder, or refuse it, before anything is measured; what is still empty after that goes again."""
+    try:
+        if (out / RESULTS).exists():
+            raise InputError(f"{out / RESULTS} is there already; give --redraw to draw it again, or another --out")
+        if not (out / "work").exists():
+            require_new(out)
+        made = [folder for folder in (out / "work", out, *out.parents) if not folder.exists()]
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be used ({error.strerror}); choose another folder") from error
+    try:
+        make_folder(out)
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise InputError(f"--out {out} cannot be written to; choose another folder")
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
 
 
 def read_results(path: Path, study: str) -> dict[str, Any]:
@@ -120,17 +146,29 @@ def draw_study(study: Study, kept: Results, out: Path) -> Path:
     """Write figures and page from results alone; gives the page."""
     from frontrank.studies.style import in_this_look, saved
 
-    names = []
     with in_this_look():
         figures = study.figures(kept["found"])
+    more, text = study.more(kept["found"]), page_text(study, kept, list(figures))
     for name, figure in figures.items():
         saved(figure, out / name)
-        names.append(name)
-    for name, content in study.more(kept["found"]).items():
+    for name, content in more.items():
         atomic_write(out / name, content)
     page = out / "README.md"
-    atomic_write(page, page_text(study, kept, names).encode())
+    atomic_write(page, text.encode())
     return page
+
+
+def redraw_study(study: Study, out: Path) -> Path:
+    """Write figures and page from the results of a folder; gives the page."""
+    path = out / RESULTS
+    kept = read_results(path, study.name)
+    try:
+        return draw_study(study, kept, out)
+    except FrontrankError:  # such as a folder that cannot be written to
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        said = f"{path} does not hold what this version of {study.name} draws"
+        raise InputError(f"{said}; run it again into another --out") from error
 
 
 def page_text(study: Study, kept: Results, figures: list[str], folder: str = "") -> str:
@@ -147,7 +185,8 @@ def page_text(study: Study, kept: Results, figures: list[str], folder: str = "")
         study.told(kept["found"]).strip(),
         "",
         f"Seed {kept['seed']}, frontrank {kept['frontrank']}, torch {kept['torch']}, {kept['machine']}."
-        + (" A quick, small version of it." if kept["quick"] else ""),
+        + (_QUICK if kept["quick"] else "")
+        + (_OWN_IMAGES if kept.get("own_images") else ""),
         "",
     ]
     return "\n".join(lines)
