@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError, require_number
@@ -224,15 +225,16 @@ def _embed(model: nn.Module, images: Tensor, autocast: torch.dtype | None) -> Te
 def _statistics_kept(model: nn.Module) -> Iterator[None]:
     """Let live norm layers normalise as they do, without updating their running statistics a second time."""
     live = [each for each in model.modules() if isinstance(each, _NormBase) and each.training]
-    before = [(each, each.track_running_stats, each.momentum) for each in live]
+    before = [(each, each.track_running_stats, each.running_mean, each.running_var) for each in live]
     try:
         for each in live:
-            # BatchNorm looks at the one, InstanceNorm at the other
-            each.track_running_stats, each.momentum = False, 0.0
+            each.track_running_stats = False
+            if isinstance(each, _InstanceNorm):  # looks at its statistics alone, and rounds them even at momentum 0
+                each.running_mean = each.running_var = None
         yield
     finally:
-        for each, tracks, momentum in before:
-            each.track_running_stats, each.momentum = tracks, momentum
+        for each, tracks, mean, variance in before:
+            each.track_running_stats, each.running_mean, each.running_var = tracks, mean, variance
 
 
 @contextmanager
