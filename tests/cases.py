@@ -7,9 +7,9 @@ from functools import partial
 import torch
 
 import frontrank as fr
-from frontrank.ranking import Blackbox, PenalizedNegatives, Recall, Sigmoid
+from frontrank.ranking import Bins, Blackbox, PenalizedNegatives, Recall, Sigmoid
 from tests.reference import rambo, sigmoid_ranks
-from tests.reference.fastap import fastap
+from tests.reference.fastap import fastap, of_bins
 from tests.reference.lists import lists_of_batch, mean_over_classes, mean_over_queries
 from tests.reference.quantized_ap import quantized_ap
 
@@ -30,6 +30,14 @@ class Case:
 
 def f_prime_of_log(r):
     return 1 / (1 + r)
+
+
+def loglog(before_pos, before_neg):
+    return torch.log(1 + torch.log(1 + before_neg))
+
+
+def penalized(before_pos, before_neg):
+    return sigmoid_ranks.pnp_f(before_neg, "D_q", alpha=1.5)
 
 
 def _pnp(variant, **settings):
@@ -81,6 +89,16 @@ CASES = [
         for distance in ("squared", "euclidean")
     ],
     Case("QuantizedAP", fr.QuantizedAP, partial(quantized_ap, bins=20), on_ranks=False),
+    Case(
+        "bins-recall",
+        partial(fr.RankLoss, Recall("loglog"), Bins(7)),
+        partial(of_bins, bins=7, of_pair=loglog),
+    ),
+    Case(
+        "bins-PNP",
+        partial(fr.RankLoss, PenalizedNegatives("D_q", alpha=1.5), Bins(12)),
+        partial(of_bins, bins=12, of_pair=penalized),
+    ),
     Case(
         "QuantizedAP-tie_aware",
         partial(fr.QuantizedAP, bins=9, tie_aware=True),

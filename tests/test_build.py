@@ -83,6 +83,7 @@ def test_settings_of_other_losses_are_refused_by_name(name, setting):
 PAIRS = [
     ({}, "AveragePrecision()", "Sigmoid(temperature=0.01)"),
     ({"relaxation": "Blackbox", "lam": 2.0}, "AveragePrecision()", "Blackbox(lam=2.0, margin=0.02)"),
+    ({"relaxation": "Bins", "bins": 5}, "AveragePrecision()", "Bins(bins=5)"),
     (
         {"metric": "Recall", "weighting": "log", "temperature": 0.1},
         "Recall(weighting='log')",
@@ -110,7 +111,7 @@ def test_any_metric_on_any_relaxation(given, metric, relaxation, include_query):
     [
         ({"metric": "Recal"}, "loss.metric 'Recal' is not known; did you mean Recall?"),
         ({"metric": "mAP"}, "loss.metric 'mAP' is not known; there are AveragePrecision, PenalizedNegatives, Recall"),
-        ({"relaxation": "Exact"}, "loss.relaxation 'Exact' is not known; there are Sigmoid, Blackbox"),
+        ({"relaxation": "Exact"}, "loss.relaxation 'Exact' is not known; there are Sigmoid, Bins, Blackbox"),
         (
             {"relaxation": "Blackbox", "temperature": 0.1},
             "loss.temperature is not a setting of RankLoss, which has metric, relaxation, include_query, lam, margin; "

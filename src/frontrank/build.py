@@ -26,7 +26,7 @@ from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation.measures import read_metrics
 from frontrank.models import Embedder
-from frontrank.ranking import AveragePrecision, Blackbox, PenalizedNegatives, Recall, Sigmoid
+from frontrank.ranking import AveragePrecision, Bins, Blackbox, PenalizedNegatives, Recall, Sigmoid
 from frontrank.settings import check_config
 from frontrank.training import distributed
 from frontrank.training.loop import Run, Standing, steps_of
@@ -47,7 +47,7 @@ LOSSES: dict[str, type[nn.Module]] = {
 }
 PARTS: dict[str, dict[str, type[Any]]] = {  # of RankLoss; the first is what is not given
     "metric": {kind.__name__: kind for kind in (AveragePrecision, PenalizedNegatives, Recall)},
-    "relaxation": {kind.__name__: kind for kind in (Sigmoid, Blackbox)},
+    "relaxation": {kind.__name__: kind for kind in (Sigmoid, Bins, Blackbox)},
 }
 _BATCH = 112
 PEERS = "pml."  # the prefix of losses of pytorch-metric-learning

@@ -8,7 +8,7 @@ import torch
 
 import frontrank as fr
 from frontrank.errors import FrontrankWarning
-from frontrank.ranking import Blackbox, Exact, PenalizedNegatives, Recall, Sigmoid
+from frontrank.ranking import AveragePrecision, Bins, Blackbox, Exact, PenalizedNegatives, Recall, Sigmoid
 
 LOSSES = {
     **{f"PNP-{variant}": lambda v=variant: fr.PNP(v) for variant in ("O", "I_u", "I_b", "D_s", "D_q")},
@@ -22,6 +22,8 @@ LOSSES = {
     "QuantizedAP": fr.QuantizedAP,
     "QuantizedAP-tie_aware": lambda: fr.QuantizedAP(tie_aware=True),
     "QuantizedAP-balanced": lambda: fr.QuantizedAP(balance_classes=True),
+    "bins-AP": lambda: fr.RankLoss(AveragePrecision(), Bins()),
+    "bins-PNP": lambda: fr.RankLoss(PenalizedNegatives(), Bins()),
     "BlackboxRecall-log": lambda: fr.BlackboxRecall("log"),
     "BlackboxRecall-loglog": fr.BlackboxRecall,
     "BlackboxAP": fr.BlackboxAP,
@@ -148,6 +150,8 @@ WORST = {
     "QuantizedAP": 2 / 3,
     "QuantizedAP-tie_aware": 1 - 2 / 6,
     "QuantizedAP-balanced": 2 / 3,
+    "bins-AP": 2 / 3,
+    "bins-PNP": 1 - 3**-4,
     "BlackboxRecall-log": math.log(3),
     "BlackboxRecall-loglog": math.log(1 + math.log(3)),
     "BlackboxAP": 2 / 3,

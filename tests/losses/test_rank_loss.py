@@ -10,6 +10,7 @@ import frontrank as fr
 from frontrank.errors import FrontrankWarning
 from frontrank.ranking import (
     AveragePrecision,
+    Bins,
     Blackbox,
     Exact,
     FunctionMetric,
@@ -28,7 +29,7 @@ METRICS = [
     IntegratedPenalty(lambda r: 1 / (1 + r) ** 2),
     FunctionMetric(lambda before_pos, before_neg: torch.sqrt(before_neg + 1e-3) + before_pos**2),
 ]
-RELAXATIONS = [Sigmoid(), Sigmoid(0.1), Blackbox(), Blackbox(lam=50.0, margin=0.1), Exact()]
+RELAXATIONS = [Sigmoid(), Sigmoid(0.1), Bins(), Bins(1), Blackbox(), Blackbox(lam=50.0, margin=0.1), Exact()]
 
 
 @pytest.mark.parametrize("batch", [BATCHES[0], BATCHES[1], BATCHES[2], BATCHES[7]])
@@ -43,7 +44,7 @@ def test_every_pair(metric, relaxation, batch):
         assert torch.isfinite(gradient).all()
         if isinstance(relaxation, Exact):
             assert (gradient == 0).all()
-        if isinstance(relaxation, Sigmoid):
+        if isinstance(relaxation, Sigmoid | Bins):
             assert (gradient != 0).any()
 
 
@@ -65,6 +66,26 @@ def test_presets(preset, metric, relaxation, batch):
     other = value_and_gradients(fr.RankLoss(metric, relaxation), embeddings, more)
     for a, b in zip(one, other, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("loss", [fr.FastAP(bins=8), fr.QuantizedAP(bins=9)], ids=repr)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_average_precision_of_bins_is_that_of_the_histogram_losses(loss, batch):
+    embeddings, more = batch()
+    one = value_and_gradients(loss, embeddings, more)
+    other = value_and_gradients(fr.RankLoss(AveragePrecision(), Bins(8)), embeddings, more)
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_bins_by_hand():
+    """Centres 1, 0 and -1. Positives at 1 and 0.5, which is half in the first bin; negatives at 0.5 and -1.
+
+    Down to the first bin there are 0.5 negatives and in it 1.5 positives; down to the second, with the other half, 1.
+    """
+    scores, relevant = torch.tensor([[1.0, 0.5, 0.5, -1.0]]), torch.tensor([[True, True, False, False]])
+    loss = fr.RankLoss(PenalizedNegatives("O"), Bins(2)).of_scores(scores, relevant)
+    assert loss.item() == pytest.approx((1.5 * 0.5 + 0.5 * 1) / 2)
 
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS, ids=repr)

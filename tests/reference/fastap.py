@@ -19,6 +19,19 @@ def fastap(one, bins, distance="squared"):
     return 1 - total / n
 
 
+def of_bins(one, bins, of_pair):
+    """(1 / N+) sum over j of h+_j of_pair(H+_j - 1, H-_j): Eq. 14 with another metric than precision."""
+    width = 4 / bins
+    positive, negative, total = 0, 0, 0
+    for j in range(bins + 1):
+        in_bin = _in_bin(one.positive, j * width, width, "squared")
+        positive = positive + in_bin
+        negative = negative + _in_bin(one.negative, j * width, width, "squared")
+        if in_bin > 0:
+            total = total + in_bin * of_pair(positive - 1, negative)
+    return total / len(one.positive)
+
+
 def _in_bin(scores, centre, width, distance):
     """Soft count of a bin: each distance is shared between the two nearest centres (Sec. 4)."""
     z = 2 - 2 * scores if distance == "squared" else torch.sqrt(2 - 2 * scores)

@@ -5,7 +5,8 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from frontrank.errors import InputError
-from frontrank.losses.quantized_ap import HistogramLoss, check_bins
+from frontrank.losses.quantized_ap import HistogramLoss
+from frontrank.ranking.histograms import check_bins
 
 Distance = Literal["squared", "euclidean"]
 
@@ -31,7 +32,7 @@ class FastAP(HistogramLoss):
         super().__init__()
         if distance not in get_args(Distance):
             raise InputError(f'distance must be "squared" or "euclidean", got {distance!r}')
-        self.bins = check_bins(bins, at_least=1)
+        self.bins = check_bins(bins)
         self.distance: Distance = distance
 
     def positions_(self, scores: Tensor) -> Tensor:

@@ -1,22 +1,12 @@
 """AP_Q: average precision of quantised scores, and the histogram losses' common part."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from frontrank.errors import InputError
 from frontrank.losses.rank_loss import BatchLoss
 from frontrank.ranking import Positives, Slopes, binned_average_precision, cumulative_histogram, position_slopes
-from frontrank.ranking.steps import row_tiles
-
-
-def check_bins(bins: int, at_least: int) -> int:
-    """The number of bins, if it is one."""
-    if not isinstance(bins, int) or isinstance(bins, bool) or bins < at_least:
-        raise InputError(f"bins must be a whole number, at least {at_least}, got {bins!r}")
-    return bins
+from frontrank.ranking.histograms import HistogramSlopes, check_bins
 
 
 class HistogramLoss(BatchLoss):
@@ -46,21 +36,8 @@ class HistogramLoss(BatchLoss):
         weights = -weights[:, None]
         more = position_slopes(in_positive * weights, of_positives) * positives.valid
         return 1 - ap, Slopes(
-            self.score_slopes_(more, of_positives), _HistogramSlopes(in_listed * weights, self.score_slopes_)
+            self.score_slopes_(more, of_positives), HistogramSlopes(in_listed * weights, self.score_slopes_)
         )
-
-
-@dataclass(frozen=True)
-class _HistogramSlopes:
-    """d loss / d score of listed items from d loss / d cumulative histogram [query, centre]."""
-
-    in_histogram: Tensor
-    score_slopes_: Callable[[Tensor, Tensor], Tensor]
-
-    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
-        for rows in row_tiles(prepared):
-            slopes = position_slopes(self.in_histogram[rows] if dim == 0 else self.in_histogram, prepared[rows], dim)
-            out[rows].add_(self.score_slopes_(slopes, prepared[rows]))
 
 
 class QuantizedAP(HistogramLoss):

@@ -107,7 +107,7 @@ class RankLoss(BatchLoss):
 
     metric:     AveragePrecision(), Recall(), PenalizedNegatives() or, for your own function of the
                 ranks, FunctionMetric(...), all in frontrank.ranking
-    relaxation: Sigmoid(), Blackbox() or Exact() (a value without gradient), in frontrank.ranking
+    relaxation: Sigmoid(), Bins(), Blackbox() or Exact() (a value without gradient), in frontrank.ranking
     include_query: keep each query as one of its own positives
 
     PNP's D_q on blackbox ranks, which no paper tried:
@@ -128,7 +128,7 @@ class RankLoss(BatchLoss):
             )
         if isinstance(relaxation, type) or not hasattr(relaxation, "ranks"):
             raise InputTypeError(
-                f"relaxation must be Sigmoid(), Blackbox() or Exact() of frontrank.ranking, got {relaxation!r}"
+                f"relaxation must be Sigmoid(), Bins(), Blackbox() or Exact() of frontrank.ranking, got {relaxation!r}"
             )
         self.metric = metric
         self.relaxation = relaxation
@@ -136,12 +136,13 @@ class RankLoss(BatchLoss):
 
     def objective(self, scores: Tensor, positives: Positives, weights: Tensor | None) -> tuple[Tensor, Slopes | None]:
         ranks, pull = self.relaxation.ranks(scores, positives, slopes=weights is not None)
-        losses = ranks.mean(self.metric.pair_loss(ranks.before_pos, ranks.before_neg))
+        of_pairs = self.metric.pair_loss(ranks.before_pos, ranks.before_neg)
+        losses = ranks.mean(of_pairs)
         if weights is None or pull is None:
             return losses, None
         share = (weights / ranks.valid.sum(1))[:, None]
         in_pos, in_neg = self.metric.pair_slopes(ranks.before_pos, ranks.before_neg)
-        return losses, pull(None if in_pos is None else in_pos * share, in_neg * share)
+        return losses, pull(None if in_pos is None else in_pos * share, in_neg * share, of_pairs * share)
 
     def extra_repr(self) -> str:
         return f"metric={self.metric!r}, relaxation={self.relaxation!r}, include_query={self.include_query}"

@@ -1,7 +1,7 @@
 """The pure core: scores to ranks of the positives to metrics, and the binned route. Needs torch only."""
 
 from frontrank.ranking.exact import exact_ranks
-from frontrank.ranking.histograms import binned_average_precision, cumulative_histogram, position_slopes
+from frontrank.ranking.histograms import Bins, binned_average_precision, cumulative_histogram, position_slopes
 from frontrank.ranking.metrics import (
     AveragePrecision,
     FunctionMetric,
@@ -26,6 +26,7 @@ from frontrank.ranking.vectors import Chunk, Vectors, exact_scores, slack
 
 __all__ = [
     "AveragePrecision",
+    "Bins",
     "Blackbox",
     "Chunk",
     "Exact",

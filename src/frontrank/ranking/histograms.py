@@ -1,15 +1,29 @@
-"""The binned route: scores to soft histograms to average precision.
+"""The binned route: scores to soft histograms to average precision, or to any other metric.
 
 An item at position x (0 = nearest, counted in bins) is shared between the two bin centres around it by
 linear interpolation. Summed up to bin j that is H_j = sum of clamp(j + 1 - x, 0, 1): a soft count of
 the items nearer than bin j, which needs no scattering and whose slope is -1 in one bin only.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from frontrank.errors import InputError
+from frontrank.ranking.metrics import Ranks
+from frontrank.ranking.ranks import Pull, Slopes
+from frontrank.ranking.relevance import Positives
 from frontrank.ranking.steps import row_tiles
+
+
+def check_bins(bins: int, at_least: int = 1) -> int:
+    """The number of bins, if it is one."""
+    if not isinstance(bins, int) or isinstance(bins, bool) or bins < at_least:
+        raise InputError(f"bins must be a whole number, at least {at_least}, got {bins!r}")
+    return bins
 
 
 def cumulative_histogram(positions: Tensor, bins: int) -> Tensor:
@@ -66,3 +80,58 @@ def binned_average_precision(
         in_next_p = in_next_p + in_top
         in_a = in_a + pad(in_bottom[:, 1:], (0, 1))
     return ap, in_p + pad(in_next_p[:, 1:], (0, 1)), in_a
+
+
+@dataclass(frozen=True)
+class HistogramSlopes:
+    """d loss / d score of listed items from d loss / d cumulative histogram [query, centre]."""
+
+    in_histogram: Tensor
+    score_slopes_: Callable[[Tensor, Tensor], Tensor]
+
+    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        for rows in row_tiles(prepared):
+            slopes = position_slopes(self.in_histogram[rows] if dim == 0 else self.in_histogram, prepared[rows], dim)
+            out[rows].add_(self.score_slopes_(slopes, prepared[rows]))
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Any metric of soft histograms: all that is in a bin has one rank, that of the bin's end.
+
+    The loss of a query is (1 / N+) sum over centres j of h+_j loss(H+_j - 1, H-_j), h+_j positives in bin j, H+_j
+    positives and H-_j negatives down to it. With AveragePrecision that is fastap Eq. 14 and ap_q Eq. 11:
+    FastAP(bins=n) and QuantizedAP(bins=n + 1). A soft count H+_j may be less than 1, so that before_pos, H+_j - 1,
+    begins above -1 and not at 0.
+
+    bins: intervals between the bins + 1 centres, on scores from 1 to -1
+    """
+
+    bins: int = 10
+
+    def __post_init__(self) -> None:
+        check_bins(self.bins)
+
+    def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
+        """The `Ranks` of centres in the place of positives, each as valid as there are positives in its bin."""
+        scores.clamp_(-2, 2)
+        own = self._positions_(scores.gather(1, positives.index))
+        before_neg = cumulative_histogram(self._positions_(positives.keep_negatives_(scores)), self.bins)
+        down_to = cumulative_histogram(own.masked_fill(~positives.valid, torch.inf), self.bins)
+        in_bin = down_to - pad(down_to[:, :-1], (1, 0))
+        before_pos = torch.where(down_to > 0, down_to - 1, 0)  # without any, 0 / 0 would not count, but be NaN
+
+        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor) -> Slopes:
+            in_down_to = in_valid - pad(in_valid[:, 1:], (0, 1))
+            if in_pos is not None:
+                in_down_to = in_down_to + in_pos * in_bin
+            of_positives = position_slopes(in_down_to, own) * positives.valid
+            return Slopes(self._score_slopes_(of_positives, own), HistogramSlopes(in_neg * in_bin, self._score_slopes_))
+
+        return Ranks(before_pos, before_neg, in_bin), pull
+
+    def _positions_(self, scores: Tensor) -> Tensor:
+        return scores.sub_(1).mul_(-self.bins / 2)
+
+    def _score_slopes_(self, slopes: Tensor, positions: Tensor) -> Tensor:
+        return slopes.mul_(-self.bins / 2)

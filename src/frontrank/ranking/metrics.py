@@ -20,7 +20,10 @@ Weighting = Literal["log", "loglog"]
 
 
 class Ranks(NamedTuple):
-    """What stands before each positive; all three are [query, positive], padding is not valid."""
+    """What stands before each positive; all three are [query, positive], padding is not valid.
+
+    By `Bins` centres of bins take the place of positives, and are as valid as there are positives in the bin.
+    """
 
     before_pos: Tensor
     before_neg: Tensor

@@ -38,8 +38,11 @@ class Slopes(NamedTuple):
     of_items: ItemSlopes
 
 
-Pull = Callable[[Tensor | None, Tensor], Slopes]
-"""(d loss / d before_pos, or None for 0; d loss / d before_neg) -> d loss / d score."""
+Pull = Callable[[Tensor | None, Tensor, Tensor], Slopes]
+"""(d loss / d before_pos, or None for 0; d loss / d before_neg; d loss / d valid) -> d loss / d score.
+
+The first two are for ranks that are wholly valid; the last matters where a relaxation makes ranks valid in part.
+"""
 
 
 class Relaxation(Protocol):
@@ -80,7 +83,7 @@ class Sigmoid:
         before_pos, slope_pos, kept_pos = _sigmoid_sums(among, own, slopes)
         before_pos -= 0.5  # each positive was compared with itself
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor) -> Slopes:
+        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor) -> Slopes:
             in_neg = in_neg * valid / self.temperature
             of_positives = -in_neg * slope_neg
             if in_pos is not None:
@@ -115,7 +118,7 @@ class Blackbox:
         before_neg, passed = _counted(items, own)
         ranks = _ranks(among(own, valid), before_neg, valid)
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor) -> Slopes:
+        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor) -> Slopes:
             moved = torch.addcmul(own, in_neg, valid.to(own.dtype), value=self.lam)
             before_neg, passed_after = _counted(items, moved)
             after = _ranks(among(moved, valid), before_neg, valid)
