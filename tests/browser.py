@@ -59,6 +59,12 @@ def visit(browser, where, *, width=1280, height=900, **context):
         opened.close()
 
 
+def stop_clock(page):
+    """From now on time passes for the scripts of the page only by page.clock.run_for."""
+    page.clock.install(time=0)
+    page.clock.pause_at(3600)  # which must be in the page's future, however long we took to get here
+
+
 def contrasts(page):
     """Of each piece of text that can be seen: its contrast with what is behind it, the least that WCAG AA asks, itself.
 

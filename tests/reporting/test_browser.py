@@ -8,7 +8,7 @@ from PIL import Image
 
 from frontrank.reporting.comparison_page import comparison_page
 from frontrank.reporting.page import run_page
-from tests.browser import contrasts, picture_widths, too_wide, visit
+from tests.browser import contrasts, picture_widths, stop_clock, too_wide, visit
 from tests.reporting.samples import facts_of, findings_of
 from tests.reporting.test_page import HOSTILE
 from tests.reporting.test_page_comparison import ALL, axis_entries, compared_of
@@ -245,8 +245,11 @@ def test_a_click_on_a_head_sorts_the_table(browser, paths):
 
 def test_the_command_can_be_copied(browser, paths):
     with visit(browser, paths["run"], permissions=["clipboard-read", "clipboard-write"]) as seen:
+        stop_clock(seen.page)  # it is shown for two seconds
         seen.page.get_by_role("button", name="Copy").click()
         seen.page.get_by_role("button", name="Copied").wait_for()
+        seen.page.clock.run_for(2000)
+        seen.page.get_by_role("button", name="Copy", exact=True).wait_for()
         assert seen.page.evaluate("navigator.clipboard.readText()") == "frontrank train --data colours"
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from frontrank.data.image_table import ImageTable
 from frontrank.ranking import Vectors
+from frontrank.reporting import embedding_map
 from frontrank.reporting.embedding_map import map_places, principal_components, sample_rows, turned_onto
 
 
@@ -77,12 +78,33 @@ def test_tsne_keeps_classes_together_and_repeats_itself():
     assert np.array_equal(places[0], again[0])
 
 
-def test_the_same_embeddings_are_at_the_same_places_on_both_maps():
-    rows, labels = clusters(12, 8)
-    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(16, 16)))[0].astype("f4")
-    (before, after), _ = map_places([Vectors("rows", rows), Vectors("rows", rows @ turn)], np.arange(len(rows)))
-    centres = [np.stack([side[labels == c].mean(0) for c in range(12)]) for side in (before, after)]
-    assert np.sqrt(((centres[0] - centres[1]) ** 2).sum(1)).max() < 0.25  # all lie within 1 of the middle
+@pytest.mark.parametrize("dim", [16, 300], ids=["all parts", "the first parts"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("noise", [0, 1e-7])
+def test_the_same_embeddings_are_at_the_same_places_on_both_maps(dim, turned, noise):
+    rows, _ = clusters(12, 8, dim=dim)
+    rng = np.random.default_rng(1)
+    other = rows @ (np.linalg.qr(rng.normal(size=(dim, dim)))[0] if turned else np.eye(dim)).astype("f4")
+    other *= (1 + noise * rng.normal(size=rows.shape)).astype("f4")
+    (before, after), how = map_places([Vectors("rows", rows), Vectors("rows", other)], np.arange(len(rows)))
+    assert how == "t-SNE"
+    np.testing.assert_allclose(after, before, atol=1e-12)
+
+
+def test_a_second_map_begins_where_the_first_ended_and_is_of_its_own(monkeypatch):
+    began = []
+
+    def tsne(parts, begin, seed):
+        began.append(begin)
+        return parts[:, :2]
+
+    monkeypatch.setattr(embedding_map, "_tsne", lambda: tsne)
+    rows, _ = clusters(12, 8)
+    other = rows + 1e-3 * np.random.default_rng(1).normal(size=rows.shape).astype("f4")
+    (before, after), _ = map_places([Vectors("rows", rows), Vectors("rows", other)], np.arange(len(rows)))
+    assert began[0] is None
+    np.testing.assert_allclose(began[1] / np.sqrt((began[1] ** 2).sum(1)).max(), before)
+    assert 1e-5 < np.abs(after - before).max() < 1e-2
 
 
 def test_places_are_around_the_middle_within_one():

@@ -15,7 +15,7 @@ from frontrank.retrieval import pgvector_engine, pgvector_server
 from frontrank.retrieval.filters import Condition, parse_filter
 from frontrank.retrieval.items import Item
 from frontrank.retrieval.pgvector_engine import PgvectorEngine
-from frontrank.retrieval.pgvector_server import PostgresAddress
+from frontrank.retrieval.pgvector_server import PostgresAddress, PostgresServer
 from tests.retrieval import engine_cases, servers
 from tests.retrieval.index_engines import halves, some_items
 
@@ -359,8 +359,13 @@ def test_a_connection_that_was_lost_is_made_again(make, monkeypatch, administrat
     engine, _ = make()
     engine.add(halves(3), some_items(3))
     monkeypatch.setattr(pgvector_server, "_IDLE", 0)
-    administrator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    with engine._transaction() as (connection, _):
+        own = connection.info.backend_pid  # and no other: tests of other processes are on the same server
+    (ended,) = administrator.execute("SELECT pg_terminate_backend(%s, 60000)", [own]).fetchone()  # waits for its end
+    assert ended
     assert engine.count(()) == 3
+    with engine._transaction() as (connection, _):
+        assert connection.info.backend_pid != own
 
 
 def test_a_server_that_goes_away(make):
@@ -375,11 +380,15 @@ def test_a_server_that_goes_away(make):
 
 
 def test_a_server_that_takes_too_long(make, monkeypatch):
+    _, url = make()
+    address = PostgresAddress.read(url)
+    slow = PgvectorEngine(PostgresServer(address), address, 8)  # connects at the first question, the slow one
     monkeypatch.setattr(pgvector_server, "_ANSWERING", 1)
-    engine, _ = make()
-    with pytest.raises(InputError, match="did not answer in time"), engine._transaction() as (_, ask):
-        ask("SELECT pg_sleep(10)")
-    assert engine.count(()) == 0
+    with pytest.raises(InputError, match="did not answer in time"), slow._transaction() as (_, ask):
+        ask("SELECT pg_sleep(60)")
+    with slow._transaction(seconds=0) as (_, ask):  # the same connection, which a busy server may keep waiting
+        assert ask("SELECT count(*) FROM {items}").fetchone() == (0,)
+    slow.close()
 
 
 def test_an_engine_that_was_closed(make):

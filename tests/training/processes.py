@@ -10,6 +10,8 @@ import torch.multiprocessing as mp
 
 from frontrank.training import distributed
 
+STARTING = 120.0  # seconds that a process waits for another
+
 
 def run(work, world, folder, *, then=None, timeout=300.0):
     """[(work(rank, world), then(rank, world))] of each process; none of them outlives this call.
@@ -17,10 +19,10 @@ def run(work, world, folder, *, then=None, timeout=300.0):
     work, then: functions of a module. Text in place of what they give is the traceback of their failure
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ports = [_free_port(), _free_port()]
+    port = _free_port()
     context = mp.get_context("spawn")
     started = [
-        context.Process(target=_process, args=((work, then), rank, world, ports, folder), daemon=True)
+        context.Process(target=_process, args=((work, then), rank, world, port, folder), daemon=True)
         for rank in range(world)
     ]
     for each in started:
@@ -42,13 +44,11 @@ def _found(path):
     return torch.load(path, weights_only=False) if path.exists() else "nothing: the process ended before"
 
 
-def _process(parts, rank, world, ports, folder):
+def _process(parts, rank, world, port, folder):
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1")
-    os.environ.update(
-        MASTER_PORT=str(ports[0]), ANOTHER_PORT=str(ports[1]), GLOO_SOCKET_IFNAME="lo", FOLDER=str(folder)
-    )
-    distributed.start("cpu", timeout=120)
+    os.environ.update(MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", FOLDER=str(folder))
+    distributed.start("cpu", timeout=STARTING)
     for number, part in enumerate(parts):
         try:
             found = None if part is None else part(rank, world)

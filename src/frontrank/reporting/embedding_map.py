@@ -52,15 +52,21 @@ def map_places(sides: Sequence[Vectors], rows: Rows, seed: int = 0) -> tuple[lis
     """The places of some rows on the map of each side [row, 2], and how they were found.
 
     Places are within a distance of 1 from the middle. The second side begins where the first one ended and is turned
-    and mirrored to fit it best (Procrustes), so that an image that stays is seen to stay.
+    and mirrored to fit it best (Procrustes), so that an image that stays is seen to stay. Where all images are as far
+    from each other as on the first side, both maps are one: another run of t-SNE would make a change of rounding.
     """
     tsne = _tsne() if len(rows) >= _FEWEST else None
     found: list[Floats] = []
     for side in sides:
         parts = principal_components(side.unit(torch.from_numpy(rows)).double().cpu().numpy(), _PARTS)
         places = parts[:, :2]
+        if not found:
+            first = parts
         if tsne is not None and places.any():
-            places = tsne(parts, found[0] if found and found[0].any() else None, seed)
+            if found and _same_but_for_rounding(parts, first):
+                places = found[0]
+            else:
+                places = tsne(parts, found[0] if found and found[0].any() else None, seed)
         found.append(turned_onto(places, found[0]) if found else places - places.mean(0))
     why = "" if len(rows) < _FEWEST else ", as scikit-learn is not installed: pip install 'frontrank[report]'"
     return [
@@ -95,6 +101,12 @@ def turned_onto(places: Floats, target: Floats) -> Floats:
     centred = places - places.mean(0)
     u, _, v = np.linalg.svd(centred.T @ (target - target.mean(0)))
     return centred @ (u @ v)
+
+
+def _same_but_for_rounding(rows: Floats, others: Floats) -> bool:
+    """Whether rows, which are centred, are turned or mirrored others: then the products of all pairs are the same."""
+    products = others @ others.T
+    return bool(np.abs(rows @ rows.T - products).max() <= 1e-5 * np.abs(products).max())
 
 
 def _within_one(places: Floats) -> Floats:
