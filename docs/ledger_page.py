@@ -1,6 +1,7 @@
 """docs/ledger.md: the tables of the five papers beside what was measured here."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,6 +10,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 import yaml
+
+from frontrank.studies.over_seeds import gap
 
 HEAD = """\
 # Ledger
@@ -22,6 +25,8 @@ never edited by hand.
 **What emoji can say.** The papers' data sets are not at hand, and there is no GPU. What could be trained here is a
 small network on emoji: other pictures, other classes, a far smaller budget. So no figure of ours may be set against a
 paper's *in value*; only the *order* of the rows can be compared, and that is what the lines below the tables count.
+Two rows are in an order here only where their difference counts, by the rule of the studies: it is more than 0.5
+points, and its 95 % interval over seeds (Welch's t) does not reach 0. So rows of one seed are in none.
 `±` is the standard deviation over seeds, of which the column before the last has the number, or `failed` where no run
 came to its end. A table without a line `here` has not been run here.
 
@@ -33,7 +38,9 @@ that are better in some column than the best of its own; where there are neither
 """
 FRACTIONS = ("dists@intra", "dists@inter")  # columns that are never in percent
 NONE = "-"  # of a cell without a figure
-COUNTS = ("backward passes", "forward passes", "updates")
+OF_CODE = "extra lines"  # a column that no run measures
+COUNTS = ("backward passes", "forward passes", "updates", OF_CODE)
+DURATION = "time"  # a column in seconds, if the table is not
 
 
 @dataclass(frozen=True)
@@ -150,12 +157,19 @@ def _measured(
     found: dict[str, list[float]] = {}
     for name, path in zip(columns, here["at"], strict=False):
         if path:
-            one = isinstance(path, list)
-            paths = [[*source.under, *each] for each in ([path] if one else path["sum"])]
-            parts = [_at(source.data, each, may_lack=source.study) for each in paths]
+            joined, paths = ("sum", [path]) if isinstance(path, list) else next(iter(path.items()))
+            parts = [_at(source.data, [*source.under, *each], may_lack=source.study) for each in paths]
             if None not in parts:
-                found[name] = parts[0] if isinstance(parts[0], list) else [sum(parts)]
-    return {name: values for name, values in found.items() if values}  # runs that failed have none
+                found[name] = _joined(joined, parts)
+    found = {name: values for name, values in found.items() if values}  # runs that failed have none
+    return found if {*found} - {OF_CODE} else {}
+
+
+def _joined(how: str, parts: Sequence[Any]) -> list[float]:
+    """One list, a value per seed, of the figures that paths lead to; with "product" the others multiply the first."""
+    first, *others = parts
+    values = first if isinstance(first, list) else [first]
+    return [math.prod([value, *others]) if how == "product" else sum([value, *others]) for value in values]
 
 
 def _at(data: Any, path: Sequence[str], *, may_lack: bool = False) -> Any:
@@ -189,6 +203,8 @@ def _shown(values: Sequence[float] | None, unit: str, column: str) -> str:
         return f"{mean:.2f} s" if mean >= 1 else f"{1000 * mean:.1f} ms"
     if unit == "power":
         return f"n^{mean:.2f}"
+    if column == DURATION:
+        return f"{mean / 60:.1f} min"
     scale, digits = (1, 3) if unit == "fraction" or column in FRACTIONS else (100, 1)
     return f"{scale * mean:.{digits}f}" + ("" if spread is None else f" ± {scale * spread:.{digits}f}")
 
@@ -238,9 +254,8 @@ def _below(
         lines += ["With the recipe and the options of a row:", ""]
         for block in blocks:
             lines += [*(f"    {line}" for line in block), ""]
-    gap = _gap(table, here)
-    if gap:
-        lines.append(f"- Gap: {gap}")
+    if differs := _gap(table, here):
+        lines.append(f"- Gap: {differs}")
     waiting = {row["here"]["source"] for row in table["rows"] if "here" in row} & {
         n for n, s in sources.items() if s.data is None
     }
@@ -278,7 +293,7 @@ def _seconds(text: str) -> float:
 
 
 def _order(table: Mapping[str, Any], rows: Sequence[tuple[Mapping[str, Any], Mapping[str, list[float]]]]) -> str:
-    """How many pairs of rows stand in the same order there and here."""
+    """How many pairs of rows stand in the same order there and here, where the difference here counts."""
     theirs, ours = table.get("order") or (table["columns"][0], table["columns"][0])
     place, scale = table["columns"].index(theirs), 1 if table.get("unit") == "fraction" else 100
     found = [(row["row"], float(row["paper"][place]), measured[ours]) for row, measured in rows if ours in measured]
@@ -288,15 +303,14 @@ def _order(table: Mapping[str, Any], rows: Sequence[tuple[Mapping[str, Any], Map
     for (a, there_a, here_a), (b, there_b, here_b) in combinations(found, 2):
         if there_a == there_b:
             continue
-        difference = fmean(here_a) - fmean(here_b)
-        spread = max(stdev(values) if len(values) > 1 else 0.0 for values in (here_a, here_b))
-        kind = close if abs(difference) <= spread else same if (difference > 0) == (there_a > there_b) else turned
+        ours_differ = gap(here_a, here_b)
+        kind = close if not ours_differ.counts else same if ours_differ.is_more == (there_a > there_b) else turned
         kind.append(f"{a} and {b}")
     ranges = [max(values) - min(values) for values in zip(*((t, scale * fmean(h)) for _, t, h in found), strict=True)]
     name, digits = theirs if theirs == ours else f"{theirs} there and {ours} here", 1 if scale == 100 else 3
     pairs = f"{len(same)} of {len(same) + len(turned) + len(close)} pairs of rows that differ in the paper"
     text = f"by {name}, {pairs} stand in the same order here"
     text += f"; the other way round: {', '.join(turned)}" if turned else ""
-    text += f"; closer than the spread over seeds: {', '.join(close)}" if close else ""
+    text += f"; no difference here that counts: {', '.join(close)}" if close else ""
     there, here = (f"{value:.{digits}f}" for value in ranges)
     return f"{text}. From the lowest to the highest of these rows: {there} there, {here} here."

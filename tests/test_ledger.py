@@ -19,6 +19,7 @@ from frontrank.config_detection import DetectConfig
 from frontrank.evaluation.protocols import PROTOCOLS
 from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.studies import all_studies
+from frontrank.studies.over_seeds import LEAST
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -257,12 +258,37 @@ def test_order_of_rows():
         "columns": ["R@1"],
         "rows": [{"row": name, "paper": [there]} for name, there in zip("abc", ("3", "2", "1"), strict=True)],
     }
-    here = [{"R@1": [0.5, 0.5]}, {"R@1": [0.7, 0.7]}, {"R@1": [0.5, 0.3]}]
+    here = [{"R@1": [0.5, 0.5]}, {"R@1": [0.7, 0.7]}, {"R@1": [0.501, 0.499]}]
     text = page._gap(table, here)
     assert "by R@1, 1 of 3 pairs of rows" in text
     assert "the other way round: a and b;" in text
-    assert "closer than the spread over seeds: a and c." in text
-    assert text.endswith("these rows: 2.0 there, 30.0 here.")
+    assert "no difference here that counts: a and c." in text
+    assert text.endswith("these rows: 2.0 there, 20.0 here.")
+
+
+@pytest.mark.parametrize(
+    ("here_a", "here_b", "counts"),
+    [
+        ([0.52, 0.53, 0.54], [0.5, 0.51, 0.49], True),  # 3 points, 95 % of which are 2.3 around
+        ([0.52, 0.55, 0.52], [0.5, 0.52, 0.48], False),  # 3 points, more than one standard deviation, and 4 around
+        ([0.503, 0.504, 0.504], [0.5, 0.5, 0.5], False),  # certain, and less than half a point
+        ([0.9], [0.1], False),  # one seed
+        ([0.9, 0.9], [0.1], False),
+    ],
+)
+def test_rows_are_in_an_order_by_the_rule_of_the_studies(here_a, here_b, counts):
+    table = {"columns": ["R@1"], "rows": [{"row": "a", "paper": ["2"]}, {"row": "b", "paper": ["1"]}]}
+    for first, second in ((here_a, here_b), (here_b, here_a)):
+        text = page._gap(table, [{"R@1": first}, {"R@1": second}])
+        assert ("no difference here that counts: a and b" in text) is not counts
+        assert f"{int(counts and first is here_a)} of 1 pairs" in text
+        assert ("the other way round: a and b" in text) is (counts and second is here_a)
+
+
+def test_figures_are_added_and_multiplied():
+    assert page._joined("sum", [1, 2, 3]) == [6]
+    assert page._joined("sum", [[0.5, 0.6]]) == [0.5, 0.6]
+    assert page._joined("product", [[0.5, 1.0], 40]) == [20.0, 40.0]  # seconds of a step by seed, steps
 
 
 def test_rows_that_are_equal_in_the_paper_have_no_order():
@@ -287,6 +313,8 @@ def test_values_are_read_by_place_and_by_name():
         ([4.0636], "seconds", "10M", "4.06 s"),
         ([59551], "count", "images", "59,551"),
         ([1.084], "power", "time", "n^1.08"),
+        ([27.0, 33.0], "percent", "time", "0.5 min"),
+        ([0], "percent", "extra lines", "0"),
         (None, "percent", "R@1", "-"),
     ],
 )
@@ -335,26 +363,27 @@ def _of_studies():
         name: [{"value": value, "mAP": [0.4 + 0.1 * place, 0.4 + 0.1 * place]} for place, value in enumerate(values)]
         for name, values in columns.items()
     }
-    budgets = (("AP_Q", 448, 40, 0.5), ("triplet", 448, 40, 0.45), ("triplet", 112, 160, 0.4))
+    budgets = (("AP_Q", 448, 40, 0.5), ("triplet", 448, 40, 0.45), ("triplet", 112, 320, 0.4))
     rows = [
         {
             "loss": loss,
             "size": size,
             "updates": steps,
-            "backwards": 17920,
-            "forwards": 17920,
-            "values": {"mAP": [value]},
+            "backwards": size * steps,
+            "forwards": size * steps,
+            "seconds": [0.9, 0.9],
+            "values": {"mAP": [value, value]},
         }
         for loss, size, steps, value in budgets
     ]
     margins = [
         {"margin": margin, "memory": memory, "R@1": values}
-        for margin, memory, values in ((True, True, [0.6, 0.62]), (True, False, [0.5, 0.5]), (False, True, []))
+        for margin, memory, values in ((True, True, [0.61, 0.611]), (True, False, [0.5, 0.5]), (False, True, []))
     ]
     lists = [{"length": length, "seconds": length / 1e7} for length in (100_000, 1_000_000, 10_000_000)]
     return {
         "smooth-ap-ablation": {"columns": ablation},
-        "apq-triplet": {"rows": rows},
+        "apq-triplet": {"rows": rows, "lines": {"AP_Q": 0, "triplet": 3}},
         "rambo-ablation": {"entries": margins},
         "rambo-speed": {"rows": lists},  # the longest was left out
     }
@@ -373,10 +402,10 @@ def test_figures_of_studies_come_in_when_they_are_run(tmp_path):
     assert "On 2 cores of x. Every figure: [apq-triplet.json](studies/results/apq-triplet.json)." in text
     assert "|  | here, emoji | - | - | 0.500 ± 0.000 | 2 | [ablation](#ablation) |" in text
     assert "by mAP VGGFace2 there and mAP here, 1 of 3 pairs" in text  # of temperatures
-    assert (
-        "| AP_Q, batches of 448 | here, emoji | - | - | - | - | 17,920 | 17,920 | 40 | - | - | - | 50.0 | 1 |" in text
-    )
-    assert "|  | here, emoji | - | - | - | 61.0 ± 1.4 | 2 | [margins](#margins) |" in text
+    here = "here, emoji | - | - | - | -"
+    assert f"| AP_Q, batches of 448 | {here} | 17,920 | 17,920 | 40 | - | 0 | 0.6 min | 50.0 ± 0.0 | 2 |" in text
+    assert f"| triplets, batches of 112 | {here} | 35,840 | 35,840 | 320 | - | 3 | 4.8 min | 40.0 ± 0.0 | 2 |" in text
+    assert "|  | here, emoji | - | - | - | 61.1 ± 0.1 | 2 | [margins](#margins) |" in text
     assert "|  | here, emoji | - | - | - | - | failed | [margins](#margins) |" in text  # diverged
     assert "by CUB200 there and R@1 here, 1 of 1 pairs" in text
     assert "| BlackboxAP, up to 100M | here, drawn scores | 10.0 ms | 100.0 ms | 1.00 s | - |" in text
@@ -431,3 +460,12 @@ def test_the_head_says_what_cannot_be_compared(files):
     head = files["ledger.md"].decode().split("\n## ")[0]
     assert "never edited by hand" in head
     assert "only the *order* of the rows can be compared" in head
+    assert f"it is more than {LEAST:g} points, and its 95 % interval over seeds" in head.replace("\n", " ")
+
+
+def test_notes_name_the_study_of_merged_classes():
+    (tables,) = (paper["tables"] for paper in LEDGER["papers"] if paper["paper"] == "PNP")
+    for table in (each for each in tables if each["table"] in ("6", "7")):
+        assert "[pnp-merged](studies/pnp-merged.md)" in table["note"]
+        assert "48 px" in table["note"]
+        assert "32 px" in table["note"]

@@ -1,5 +1,6 @@
 """`frontrank study`: the list, a study, and what is refused."""
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from frontrank.cli.study import add_arguments
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.studies import all_studies
 from frontrank.studies.study import Effort
@@ -114,6 +116,27 @@ def test_another_seed_is_another_result(here, run):
         ([NAME, "--out", "x" * 256], "cannot be used (File name too long); choose another folder"),
         ([NAME, "--out", "a/" + "x" * 256], "cannot be written to (File name too long); choose another folder"),
         ([NAME, "--seed", "one"], "argument --seed: invalid int value: 'one'"),
+        *(
+            (
+                [NAME, "--redraw", *words],
+                f"{words[0]} has no effect beside --redraw, which measures nothing; leave one out",
+            )
+            for words in (["--quick"], ["--seed", "0"])
+        ),
+        (["grid", "--redraw", "--seeds", "3"], "--seeds has no effect beside --redraw, which measures nothing"),
+        (["grid", "--redraw", "--data", "mine"], "--data has no effect beside --redraw, which measures nothing"),
+        (
+            ["pnp-designer", "--redraw", "--derivative", "1"],
+            "--derivative has no effect beside --redraw, which measures",
+        ),
+        *(
+            (words, f"{words[0]} has no effect without NAME, which study to do; leave it out, or give one")
+            for words in (["--quick"], ["--seed", "0"], ["--out", "new"], ["--redraw"], ["--quiet"], ["--data", "mine"])
+        ),
+        (
+            ["pnp-designer", "--derivative=-1", "--out", "new"],
+            "f' must be finite and at least 0 for every R >= 0, but f'(0)",
+        ),
         ([NAME, "--redrew"], "there is no option --redrew; did you mean --redraw?"),
         ([NAME, NAME], f"{NAME!r} is one argument too many"),
     ],
@@ -226,6 +249,7 @@ def test_what_is_heeded_is_named(tmp_path, monkeypatch, run, words, seeds, data,
 def test_stopped(tmp_path, monkeypatch, run):
     def stopped(effort):
         (effort.work / "half").mkdir(parents=True)
+        (effort.work / "half" / "run.json").write_text("{}")
         raise InterruptedRunError("stopped, 1 of 4 runs are done; go on with: frontrank compare --resume x")
 
     study = all_studies()[NAME]
@@ -239,13 +263,20 @@ def test_stopped(tmp_path, monkeypatch, run):
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert run("study", NAME, "--quick", "--out", "long", "--quiet").out == "long/README.md\n"
-    assert Path("long/work/half").is_dir()
+    assert Path("long/work/half/run.json").is_file()
 
 
 def test_help_shows_examples_without_torch():
     found = subprocess.run([*WITHOUT_TORCH, "study", "--help"], capture_output=True, text=True)
     assert f"frontrank study {NAME}" in found.stdout
     assert (found.returncode, found.stderr) == (0, "set()\n")
+
+
+def test_usage_names_every_option():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for action in parser._actions[1:]:  # but --help
+        assert f"[{(action.option_strings or [action.metavar])[0]}" in parser.usage
 
 
 def test_examples_of_the_help_name_studies_that_exist():

@@ -1,12 +1,17 @@
 """The study of batches up to the whole training set."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from frontrank.build import build_images
+from frontrank.config import DataConfig
 from frontrank.data.image_table import ImageTable
 from frontrank.errors import InputError
 from frontrank.studies import batch_size
 from frontrank.studies.batch_size import batch_sizes, equal_classes
+from frontrank.studies.study import Effort
 from tests.studies.made_up import entry
 
 
@@ -90,7 +95,8 @@ def test_the_verdict_follows_from_what_was_measured(images, after, middle, said,
     assert said in text
     assert begin in text
     assert end in text
-    assert "| equal images, equal updates | 7,168, all | 10 | 70.0 ± 0.1 |" in text
+    assert "| equal images, equal updates | 7,168, all | 10 | 70.00 ± 0.10 |" in text
+    assert f"all images in one batch against the smallest batches {100 * (0.7 - images):+.2f} ± 0.08." in text
     assert "| after small batches | 112 | 320 |" in text
     figures = batch_size.figures(found)
     assert set(figures) == {"batch-size"}
@@ -98,12 +104,47 @@ def test_the_verdict_follows_from_what_was_measured(images, after, middle, said,
         assert [tick.get_text() for tick in axes.get_xticklabels()] == ["112", "896", "7,168"]
 
 
-def test_rates_at_an_end_are_named():
-    found = results(0.6, 0.7)
-    assert "Of 7 searches 6 chose the lowest or the highest of three: " in batch_size.told(found)  # 3e-4 everywhere
+def test_the_answer_depends_on_rates_at_an_end():
+    found = results(0.6, 0.7)  # 3e-4 everywhere
+    (answer,) = [line for line in batch_size.told(found).splitlines() if line.startswith("What the exact gradient")]
+    named = "896, equal images; 7,168, equal images; 112, equal updates; 896, equal updates; 112, after small batches"
+    assert f"6 chose the lowest or the highest of 3 tried, so these could still gain: {named}; 7,168, after" in answer
+    assert answer.endswith(
+        "The answer depends on it: with other rates to choose from, sizes may stand in another order."
+    )
+    found["rows"][0]["lr"] = 1e-3
+    assert "Of 7 searches for a learning rate, all chose" in batch_size.told(found)
     for row in found["rows"]:
         row["lr"] = 1e-4 if row["budget"] == "after" else 3e-4 if row["updates"] >= 300 else 1e-3
-    assert "Of 7 searches 0 chose the lowest or the highest of three. Times" in batch_size.told(found)
+    assert "Of 7 searches for a learning rate, none chose" in batch_size.told(found)
+    assert "The answer depends on it" not in batch_size.told(found)
+
+
+def test_other_images_do_not_mix_with_those_of_runs_that_are_kept(tmp_path, images, monkeypatch):
+    class StoppedError(Exception):
+        pass
+
+    def stopped(effort, name, data, *others):
+        raise StoppedError(data)
+
+    monkeypatch.setattr(batch_size, "_trained", stopped)
+    effort = Effort(tmp_path / "work", quick=True, data=images, show=False)
+    cut = tmp_path / "work" / "cut"
+    for _ in range(2):  # the same command goes on
+        with pytest.raises(StoppedError, match=r"work/cut/images\.csv"):
+            batch_size.measure(effort)
+    before = (cut / "images.csv").read_bytes()
+    build_images(DataConfig(path=images)).rows(range(8, 480)).save(tmp_path / "others.csv")
+    for other in (replace(effort, data=str(tmp_path / "others.csv")), replace(effort, seed=1)):
+        with pytest.raises(InputError, match=r"work holds runs on other images than --data, --seed and --quick give n"):
+            batch_size.measure(other)
+    assert [(path.name, path.read_bytes()) for path in cut.iterdir()] == [("images.csv", before)]
+
+
+def test_memory_is_drawn_with_its_unit():
+    axes = batch_size.figures(results(0.6, 0.7))["batch-size"].axes
+    assert [each.get_ylabel() for each in axes] == ["mAP, %", "R@1, %", "GB"]
+    assert [len(each.lines) for each in axes][-1] == 1
 
 
 def test_one_seed_is_no_evidence():

@@ -73,7 +73,9 @@ def test_the_ablation_tells_its_criteria_and_which_searches_could_still_gain(mon
     said = fastap_ablation.told(found)
     assert "Bins agree if the best number is from 5 to 20" in said
     assert "Perfect lists agree if at no margin" in said
-    assert "Of 6 searches for a learning rate, all chose the lowest or the highest of 2 tried" in said
+    assert (
+        "Only two learning rates were tried, so none is known to be the best: 6 chose the lower, 0 the higher." in said
+    )
     monkeypatch.setattr(fastap_ablation, "_LRS", "1e-4,3e-4,1e-3")
     assert "Of 6 searches for a learning rate, none chose" in fastap_ablation.told(found)
     found["images"] = {"entries": [{**each, "lr": 1e-3} for each in found["images"]["entries"]]}
@@ -82,6 +84,18 @@ def test_the_ablation_tells_its_criteria_and_which_searches_could_still_gain(mon
         "3 chose the lowest or the highest of 3 tried, so these could still gain: batches.size=28 (equal images);"
         in said
     )
+
+
+@pytest.mark.parametrize(
+    ("best", "edge", "said"),
+    [
+        (5, 0.05, "; best 5, +5.0 ± 0.2 against 10, which counts |"),
+        (5, 0.004, "; best 5, +0.4 ± 0.2 against 10, which does not count |"),
+        (10, 0.05, "; best 10 |"),
+    ],
+)
+def test_whether_another_peak_than_10_counts_is_told(best, edge, said):
+    assert said in fastap_ablation.told(ablation(best=best, edge=edge))
 
 
 # Batches
@@ -115,6 +129,25 @@ def test_the_verdict_on_batches_follows_from_what_was_measured(gains, inside, sa
     found = batches(gains, inside)
     assert said in fastap_batches.told(found)
     assert set(fastap_batches.figures(found)) == {"batches"}
+
+
+@pytest.mark.parametrize(
+    ("in_map", "said"),
+    [
+        (0.5, "In mAP it is neither better nor worse at any size; the verdict is by R@1."),
+        (0.48, "In mAP it is worse at 112 (-2.0 ± 0.1), which counts against the claim; the verdict is by R@1."),
+        (0.52, "In mAP it is better at 112 (+2.0 ± 0.1); the verdict is by R@1."),
+    ],
+)
+def test_what_map_says_of_batches_is_told(in_map, said):
+    found = batches({56: 0.0, 112: 0.0})
+    found["entries"][-1]["values"] = {**found["entries"][-1]["values"], "mAP": [in_map - 0.001, in_map, in_map + 0.001]}
+    assert said in fastap_batches.told(found)
+
+
+def test_learning_rates_of_batches_are_told():
+    said = fastap_batches.told(batches({56: 0.02, 112: 0.02}))
+    assert "among 3e-4 and 1e-3, for each kind and size. Only two learning rates were tried" in said
 
 
 @pytest.mark.parametrize("inside", [0.1, 0.0, -0.1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontrank.studies.over_seeds import by_setting, draw_over, gap, gap_of_gaps, verdict
+from frontrank.studies.over_seeds import RULE, answer, by_setting, draw_over, gap, gap_of_gaps, mean_of_gaps, verdict
 from frontrank.studies.style import panels
 from tests.studies.made_up import entry, failed
 
@@ -46,6 +46,33 @@ def test_the_gap_of_two_gaps_has_the_errors_of_both():
     by_hand = sum(variances) ** 2 / (variances[0] ** 2 / 2 + variances[1] ** 2 / 4)
     assert found.freedom == pytest.approx(by_hand, rel=1e-4)
     assert not gap_of_gaps(lost, gap([0.5], [0.6])).counts
+
+
+def test_the_mean_of_gaps_has_the_errors_of_all():
+    """By hand: errors of 1 / sqrt(3) and 0 points, of 2 degrees of freedom, so half of the first."""
+    noisy, exact = gap([0.61, 0.62, 0.63], [0.6, 0.6, 0.6]), gap([0.61, 0.61, 0.61], [0.6, 0.6, 0.6])
+    found = mean_of_gaps([noisy, exact])
+    assert found.points == pytest.approx(1.5)
+    assert found.error == pytest.approx(0.5 / 3**0.5, abs=1e-5)
+    assert found.freedom == pytest.approx(2, abs=1e-4)
+    both = mean_of_gaps([noisy, noisy])  # independent: the error shrinks, the degrees of freedom add up
+    assert both.error == pytest.approx(noisy.error / 2**0.5, abs=1e-5)
+    assert both.freedom == pytest.approx(4, abs=1e-4)
+    one_seed = mean_of_gaps([gap([0.7], [0.6]), gap([0.7], [0.6])])
+    assert one_seed.points == pytest.approx(10)
+    assert not one_seed.points > one_seed.reach
+
+
+def test_an_answer_tells_what_is_not_shown_from_the_other_way_round():
+    more, less, none = (gap([0.6 + by] * 3, [0.6] * 3) for by in (0.02, -0.02, 0.001))
+    assert answer([more, more]) == "yes"
+    assert answer([less]) == "no, the other way round"
+    assert answer([more, less]) == answer([none, less]) == "no"
+    assert answer([none]) == answer([more, none]) == "not shown"
+
+
+def test_what_the_interval_leaves_out_is_told():
+    assert "over training seeds, on these test classes: other classes, and the number of comparisons" in RULE
 
 
 def test_one_seed_is_no_evidence():

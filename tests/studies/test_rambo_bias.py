@@ -6,6 +6,7 @@ import pytest
 
 from frontrank.build import build_images
 from frontrank.config import DataConfig
+from frontrank.errors import InputError
 from frontrank.models.package_weights import PACKAGES
 from frontrank.studies.rambo_bias import STUDY, measure, too_high
 from frontrank.studies.study import Effort
@@ -13,7 +14,7 @@ from tests.fetch import require_packages
 
 
 def of(mean, std=0.01):
-    return {"mean": list(mean), "std": [std] * len(mean)}
+    return {"mean": list(mean), "std": [std] * len(mean), "used": [25] * len(mean)}
 
 
 @pytest.mark.parametrize(
@@ -26,25 +27,24 @@ def of(mean, std=0.01):
     ],
 )
 def test_batches_are_too_good_where_all_are_above_and_fall(mean, std, holds):
-    assert too_high(of(mean, std), 0.5, batches=25) is holds
+    assert too_high(of(mean, std), 0.5) is holds
 
 
-@pytest.mark.parametrize(("used", "holds"), [(None, True), ([25, 25], True), ([9, 25], False), ([1, 25], False)])
+@pytest.mark.parametrize(("used", "holds"), [([25, 25], True), ([9, 25], False), ([1, 25], False)])
 def test_the_error_is_that_of_the_batches_that_were_used(used, holds):
     found = {"mean": [0.6, 0.55], "std": [0.2, 0.01]}  # 0.1 above, uncertain by 0.04 with 25 batches and 0.07 with 9
-    assert too_high({**found, **({"used": used} if used else {})}, 0.5, batches=25) is holds
+    assert too_high({**found, "used": used}, 0.5) is holds
 
 
 @pytest.mark.parametrize(
     ("used", "said"),
     [
-        (None, "is not kept in these results: standard errors are those of 25"),
         ([25, 25], "All of them had a positive."),
         ([9, 25], "Batches that had a positive, by size: 9, 25 with a."),
     ],
 )
 def test_how_many_batches_were_used_is_told(used, said):
-    ways = {"a": of((0.9, 0.6)) | ({"used": used} if used else {}), "b": of((0.9, 0.6)) | {"used": [25, 25]}}
+    ways = {"a": of((0.9, 0.6)) | {"used": used}, "b": of((0.9, 0.6))}
     found = {"source": "x", "items": 9, "classes": 3, "batches": 25, "sizes": [2, 4], "ways": ways, "dataset": 0.5}
     assert said in STUDY.told(found)
     assert set(STUDY.figures(found)) == {"minibatch-map"}
@@ -56,6 +56,14 @@ def test_images_that_are_given_are_looked_at(tmp_path, images):
     test = build_images(DataConfig(path=images)).of("test")
     assert (found["items"], found["classes"]) == (len(test), len(set(test.labels))) == (224, 28)
     assert found["sizes"] == [32, 64]
+
+
+def test_too_few_images_are_refused_before_any_is_embedded(tmp_path, images, monkeypatch):
+    table = build_images(DataConfig(path=images))
+    table.of("test").rows(range(63)).save(tmp_path / "few.csv")
+    monkeypatch.setattr("frontrank.training.embedding.embed_table", None)
+    with pytest.raises(InputError, match=r"^--data has 63 test images, and the study needs 64 or more; give other im"):
+        measure(Effort(tmp_path, data=str(tmp_path / "few.csv"), show=False))
 
 
 def test_drawn_embeddings_say_so():

@@ -31,9 +31,12 @@ def test_no_slope_without_a_margin_makes_scores_larger(optimise):
     assert optimise(0.5, 50, seed=1)[1] < 1
 
 
-def result(gap, gap_with, spread, spread_with):
+def result(gap, gap_with, spread, spread_with, before=None):
+    """before: the spread with a margin after three quarters of the steps"""
+
     def of(margin, last_gap, last_spread):
-        return {"spread": [[1.0, last_spread]], "gap": [[-2.0, last_gap]], "shrinks": [1.0]}
+        middle = [(before or last_spread) if margin else last_spread] * 3
+        return {"spread": [[1.0, *middle, last_spread]], "gap": [[-2.0, last_gap]], "shrinks": [1.0]}
 
     free = {"without": of(0.0, gap, 0.5), "with": of(0.3, gap_with, 0.5), "steps": 9, "lambda": 1.0}
     network = {"without": of(0.0, 0.0, spread), "with": of(0.3, 0.0, spread_with), "steps": 9, "lambda": 1.0}
@@ -45,11 +48,21 @@ def result(gap, gap_with, spread, spread_with):
     [
         ((0.001, 0.3, 0.1, 2.0), "**Agrees**"),
         ((0.001, 0.3, 0.9, 2.0), "**Agrees in part**"),
+        ((0.001, 0.3, 0.1, 2.0, 1.95), "**Agrees**"),
+        ((0.001, 0.3, 0.1, 2.0, 1.6), "**Agrees in part**"),  # it grows, and has no scale
         ((0.2, 0.1, 0.9, 0.1), "**Does not agree**"),
     ],
 )
 def test_verdict(values, verdict):
     assert verdict in STUDY.told(result(*values))
+
+
+def test_that_a_network_grows_with_a_margin_is_told_in_figures():
+    told = STUDY.told(result(0.001, 0.3, 0.1, 2.0, 1.6))
+    assert "with one they do not collapse (their spread grows from 1.00 to 1.60 to 1.60 to 1.60 to 2.00, at" in told
+    assert "; but that does not come to rest at a scale: in the last quarter it changes by +25%." in told
+    assert "; and that comes to rest at a scale: " in STUDY.told(result(0.001, 0.3, 0.1, 2.0))
+    assert "with one they do (their spread goes from" in STUDY.told(result(0.001, 0.3, 0.1, 0.1))
 
 
 @pytest.mark.parametrize(("quick", "seeds", "runs"), [(False, 1, [5]), (False, 4, [5, 6, 7, 8]), (True, 4, [5])])

@@ -57,6 +57,16 @@ def test_whole_interpolation_is_continuous_and_not_above_the_loss():
         assert each["largest_jump"] < 0.1 * found["loss"]["largest_jump"]
 
 
+def test_what_is_kept_is_told():
+    found = measure(Effort(Path("unused"), quick=True))
+    (kept,) = {frozenset(each) for each in found["interpolations"]}
+    assert kept == {"lambda", "grid", "cut", "largest_jump", "above", "kept", "off", "sloped", "same_slope", "cosine"}
+    head, line, *_ = STUDY.told(found).splitlines()
+    assert head.count("|") == line.count("|") == 8
+    for name in ("points where it equals the loss", "points where the package's gradient is the numerical one"):
+        assert f"| {name} |" in head
+
+
 def test_verdict_can_be_either():
     found = measure(Effort(Path("unused"), quick=True))
     assert "**Agrees**" in STUDY.told(found)

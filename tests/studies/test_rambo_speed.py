@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from frontrank.studies.rambo_speed import STUDY, exponent, measure, too_large
+from frontrank.studies.rambo_speed import STUDY, exponent, free_memory, measure, too_large
 from frontrank.studies.study import Effort
 
 
@@ -30,6 +30,31 @@ def test_what_does_not_fit_is_left_out_with_a_reason():
     assert too_large(10**8, 10**9) == "it may take 8 GB, and 1 are free"
     assert too_large(10**5, None) == ""
     assert "not known" in too_large(10**8, None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "taken", "free"),
+    [
+        (None, None, 4_096_000),
+        ("max\n", "9\n", 4_096_000),  # no limit
+        ("3000000\n", "1000000\n", 2_000_000),
+        ("9000000\n", "1000000\n", 4_096_000),  # more than the machine has
+        ("1000\n", "2000\n", 0),
+    ],
+)
+def test_a_container_has_no_more_than_its_limit_leaves(tmp_path, limit, taken, free):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    group = tmp_path / "sys" / "fs" / "cgroup"
+    group.mkdir(parents=True)
+    for name, text in (("max", limit), ("current", taken)):
+        if text is not None:
+            (group / f"memory.{name}").write_text(text)
+    assert free_memory(tmp_path) == free
+
+
+def test_memory_may_be_unknown(tmp_path):
+    assert free_memory(tmp_path) is None
 
 
 def test_time_in_proportion_to_length_has_the_exponent_1():

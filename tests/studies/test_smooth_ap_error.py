@@ -81,6 +81,12 @@ def test_verdict(errors, verdict):
     assert verdict in STUDY.told(found)
 
 
+@pytest.mark.parametrize(("steps", "said"), [(57, "10 steps"), (8, "2 steps"), (4, "1 step")])
+def test_how_many_steps_are_first_and_last_is_told(steps, said):
+    found = {"seeds": [0], "errors": {"0.1": [[0.1] * steps], "1": [[0.5] * steps]}}
+    assert f"| first {said} | last {said} |" in STUDY.told(found)
+
+
 def test_crossing_lines_agree_in_part():
     found = {"seeds": [0], "errors": {"0.1": [[0.1, 0.1]], "1": [[0.05, 0.5]]}}
     assert "**Agrees in part**" in STUDY.told(found)

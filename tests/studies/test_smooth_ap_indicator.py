@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from frontrank.studies.smooth_ap_indicator import _ap, _approximations, _lists, _region, measure, told
+from frontrank.studies.smooth_ap_indicator import _ap, _approximations, _lists, _region, figures, measure, told
 from frontrank.studies.study import Effort
 from tests.reference.evaluation import in_order, value
 
@@ -44,3 +44,12 @@ def test_the_verdict_can_be_either(tmp_path):
     errors = found["curves"]["sigmoid, τ = 0.001"], found["curves"]["sigmoid, τ = 0.1"]
     errors[0]["ap_error"], errors[1]["ap_error"] = errors[1]["ap_error"], errors[0]["ap_error"]
     assert "**Does not agree**" in told(found)
+
+
+def test_derivatives_are_drawn_from_0(tmp_path):
+    drawn = figures(measure(Effort(tmp_path, quick=True)))["indicator"].axes[6:]
+    assert all(axis.get_ylim()[0] <= 0 for axis in drawn)
+    step, *_, linear, _ = drawn
+    assert step.get_yticks().tolist() == [0]  # the derivative of the step has no height
+    assert [text.get_text() for text in step.texts] == ["", "∞"]
+    assert linear.get_ylim()[1] > 0.5

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ import pytest
 
 from frontrank.errors import InputError
 from frontrank.studies import study_named
-from frontrank.studies.study import draw_study, read_results
+from frontrank.studies.study import Effort, draw_study, read_results, run_study
 from frontrank.studies.style import FAINT, INK, in_both_lights
 from tests.studies.made import MEASURED, STUDIES, command, done, trains
 
@@ -159,6 +160,34 @@ def test_a_folder_of_mine_is_left_alone(tmp_path):
     with pytest.raises(InputError, match=r"--out .* is not empty; choose another name"):
         done(NAME, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_what_is_beside_a_folder_of_work_is_left_alone(tmp_path):
+    """A project may have a folder of that name; a study that was stopped leaves nothing else."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(InputError, match=r"--out .* is not empty; choose another name"):
+        done(NAME, tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "work"]
+
+
+def test_empty_folders_go_again_that_a_study_has_made(tmp_path):
+    """Nested ones, too; what has a file in it stays, and so does what was there before."""
+    (tmp_path / "out" / "work" / "mine").mkdir(parents=True)
+
+    def refused(effort):
+        (effort.work / "epochs" / "deep").mkdir(parents=True)
+        (effort.work / "kept" / "empty").mkdir(parents=True)
+        (effort.work / "kept" / "run.json").write_text("{}")
+        raise InputError("--data is wrong; give another")
+
+    study = replace(STUDIES[NAME], measure=refused)
+    for name, there in (("out", {"mine", "kept", "kept/run.json"}), ("new", {"kept", "kept/run.json"})):
+        out = tmp_path / name
+        with pytest.raises(InputError, match="--data is wrong"):
+            run_study(study, out, Effort(out / "work"), "command")
+        assert {path.relative_to(out / "work").as_posix() for path in (out / "work").rglob("*")} == there
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """Studies that train: stopped they go on, what is done is not done again, and a run that fails has no figures."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from frontrank.data.folders import read_table
 from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from frontrank.studies.study import Effort
-from frontrank.studies.trained import at_an_end, mean_and_spread, percent, trained
+from frontrank.studies.trained import at_an_end, mean_and_spread, percent, split_images, trained, training_images
 from tests.jobs.comparisons import SMALL, count_tasks, done_here, done_without_training
 from tests.studies.made import TRAINED, done, without_training
 
@@ -114,6 +117,7 @@ def test_a_seed_that_crashed_is_not_taken_for_one_that_diverged(images, monkeypa
     count_tasks(monkeypatch, second_seed("the loss is not finite"))
     found = small(effort, images, may_diverge=True)
     assert [len(entry["seeds"]) for entry in found["entries"]] == [2, 1]
+    assert [entry["planned"] for entry in found["entries"]] == [2, 2]
     effort = Effort(tmp_path / "other", seeds=2, show=False)
     count_tasks(monkeypatch, second_seed("ended by the signal SIGKILL"))
     with pytest.raises(FrontrankError, match=r"1 of 2 ways .*ended by the signal SIGKILL"):
@@ -127,8 +131,14 @@ def test_mean_and_spread():
     assert percent([0.629]) == "62.9"
 
 
+def test_a_cell_says_where_seeds_are_missing():
+    assert percent([0.5, 0.7], 3) == "60.0 ± 14.1 (2 of 3 seeds)"
+    assert percent([0.629], 2) == "62.9 (1 of 2 seeds)"
+    assert percent([0.5, 0.7], 2) == percent([0.5, 0.7]) == "60.0 ± 14.1"
+
+
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_stopped_study_goes_on(name, images, study_done, monkeypatch, tmp_path):
+def test_a_stopped_study_goes_on_and_trains_nothing_twice(name, images, study_done, monkeypatch, tmp_path):
     without_training(monkeypatch, stopping(2, done_without_training))
     with pytest.raises(InterruptedRunError, match=r"; the same command goes on where it was$"):
         done(name, tmp_path / "out", images)
@@ -140,15 +150,11 @@ def test_a_stopped_study_goes_on(name, images, study_done, monkeypatch, tmp_path
     assert page.read_bytes() == (study_done(name) / "README.md").read_bytes()
     all_of_them = [*(tmp_path / "out" / "work").rglob("frozen.json"), *(tmp_path / "out" / "work").rglob("test.json")]
     assert len(tasks) == len(all_of_them) - 2  # none of those before it was stopped
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_what_was_trained_is_not_trained_again(name, images, monkeypatch, tmp_path):
-    tasks = without_training(monkeypatch)
-    done(name, tmp_path / "out", images)
     tasks.clear()
-    (tmp_path / "out" / "results.json").unlink()
-    done(name, tmp_path / "out", images)
+    for path in (tmp_path / "out").iterdir():
+        if path.name != "work":
+            path.unlink()
+    assert done(name, tmp_path / "out", images).read_bytes() == (study_done(name) / "README.md").read_bytes()
     assert tasks == []
 
 
@@ -167,6 +173,29 @@ def test_searches_that_ended_at_an_end_are_told(chosen, lrs, said):
 
 def test_which_searches_could_still_gain():
     assert at_an_end({"a": 1e-4, "b": 3e-4, "c": 1e-3}, "1e-4,3e-4,1e-3").endswith("could still gain: a; c.")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"a": 3e-4, "b": 3e-4, "c": 1e-3}, "2 chose the lower, 1 the higher."),
+        ({"a": 1e-3, "b": None}, "0 chose the lower, 1 the higher."),
+    ],
+)
+def test_of_two_rates_none_is_known_to_be_the_best(chosen, said):
+    told = at_an_end(chosen, "3e-4,1e-3")
+    assert told == f"Only two learning rates were tried, so none is known to be the best: {said}"
+
+
+def test_images_without_a_test_split_get_the_one_of_a_comparison(images, tmp_path):
+    effort = Effort(tmp_path, seed=1)
+    given = read_table(images)
+    assert np.array_equal(split_images(effort, images).splits, given.splits)
+    replace(given, splits=np.full(len(given), "train")).save(tmp_path / "images.csv")
+    split = split_images(effort, str(tmp_path / "images.csv"))
+    tested = set(split.of("test").labels)
+    assert tested
+    assert not tested & set(training_images(effort, str(tmp_path / "images.csv")).labels)
 
 
 def test_a_single_rate_is_no_search():

@@ -127,13 +127,50 @@ def test_verdict_of_smooth_ap(temperatures, positives, sizes, verdict):
     assert verdict in smooth_ap_ablation.told(found)
 
 
-def rambo(*values, widths=None, lr=None):
+def smooth_ap(temperatures=(0.4, 0.5, 0.3), positives=(0.3, 0.5, 0.4), sizes=(0.4, 0.5, 0.6)):
+    made = columns(temperatures, positives, sizes)
+    return {"columns": made, "frozen": {"mAP": 0.3, "R@1": 0.4}, "steps": 80, "seeds": 2}
+
+
+@pytest.mark.parametrize(
+    ("high", "said"),
+    [(0.3, "yes, +20.0 ± 0.0"), (0.6, "no, the other way round, -10.0 ± 0.0"), (0.501, "not shown, -0.1 ± 0.0")],
+)
+def test_what_smooth_ap_does_not_show_is_told_from_the_other_way_round(high, said):
+    text = smooth_ap_ablation.told(smooth_ap(temperatures=(0.4, 0.5, high)))
+    assert f"- a temperature of 0.01 is better than 0.1: {said}\n" in text
+    assert "- larger batches are better, by as many steps: yes, +10.0 ± 0.0 and +10.0 ± 0.0\n" in text
+
+
+@pytest.mark.parametrize(("two", "worse"), [(0.3, True), (0.5, False), (0.6, False)])
+def test_that_the_fewest_images_of_a_class_are_worse_is_told_where_they_are(two, worse):
+    text = smooth_ap_ablation.told(smooth_ap(positives=(two, 0.5, 0.4)))
+    assert ("Few images of a class are not better without end: 2 of them" in text) is worse
+    assert ("The paper has no 2 images of a class; here they are" in text) is not worse
+
+
+def test_runs_of_smooth_ap_that_diverged_are_told():
+    found = smooth_ap()
+    found["columns"]["temperature"][0].update(mAP=[], **{"R@1": []})
+    found["columns"]["positives"][2].update(mAP=[0.4], planned=2, **{"R@1": [0.4]})
+    found["columns"]["batch, same images"] = [
+        {**each, "mAP": []} for each in columns(*[(0.1, 0.2, 0.3)] * 3)["positives"]
+    ]
+    text = smooth_ap_ablation.told(found)
+    assert "| temperature | 0.001 | diverged |  | 83.9 |" in text
+    assert "| images of a class in a batch | 8 | 40.0 (1 of 2 seeds) | 40.0 (1 of 2 seeds) | 83.3 |" in text
+    assert "- a temperature of 0.01 is better than 0.001: yes, a setting diverged\n" in text
+    assert "- 4 images of a class are better than 8: not shown, +10.0 (one seed)\n" in text
+    assert "- larger batches are better, by as many images: no, a setting diverged\n" in text
+
+
+def rambo(*values, widths=None, lr=3e-4):
     """Results of RaMBO: R@1 of each way over seeds, distances within its classes, a learning rate."""
     entries = []
     for place, ((margin, memory), own) in enumerate(zip(rambo_ablation._WAYS, values, strict=True)):
-        made = {"margin": margin, "memory": memory, "failed": "", **dict.fromkeys(rambo_ablation._METRICS, own)}
+        made = {"margin": margin, "memory": memory, "lr": lr, **dict.fromkeys(rambo_ablation._METRICS, own)}
         made |= {"dists@intra": [widths[place]] * len(own)} if widths else {}
-        entries.append(made | ({"lr": lr} if lr else {}))
+        entries.append(made)
     return {"entries": entries, "frozen": {"R@1": 0.4}}
 
 
@@ -171,12 +208,12 @@ def test_without_distances_nothing_is_told_of_them():
     assert "close together" not in rambo_ablation.told(found)
 
 
-@pytest.mark.parametrize("lr", [None, 3e-4])
-def test_learning_rates_of_rambo_are_told_where_they_are_kept(lr):
+@pytest.mark.parametrize(("lr", "ends"), [(3e-4, "all chose the lowest or the highest of 3 tried"), (1e-4, "none")])
+def test_learning_rates_of_rambo_are_told_and_whether_they_are_at_an_end(lr, ends):
     said = rambo_ablation.told(rambo(*[[0.5, 0.5]] * 4, lr=lr))
-    assert (" | 0.50 | 0.0003 | 64.0, 88.1, 78.6 |" in said) is (lr is not None)
-    assert ("| between classes | lr | R@1 of the paper" in said) is (lr is not None)
-    assert ("which was chosen is not kept" in said) is (lr is None)
+    assert f" | 0.50 | {lr:g} | 64.0, 88.1, 78.6 |" in said
+    assert "| between classes | lr | R@1 of the paper" in said
+    assert f"Of 4 searches for a learning rate, {ends}" in said
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_fastap(plans, tmp_path):
 
 
 def test_grid(plans, tmp_path):
-    assert len(plans("grid", tmp_path)["grid"]) == 16
+    assert len(plans("grid", tmp_path)["grid"]) == 22
 
 
 def test_batch_size(plans, monkeypatch, tmp_path):

@@ -8,12 +8,16 @@ from frontrank.errors import InputError
 from frontrank.studies import all_studies, study_named
 from frontrank.studies.study import RESULTS, Effort, Study, redraw_study, run_study
 
+_OPTIONS = ("out", "quick", "seed", "seeds", "data", "derivative", "redraw", "quiet")
+_OF_REDRAW = ("out", "redraw", "quiet")
 _MOST_SEED = 2**31 - 1  # that runs take, too
 
 
 def run(options: argparse.Namespace) -> None:
     """List the studies, or do one."""
     if options.name is None:
+        for name in _given(options):
+            raise InputError(f"--{name} has no effect without NAME, which study to do; leave it out, or give one")
         print(list_text(list(all_studies().values())))
         return
     study = study_named(options.name)
@@ -25,7 +29,8 @@ def run(options: argparse.Namespace) -> None:
     else:
         show = False if options.quiet else None
         seeds = Effort.seeds if options.seeds is None else options.seeds
-        effort = Effort(out / "work", options.quick, options.seed, seeds, options.data, show, options.derivative)
+        seed = Effort.seed if options.seed is None else options.seed
+        effort = Effort(out / "work", options.quick, seed, seeds, options.data, show, options.derivative)
         page = run_study(study, out, effort, _command(options, study))
     if not options.quiet:
         print(page.read_text(encoding="utf-8"))
@@ -33,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _require_numbers(options: argparse.Namespace) -> None:
-    if not 0 <= options.seed <= _MOST_SEED:
+    if options.seed is not None and not 0 <= options.seed <= _MOST_SEED:
         bound = "at least 0" if options.seed < 0 else f"at most {_MOST_SEED}"
         raise InputError(f"--seed must be {bound}, got {options.seed}")
     if options.seeds is not None and options.seeds < 1:
@@ -49,8 +54,16 @@ def _require_heeded(options: argparse.Namespace, study: Study) -> None:
         raise InputError("--seeds has no effect beside --quick, which has one seed; leave one out")
     if options.derivative and study.name != "pnp-designer":
         raise InputError(f"--derivative is of pnp-designer, not of {study.name}; leave it out")
-    if options.derivative and options.redraw:
-        raise InputError("--derivative has no effect beside --redraw, which measures nothing; leave one out")
+    for name in _given(options) if options.redraw else ():
+        if name not in _OF_REDRAW:
+            raise InputError(f"--{name} has no effect beside --redraw, which measures nothing; leave one out")
+
+
+def _given(options: argparse.Namespace) -> list[str]:
+    """The options that were given; 0 is a seed."""
+    return [
+        name for name in _OPTIONS if getattr(options, name) not in ("", None) and getattr(options, name) is not False
+    ]
 
 
 def list_text(studies: list[Study]) -> str:

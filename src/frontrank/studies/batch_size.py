@@ -1,6 +1,6 @@
 """From batches of 112 to all training images in one: what does the gradient of the whole data set's AP buy?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from frontrank.errors import InputError
 from frontrank.studies.over_seeds import RULE, Gap, draw_over, gap, verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import INK, MARKS, look, panels
-from frontrank.studies.trained import mean_and_spread, percent, trained, trained_models, work_folder
+from frontrank.studies.trained import at_an_end, mean_and_spread, trained, trained_models, work_folder
 
 _LOSS = "SmoothAP(temperature=0.02)"
 _LRS = {300: "1e-4,3e-4,1e-3", 0: "3e-4,1e-3,3e-3"}  # by the least number of updates
@@ -44,19 +44,18 @@ def glyphs(effort: Effort) -> str:
 def measure(effort: Effort) -> dict[str, Any]:
     per_class, least = (2, 8) if effort.quick else (4, _LEAST)
     table = equal_classes(build_images(DataConfig(path=glyphs(effort))), per_class, least, effort.seed)
-    data = work_folder(effort, "cut") / "images.csv"
-    table.save(data, overwrite=True)
+    data = _saved(table, effort)
     whole = len(table.of("train"))
     sizes = [*batch_sizes(whole, least), whole]
     rows: list[dict[str, Any]] = []
     for size in sizes:
         updates = _PASSES * whole // size
         lrs = _lrs("images", updates, whole)
-        row, frozen = _trained(effort, f"{size}-images", str(data), size, per_class, updates, lrs)
+        row, frozen = _trained(effort, f"{size}-images", data, size, per_class, updates, lrs)
         rows.append({"budget": "images", **row})
         if size < whole:  # with which both budgets are the same
             lrs = _lrs("updates", _PASSES, whole)
-            row, _ = _trained(effort, f"{size}-updates", str(data), size, per_class, _PASSES, lrs)
+            row, _ = _trained(effort, f"{size}-updates", data, size, per_class, _PASSES, lrs)
             rows.append({"budget": "updates", **row})
     models = trained_models(effort, f"{least}-images")
     for size in (least, whole):
@@ -65,11 +64,26 @@ def measure(effort: Effort) -> dict[str, Any]:
         for place, model in enumerate(models):
             own, name = replace(effort, seed=effort.seed + place, seeds=1), f"{size}-after-{place}"
             more = {"model.weights": str(model), "optimizer.warmup": "1"}
-            runs.append(_trained(own, name, str(data), size, per_class, updates, lrs, more)[0])
+            runs.append(_trained(own, name, data, size, per_class, updates, lrs, more)[0])
             lrs = f"{runs[0]['lr']:g}"  # what the first network's search chose
         rows.append({"budget": "after", **_joined(runs)})
     found = {"classes": whole // per_class, "images": whole, "per_class": per_class, "passes": _PASSES, "more": _MORE}
     return {**found, "frozen": frozen, "rows": rows}
+
+
+def _saved(table: ImageTable, effort: Effort) -> str:
+    """The file of a table; refused where runs of other images are kept: comparisons know their images by its path."""
+    path = work_folder(effort, "cut") / "images.csv"
+    now = path.with_name("now.csv")
+    table.save(now, overwrite=True)
+    if path.exists() and path.read_bytes() != now.read_bytes():
+        now.unlink()
+        raise InputError(
+            f"{effort.work} holds runs on other images than --data, --seed and --quick give now; "
+            "give what was given at first, or another --out"
+        )
+    now.replace(path)
+    return str(path)
 
 
 def equal_classes(table: ImageTable, per_class: int, least: int, seed: int = 0) -> ImageTable:
@@ -112,7 +126,9 @@ def batch_sizes(most: int, least: int) -> list[int]:
 
 
 def _lrs(budget: str, updates: int, images: int) -> str:
-    """Fewer updates need larger steps, trained networks smaller ones; all sizes have as many rates to choose from."""
+    """All have three rates to choose from: higher ones with few updates, lower ones for trained networks. That they
+    need these was a guess, which `told` sets beside what was chosen.
+    """
     rates = _LATE_LRS if budget == "after" else next(of for least, of in _LRS.items() if updates >= least)
     return rates if images < _MANY else rates.split(",")[1]
 
@@ -158,13 +174,11 @@ def figures(found: Results) -> dict[str, Any]:
         ax.set(title=f"{metric} of test images", xlabel="images of a batch; the last are all", ylabel=f"{metric}, %")
     axes[0, 0].legend()
     cost = axes[0, 2]
-    cost.plot(sizes, [1000 * _per_image(row) for row in rows], marker=MARKS[0], label="ms per image", **look(3))
-    cost.plot(sizes, [_gigabytes(row) for row in rows], marker=MARKS[1], label="GB of memory", **look(4))
+    cost.plot(sizes, [_gigabytes(row) for row in rows], marker=MARKS[0], **look(3))
     cost.set_xscale("log", base=2)
     cost.set_xticks(sizes, [f"{size:,}" for size in sizes])
     cost.minorticks_off()
-    cost.set(title="what it takes", xlabel="images of a batch", ylim=(0, None))
-    cost.legend()
+    cost.set(title="memory of training", xlabel="images of a batch", ylabel="GB", ylim=(0, None))
     return {"batch-size": figure}
 
 
@@ -191,8 +205,8 @@ def told(found: Results) -> str:
             whole = row["size"] == found["images"]
             lines.append(
                 f"| {name}{', equal updates' if whole and budget == 'images' else ''} | {row['size']:,}"
-                f"{', all' if whole else ''} | {row['updates']:,} | {percent(row['values']['mAP'])} "
-                f"| {percent(row['values']['R@1'])} | {1000 * _per_image(row):.2f} | {_gigabytes(row):.1f} "
+                f"{', all' if whole else ''} | {row['updates']:,} | {_percent(row['values']['mAP'])} "
+                f"| {_percent(row['values']['R@1'])} | {1000 * _per_image(row):.2f} | {_gigabytes(row):.1f} "
                 f"| {row['lr']:g} |"
             )
     equal, after, updates = (_values(found, name, "mAP") for name in ("images", "after", "updates"))
@@ -210,15 +224,16 @@ def told(found: Results) -> str:
             f"{verdict(held)} with the papers' advice that larger batches are better. In points of mAP:",
             "",
             f"- **{found['passes']} passes over the images, from the beginning**: "
-            + ", ".join(f"batches of {more:,} against {less:,} {step}" for (less, more), step in steps.items())
-            + f"; all images in one batch against the smallest batches {whole}.",
+            + ", ".join(f"batches of {more:,} against {less:,} {_points(step)}" for (less, more), step in steps.items())
+            + f"; all images in one batch against the smallest batches {_points(whole)}.",
             f"- **{found['more']} passes more, with the networks that batches of {sizes[0]} trained**: going on with "
-            f"these batches changes them by {gained[0]}, with all images in one batch by {gained[1]}; the second "
-            f"against the first {finish}.",
+            f"these batches changes them by {_points(gained[0])}, with all images in one batch by "
+            f"{_points(gained[1])}; the second against the first {_points(finish)}.",
             f"- **As many updates ({found['passes']})**: all images in one batch against batches of {sizes[0]} "
-            f"{_difference(updates)}, which have seen {sizes[-1] // sizes[0]} times fewer images: that says little.",
+            f"{_points(_difference(updates))}, which have seen {sizes[-1] // sizes[0]} times fewer images: that "
+            "says little.",
             "",
-            _answer(steps[sizes[-2], sizes[-1]], finish, sizes),
+            f"{_answer(steps[sizes[-2], sizes[-1]], finish, sizes)} {_hedge(found)}".rstrip(),
             "",
             f"{RULE} It agrees if, with equal images, all images in one batch are better than the smallest batches and "
             "no larger size is worse than the next smaller one, and if networks trained on with all images in one "
@@ -227,11 +242,11 @@ def told(found: Results) -> str:
             f"{found['images']:,} glyphs of {found['classes']:,} classes, {found['per_class']} of each: batches of any "
             "size hold whole classes, a query has the same positives in all of them, and only the negatives become "
             "more. Before training mAP of the test images, of other classes, is "
-            f"{100 * found['frozen']['mAP']:.1f}. Smooth-AP with temperature 0.02, which is near AP and not AP itself; "
+            f"{100 * found['frozen']['mAP']:.2f}. Smooth-AP with temperature 0.02, which is near AP and not AP itself; "
             "BatchNorm is frozen and nothing is augmented, so that multistage backprop, in chunks of 112, gives "
             "exactly the gradient of all images, with one more forward pass; the smallest batches do without. The "
             f"learning rate is chosen on held-out classes, among {_listed_rates()}. "
-            f"{_at_ends(found)} Times are medians of steps, taken without care for what else the machine did. "
+            "Times are medians of steps, taken without care for what else the machine did. "
             "For a set as large as Stanford Online Products, not tried here: "
             "`frontrank data glyphs glyphs --like sop`, then this command with `--data glyphs`.",
         ]
@@ -248,17 +263,28 @@ def _listed_rates() -> str:
     )
 
 
-def _at_ends(found: Results) -> str:
-    """Which searches chose a rate at an end of those that were tried."""
-    if found["images"] >= _MANY:
+def _hedge(found: Results) -> str:
+    """How many searches chose a rate at an end of those tried, and that the answer depends on it."""
+    if found["images"] >= _MANY:  # one rate was given
         return ""
-    ends, searches = [], found["rows"]
-    for row in searches:
+    places = {}  # of what was chosen, among the three: their ranges differ
+    for row in found["rows"]:
         tried = [float(rate) for rate in _lrs(row["budget"], row["updates"], found["images"]).split(",")]
-        if not min(tried) < row["lr"] < max(tried):
-            ends.append(f"{row['size']:,} ({_BUDGETS[row['budget']]}): {row['lr']:g}")
-    said = f": {'; '.join(ends)}" if ends else ""
-    return f"Of {len(searches)} searches {len(ends)} chose the lowest or the highest of three{said}."
+        places[f"{row['size']:,}, {_BUDGETS[row['budget']]}"] = float(tried.index(row["lr"]))
+    said = at_an_end(places, "0,1,2")
+    if set(places.values()) == {1.0}:
+        return said
+    return f"{said} The answer depends on it: with other rates to choose from, sizes may stand in another order."
+
+
+def _percent(values: Sequence[float]) -> str:
+    """As `percent`, with two digits: seeds differ by less than one of the first."""
+    mean, spread = mean_and_spread(values)
+    return f"{100 * mean:.2f}" + (f" ± {100 * spread:.2f}" if len(values) > 1 else "")
+
+
+def _points(of: Gap) -> str:
+    return f"{of.points:+.2f}" + (f" ± {of.error:.2f}" if of.freedom else " (one seed)")
 
 
 def _difference(values: Mapping[int, list[float]]) -> Gap:

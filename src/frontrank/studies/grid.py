@@ -1,4 +1,4 @@
-"""Every metric on every relaxation of the ranks: which pairs that nobody tried work?"""
+"""Every metric on every relaxation of the ranks: do pairs that no paper has work?"""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import COLOURS, INK, panels
 from frontrank.studies.trained import at_an_end, emoji, mean_and_spread, percent, trained
 
-_LRS = "1e-4,4e-4"
+_LRS = "1e-4,3e-4,1e-3"
 METRICS = {  # as columns, with the settings of each
     "AP": "metric=AveragePrecision",
     "O": "metric=PenalizedNegatives,variant=O",
@@ -19,15 +19,16 @@ METRICS = {  # as columns, with the settings of each
 }
 RELAXATIONS = {  # as rows
     "sigmoid, τ = 0.05": "relaxation=Sigmoid,temperature=0.05",
+    "bins, 10": "relaxation=Bins,bins=10",  # AP of it is FastAP(bins=10)
     "blackbox, λ = 32": "relaxation=Blackbox,lam=32,margin=0.02",
 }
-BINNED = {"bins, 10": "FastAP(bins=10)", "bins, 20": "QuantizedAP(bins=20)"}  # rows that are of AP alone
+AP_Q = ("bins, 19", "AP"), "QuantizedAP(bins=20)"  # another number of bins (20 centres), in its own pair only
 PUBLISHED = {
-    ("sigmoid", "AP"): "Smooth-AP",
-    **{("sigmoid", variant): "PNP" for variant in ("O", "I_u", "I_b", "log = D_s", "D_q")},
-    **{("blackbox", metric): "RaMBO" for metric in ("AP", "log = D_s", "loglog")},
+    ("sigmoid, τ = 0.05", "AP"): "Smooth-AP",
+    **{("sigmoid, τ = 0.05", variant): "PNP" for variant in ("O", "I_u", "I_b", "log = D_s", "D_q")},
     ("bins, 10", "AP"): "FastAP",
-    ("bins, 20", "AP"): "AP_Q",
+    AP_Q[0]: "AP_Q",
+    **{("blackbox, λ = 32", metric): "RaMBO" for metric in ("AP", "log = D_s", "loglog")},
 }
 _QUICK = (("sigmoid, τ = 0.05", "loglog"), ("blackbox, λ = 32", "D_q"), ("bins, 10", "AP"))
 
@@ -41,8 +42,8 @@ def measure(effort: Effort) -> dict[str, Any]:
             "relaxation": relaxation,
             "metric": metric,
             "loss": loss,
-            "published": published(relaxation, metric),
-            **{name: entries[loss][name] for name in ("lr", "values", "seconds")},
+            "published": PUBLISHED.get((relaxation, metric), ""),
+            **{name: entries[loss][name] for name in ("lr", "values", "planned")},
         }
         for (relaxation, metric), loss in wanted.items()
     ]
@@ -56,13 +57,7 @@ def pairs() -> dict[tuple[str, str], str]:
         for row, relaxation in RELAXATIONS.items()
         for column, metric in METRICS.items()
     }
-    return grid | {(row, "AP"): loss for row, loss in BINNED.items()}
-
-
-def published(relaxation: str, metric: str) -> str:
-    """The paper that has a pair; "" for none."""
-    of_row = PUBLISHED.get((relaxation, metric), "")
-    return of_row or PUBLISHED.get((relaxation.partition(",")[0], metric), "")
+    return grid | dict([AP_Q])
 
 
 def figures(found: Results) -> dict[str, Any]:
@@ -76,7 +71,7 @@ def figures(found: Results) -> dict[str, Any]:
 def _heat_map(figure: Any, ax: Any, cells: list[Any], metric: str) -> None:
     from matplotlib.patches import Rectangle
 
-    rows, columns = [*RELAXATIONS, *BINNED], list(METRICS)
+    rows, columns = [*RELAXATIONS, AP_Q[0][0]], list(METRICS)
     values = {
         (c["relaxation"], c["metric"]): 100 * mean_and_spread(c["values"][metric])[0] for c in cells if c["values"]
     }
@@ -110,7 +105,7 @@ def told(found: Results) -> str:
     ranked = sorted(done, key=lambda cell: -mean_and_spread(cell["values"]["R@1"])[0])
     rows = [
         f"| {cell['metric']} | {cell['relaxation']} | {cell['published'] or '**new**'} "
-        f"| {percent(cell['values']['R@1'])} | {percent(cell['values']['mAP'])} | {cell['lr']:g} |"
+        f"| {percent(cell['values']['R@1'], cell['planned'])} | {percent(cell['values']['mAP'])} | {cell['lr']:g} |"
         for cell in ranked
     ]
     known, new = ([cell for cell in ranked if bool(cell["published"]) == flag] for flag in (True, False))
@@ -128,9 +123,13 @@ def told(found: Results) -> str:
             "It agrees if every new pair is below the best published one by a difference that counts, does not agree "
             "if the best new pair is above it by one, and agrees in part otherwise; pairs that diverged are left out.",
             "",
-            f"{RULE} 80 steps of 112 emoji; only the learning rate was searched for, and temperature, λ and margin "
-            f"are one for all. {at_an_end(rates, _LRS)} A loss that begins slowly is at a disadvantage. "
-            "log of RaMBO and D_s of PNP are one function of the negatives before a positive, and so are one column.",
+            f"{RULE} Both best pairs are found on the test classes, which flatters both. 80 steps of 112 emoji; for "
+            f"each pair only the learning rate was searched for, on held-out classes. {at_an_end(rates, _LRS)} "
+            "Temperature, bins, margin, alpha (4) and b (2) are one for all, and so is λ, the best of four that were "
+            "tried once on the same test classes with RaMBO's recall: the row of blackbox ranks has that advantage. "
+            "A loss that begins slowly is at a disadvantage. log of RaMBO and D_s of PNP are one function of the "
+            "negatives before a positive, and so are one column. AP on bins is FastAP, and with 19 of them, between "
+            "20 centres, AP_Q; that is the same relaxation once more, so only its paper's pair was run.",
         ]
     )
 
@@ -150,7 +149,7 @@ def _verdict(known: list[Any], new: list[Any]) -> str:
         if not gap(cell["values"]["R@1"], known[0]["values"]["R@1"]).is_less
     ]
     if level:
-        return f"**Agrees in part**: {said}. No worse than the best published one: {', '.join(level)}."
+        return f"**Agrees in part**: {said}. Not told apart from the best published one: {', '.join(level)}."
     return f"**Agrees**: {said}."
 
 
@@ -158,11 +157,11 @@ STUDY = Study(
     name="grid",
     paper="ours",
     shows="",
-    title="Every metric on every relaxation: the pairs that nobody tried",
+    title="Every metric on every relaxation, with the pairs that none of the papers has",
     claim="A loss on ranks is a metric on a relaxation of the ranks, and each paper has its own pairs. If the "
     "authors chose well, no other pair is better than theirs. Columns are functions of the positives and negatives "
     "before a positive; rows are what makes these numbers differentiable.",
-    minutes=30,
+    minutes=60,
     measure=measure,
     figures=figures,
     told=told,

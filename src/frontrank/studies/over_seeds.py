@@ -10,8 +10,10 @@ from frontrank.studies.trained import mean_and_spread
 
 LEAST = 0.5  # points, below which no difference is called one
 RULE = (
-    f"A difference counts where it is more than {LEAST:g} points and its 95 % interval over seeds (Welch's t) does not "
-    "reach 0, so never with one seed; ± is the standard deviation over seeds, and of a difference its standard error."
+    f"A difference counts where it is more than {LEAST:g} points and its 95 % interval (Welch's t) does not reach 0, "
+    "so never with one seed. The interval is over training seeds, on these test classes: other classes, and the number "
+    "of comparisons on a page, are not in it. ± is the standard deviation over seeds, and of a difference its standard "
+    "error."
 )
 Entry = Mapping[str, Any]
 
@@ -64,6 +66,12 @@ def gap_of_gaps(one: Gap, other: Gap) -> Gap:
     return _gap((one.points - other.points) / 100, parts)
 
 
+def mean_of_gaps(gaps: Sequence[Gap]) -> Gap:
+    """The mean of several differences, with the errors of all; they are taken to be independent of each other."""
+    parts = [((each.error / 100 / len(gaps)) ** 2, each.freedom) for each in gaps]
+    return _gap(sum(each.points for each in gaps) / len(gaps) / 100, parts)
+
+
 def _gap(difference: float, parts: Sequence[tuple[float, float]]) -> Gap:
     """parts: the squared standard errors that add up, and the degrees of freedom of each"""
     whole, freedom = sum(square for square, _ in parts), float(min(own for _, own in parts))
@@ -102,6 +110,19 @@ def draw_over(axes: Any, found: Mapping[Any, Sequence[float]], label: str, place
         capsize=3,
         **look(place),
     )
+
+
+def answer(gaps: Sequence[Gap]) -> str:
+    """Whether one thing is better throughout: what is not shown is told from what is the other way round.
+
+    >>> answer([gap([0.62, 0.62], [0.6, 0.6])]), answer([gap([0.6, 0.6], [0.62, 0.62])])
+    ('yes', 'no, the other way round')
+    """
+    if all(each.is_more for each in gaps):
+        return "yes"
+    if all(each.is_less for each in gaps):
+        return "no, the other way round"
+    return "no" if any(each.is_less for each in gaps) else "not shown"
 
 
 def verdict(agreeing: Sequence[bool]) -> str:

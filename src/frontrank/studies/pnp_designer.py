@@ -15,6 +15,7 @@ from frontrank.errors import InputError
 from frontrank.losses import PNP
 from frontrank.studies import circle
 from frontrank.studies.expression import derivative
+from frontrank.studies.over_seeds import verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import MARKS, look, panels
 from frontrank.studies.trained import mean_and_spread, percent
@@ -47,7 +48,8 @@ def loss_of(text: str) -> PNP:
     try:
         return PNP.from_derivative(typed, temperature=circle.TEMPERATURE)
     except InputError as error:
-        raise InputError(f"derivative {text!r}: {str(error).replace('f_prime', 'f')}") from error
+        said = str(error).replace("f_prime", "f'")
+        raise InputError(f"derivative {text!r}: {said}") from error
 
 
 def measure(effort: Effort) -> dict[str, Any]:
@@ -144,10 +146,6 @@ def told(found: Results) -> str:
         + " |"
         for name, own in found["curves"].items()
     ]
-    if all(close.values()):
-        verdict = "**Agrees**"
-    else:
-        verdict = "**Agrees in part**" if any(close.values()) else "**Does not agree**"
     apart = ", ".join(f"{name} (Eq. {_EQUATIONS[name]})" for name in close if not close[name]) or "none"
     places = []
     for layout in circle.LAYOUTS:
@@ -168,8 +166,8 @@ def told(found: Results) -> str:
             "loss that the paper prints, on a batch of the toy; shares of the "
             "latter. It agrees if both are equal to 1e-6 for all five: a check of formulas, the paper's and ours.",
             "",
-            f"{verdict}: {sum(close.values())} of {len(close)} derivatives make the loss that is printed beside them; "
-            f"not so: {apart}.",
+            f"{verdict([*close.values()])}: {sum(close.values())} of {len(close)} derivatives make the loss that is "
+            f"printed beside them; not so: {apart}.",
             "",
             "| | f'(R) | R@1, lines | mAP, lines | R@1, centres | mAP, centres |",
             "|---|---|---:|---:|---:|---:|",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from frontrank.ranking import AveragePrecision, IntegratedPenalty, PairMetric, PenalizedNegatives
+from frontrank.studies.over_seeds import verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import look, panels
 
@@ -131,10 +132,6 @@ def told(found: Results) -> str:
     directions = all(own["rises"] == _RISES[name] for name, own in found["variants"].items())
     steep, ap = found["d"]["D_q, alpha = 2"], list(found["ap"].values())
     steeper = all(steep["fall"] > own["fall"] and steep["left"] < own["left"] for own in ap)
-    if directions and steeper:
-        verdict = "**Agrees**"
-    else:
-        verdict = "**Agrees in part**" if directions or steeper else "**Does not agree**"
     same = max(
         abs(one - two)
         for one, two in zip(found["ap"]["0"]["slope"], found["d"]["D_q, alpha = 1"]["slope"], strict=True)
@@ -155,10 +152,9 @@ def told(found: Results) -> str:
             "size and as a share, whatever the number of positives before. These are properties "
             "of the formulas: only code that is wrong would not agree.",
             "",
-            f"{verdict}. With 3 positives before, AP's gradient falls by only {ap[-1]['fall']:.2f} where that of D_q "
-            f"falls by {steep['fall']:.2f}: the "
-            f"paper calls it almost equal. That is so in size; as a share, {100 * ap[-1]['left']:.0f} % is left at R "
-            "= 3.",
+            f"{verdict([directions, steeper])}. With 3 positives before, AP's gradient falls by only "
+            f"{ap[-1]['fall']:.2f} where that of D_q falls by {steep['fall']:.2f}: the paper calls it almost "
+            f"equal. That is so in size; as a share, {100 * ap[-1]['left']:.0f} % is left at R = 3.",
             "",
             "Also seen here:",
             "",

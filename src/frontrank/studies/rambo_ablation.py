@@ -6,7 +6,7 @@ from typing import Any
 from frontrank.studies.over_seeds import RULE, gap, verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import COLOURS, INK, panels
-from frontrank.studies.trained import emoji, percent, trained
+from frontrank.studies.trained import at_an_end, emoji, percent, trained
 
 _MARGIN, _MEMORY = "0.02", "784"  # 7 batches of 112
 _QUICK_MEMORY = "64"
@@ -42,7 +42,6 @@ def measure(effort: Effort) -> dict[str, Any]:
         {
             "margin": float(each["settings"]["loss.margin"]) > 0,
             "memory": int(each["settings"]["batches.memory"]) > 0,
-            "failed": each.get("failed", ""),
             "lr": each["lr"],
             **{metric: each["values"].get(metric, []) for metric in _METRICS},
         }
@@ -79,12 +78,11 @@ def figures(found: Results) -> dict[str, Any]:
 def told(found: Results) -> str:
     named = _named(found)
     papers = dict(_WAYS.values())
-    kept = all("lr" in each for each in named.values())
     rows = [
         f"| {name} | {percent(each['R@1']) if each['R@1'] else 'failed'} | "
         f"{percent(each['mAP']) if each['mAP'] else ''} "
         f"| {_distance(each, 'dists@intra')} | {_distance(each, 'dists@inter')} "
-        f"{f'| {_rate(each)} ' if kept else ''}| {papers[name]} |"
+        f"| {_rate(each)} | {papers[name]} |"
         for name, each in named.items()
     ]
     whole, seeds = named["margin and memory"]["R@1"], max(len(each["R@1"]) for each in named.values())
@@ -106,9 +104,8 @@ def told(found: Results) -> str:
         said.append(f"without a {name.removeprefix('no ')} R@1 {change}")
     return "\n".join(
         [
-            f"| | R@1 | mAP | distance within a class | between classes {'| lr ' if kept else ''}"
-            "| R@1 of the paper: CUB, In-Shop, SOP |",
-            f"|---|---:|---:|---:|---:{'|---:' if kept else ''}|---|",
+            "| | R@1 | mAP | distance within a class | between classes | lr | R@1 of the paper: CUB, In-Shop, SOP |",
+            "|---|---:|---:|---:|---:|---:|---|",
             *rows,
             "",
             f"On emoji, of classes not trained on; before training R@1 is {100 * found['frozen']['R@1']:.1f}. The "
@@ -123,8 +120,8 @@ def told(found: Results) -> str:
             "",
             "The paper's λ, margin and memory for retrieval are not in its text. λ is the best of four that were tried "
             "once on the same test classes, with a margin, without a memory and on 48 pixels; the learning "
-            f"rate is chosen among {_LRS.replace(',', ', ')} on held-out classes, for each row"
-            f"{'' if kept else '; which was chosen is not kept in these results'}. "
+            f"rate is chosen among {_LRS.replace(',', ', ')} on held-out classes, for each row. "
+            f"{at_an_end({name: each['lr'] for name, each in named.items()}, _LRS)} "
             "Runs are short (80 steps): embeddings change fast, and those remembered are soon of another network."
             f"{_COLLAPSE if _collapses(named) else ''}",
         ]

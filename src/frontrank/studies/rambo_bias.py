@@ -5,18 +5,21 @@ from typing import Any
 
 import torch
 
+from frontrank.errors import InputError
 from frontrank.evaluation.diagnostics import minibatch_map
+from frontrank.studies.over_seeds import verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import COLOURS, INK, MARKS, panels
 from frontrank.studies.trained import RECIPE, emoji
 
 _SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+_FIT = 2  # times a batch there must be at least, for batches that differ
 _WAYS = {"4 of each class, as in training": 4, "random items": None}
 
 
 def measure(effort: Effort) -> dict[str, Any]:
     embeddings, labels, source = _drawn(effort.seed) if effort.quick and not effort.data else _frozen(effort)
-    sizes = [size for size in _SIZES if 2 * size <= len(labels)]
+    sizes = [size for size in _SIZES if _FIT * size <= len(labels)]
     batches = 10 if effort.quick else 30
     found: dict[str, Any] = {"source": source, "items": len(labels), "batches": batches, "sizes": sizes, "ways": {}}
     for name, per_class in _WAYS.items():
@@ -50,6 +53,10 @@ def _frozen(effort: Effort) -> tuple[torch.Tensor, list[int], str]:
     config = read_config(read_recipe(find_recipe(RECIPE)), {"data.path": emoji(effort)})
     table = build_images(config.data)
     table = table.of("test") if len(table.of("test")) else table
+    if len(table) < _FIT * _SIZES[0]:  # none of the sizes would be left
+        raise InputError(
+            f"--data has {len(table)} test images, and the study needs {_FIT * _SIZES[0]} or more; give other images"
+        )
     embeddings = embed_table(frozen_model(config), table, show=effort.show)
     named = f"{config.model.backbone} with ImageNet weights, not trained further"
     source = f"embeddings of real emoji by {named}"
@@ -76,15 +83,14 @@ def figures(found: Results) -> dict[str, Any]:
     return {"minibatch-map": figure}
 
 
-def too_high(of: Results, dataset: float, batches: int) -> bool:
+def too_high(of: Results, dataset: float) -> bool:
     """Whether batches of all sizes rank better than the whole set, and smaller ones better than larger ones.
 
     By more than two standard errors of a mean over batches, and no less than less two of a difference.
 
-    of: "mean", "std" and "used", how many batches these are of, by size; batches: that many where "used" is not kept
+    of: "mean", "std" and "used", how many batches these are of, by size
     """
-    used = of.get("used") or [batches] * len(of["std"])
-    errors = [std / math.sqrt(many) if many > 1 else math.inf for std, many in zip(of["std"], used, strict=True)]
+    errors = [std / math.sqrt(many) if many > 1 else math.inf for std, many in zip(of["std"], of["used"], strict=True)]
     above = all(mean - dataset > 2 * error for mean, error in zip(of["mean"], errors, strict=True))
     falls = all(
         of["mean"][i] - of["mean"][i + 1] > -2 * math.hypot(errors[i], errors[i + 1]) for i in range(len(errors) - 1)
@@ -98,10 +104,7 @@ def told(found: Results) -> str:
         f"| {size:,} | " + " | ".join(f"{of['mean'][i]:.3f} ± {of['std'][i]:.3f}" for of in ways.values()) + " |"
         for i, size in enumerate(found["sizes"])
     ]
-    held = {name: too_high(of, whole, found["batches"]) for name, of in ways.items()}
-    verdict = (
-        "**Agrees**" if all(held.values()) else "**Agrees in part**" if any(held.values()) else "**Does not agree**"
-    )
+    held = {name: too_high(of, whole) for name, of in ways.items()}
     said = "; ".join(
         f"with {name} mAP is {of['mean'][0]:.3f} in batches of {found['sizes'][0]:,} and {of['mean'][-1]:.3f} in "
         f"batches of {found['sizes'][-1]:,}, "
@@ -119,8 +122,8 @@ def told(found: Results) -> str:
             "each size, mean and "
             f"standard deviation over them. {_on_used(found)}",
             "",
-            f"{verdict}: {said}. The criterion: each mean above the whole set's by two standard errors, and means that "
-            "fall with size, within two of theirs.",
+            f"{verdict([*held.values()])}: {said}. The criterion: each mean above the whole set's by two standard "
+            "errors, and means that fall with size, within two of theirs.",
             "",
             "A batch with a memory of past embeddings ranks lists as long as those of a larger batch, which is why a "
             "memory makes the estimate less wrong. "
@@ -132,12 +135,7 @@ def told(found: Results) -> str:
 
 
 def _on_used(found: Results) -> str:
-    """How many batches of each size had a positive, or that it is not known."""
-    if any("used" not in of for of in found["ways"].values()):
-        return (
-            "How many of them had a positive, and so were used, is not kept in these results: standard errors are "
-            f"those of {found['batches']}, and too small where fewer were used."
-        )
+    """How many batches of each size had a positive, and so were used."""
     fewer = {name: of["used"] for name, of in found["ways"].items() if min(of["used"]) < found["batches"]}
     listed = (f"{', '.join(map(str, used))} with {name}" for name, used in fewer.items())
     return f"Batches that had a positive, by size: {'; '.join(listed)}." if fewer else "All of them had a positive."

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.losses import BlackboxAP
+from frontrank.studies.over_seeds import verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import COLOURS, panels
 
 _MARGIN = 0.3
 _ITEMS, _POSITIVES = 32, 8  # of a list
 _DIM, _MOVED = 16, 1.2  # of the inputs of the network, and how far those of positives are moved
+_REST = 0.05  # of a spread, by which it may change in the last quarter of the steps of scores that have a scale
 _PLACES = 80  # of a line in the figure, about
 _LINES = (6, 10)  # positives and negatives whose lines are drawn
 
@@ -159,19 +161,7 @@ def told(found: Results) -> str:
             of = found[name][way]
             ends = [f"{fmean(line[place] for line in of[what]):.3f}" for what in ("spread", "gap") for place in (0, -1)]
             rows.append(f"| {title} | {width:g} | {' | '.join(ends)} | {fmean(of['shrinks']):.0%} |")
-    last = {(name, way): found[name][way] for name in ("free", "network") for way in ("without", "with")}
-    near = all(0 <= line[-1] < 0.1 * margin for line in last["free", "without"]["gap"])
-    kept = all(line[-1] >= 0.9 * margin for line in last["free", "with"]["gap"])
-    collapsed = all(line[-1] < 0.25 * line[0] for line in last["network", "without"]["spread"])
-    scaled = all(line[-1] > margin for line in last["network", "with"]["spread"])
-    held = (near, kept, collapsed, scaled)
-    verdict = "**Agrees**" if all(held) else "**Agrees in part**" if any(held) else "**Does not agree**"
-    said = [
-        f"free scores {'stop' if near else 'do not stop'} at nearly a tie without a margin",
-        f"with one they {'end' if kept else 'do not end'} that far apart",
-        f"a network's scores {'collapse' if collapsed else 'do not collapse'} without a margin",
-        f"with one they {'keep' if scaled else 'do not keep'} a scale",
-    ]
+    held, said = _judged(found)
     return "\n".join(
         [
             "| | margin | spread at first | in the end | lowest positive - highest negative, at first | in the end | "
@@ -187,9 +177,10 @@ def told(found: Results) -> str:
             f"{found['network']['steps']:,} steps, λ {found['network']['lambda']:g}; "
             "what is shown is of items held out. Spread: the standard deviation of all scores.",
             "",
-            f"{verdict}: {'; '.join(said)}. The criterion, for each seed: a gap below a tenth of the margin without "
-            "it, and of nine tenths of it or more with it; a spread below a fourth of the first "
-            "without a margin, and above the margin with it.",
+            f"{verdict(held)}: {'; '.join(said)}. The criterion, for each seed: a gap below a tenth of the margin "
+            "without it, and of nine tenths of it or more with it; a spread below a fourth of the first "
+            "without a margin, and above the margin with it, where it has to change by less than "
+            f"{_REST:.0%} in the last quarter of the steps.",
             "",
             "Why: rk minimises y·rk (Eq. 11), and the slopes are (rk of moved scores - rk) / λ. So y·slope is never "
             "below 0, and a step against the slope makes scores smaller, as long as anything is "
@@ -199,6 +190,36 @@ def told(found: Results) -> str:
     )
 
 
+def _judged(found: Results) -> tuple[list[bool], list[str]]:
+    """What holds, part by part, and how it is said."""
+    margin = found["margin"]
+    last = {(name, way): found[name][way] for name in ("free", "network") for way in ("without", "with")}
+    near = all(0 <= line[-1] < 0.1 * margin for line in last["free", "without"]["gap"])
+    kept = all(line[-1] >= 0.9 * margin for line in last["free", "with"]["gap"])
+    collapsed = all(line[-1] < 0.25 * line[0] for line in last["network", "without"]["spread"])
+    of_network = last["network", "with"]["spread"]
+    stays = all(line[-1] > margin for line in of_network)
+    changes = [line[-1] / line[-1 - len(line) // 4] - 1 for line in of_network]
+    rests = stays and all(abs(change) < _REST for change in changes)
+    grow = all(line[-1] > line[0] for line in of_network)
+    said = [
+        f"free scores {'stop' if near else 'do not stop'} at nearly a tie without a margin",
+        f"with one they {'end' if kept else 'do not end'} that far apart",
+        f"a network's scores {'collapse' if collapsed else 'do not collapse'} without a margin",
+        f"with one they {'do not collapse' if stays else 'do'} (their spread {'grows' if grow else 'goes'} from "
+        f"{_quarters(of_network)}, at the quarters of the steps)",
+        f"{'and that comes' if rests else 'but that does not come'} to rest at a scale: in the last quarter it changes "
+        f"by {', '.join(f'{change:+.0%}' for change in changes)}",
+    ]
+    return [near, kept, collapsed, stays, rests], said
+
+
+def _quarters(lines: list[list[float]]) -> str:
+    """The mean over seeds at the beginning, after each quarter of the steps, and in the end."""
+    places = [place * (len(lines[0]) - 1) // 4 for place in range(5)]
+    return " to ".join(f"{fmean(line[place] for line in lines):.2f}" for place in dict.fromkeys(places))
+
+
 STUDY = Study(
     name="rambo-collapse",
     paper="RaMBO",
@@ -206,7 +227,8 @@ STUDY = Study(
     title="Scores collapse without a margin",
     claim="Ranks stay the same when all scores become smaller, so nothing keeps a loss on ranks from making scores "
     "nearly equal, where any small change upsets the ranking. "
-    "A margin, by which positives are ranked lower and negatives higher than they are, gives scores a scale.",
+    "A margin, by which positives are ranked lower and negatives higher than they are, induces a distance between "
+    "both and a suitable scale.",
     minutes=1,
     measure=measure,
     figures=figures,

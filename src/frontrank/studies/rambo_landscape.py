@@ -8,6 +8,7 @@ from torch import Tensor
 
 from frontrank.losses import BlackboxAP
 from frontrank.ranking import Ranks, average_precision
+from frontrank.studies.over_seeds import verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import COLOURS, INK, panels
 
@@ -74,9 +75,7 @@ def _of_points(y: Tensor, positive: Tensor, lam: float) -> dict[str, float]:
         "kept": float(((value - loss).abs() < 1e-9).double().mean()),
         "off": float((value - loss).abs().mean()),
         "sloped": float((given != 0).any(1).double().mean()),
-        "sloped_whole": float((slope != 0).any(1).double().mean()),
         "same_slope": float((off < 1e-6).double().mean()),
-        "slope_error": float(off.median()),
         "cosine": float(torch.cosine_similarity(given[both], slope[both]).mean()) if bool(both.any()) else 0.0,
     }
 
@@ -197,18 +196,18 @@ def told(found: Results) -> str:
     stronger = all(a["sloped"] < b["sloped"] and a["kept"] > b["kept"] for a, b in pairwise(of))
     same = all(each["same_slope"] >= 0.99 for each in of)
     held = [flat, smooth, stronger, same]
-    verdict = "**Agrees**" if all(held) else "**Agrees in part**" if any(held) else "**Does not agree**"
     said = [
         f"the loss is {'flat' if flat else 'not flat'} ({step['flat']:.1%} of the points have no slope)",
         f"its interpolations {'have no jumps and' if smooth else 'have jumps or do not'} stay below it",
-        f"a larger λ {'gives' if stronger else 'does not give'} more points a slope and "
-        f"{'keeps' if stronger else 'keep'} fewer at their loss",
+        f"a larger λ {'gives' if stronger else 'does not give'} more points a gradient and "
+        f"{'leaves' if stronger else 'leave'} fewer where it equals the loss",
         f"the package's gradient {'is' if same else 'is not'} the numerical one of the interpolation of the tangent",
     ]
     return "\n".join(
         [
-            "| | largest jump on the line | points with a slope | points at their loss | mean distance to the loss | "
-            "gradient as numerically | cosine with the whole one |",
+            "| | largest jump on the dashed line | points with a gradient | points where it equals the loss | mean "
+            "distance from the loss | points where the package's gradient is the numerical one | cosine of the "
+            "package's gradient and the interpolation's |",
             "|---|---:|---:|---:|---:|---:|---:|",
             f"| 1 - AP | {step['largest_jump']:.4f} | {1 - step['flat']:.0%} | 100% | 0 | | |",
             *rows,
@@ -217,23 +216,22 @@ def told(found: Results) -> str:
             "interpolation is "
             "min over rankings r of (y·r / λ + L(r)) less the same minimum without L: by Eq. 11 ranking is such a "
             "minimum, and adding L "
-            "to it makes a better ranking win where it is near enough. Here all rankings are gone through. Columns but "
-            "the first are of "
-            f"{found['points']:,} random points.",
+            "to it makes a better ranking win where it is near enough. Here all rankings are gone through. All but "
+            f"the jumps are of {found['points']:,} random points of the plane.",
             "",
             "It agrees if the loss has no slope at 99 % of the points; if no interpolation has a jump of a tenth of "
-            "the loss's or is above it; if each larger λ gives more points a slope and keeps fewer at their loss; and "
-            "if the package's gradient is the numerical one at 99 % of the points.",
+            "the loss's or is above it; if each larger λ gives more points a gradient and leaves fewer where it equals "
+            "the loss; and if the package's gradient is the numerical one at 99 % of the points.",
             "",
-            f"{verdict}: {'; '.join(said)}.",
+            f"{verdict(held)}: {'; '.join(said)}.",
             "",
             "Algorithm 1 does not go through all rankings: it takes the tangent of the loss at the ranks there are, "
             "which makes the minimum a "
             "second ranking. AP is no linear function of ranks, so that is another interpolation, with jumps where "
             "ranks change. Its slopes "
-            "are what the package gives (last but one column: the share of points where they are the same to 1e-6), "
-            "and they point about, not exactly, where those "
-            "of the whole interpolation do (last column, where both have one).",
+            "are the package's gradient (the last column but one: the share of points where they are the same to "
+            "1e-6), and point about, not exactly, where those of the interpolation that is drawn do (last column: the "
+            "mean over points where both have one).",
         ]
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from frontrank.losses import BlackboxAP
+from frontrank.studies.over_seeds import verdict
 from frontrank.studies.study import Effort, Results, Study
 from frontrank.studies.style import COLOURS, INK, MARKS, STYLES, panels
 
@@ -45,12 +46,19 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def free_memory() -> int | None:
-    """Bytes that can be had, where the system tells."""
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that can be had, where the system tells; in a container no more than its limit leaves, or it is killed.
+
+    root: where /proc and /sys are
+    """
+    free, group = [], root / "sys/fs/cgroup"
     with suppress(OSError, ValueError, IndexError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-    return None
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        free.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        limit, taken = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        free.append(max(0, limit - taken))
+    return min(free, default=None)
 
 
 def too_large(length: int, free: int | None) -> str:
@@ -134,7 +142,6 @@ def told(found: Results) -> str:
     worst = max(steps, key=exponent)
     slowest = max(row["seconds"] / row["sort_seconds"] for row in found["rows"])
     linear, cheap = exponent(worst) < _POWER, slowest <= 4
-    verdict = "**Agrees**" if linear and cheap else "**Agrees in part**" if linear or cheap else "**Does not agree**"
     left_out = [f"A list of {each['length']:,} was left out: {each['reason']}.\n" for each in found["left_out"]]
     return "\n".join(
         [
@@ -148,10 +155,10 @@ def told(found: Results) -> str:
             "depends less on the machine than seconds do.",
             "",
             *left_out,
-            f"{verdict}: from one length to the next the time grows at most as the length to the power "
-            f"{exponent(worst):.2f}, from {worst[0]['length']:,} to {worst[1]['length']:,} items (the criterion: below "
-            f"{_POWER:g} from each to the next; sorting has {exponent(worst, 'sort_seconds'):.2f} there); from the "
-            f"shortest to the longest it is {exponent(found['rows']):.2f} (sorting: "
+            f"{verdict([linear, cheap])}: from one length to the next the time grows at most as the length to the "
+            f"power {exponent(worst):.2f}, from {worst[0]['length']:,} to {worst[1]['length']:,} items (the criterion: "
+            f"below {_POWER:g} from each to the next; sorting has {exponent(worst, 'sort_seconds'):.2f} there); from "
+            f"the shortest to the longest it is {exponent(found['rows']):.2f} (sorting: "
             f"{exponent(found['rows'], 'sort_seconds'):.2f}). {'' if linear or worst is not steps[-1] else _GUESS}"
             f"It is at most {slowest:.2f} times that of sorting the list once "
             "(the criterion: 4, as many sorts as Algorithm 1 has by argsort of argsort, before and after the "

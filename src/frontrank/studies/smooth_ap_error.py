@@ -91,8 +91,13 @@ def figures(found: Results) -> dict[str, Any]:
 
 def ends(runs: list[list[float]]) -> tuple[list[float], list[float], list[float]]:
     """The mean error of each run: of its first steps, its last, and all."""
-    few = max(1, min(_ENDS, len(runs[0]) // 4))
+    few = _few(runs)
     return [fmean(run[:few]) for run in runs], [fmean(run[-few:]) for run in runs], [fmean(run) for run in runs]
+
+
+def _few(runs: list[list[float]]) -> int:
+    """The number of steps that are looked at as the beginning, and as the end."""
+    return max(1, min(_ENDS, len(runs[0]) // 4))
 
 
 def _percent(values: list[float]) -> str:
@@ -121,10 +126,11 @@ def told(found: Results) -> str:
         f"τ = {temperature} goes from {100 * fmean(first):.2f} to {100 * fmean(last):.2f}"
         for temperature, (first, last, _) in parts.items()
     )
-    steps = len(next(iter(found["errors"].values()))[0])
+    runs = next(iter(found["errors"].values()))
+    steps, few = len(runs[0]), f"{_few(runs)} step{'s' * (_few(runs) > 1)}"
     return "\n".join(
         [
-            "| τ | error of AP, % | first steps | last steps |",
+            f"| τ | error of AP, all steps, % | first {few} | last {few} |",
             "|---:|---:|---:|---:|",
             *rows,
             "",
@@ -138,8 +144,9 @@ def told(found: Results) -> str:
             f"{100 * means[-1]:.2f}%; at {apart:.0%} of the steps a higher temperature has "
             "the higher error for all of them (the criterion: means in order, and 90% of the steps).",
             "",
-            f"Over the epoch the error of {changes} (in %; the paper's text says nothing about that). The paper trains "
-            "ResNet-50 on Stanford Online Products, with an epoch of hundreds of steps.",
+            f"From the first {few} to the last {few} of the epoch the error of {changes} (in %; the paper's "
+            "text says nothing about that). The paper trains ResNet-50 on Stanford Online Products, with an epoch of "
+            "hundreds of steps.",
         ]
     )
 

@@ -37,7 +37,7 @@ class Effort:
     quick: a small version, for a first look and for tests
     seed:  of everything random, the first of `seeds` where there are several
     work:  folder for what long measurements keep, so that they can go on
-    data:  the images of studies that train; "" builds emoji, or glyphs, in `work`
+    data:  the images of studies that take some; "" builds emoji, or glyphs, in `work`
     show:  progress bars; None where there is a terminal
     derivative: f'(R), typed, of the designer of losses; "" is its own
     """
@@ -106,13 +106,19 @@ def _measured(study: Study, effort: Effort) -> dict[str, Any]:
 
 @contextmanager
 def _folder_for(out: Path) -> Iterator[None]:
-    """Make the folder, or refuse it, before anything is measured; what is still empty after that goes again."""
+    """Make the folder, or refuse it, before anything is measured; what is still empty after that goes again.
+
+    A study that was stopped leaves its work alone, as results are written before anything is drawn: whatever else is
+    in the folder is somebody's own.
+    """
+    work = out / "work"
     try:
         if (out / RESULTS).exists():
             raise InputError(f"{out / RESULTS} is there already; give --redraw to draw it again, or another --out")
-        if not (out / "work").exists():
+        if not work.exists() or any(name != work.name and not name.startswith(".") for name in os.listdir(out)):
             require_new(out)
-        made = [folder for folder in (out / "work", out, *out.parents) if not folder.exists()]
+        made = [folder for folder in (work, out, *out.parents) if not folder.exists()]
+        before = set(_folders_in(work))
     except OSError as error:
         raise InputError(f"--out {out} cannot be used ({error.strerror}); choose another folder") from error
     try:
@@ -121,9 +127,14 @@ def _folder_for(out: Path) -> Iterator[None]:
             raise InputError(f"--out {out} cannot be written to; choose another folder")
         yield
     finally:
-        for folder in made:
+        for folder in (*(each for each in _folders_in(work) if each not in before), *made):
             with suppress(OSError):  # there is something in it
                 folder.rmdir()
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """All folders below one, the deepest first."""
+    return [Path(place) for place, _, _ in os.walk(folder, topdown=False) if Path(place) != folder]
 
 
 def read_results(path: Path, study: str) -> dict[str, Any]:

@@ -55,10 +55,13 @@ def emoji(effort: Effort) -> str:
 
 def training_images(effort: Effort, data: str, held_out: float = float(BUDGET["data.validation"])) -> ImageTable:
     """The images that the runs of a comparison learn from: without the classes that choose, and that test."""
+    return hold_out_classes(split_images(effort, data), held_out, effort.seed).of("train")
+
+
+def split_images(effort: Effort, data: str) -> ImageTable:
+    """All images, with the classes that test: those of the table, or as a comparison draws them where it has none."""
     table = build_images(DataConfig(path=data))
-    if not len(table.of("test")):
-        table = split_test_classes(table, seed=effort.seed)
-    return hold_out_classes(table, held_out, effort.seed).of("train")
+    return table if len(table.of("test")) else split_test_classes(table, seed=effort.seed)
 
 
 def trained(
@@ -80,7 +83,7 @@ def trained(
     A quick one has the first of the learning rates.
 
     Gives {"frozen": {metric: value}, "entries": [{"name", "settings", "lr", "seeds", "values": {metric: [...]},
-    "seconds", "megabytes"}]}
+    "seconds", "megabytes", "planned"}]}; planned: the number of seeds, of which "seeds" are those that came to an end
     """
     shared = {**BUDGET, **(settings or {}), **(_QUICK if effort.quick else {}), "data.path": data}
     shared["seed"] = str(effort.seed)
@@ -90,6 +93,8 @@ def trained(
     out.parent.mkdir(parents=True, exist_ok=True)
     found = as_plain(compare(plan, out, quiet=effort.show is False))
     _require_all(plan, found["entries"], out, may_diverge)
+    for entry in found["entries"]:
+        entry["planned"] = plan.seeds
     return found
 
 
@@ -147,10 +152,17 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def percent(values: Sequence[float]) -> str:
-    """Values over seeds as a cell of a table: 62.9 ± 0.5."""
+def percent(values: Sequence[float], planned: int = 0) -> str:
+    """Values over seeds as a cell of a table: 62.9 ± 0.5.
+
+    planned: how many seeds were to be trained; where fewer came to an end, the cell says so. 0: not known
+
+    >>> percent([0.62, 0.64], planned=3)
+    '63.0 ± 1.4 (2 of 3 seeds)'
+    """
     mean, spread = mean_and_spread(values)
-    return f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if len(values) > 1 else "")
+    some = f" ({len(values)} of {planned} seeds)" if len(values) < planned else ""
+    return f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if len(values) > 1 else "") + some
 
 
 def work_folder(effort: Effort, name: str) -> Path:
@@ -164,7 +176,7 @@ def at_an_end(chosen: Mapping[str, float | None], lrs: str) -> str:
     """A sentence on how many searches for a learning rate chose the lowest or highest one, beyond which none was tried.
 
     chosen: by the name of what was searched for, None where all rates failed; lrs: those tried, as `trained` takes them
-    A single rate is no search, and gives nothing to say.
+    A single rate is no search, and gives nothing to say; of two, each is an end.
 
     >>> at_an_end({"a": 1e-4, "b": 3e-4}, "1e-4,3e-4,1e-3")
     'Of 2 searches for a learning rate, 1 chose the lowest or the highest of 3 tried, so these could still gain: a.'
@@ -173,6 +185,10 @@ def at_an_end(chosen: Mapping[str, float | None], lrs: str) -> str:
     rates = {name: rate for name, rate in chosen.items() if rate is not None}
     if len(tried) < 2 or not rates:
         return ""
+    if len(tried) == 2:
+        lower = sum(rate == min(tried) for rate in rates.values())
+        chose = f"{lower} chose the lower, {len(rates) - lower} the higher"
+        return f"Only two learning rates were tried, so none is known to be the best: {chose}."
     ends = [name for name, rate in rates.items() if not min(tried) < rate < max(tried)]
     many, so = str(len(ends)), f", so these could still gain: {'; '.join(ends)}"
     if not ends:
