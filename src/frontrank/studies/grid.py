@@ -117,7 +117,7 @@ def told(found: Results) -> str:
             "|---|---|---|---:|---:|---:|",
             *rows,
             "",
-            *([f"Diverged: {', '.join(failed)}.", ""] if failed else []),
+            *([f"Diverged: {'; '.join(failed)}.", ""] if failed else []),
             _verdict(known, new),
             "",
             "It agrees if every new pair is below the best published one by a difference that counts, does not agree "
@@ -149,7 +149,7 @@ def _verdict(known: list[Any], new: list[Any]) -> str:
         if not gap(cell["values"]["R@1"], known[0]["values"]["R@1"]).is_less
     ]
     if level:
-        return f"**Agrees in part**: {said}. Not told apart from the best published one: {', '.join(level)}."
+        return f"**Agrees in part**: {said}. Not told apart from the best published one: {'; '.join(level)}."
     return f"**Agrees**: {said}."
 
 
