@@ -16,7 +16,7 @@ def test_the_command(run, tmp_path, monkeypatch):
     [
         (["pnp-gradients", "--derivative", "1"], "--derivative is of pnp-designer, not of pnp-gradients; leave it out"),
         (["pnp-designer", "--derivative", "1/(1+R"], "derivative '1/(1+R', position 3: this ( is never closed"),
-        (["pnp-designer", "--derivative", "R-1"], "f(0) = -1"),
+        (["pnp-designer", "--derivative", "R-1"], "f'(0) = -1"),
         (["pnp-designer", "--derivative", "1", "--redraw"], "--derivative has no effect beside --redraw"),
     ],
 )

@@ -36,7 +36,7 @@ def test_a_long_text_is_told_by_its_beginning():
 
 @pytest.mark.parametrize("text", NEGATIVE)
 def test_a_derivative_that_cannot_be(text):
-    with pytest.raises(InputError, match=r"finite and at least 0 for every R >= 0, but f\(") as error:
+    with pytest.raises(InputError, match=r"finite and at least 0 for every R >= 0, but f'\(") as error:
         loss_of(text)
     assert str(error.value).startswith(f"derivative {text!r}: ")
     assert "\n" not in str(error.value)
