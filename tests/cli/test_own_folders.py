@@ -69,6 +69,7 @@ def test_an_image_per_class_among_others_is_trained_around(here, run):
     assert run("report", "first", "--quiet").status == 0
 
 
+@pytest.mark.slow
 def test_fifty_thousand_files(here, run):
     many(here / "photos", 5_000, 10)
     checked = run("data", "check", "photos", "--quick")

@@ -48,7 +48,7 @@ def torchrun(processes, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [pytest.param("plain", marks=pytest.mark.slow), "uneven, memory, chunks"])
 def test_two_processes_train_as_one(variant, images, start, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = config_of(images, iterations=6, model={"weights": start}, **VARIANTS[variant])
