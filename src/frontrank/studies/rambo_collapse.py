@@ -180,7 +180,8 @@ def told(found: Results) -> str:
             f"{verdict(held)}: {'; '.join(said)}. The criterion, for each seed: a gap below a tenth of the margin "
             "without it, and of nine tenths of it or more with it; a spread below a fourth of the first "
             "without a margin, and above the margin with it, where it has to change by less than "
-            f"{_REST:.0%} in the last quarter of the steps.",
+            f"{_REST:.0%} in the last quarter of the steps. That last part was added after the figures were seen, as "
+            "the paper's caption speaks of a suitable scale.",
             "",
             "Why: rk minimises y·rk (Eq. 11), and the slopes are (rk of moved scores - rk) / λ. So y·slope is never "
             "below 0, and a step against the slope makes scores smaller, as long as anything is "
