@@ -12,7 +12,7 @@ from measure import MB, alternated, in_own_process, resident, say
 from search_vectors import Clusters, Results, clustered, fill, items, least_scores, recall, rows_of
 
 import frontrank as fr
-from frontrank.retrieval import faiss_engine
+from frontrank.retrieval import embedded as faiss_engine
 
 K = 10
 MILLION_DIM = 128

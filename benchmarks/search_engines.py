@@ -12,7 +12,7 @@ from measure import say
 from search_vectors import PARTS, Results, clustered, fill, least_scores, recall, rows_of
 
 import frontrank as fr
-from frontrank.retrieval import faiss_engine
+from frontrank.retrieval import embedded as faiss_engine
 
 K, BATCH, DIM = 10, 64, 128
 PART = 3  # a filter by it leaves a tenth of the items

@@ -15,10 +15,10 @@ from measure import say
 from search_vectors import Results
 
 import frontrank as fr
-from frontrank.data.folders import read_folder
+from frontrank import picture_index as indexing
 from frontrank.data.loading import evaluation_loader
+from frontrank.data.table import read_folder
 from frontrank.data.transforms import evaluation_transform
-from frontrank.jobs import indexing
 from frontrank.training.embedding import model_sizes
 
 WORKERS, BATCH = 2, 64

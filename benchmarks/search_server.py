@@ -24,8 +24,8 @@ from search_vectors import Results, clustered, fill
 
 import frontrank as fr
 from frontrank.gallery import Limits, Shown, serve
-from frontrank.gallery.uploads import decoded
-from frontrank.jobs.searching import picture_embedder
+from frontrank.gallery.pictures import decoded
+from frontrank.picture_index import picture_embedder
 
 DIM, SIZE, RESULTS = 128, 64, 24
 TARGET_MS = 5.0

@@ -26,8 +26,8 @@ from measure import MB, extra_memory, in_own_process, machine, say
 import frontrank as fr
 from frontrank.config import BatchConfig, DataConfig, ModelConfig, TrainConfig
 from frontrank.training import distributed
+from frontrank.training.gradient import step_gradient
 from frontrank.training.logs import read_log
-from frontrank.training.multistage import step_gradient
 
 SIZE = 64
 Results = dict[str, Any]

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ledger_page import ledger
 
-from frontrank.studies import all_studies
-from frontrank.studies.study import Study, page_text, read_results
-from frontrank.studies.style import in_this_look, svg_of
+from studies import all_studies
+from studies.study import Study, page_text, read_results
+from studies.style import in_this_look, svg_of
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "studies" / "results"

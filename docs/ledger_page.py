@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from frontrank.studies.over_seeds import gap
+from studies.over_seeds import gap
 
 HEAD = """\
 # Ledger

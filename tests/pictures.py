@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from frontrank.data.image_table import ImageTable
+from frontrank.data.table import ImageTable
 
 TYPEFACES = (
     "DejaVuSans",

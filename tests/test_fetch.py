@@ -2,8 +2,8 @@
 
 import pytest
 
-from frontrank.data.emoji_designs import OPENMOJI
 from frontrank.errors import InputError
+from frontrank.samples.emoji import OPENMOJI
 from tests import fetch
 
 

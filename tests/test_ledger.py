@@ -11,15 +11,15 @@ import matplotlib
 import pytest
 import yaml
 
-from frontrank.build import build_loss
 from frontrank.cli import _parser, evaluate
 from frontrank.cli.train import overrides
 from frontrank.config import TrainConfig
 from frontrank.config_detection import DetectConfig
 from frontrank.evaluation.protocols import PROTOCOLS
 from frontrank.settings import find_recipe, read_config, read_recipe
-from frontrank.studies import all_studies
-from frontrank.studies.over_seeds import LEAST
+from frontrank.training.run import build_loss
+from studies import all_studies
+from studies.over_seeds import LEAST
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -103,7 +103,7 @@ def test_the_index_has_all_studies(files):
 
 
 def test_a_study_that_was_run_has_its_page(tmp_path, monkeypatch):
-    from frontrank.studies.study import Effort, run_study
+    from studies.study import Effort, run_study
 
     study = all_studies()["smooth-ap-indicator"]
     run_study(study, tmp_path / "out", Effort(tmp_path / "work", quick=True), "frontrank study smooth-ap-indicator")

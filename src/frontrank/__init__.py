@@ -1,7 +1,6 @@
 """Frontrank: train image search that puts the right images first."""
 
 from frontrank import evaluation, ranking
-from frontrank.build import resume, train
 from frontrank.config import TrainConfig
 from frontrank.data import AllClassesBatches, BalancedBatches, CategoryBatches, ImageTable
 from frontrank.errors import FrontrankError
@@ -19,6 +18,7 @@ from frontrank.losses import (
 from frontrank.models import Embedder
 from frontrank.retrieval import Index, Item, Whitening, augment_database, expand_queries, rerank
 from frontrank.training import EmbeddingMemory, embed_table, gather, multistage_backward
+from frontrank.training.run import resume, train
 
 __version__ = "0.1.0"
 

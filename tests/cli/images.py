@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 import frontrank as fr
-from frontrank.data.folders import IMAGE_ENDINGS
+from frontrank.data.table import IMAGE_ENDINGS
 from tests.data.published_trees import TREES
 
 _SETTINGS = {

@@ -9,12 +9,12 @@ import pytest
 
 from frontrank.cli import _parser
 from frontrank.cli import compare as command
-from frontrank.jobs import comparison
-from frontrank.jobs.comparison_losses import NAMED_LOSSES
+from frontrank.comparison import runner as comparison
+from frontrank.comparison.plan import NAMED_LOSSES
 from frontrank.settings import settings
 from tests.cli.images import TINY, tree
 from tests.cli.test_main import WITHOUT_TORCH
-from tests.jobs.comparisons import count_tasks, done_without_training
+from tests.comparison.comparisons import count_tasks, done_without_training
 
 SMALL = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] != "--iterations" for word in pair]
 

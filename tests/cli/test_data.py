@@ -12,7 +12,8 @@ from PIL import Image
 
 import frontrank as fr
 from frontrank.cli import data as command
-from frontrank.data import image_check, leakage
+from frontrank.data import images as image_check
+from frontrank.data import leakage
 from frontrank.errors import FrontrankWarning
 from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, tree
 

@@ -3,9 +3,9 @@
 import pytest
 
 from frontrank.cli import main
-from frontrank.data import emoji_scenes
-from frontrank.data.emoji_scenes import SceneCounts
 from frontrank.errors import InputError
+from frontrank.samples import scenes as emoji_scenes
+from frontrank.samples.scenes import SceneCounts
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 
 import frontrank as fr
 from frontrank.cli import data as command
-from frontrank.data import emoji, glyphs
 from frontrank.errors import InputError
+from frontrank.samples import emoji, glyphs
 from tests.cli.images import TINY
-from tests.data import fake_emoji
+from tests.samples import fake_emoji
 
 START = "--backbone tf_efficientnet_lite0 --weights package --data.size 64 --data.resize 64"
 

@@ -14,7 +14,7 @@ import yaml
 import frontrank as fr
 from frontrank.cli import _parser
 from frontrank.cli import serve as serve_command
-from frontrank.data.folders import read_table
+from frontrank.data.table import read_table
 from frontrank.packages import cache_folder
 from tests.fetch import NEEDED, require_packages
 

@@ -15,7 +15,7 @@ import frontrank as fr
 from frontrank.cli import embed as command
 from frontrank.cli import embedding
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.training import embedding_folder
+from frontrank.training import embedding as embedding_folder
 from tests.cli.images import EACH, TEST, TRAIN, published, small_model, tree
 
 MODEL = "runs/first/model"

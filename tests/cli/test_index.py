@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import frontrank as fr
+from frontrank import picture_index as job
 from frontrank.cli import _parser, indexing
 from frontrank.cli import index as command
-from frontrank.jobs import indexing as job
 from frontrank.retrieval.index import Index
 from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model, tree
 from tests.retrieval import servers

@@ -17,8 +17,7 @@ from frontrank.cli import _parser, searching
 from frontrank.cli import search as command
 from frontrank.data.images import read_image
 from frontrank.errors import InputError
-from frontrank.jobs.indexing import index_images
-from frontrank.jobs.searching import picture_embedder
+from frontrank.picture_index import index_images, picture_embedder
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.cli.images import EACH, TEST, picture, small_model, tree

@@ -11,8 +11,8 @@ import pytest
 
 from frontrank.cli.study import add_arguments
 from frontrank.errors import InputError, InterruptedRunError
-from frontrank.studies import all_studies
-from frontrank.studies.study import Effort
+from studies import all_studies
+from studies.study import Effort
 from tests.cli.test_main import WITHOUT_TORCH
 
 NAME = "smooth-ap-indicator"

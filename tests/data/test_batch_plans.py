@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.data.batch_plans import (
+from frontrank.data.samplers import (
     Plan,
     category_groups,
     category_plan,

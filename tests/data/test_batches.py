@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches
+from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches
 from frontrank.errors import InputError, InputTypeError
 
 class_sizes = st.lists(st.integers(1, 11), min_size=2, max_size=9)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from frontrank.data.batches import AllClassesBatches, BalancedBatches, CategoryBatches, shard_bounds
+from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches, shard_bounds
 from frontrank.errors import InputError, InputTypeError
 
 LABELS = np.repeat(np.arange(9), [5, 3, 7, 6, 2, 4, 4, 9, 5])

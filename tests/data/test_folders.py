@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from frontrank.data.folders import IMAGE_ENDINGS, list_images, read_folder, read_table, read_unlabelled
+from frontrank.data.table import IMAGE_ENDINGS, list_images, read_folder, read_table, read_unlabelled
 from frontrank.errors import FrontrankWarning, InputTypeError
 from tests.data.files import refusal
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from frontrank.data import image_check
-from frontrank.data.image_check import check_images
-from frontrank.data.image_table import ImageTable
+from frontrank.data import images as image_check
+from frontrank.data.images import check_images
+from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError
 from tests.data.files import refusal
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.data.folders import read_table
-from frontrank.data.image_table import COLUMNS, ROLES, SPLITS, ImageTable, shown
+from frontrank.data.table import COLUMNS, ROLES, SPLITS, ImageTable, read_table, shown
 from frontrank.errors import InputError, InputTypeError
 from tests.data.files import refusal
 

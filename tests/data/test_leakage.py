@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from frontrank.data import leakage
-from frontrank.data.image_table import ImageTable
 from frontrank.data.leakage import conflicting_labels, near_duplicates, picture_hash
+from frontrank.data.table import ImageTable
 from tests.data.files import refusal
 
 

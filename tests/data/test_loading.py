@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from frontrank.config import DataConfig
-from frontrank.data.batches import AllClassesBatches, BalancedBatches
-from frontrank.data.image_table import ImageTable
 from frontrank.data.loading import ImageDataset, draw_seed, evaluation_loader, training_loader, worker_errors
+from frontrank.data.samplers import AllClassesBatches, BalancedBatches
+from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform, training_transform
 from frontrank.errors import FrontrankError, InputError, InputTypeError
 

@@ -14,7 +14,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from frontrank.data import pickled
+from frontrank.data import ground_truth as pickled
 from frontrank.data.ground_truth import read_ground_truth
 from frontrank.errors import InputError
 

@@ -178,7 +178,7 @@ def test_what_may_not_be_read(tree, monkeypatch, call):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("frontrank.data.list_files.os.scandir" if call == "os.scandir" else call, refuse)
+    monkeypatch.setattr("frontrank.data.published.os.scandir" if call == "os.scandir" else call, refuse)
     refusal(lambda: read_published("sop", root), root, "cannot be read: Permission denied; see that you may read it")
 
 

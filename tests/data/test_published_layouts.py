@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from frontrank.data import published_layouts as layouts
-from frontrank.data.list_files import names_in
+from frontrank.data import published as layouts
+from frontrank.data.published import names_in
 from tests.data import published_trees as trees
 from tests.data.files import refusal
 from tests.data.published_trees import write, write_images

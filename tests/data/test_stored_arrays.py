@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from frontrank.data import read_embeddings, read_labels, stored_arrays
+from frontrank.data import embedding_files as stored_arrays
+from frontrank.data import read_embeddings, read_labels
 from tests.data.files import DIM, IDS, LABELS, ROWS, SPLIT, X, refusal, written
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from frontrank.detection.matching import Detections
-from frontrank.detection.scenes import SceneTable
+from frontrank.detection.data import SceneTable
+from frontrank.detection.evaluation import Detections
 
 CLASSES = ("ant", "bee", "cat")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from frontrank.detection.coco import coco_classes, find_coco, read_coco
+from frontrank.detection.data import coco_classes, find_coco, read_coco
 from frontrank.errors import FrontrankWarning, InputError
 
 CATEGORIES = [{"id": 44, "name": "dog"}, {"id": 3, "name": "cat"}]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from frontrank.detection.drawing import COLOURS, LEAST, Mark, draw_marks, marks_of
-from frontrank.detection.matching import judged
+from frontrank.detection.evaluation import judged
+from frontrank.detection.report import COLOURS, LEAST, Mark, draw_marks, marks_of
 from tests.detection.scenes import found_of, table_of
 
 BOX = (60.0, 80.0, 200.0, 220.0)

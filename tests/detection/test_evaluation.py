@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from frontrank.detection.evaluation import (
+    THRESHOLDS,
     DetectionReport,
     Detections,
     as_coco_results,
     evaluate_detections,
     judged,
 )
-from frontrank.detection.matching import THRESHOLDS
 from frontrank.errors import InputError
 from tests.detection.scenes import CLASSES, found_of, random_scenes, table_of
 from tests.reference import detection as slow

@@ -8,8 +8,7 @@ import torch
 from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import frontrank as fr
-from frontrank.detection.classifier_loss import ProposalAP, class_targets, ranked_scores
-from frontrank.detection.heads import RankedRoIHeads
+from frontrank.detection.model import ProposalAP, RankedRoIHeads, class_targets, ranked_scores
 from frontrank.errors import FrontrankWarning, InputError
 from tests.detection.small import CLASSES, pictures, torchvision_heads
 from tests.reference.classifier_ap import classifier_ap

@@ -7,15 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
-from frontrank.detection.loading import (
+from frontrank.detection.data import (
     SceneBatches,
     SceneDataset,
+    SceneTable,
     all_scenes,
     check_boxes,
     mirrored,
     training_scenes,
 )
-from frontrank.detection.scenes import SceneTable
 from frontrank.errors import InputError
 
 

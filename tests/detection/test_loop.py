@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from frontrank.detection import Detector, evaluate_detections, find_objects, loop, read_scenes
+from frontrank.detection import Detector, evaluate_detections, find_objects, read_scenes
+from frontrank.detection import run as loop
+from frontrank.detection.run import build_detection_run, split_scenes, train_detector
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.jobs.detecting import build_detection_run, split_scenes, train_detector
 from frontrank.training.logs import read_log
 from tests.detection.runs import CLASSES, config_of, draw_scenes
 
@@ -100,7 +101,7 @@ def test_numbers_that_are_not_finite_are_one_line(loss, message, scenes, tmp_pat
     with torch.no_grad():
         run.detector.network.roi_heads.box_predictor.cls_score.bias.fill_(torch.nan)
     with pytest.raises(InputError, match=message):
-        loop.train_detector(run)
+        loop.run_detector_loop(run)
 
 
 def test_pictures_without_any_object_in_a_batch(tmp_path):
@@ -177,6 +178,6 @@ def test_the_margin_grows_and_then_memory_begins(scenes, tmp_path):
         kept.append(len(loss.state_dict()["_extra_state"]["scores"]))
 
     loss.begin_step = begin_step
-    loop.train_detector(run)
+    loop.run_detector_loop(run)
     assert margins == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.2, 0.2])
     assert kept == [0, 0, 0, 0, 1, 2, 2]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from frontrank.detection.matching import judged
-from frontrank.detection.mistakes import KINDS, Tally, best_score, kinds_of_mistakes, overlaps, tallies
+from frontrank.detection.evaluation import KINDS, Tally, best_score, judged, kinds_of_mistakes, overlaps, tallies
 from tests.detection.scenes import found_of, random_scenes, table_of
 from tests.reference.detection import overlap
 

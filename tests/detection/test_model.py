@@ -12,7 +12,7 @@ from torchvision.models.detection import fasterrcnn_resnet50_fpn
 
 import frontrank as fr
 from frontrank.detection import Detector, DetectorSettings, ProposalAP
-from frontrank.detection.backbones import build_backbone, strides_of
+from frontrank.detection.model import build_backbone, strides_of
 from frontrank.errors import InputError, InputTypeError
 
 TINY = DetectorSettings(
@@ -247,7 +247,7 @@ def test_pretrained_weights_of_x101_are_of_imagenet_alone(monkeypatch):
     """What timm takes without a tag has seen a hundred million pictures more."""
     import timm
 
-    from frontrank.detection import weights
+    from frontrank.detection import model as weights
 
     asked = []
 
@@ -279,7 +279,7 @@ def test_weights_of_a_package_fit_by_name(monkeypatch):
     """As timm's own model has them; the package itself is not fetched."""
     import timm
 
-    from frontrank.detection import weights
+    from frontrank.detection import model as weights
 
     theirs = timm.create_model("mobilenetv2_100", num_classes=0).state_dict()
     monkeypatch.setattr(weights, "package_weights", lambda name: theirs)

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import frontrank as fr
-from frontrank.detection.classifier_loss import ProposalAP
-from frontrank.detection.heads import RankedRoIHeads
-from frontrank.jobs.detecting import resume_detector, train_detector
+from frontrank.detection.model import ProposalAP, RankedRoIHeads
+from frontrank.detection.run import resume_detector, train_detector
 from frontrank.settings import as_yaml
 from frontrank.training import distributed
 from tests.detection.runs import config_of, draw_scenes

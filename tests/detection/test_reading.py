@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from frontrank.detection import voc
-from frontrank.detection.reading import read_scenes
+from frontrank.detection import data as voc
+from frontrank.detection.data import read_scenes
 from frontrank.errors import InputError
 from tests.detection.scenes import write_voc
 from tests.detection.test_coco import CATEGORIES, write

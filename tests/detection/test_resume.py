@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from frontrank.detection import loop
+from frontrank.detection import run as loop
+from frontrank.detection.run import resume_detector, train_detector
 from frontrank.errors import FrontrankError, FrontrankWarning, InputError, InterruptedRunError
-from frontrank.jobs.detecting import resume_detector, train_detector
 from frontrank.training.logs import read_log
 from tests.detection.runs import config_of, draw_scenes
 from tests.training.runs import differences, last_state

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from frontrank.detection.scenes import SceneTable
+from frontrank.detection.data import SceneTable
 from frontrank.errors import InputError
 from tests.detection.scenes import table_of
 

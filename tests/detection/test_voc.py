@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from frontrank.detection import voc
-from frontrank.detection.voc import CLASSES, read_voc, read_voc_folder
+from frontrank.detection import data as voc
+from frontrank.detection.data import CLASSES, read_voc, read_voc_folder
 from frontrank.errors import FrontrankWarning, InputError
 from tests.detection.scenes import voc_xml, write_voc
 

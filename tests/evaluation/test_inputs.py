@@ -10,7 +10,7 @@ import torch
 
 import frontrank as fr
 from frontrank.errors import FrontrankError, InputError, InputTypeError
-from frontrank.evaluation.inputs import coded, read_indices, read_labels, read_lists, read_relevance
+from frontrank.evaluation.evaluate import coded, read_indices, read_labels, read_lists, read_relevance
 
 X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), [0, 0, 1, 1, 2, 2]
 Z, ZY = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)), [0, 1, 1, 5]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.evaluation.paired_classes import holm, paired_over_classes, paired_over_seeds
+from frontrank.evaluation.statistics import holm, paired_over_classes, paired_over_seeds
 from tests.reference import paired_classes as reference
 
 QUARTERS = st.integers(0, 8).map(lambda x: x / 8)  # sums without rounding

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.evaluation.tables import Table, joined
+from frontrank.tables import Table, joined
 
 TABLE = Table(
     ["", "R@1", "verdict"],

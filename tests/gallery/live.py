@@ -13,7 +13,7 @@ import uvicorn
 from PIL import Image
 
 from frontrank.gallery import Limits, Shown, create_app
-from frontrank.gallery.server import Connection
+from frontrank.gallery.app import Connection
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import COLOURS, embed, index_of
 

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from frontrank.errors import InputError
-from frontrank.gallery import Limits, Shown, create_app, service
+from frontrank.gallery import Limits, Shown, create_app
+from frontrank.gallery import search as service
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, soon, written

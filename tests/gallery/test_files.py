@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from frontrank.errors import InputError
-from frontrank.gallery import Limits, Shown, files
-from frontrank.gallery.files import Pictures, find_file
+from frontrank.gallery import Limits, Shown
+from frontrank.gallery import pictures as files
+from frontrank.gallery.pictures import Pictures, find_file
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.hostile import FORMS, REFUSED

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from frontrank.errors import FrontrankError
-from frontrank.gallery import facets
-from frontrank.gallery.facets import Facets, Kept, facet, facets_of, filter_for, starters
-from frontrank.gallery.hardest import Hardest, sample_items
+from frontrank.gallery import search as facets
+from frontrank.gallery.search import Facets, Hardest, Kept, facet, facets_of, filter_for, sample_items, starters
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import index_of, soon

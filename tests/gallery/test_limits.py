@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.gallery.limits import BusyError, Gate, LateError, Limits, Turnstile
+from frontrank.gallery.guard import BusyError, Gate, LateError, Limits, Turnstile
 
 
 @pytest.mark.parametrize("name", ["upload_bytes", "uploads", "seconds", "workers", "depth"])

@@ -16,7 +16,8 @@ import httpx2
 import pytest
 
 from frontrank import gallery
-from frontrank.gallery import Limits, server
+from frontrank.gallery import Limits
+from frontrank.gallery import app as server
 from tests.gallery.samples import COLOURS, embed, items_of, picture, shown_of, soon, written
 
 THREADS, ROUNDS = 12, 8

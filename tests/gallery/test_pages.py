@@ -8,8 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from frontrank.gallery import Limits, Shown, facets
-from frontrank.gallery.rendering import static_files
+from frontrank.gallery import Limits, Shown
+from frontrank.gallery import search as facets
+from frontrank.gallery.pages import static_files
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import TOKEN, client_of, embed, picture, shown_of, soon, written

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from frontrank.errors import InputError
 from frontrank.evaluation import evaluate_scores
 from frontrank.gallery.search import Query, Shown, judged, ranks_of, search
-from frontrank.retrieval.filters import parse_filter
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Item, parse_filter
 from tests.gallery.samples import index_of
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from frontrank import gallery
 from frontrank.errors import InputError
-from frontrank.gallery import server
-from frontrank.gallery.server import is_loopback
+from frontrank.gallery import app as server
+from frontrank.gallery.app import is_loopback
 from tests.gallery.live import running
 from tests.gallery.samples import TOKEN, shown_of
 

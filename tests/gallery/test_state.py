@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.gallery.state import Asked, read_asked
+from frontrank.gallery.search import Asked, read_asked
 
 TEXTS = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageCms
 
 from frontrank.errors import InputError
 from frontrank.gallery import Limits
-from frontrank.gallery.uploads import Upload, Uploads, also_holds, decoded
+from frontrank.gallery.pictures import Upload, Uploads, also_holds, decoded
 from tests.gallery.hostile import FORMS, REFUSED, UNCERTAIN
 from tests.gallery.samples import TOKEN, client_of, picture, sent, shown_of, written
 

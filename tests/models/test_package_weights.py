@@ -19,10 +19,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.models import Embedder, package_weights, resnet_v1, storage
+from frontrank.models import Embedder, storage
+from frontrank.models import backbone as resnet_v1
+from frontrank.models import weights as package_weights
 from frontrank.models.backbone import build_backbone
-from frontrank.models.package_weights import PACKAGES, SOURCES, Source
-from frontrank.models.weights import WORDS
+from frontrank.models.weights import PACKAGES, SOURCES, WORDS, Source
 from frontrank.packages import Package, cache_folder, fetch, is_cached
 from tests.fetch import BACKBONES, require_packages
 from tests.models.small import images, small

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontrank import packages as archives
 from frontrank.errors import InputError
-from frontrank.packages import archives, members
+from frontrank.packages import members
 from tests.packages.fakes import deb, tar, tgz, whl
 
 FILES = {"package/a.svg": b"<svg/>", "package/deep/b.json": b"{}", "package/empty": b"", "other/c.svg": b"x" * 5000}

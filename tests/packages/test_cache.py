@@ -14,8 +14,7 @@ import pytest
 
 import frontrank as fr
 from frontrank.errors import InputError
-from frontrank.packages import Package, cache_folder, fetch, is_cached
-from frontrank.packages.cache import _ABANDONED, _megabytes
+from frontrank.packages import _ABANDONED, Package, _megabytes, cache_folder, fetch, is_cached
 from tests.packages.fakes import calls, client, package, stored, tgz
 
 CONTENT = tgz({"package/a": b"1"})
@@ -154,7 +153,7 @@ def test_a_good_archive_is_not_fetched_again(npm, cache, stamp):
 
 def test_it_is_read_only_when_it_has_changed(npm, cache, monkeypatch):
     (path,) = fetch([package(CONTENT)])
-    monkeypatch.setattr("frontrank.packages.cache._sha256", lambda path: 1 / 0)
+    monkeypatch.setattr("frontrank.packages._sha256", lambda path: 1 / 0)
     assert fetch([package(CONTENT)]) == [path]
 
 
@@ -211,7 +210,7 @@ def test_the_disk_fills_up(npm, cache, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("frontrank.packages.cache._write_stamp", full)
+        patched.setattr("frontrank.packages._write_stamp", full)
         with pytest.raises(InputError, match=r"cannot be written \(No space left on device\); make room there, or set"):
             fetch([package(CONTENT)])
     assert not list(cache.glob(".fetch-*"))
@@ -225,7 +224,7 @@ def test_a_cache_that_can_only_be_read(npm, cache, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("frontrank.packages.cache._write_stamp", refuse)
+    monkeypatch.setattr("frontrank.packages._write_stamp", refuse)
     assert fetch([package(CONTENT)]) == [path]
 
 

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.packages import as_found, fetch, is_cached, locked
+from frontrank.files import locked
+from frontrank.packages import as_found, fetch, is_cached
 from tests.packages import fakes
 from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
 

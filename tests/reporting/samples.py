@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 import numpy as np
 from PIL import Image
 
-from frontrank.data.image_table import ImageTable
+from frontrank.comparison.results import Against, Compared, Entry
+from frontrank.data.table import ImageTable
 from frontrank.evaluation import Report
-from frontrank.reporting.compared import Against, Compared, Entry
 from frontrank.reporting.findings import (
     CategoryResult,
     Curve,
@@ -17,8 +17,9 @@ from frontrank.reporting.findings import (
     RunFacts,
     Shown,
     Side,
+    change_over_classes,
+    class_intervals,
 )
-from frontrank.reporting.over_classes import change_over_classes, class_intervals
 
 VOID = {"meta", "input", "br", "img", "link"}
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from frontrank.reporting.comparison_page import comparison_page
-from frontrank.reporting.page import run_page
+from frontrank.comparison.report import comparison_page
+from frontrank.reporting.run import run_page
 from tests.browser import contrasts, picture_widths, stop_clock, too_wide, visit
 from tests.reporting.samples import facts_of, findings_of
 from tests.reporting.test_page import HOSTILE

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import frontrank as fr
 from frontrank.ranking import LabelRelevance, Vectors
-from frontrank.reporting import curves
-from frontrank.reporting.curves import CELLS, densities, rank_curves, recall_curve, score_counts
+from frontrank.reporting import findings as curves
+from frontrank.reporting.findings import CELLS, densities, rank_curves, recall_curve, score_counts
 from tests.reference import evaluation
 from tests.reference import reporting as reference
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from frontrank.detection.evaluation import evaluate_detections
-from frontrank.detection.mistakes import Tally
-from frontrank.reporting.detection_page import chosen, class_charts, detection_page, find_detections, mean_curve
+from frontrank.detection.evaluation import Tally, evaluate_detections
+from frontrank.detection.report import chosen, class_charts, detection_page, find_detections, mean_curve
 from frontrank.reporting.findings import Curve, RunFacts
 from tests.browser import contrasts, picture_widths, too_wide, visit
 from tests.detection.scenes import CLASSES, found_of, random_scenes, table_of

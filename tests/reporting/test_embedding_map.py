@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.data.image_table import ImageTable
+from frontrank.data.table import ImageTable
 from frontrank.ranking import Vectors
-from frontrank.reporting import embedding_map
-from frontrank.reporting.embedding_map import map_places, principal_components, sample_rows, turned_onto
+from frontrank.reporting import findings as embedding_map
+from frontrank.reporting.findings import map_places, principal_components, sample_rows, turned_onto
 
 
 def table_of(labels, categories=None):

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import frontrank as fr
-from frontrank.data.image_table import ImageTable
+from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.evaluation.paired_classes import paired_over_classes
-from frontrank.reporting.find import find
-from frontrank.reporting.over_classes import change_over_classes, class_intervals
+from frontrank.evaluation.statistics import paired_over_classes
+from frontrank.reporting.findings import change_over_classes, class_intervals, find
 from tests.reference import reporting as reference
 
 

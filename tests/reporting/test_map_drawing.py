@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frontrank.reporting.map_drawing import GROUPS, SIZE, display_name, embedding_map
+from frontrank.reporting.charts import GROUPS, SIZE, display_name, embedding_map
 from tests.reporting.samples import findings_of
 
 

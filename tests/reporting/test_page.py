@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from frontrank.errors import InputError
-from frontrank.reporting import page as page_module
-from frontrank.reporting import rendering
+from frontrank.reporting import pages as rendering
+from frontrank.reporting import run as page_module
 from frontrank.reporting.findings import CategoryResult, Curve, Query, Ranked, Shown
-from frontrank.reporting.page import (
+from frontrank.reporting.run import (
     meaning,
     metric_rows,
     overlap,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frontrank.reporting.compared import UNFINISHED
-from frontrank.reporting.comparison_page import axis_plots, comparison_page, seed_strip, table_rows, validation_plots
+from frontrank.comparison.report import axis_plots, comparison_page, seed_strip, table_rows, validation_plots
+from frontrank.comparison.results import UNFINISHED
 from frontrank.reporting.findings import Curve
 from tests.reporting.samples import compared_of, entry_of, parsed
 from tests.reporting.test_page import HOSTILE, plain, sections

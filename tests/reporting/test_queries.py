@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.reporting.queries import choose_queries, list_order, lost_precision
+from frontrank.reporting.findings import choose_queries, list_order, lost_precision
 from tests.reference import reporting as reference
 
 some_lists = st.lists(st.booleans(), min_size=1, max_size=25).filter(any)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from frontrank.data.image_table import ImageTable
-from frontrank.reporting.thumbnails import faults_note, thumbnails
+from frontrank.data.table import ImageTable
+from frontrank.reporting.pages import faults_note, thumbnails
 
 
 def table_of(folder, *paths, **extra):

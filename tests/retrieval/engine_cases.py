@@ -5,8 +5,7 @@ import threading
 import numpy as np
 from hypothesis import strategies as st
 
-from frontrank.retrieval.filters import OPERATORS, ORDER, Condition, matches
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import OPERATORS, ORDER, Condition, Item, matches
 from tests.retrieval.index_engines import unit
 
 HOSTILE = [

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from frontrank.retrieval.filters import matches
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Item, matches
 from tests.retrieval import servers
 
 

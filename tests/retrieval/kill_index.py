@@ -7,7 +7,7 @@ version can be computed, so that a reader can check them.
 
 import numpy as np
 
-from frontrank.retrieval import faiss_engine
+from frontrank.retrieval import embedded as faiss_engine
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 

@@ -65,7 +65,7 @@ def postgres_url():
 
 def remove_collection(url):
     """Remove what is at a URL of the Milvus server, which slows down with many collections."""
-    from frontrank.retrieval.milvus_server import MilvusAddress, MilvusServer
+    from frontrank.retrieval.milvus import MilvusAddress, MilvusServer
 
     server = MilvusServer(MilvusAddress.read(url))
     server.ask("drop_collection")

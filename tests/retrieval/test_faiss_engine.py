@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.retrieval import approximate, faiss_engine
+from frontrank.retrieval import approximate
+from frontrank.retrieval import embedded as faiss_engine
+from frontrank.retrieval.embedded import GrownArray
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.item_rows import GrownArray
 from frontrank.retrieval.items import Item
 from tests.retrieval.index_engines import Model, halves, score_of, unit
 
@@ -219,7 +220,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("frontrank.retrieval.index_folder._write_rows", full)
+        patch.setattr("frontrank.retrieval.folder._write_rows", full)
         with pytest.raises(InputError, match="index cannot be written: No space left on device; make room there"):
             index.add(halves(1), [Item("new")])
     assert index.count() == 2

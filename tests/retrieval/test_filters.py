@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.retrieval.filters import Condition, matches, number_of, parse_filter, read_filter
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Condition, Item, matches, number_of, parse_filter, read_filter
 
 ITEM = Item(
     "a", "p/1.jpg", "7", None, {"year": 2020, "size": 0.5, "seen": True, "colour": "red", "digits": "12", "zero": 0}

@@ -6,8 +6,7 @@ import torch
 
 from frontrank.errors import InputError
 from frontrank.retrieval import Whitening, expand_queries
-from frontrank.retrieval.filters import Condition, matches, read_filter
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Condition, Item, matches, read_filter
 from tests.retrieval.index_engines import Model, check_hits, halves, some_items, unit
 
 FILTERS = [

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.packages.locks import locked
-from frontrank.retrieval import faiss_engine, index_folder
+from frontrank.files import locked
+from frontrank.retrieval import embedded as faiss_engine
+from frontrank.retrieval import folder as index_folder
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.retrieval.index_engines import halves, some_items, unit

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.retrieval import faiss_engine, index_folder
+from frontrank.retrieval import embedded as faiss_engine
+from frontrank.retrieval import folder as index_folder
+from frontrank.retrieval.folder import Journal, write_journal
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from frontrank.retrieval.journal import Journal, write_journal
 from tests.retrieval.index_engines import halves, some_items
 
 

@@ -9,10 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from frontrank.retrieval import faiss_engine
-from frontrank.retrieval.filters import read_filter
+from frontrank.retrieval import embedded as faiss_engine
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Item, read_filter
 from tests.retrieval.index_engines import Model, halves
 
 NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from frontrank.retrieval import item_rows
-from frontrank.retrieval.filters import Condition
-from frontrank.retrieval.item_rows import ItemRows, VectorRows
-from frontrank.retrieval.items import Item
+from frontrank.retrieval import embedded as item_rows
+from frontrank.retrieval.embedded import ItemRows, VectorRows
+from frontrank.retrieval.items import Condition, Item
 
 ROWS = np.arange(40, dtype="<f4").reshape(10, 4)
 

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.retrieval import milvus_engine, milvus_server
-from frontrank.retrieval.filters import Condition, parse_filter
-from frontrank.retrieval.items import Item
-from frontrank.retrieval.milvus_engine import MilvusEngine
-from frontrank.retrieval.milvus_rows import expression
-from frontrank.retrieval.milvus_server import MilvusAddress, MilvusServer
+from frontrank.retrieval import milvus as milvus_engine
+from frontrank.retrieval import milvus as milvus_server
+from frontrank.retrieval.items import Condition, Item, parse_filter
+from frontrank.retrieval.milvus import MilvusAddress, MilvusEngine, MilvusServer, expression
 from tests.retrieval import engine_cases, servers
 from tests.retrieval.index_engines import halves, some_items
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.retrieval import nearest_rows
+from frontrank.retrieval import approximate as nearest_rows
+from frontrank.retrieval.approximate import Allowed, exact_best
 from frontrank.retrieval.items import Item
-from frontrank.retrieval.nearest_rows import Allowed, exact_best
 from tests.retrieval.index_engines import halves, score_of, unit
 
 

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.retrieval import pgvector_engine, pgvector_server
-from frontrank.retrieval.filters import Condition, parse_filter
-from frontrank.retrieval.items import Item
-from frontrank.retrieval.pgvector_engine import PgvectorEngine
-from frontrank.retrieval.pgvector_server import PostgresAddress, PostgresServer
+from frontrank.retrieval import pgvector as pgvector_engine
+from frontrank.retrieval import pgvector as pgvector_server
+from frontrank.retrieval.items import Condition, Item, parse_filter
+from frontrank.retrieval.pgvector import PgvectorEngine, PostgresAddress, PostgresServer
 from tests.retrieval import engine_cases, servers
 from tests.retrieval.index_engines import halves, some_items
 

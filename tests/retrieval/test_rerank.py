@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.retrieval import neighbours, reciprocal, rerank
+from frontrank.retrieval import neighbours, rerank
+from frontrank.retrieval import rerank as reciprocal
 from tests.reference import retrieval_rerank as reference
 
 INF = float("inf")

@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from frontrank.jobs import comparison_checks
-from frontrank.models.package_weights import PACKAGES
-from frontrank.studies import all_studies
-from frontrank.studies.study import Effort, run_study
-from frontrank.studies.trained import trained
+from frontrank.comparison import runner as comparison_checks
+from frontrank.models.weights import PACKAGES
+from studies import all_studies
+from studies.study import Effort, run_study
+from studies.trained import trained
+from tests.comparison.comparisons import count_tasks, done_without_training
 from tests.fetch import require_packages
-from tests.jobs.comparisons import count_tasks, done_without_training
 
 STUDIES = all_studies()
 

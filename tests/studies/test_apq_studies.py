@@ -5,12 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from frontrank.data.folders import read_table
-from frontrank.data.image_table import ImageTable
 from frontrank.data.splits import split_test_classes
-from frontrank.studies import apq_ablation, apq_triplet
-from frontrank.studies.apq_triplet import SNIPPETS, Budget, extra_lines, passes
-from frontrank.studies.study import Effort
+from frontrank.data.table import ImageTable, read_table
+from studies import apq_ablation, apq_triplet
+from studies.apq_triplet import SNIPPETS, Budget, extra_lines, passes
+from studies.study import Effort
 from tests.studies.made_up import entry, over
 
 # The ablation

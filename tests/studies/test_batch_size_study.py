@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frontrank.build import build_images
 from frontrank.config import DataConfig
-from frontrank.data.image_table import ImageTable
+from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.studies import batch_size
-from frontrank.studies.batch_size import batch_sizes, equal_classes
-from frontrank.studies.study import Effort
+from frontrank.training.run import build_images
+from studies import batch_size
+from studies.batch_size import batch_sizes, equal_classes
+from studies.study import Effort
 from tests.studies.made_up import entry
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.studies.expression import derivative
-from frontrank.studies.pnp_designer import loss_of
+from studies.expression import derivative
+from studies.pnp_designer import loss_of
 from tests.studies.expressions import NEGATIVE, RIGHT, WRONG
 
 

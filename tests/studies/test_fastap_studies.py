@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from frontrank.studies import fastap_ablation, fastap_batches
-from frontrank.studies.fastap_ablation import perfect_lists, trade_off
+from studies import fastap_ablation, fastap_batches
+from studies.fastap_ablation import perfect_lists, trade_off
 from tests.studies.made_up import entry, over
 
 # The ablation

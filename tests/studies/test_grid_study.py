@@ -2,11 +2,11 @@
 
 import pytest
 
-from frontrank.build import build_loss
-from frontrank.jobs.comparison_plan import read_plan
+from frontrank.comparison.plan import read_plan
 from frontrank.settings import find_recipe, read_recipe
-from frontrank.studies import grid
-from frontrank.studies.grid import PUBLISHED, pairs
+from frontrank.training.run import build_loss
+from studies import grid
+from studies.grid import PUBLISHED, pairs
 from tests.studies.made_up import entry
 
 

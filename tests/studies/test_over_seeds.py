@@ -2,8 +2,8 @@
 
 import pytest
 
-from frontrank.studies.over_seeds import RULE, answer, by_setting, draw_over, gap, gap_of_gaps, mean_of_gaps, verdict
-from frontrank.studies.style import panels
+from studies.over_seeds import RULE, answer, by_setting, draw_over, gap, gap_of_gaps, mean_of_gaps, verdict
+from studies.style import panels
 from tests.studies.made_up import entry, failed
 
 

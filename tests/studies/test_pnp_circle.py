@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from frontrank.losses import PNP
-from frontrank.studies import circle, pnp_circle
-from frontrank.studies.study import Effort
+from studies import circle, pnp_circle
+from studies.study import Effort
 
 
 def test_batches_by_hand():

@@ -7,9 +7,9 @@ import re
 import pytest
 import torch
 
-from frontrank.studies import circle, pnp_designer
-from frontrank.studies.pnp_designer import PRESETS, STUDY, loss_of
-from frontrank.studies.study import Effort, run_study
+from studies import circle, pnp_designer
+from studies.pnp_designer import PRESETS, STUDY, loss_of
+from studies.study import Effort, run_study
 from tests.browser import browser, contrasts, too_small, too_wide, unnamed, visit
 from tests.studies.expressions import NEGATIVE, RIGHT, WRONG
 

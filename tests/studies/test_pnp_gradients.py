@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from frontrank.studies.pnp_gradients import measure, told
-from frontrank.studies.study import Effort
+from studies.pnp_gradients import measure, told
+from studies.study import Effort
 
 
 @pytest.fixture(scope="module")

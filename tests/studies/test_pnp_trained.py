@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontrank.studies import pnp_ablation, pnp_merged
+from studies import pnp_ablation, pnp_merged
 from tests.studies.made_up import entry, failed, over
 
 ALPHA = {1: 0.60, 2: 0.61, 4: 0.62, 8: 0.625, 16: 0.63}

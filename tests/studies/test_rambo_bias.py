@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from frontrank.build import build_images
 from frontrank.config import DataConfig
 from frontrank.errors import InputError
-from frontrank.models.package_weights import PACKAGES
-from frontrank.studies.rambo_bias import STUDY, measure, too_high
-from frontrank.studies.study import Effort
+from frontrank.models.weights import PACKAGES
+from frontrank.training.run import build_images
+from studies.rambo_bias import STUDY, measure, too_high
+from studies.study import Effort
 from tests.fetch import require_packages
 
 

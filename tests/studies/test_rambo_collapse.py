@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from frontrank.studies import rambo_collapse
-from frontrank.studies.rambo_collapse import FREE, STUDY, free_scores, measure, network_scores
-from frontrank.studies.study import Effort
+from studies import rambo_collapse
+from studies.rambo_collapse import FREE, STUDY, free_scores, measure, network_scores
+from studies.study import Effort
 
 
 def test_a_step_by_hand(monkeypatch):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from frontrank.studies.rambo_landscape import STUDY, interpolation, linearised, measure, package_slope
-from frontrank.studies.study import Effort
+from studies.rambo_landscape import STUDY, interpolation, linearised, measure, package_slope
+from studies.study import Effort
 from tests.reference.lists import RankedList
 from tests.reference.rambo import ranked
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from frontrank.studies.rambo_speed import STUDY, exponent, free_memory, measure, too_large
-from frontrank.studies.study import Effort
+from studies.rambo_speed import STUDY, exponent, free_memory, measure, too_large
+from studies.study import Effort
 
 
 def row(length, seconds, sort=0.1):

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from frontrank.models.package_weights import PACKAGES
-from frontrank.studies import smooth_ap_error
-from frontrank.studies.smooth_ap_error import STUDY, ends, measure, trained
-from frontrank.studies.study import Effort
+from frontrank.models.weights import PACKAGES
+from studies import smooth_ap_error
+from studies.smooth_ap_error import STUDY, ends, measure, trained
+from studies.study import Effort
 from tests.fetch import require_packages
 from tests.pictures import glyph_pictures
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from frontrank.studies.smooth_ap_indicator import _ap, _approximations, _lists, _region, figures, measure, told
-from frontrank.studies.study import Effort
+from studies.smooth_ap_indicator import _ap, _approximations, _lists, _region, figures, measure, told
+from studies.study import Effort
 from tests.reference.evaluation import in_order, value
 
 

@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.studies import study_named
-from frontrank.studies.study import Effort, draw_study, read_results, run_study
-from frontrank.studies.style import FAINT, INK, in_both_lights
+from studies import study_named
+from studies.study import Effort, draw_study, read_results, run_study
+from studies.style import FAINT, INK, in_both_lights
 from tests.studies.made import MEASURED, STUDIES, command, done, trains
 
 PAPERS = ("PNP", "Smooth-AP", "AP_Q", "FastAP", "RaMBO", "ours")

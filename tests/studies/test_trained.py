@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frontrank.data.folders import read_table
+from frontrank.data.table import read_table
 from frontrank.errors import FrontrankError, InputError, InterruptedRunError
-from frontrank.studies.study import Effort
-from frontrank.studies.trained import at_an_end, mean_and_spread, percent, split_images, trained, training_images
-from tests.jobs.comparisons import SMALL, count_tasks, done_here, done_without_training
+from studies.study import Effort
+from studies.trained import at_an_end, mean_and_spread, percent, split_images, trained, training_images
+from tests.comparison.comparisons import SMALL, count_tasks, done_here, done_without_training
 from tests.studies.made import TRAINED, done, without_training
 
 SETTINGS = {**SMALL, "model.pooling": "average", "model.stage": "0", "optimizer.warmup": "0", "evaluations": "1"}

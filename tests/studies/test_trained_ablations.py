@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from frontrank.build import build_images
-from frontrank.data.image_table import ImageTable
-from frontrank.jobs.comparison_checks import _parted, _steps
-from frontrank.studies import rambo_ablation, smooth_ap_ablation, trained
-from frontrank.studies.study import Effort
+from frontrank.comparison.runner import _parted, _steps
+from frontrank.data.table import ImageTable
+from frontrank.training.run import build_images
+from studies import rambo_ablation, smooth_ap_ablation, trained
+from studies.study import Effort
 from tests.studies.made import without_training
 
 

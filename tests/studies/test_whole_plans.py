@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from frontrank.data.image_table import ImageTable
-from frontrank.jobs.comparison_checks import _parted, _steps
-from frontrank.studies import batch_size, fastap_batches, study_named, trained
-from frontrank.studies.study import Effort
+from frontrank.comparison.runner import _parted, _steps
+from frontrank.data.table import ImageTable
+from studies import batch_size, fastap_batches, study_named, trained
+from studies.study import Effort
 
 CLASSES = 1786  # of emoji, half of which train
 

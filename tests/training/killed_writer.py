@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from frontrank.training import state_files
+from frontrank.training import checkpoints as state_files
 from frontrank.training.checkpoints import latest_checkpoint, load_checkpoint, save_checkpoint
 
 MOMENTS = ((os, "fsync"), (os, "replace"), (os, "unlink"), (os, "open"), (state_files, "_bytes"))

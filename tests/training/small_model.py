@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from frontrank.data.image_table import ImageTable
+from frontrank.data.table import ImageTable
 
 
 class SmallModel(nn.Module):

@@ -7,14 +7,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from frontrank.data.image_table import ImageTable
 from frontrank.data.images import read_image
+from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.models import Embedder
 from frontrank.training import distributed, embedding
-from frontrank.training.embedding import embed_table, on_all_ranks
-from frontrank.training.embedding_folder import embed_to_folder, merge_embeddings
+from frontrank.training.embedding import embed_table, embed_to_folder, merge_embeddings, on_all_ranks
 from tests.training.processes import run
 from tests.training.small_model import SmallModel, noise_table, table_of
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from frontrank.data.embedding_files import read_embeddings
 from frontrank.errors import InputError, InputTypeError
 from frontrank.training import distributed
-from frontrank.training.embedding import embed_table
-from frontrank.training.embedding_folder import embed_to_folder, merge_embeddings
+from frontrank.training.embedding import embed_table, embed_to_folder, merge_embeddings
 from tests.training.small_model import SmallModel, noise_table
 
 

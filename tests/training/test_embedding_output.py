@@ -7,7 +7,7 @@ import pytest
 import frontrank as fr
 from frontrank.data.embedding_files import read_embeddings, read_labels
 from frontrank.errors import InputError
-from frontrank.training.embedding_output import write_embeddings
+from frontrank.training.embedding import write_embeddings
 from tests.training.small_model import noise_table
 
 ENDINGS = (".npy", ".npz", ".parquet", ".safetensors")

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import frontrank as fr
-from frontrank.training import fit
-from frontrank.training.fit import bytes_per_image, free_bytes, images_that_fit
+from frontrank.training import loop as fit
+from frontrank.training.loop import bytes_per_image, free_bytes, images_that_fit
 
 CPU = torch.device("cpu")
 IMAGES = torch.zeros(2, 3, 4, 4)  # 48 numbers each

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import frontrank as fr
-from frontrank import build
 from frontrank.config import LossConfig, TrainConfig
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.settings import read_config, read_recipe
 from frontrank.training import loop
+from frontrank.training import run as build
 from frontrank.training.logs import read_log
 from tests.training.runs import config_of, last_state, small_table
 
@@ -339,7 +339,7 @@ def test_a_validation_split_without_a_class_of_two(images, tmp_path, out):
     ids=range(10),
 )
 def test_settings_made_in_python_are_checked(changed, match, images, out, monkeypatch):
-    monkeypatch.setattr("frontrank.build.build_model", None)  # before anything that takes long
+    monkeypatch.setattr("frontrank.training.run.build_model", None)  # before anything that takes long
     refused(config_of(images, **changed), out, match)
 
 

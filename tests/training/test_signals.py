@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from frontrank.training.signals import StopRequest
+from frontrank.training.loop import StopRequest
 
 SAID = "\nstopping after this step, to save the run (again: stop at once) ...\n"
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.training import state_files
+from frontrank.training import checkpoints as state_files
 from frontrank.training.checkpoints import (
     latest_checkpoint,
     load_checkpoint,

@@ -5,8 +5,8 @@ import mmap
 import pytest
 import torch
 
-from frontrank.training import fit
-from frontrank.training.fit import StepMemory
+from frontrank.training import loop as fit
+from frontrank.training.loop import StepMemory
 
 CPU = torch.device("cpu")
 

@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 from frontrank.cli.train import overrides
+from frontrank.comparison.plan import Plan, read_plan
+from frontrank.comparison.results import comparison_table, write_page
+from frontrank.comparison.runner import compare, prepare, resume_comparison, run_count
 from frontrank.errors import InputError
-from frontrank.jobs.comparison import compare, resume_comparison, run_count
-from frontrank.jobs.comparison_checks import prepare
-from frontrank.jobs.comparison_plan import Plan, read_plan
-from frontrank.jobs.comparison_tables import comparison_table, write_page
 from frontrank.settings import find_recipe, read_recipe
 
 _NOT_WITH_RESUME = ("losses", "axis", "lr", "search_iterations", "out", "recipe", "dry_run")

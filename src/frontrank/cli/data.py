@@ -10,7 +10,7 @@ from frontrank.cli import Action
 from frontrank.errors import InputError
 
 if TYPE_CHECKING:
-    from frontrank.data.image_table import ImageTable
+    from frontrank.data.table import ImageTable
 
 DESCRIPTION = """\
 Look at images before hours are spent on them, or build a data set of real ones
@@ -126,14 +126,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _emoji(options: argparse.Namespace) -> None:
-    from frontrank.data.emoji import build_emoji
+    from frontrank.samples.emoji import build_emoji
 
     given = _given(options, "designs", "classes", "size")
     _say(build_emoji(options.out, skin_tones=options.skin_tones, **given), options.out, options.classes)
 
 
 def _glyphs(options: argparse.Namespace) -> None:
-    from frontrank.data.glyphs import build_glyphs
+    from frontrank.samples.glyphs import build_glyphs
 
     given = _given(options, "classes", "size", "like")
     if options.typefaces is not None:
@@ -142,7 +142,7 @@ def _glyphs(options: argparse.Namespace) -> None:
 
 
 def _scenes(options: argparse.Namespace) -> None:
-    from frontrank.data.emoji_scenes import build_emoji_scenes
+    from frontrank.samples.scenes import build_emoji_scenes
 
     print(build_emoji_scenes(options.out, **_given(options, "scenes", "size", "seed")).describe())
     print(f"\nthe scenes are in {Path(options.out) / 'VOC2007'}, in the layout of Pascal VOC")
@@ -174,10 +174,10 @@ def _say(table: "ImageTable", out: str, classes: int | None) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Count, read, compare; a broken image is an error at the end, after all else was said."""
-    from frontrank.build import build_images
     from frontrank.config import DataConfig
-    from frontrank.data.image_check import check_images
-    from frontrank.data.image_table import shown
+    from frontrank.data.images import check_images
+    from frontrank.data.table import shown
+    from frontrank.training.run import build_images
 
     if options.workers < 1:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
@@ -209,7 +209,7 @@ def _require_both_splits(table: "ImageTable") -> None:
 
 def _require_target(path: Path, table: "ImageTable") -> None:
     """Refuse before the work what could not be saved after it."""
-    from frontrank.data.image_table import TABLE_ENDINGS
+    from frontrank.data.table import TABLE_ENDINGS
 
     if path.suffix.lower() not in TABLE_ENDINGS:
         raise InputError(f"--save {path} must end in {' or '.join(TABLE_ENDINGS)}; choose such a name")
@@ -225,8 +225,8 @@ def _require_target(path: Path, table: "ImageTable") -> None:
 
 def _print_leakage(table: "ImageTable", most: int = 20) -> None:
     """Pictures in both train and test, and files of train with two labels."""
-    from frontrank.data.image_table import shown
     from frontrank.data.leakage import conflicting_labels, near_duplicates
+    from frontrank.data.table import shown
 
     _require_both_splits(table)  # again: all images of one may have been broken
     found = near_duplicates(table)

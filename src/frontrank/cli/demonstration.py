@@ -5,11 +5,10 @@ import shlex
 import time
 from pathlib import Path
 
+from frontrank.cli.demo_job import RECIPE, demo_config, demo_images, demo_run, own_options, train_demo
 from frontrank.config import TrainConfig
 from frontrank.errors import InterruptedRunError
-from frontrank.jobs.demo import RECIPE, demo_config, demo_images, demo_run, own_options, train_demo
-from frontrank.jobs.run_facts import loss_name
-from frontrank.jobs.run_report import RunReport, write_run_report
+from frontrank.reporting.run import RunReport, loss_name, write_run_report
 from frontrank.training.loop import Standing
 
 

@@ -10,7 +10,7 @@ import torch
 
 import frontrank as fr
 from frontrank.cli.rows import Rows, about, read_rows, split
-from frontrank.data.stored_arrays import Array, parsing, stored_arrays
+from frontrank.data.embedding_files import Array, parsing, stored_arrays
 from frontrank.errors import InputError
 
 _OF_A_WHITENING = {"mean", "components", "variance"}

@@ -8,15 +8,21 @@ from pathlib import Path
 
 import torch
 
-from frontrank.build import processes
 from frontrank.cli.train import overrides
 from frontrank.cli.training import default_folder, print_plan, told_how_to_go_on
 from frontrank.config_detection import DetectConfig
-from frontrank.detection.loop import METRIC, DetectionRun, DetectionStanding, steps_of
-from frontrank.jobs.detecting import build_detection_run, resume_detector, train_detector
+from frontrank.detection.run import (
+    METRIC,
+    DetectionRun,
+    DetectionStanding,
+    build_detection_run,
+    resume_detector,
+    steps_of,
+    train_detector,
+)
 from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.training import distributed
-from frontrank.training.run_folder import require_new
+from frontrank.training.run import processes, require_new
 
 
 def run(options: argparse.Namespace) -> None:

@@ -4,14 +4,14 @@ import argparse
 import os
 from pathlib import Path
 
-from frontrank.build import build_device
 from frontrank.cli.rows import print_page, say
-from frontrank.data.image_table import shown
+from frontrank.data.table import shown
 from frontrank.detection.model import Detector
+from frontrank.detection.predict import DRAWN, RESULTS, predict
+from frontrank.detection.report import find_detector, require_page, write_detection_page
+from frontrank.detection.run import evaluate_detector
 from frontrank.errors import InputError
-from frontrank.jobs.detection_evaluation import evaluate_detector
-from frontrank.jobs.detection_report import find_detector, require_page, write_detection_page
-from frontrank.jobs.predicting import DRAWN, RESULTS, predict
+from frontrank.training.run import build_device
 
 
 def evaluate(options: argparse.Namespace) -> None:

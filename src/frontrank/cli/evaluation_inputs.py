@@ -25,9 +25,9 @@ from frontrank.cli.rows import (
     with_labels,
 )
 from frontrank.data import read_labels
-from frontrank.data.stored_arrays import ENDINGS, did_you_mean, existing_file
+from frontrank.data.embedding_files import ENDINGS, did_you_mean, existing_file
 from frontrank.errors import InputError
-from frontrank.evaluation.inputs import coded
+from frontrank.evaluation.evaluate import coded
 from frontrank.evaluation.measures import read_metrics
 from frontrank.evaluation.protocols import PROTOCOLS, Protocol
 from frontrank.evaluation.revisited import read_ground_truth

@@ -12,21 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from frontrank.build import processes
 from frontrank.cli.embedding import read_images
 from frontrank.cli.rows import say
-from frontrank.data.built import TABLE, unfinished
-from frontrank.data.folders import IMAGE_ENDINGS, read_unlabelled
-from frontrank.data.image_table import ImageTable
 from frontrank.data.published import detect_layout
+from frontrank.data.table import IMAGE_ENDINGS, ImageTable, read_unlabelled
 from frontrank.errors import InputError, InterruptedRunError
-from frontrank.jobs.indexing import Indexed, index_images, refuse_repeats, refuse_unreadable
 from frontrank.models import Embedder
+from frontrank.picture_index import Indexed, index_images, refuse_repeats, refuse_unreadable
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import is_field
 from frontrank.retrieval.whitening import Whitening
+from frontrank.samples.folder import TABLE, unfinished
 from frontrank.training import distributed
 from frontrank.training.embedding import on_all_ranks
+from frontrank.training.run import processes
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?", re.ASCII)  # 007 is a name
 

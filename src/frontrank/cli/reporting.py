@@ -8,8 +8,7 @@ from pathlib import Path
 
 from frontrank.cli.rows import print_page, say
 from frontrank.errors import InputError
-from frontrank.jobs.run_facts import read_run
-from frontrank.jobs.run_report import RunReport, require_target, write_run_report
+from frontrank.reporting.run import RunReport, read_run, require_target, write_run_report
 from frontrank.training.checkpoints import atomic_write
 
 
@@ -34,8 +33,8 @@ def report_run(options: argparse.Namespace) -> None:
 
 def report_detection(options: argparse.Namespace) -> None:
     """The report of a detector's run."""
-    from frontrank.jobs.detection_evaluation import evaluate_detector
-    from frontrank.jobs.detection_report import find_detector, require_page, write_detection_page
+    from frontrank.detection.report import find_detector, require_page, write_detection_page
+    from frontrank.detection.run import evaluate_detector
 
     if options.no_before:
         raise InputError(f"--no-before is of a model that ranks, and {options.run} trained a detector; leave it out")
@@ -55,8 +54,8 @@ def report_detection(options: argparse.Namespace) -> None:
 
 def report_comparison(options: argparse.Namespace) -> None:
     """The report of a comparison."""
-    from frontrank.jobs.comparison_results import read_comparison
-    from frontrank.reporting.comparison_page import comparison_page
+    from frontrank.comparison.report import comparison_page
+    from frontrank.comparison.results import read_comparison
 
     page = Path(options.out) if options.out else Path(options.run) / "report.html"
     require_target(page, options.overwrite)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from frontrank.data import EmbeddingFile, check_ids, read_embeddings, read_labels
-from frontrank.data.stored_arrays import Array
+from frontrank.data.embedding_files import Array
 from frontrank.errors import FrontrankError, InputError
 
 _PART = re.compile(r"(.+\.(?:npz|parquet|safetensors)):([^:]+)", re.IGNORECASE)  # FILE:NAME

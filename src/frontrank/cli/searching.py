@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from frontrank.build import build_device
 from frontrank.cli.rows import say
 from frontrank.data.images import read_image
 from frontrank.errors import InputError
-from frontrank.jobs.searching import EmbedPicture, index_model, open_index, picture_embedder
+from frontrank.picture_index import EmbedPicture, index_model, open_index, picture_embedder
 from frontrank.reporting.contact_sheet import PER_LINE, Cell, contact_sheet
-from frontrank.retrieval.filters import Condition, matches, read_filter
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Condition, Item, matches, read_filter
 from frontrank.training.checkpoints import atomic_write
+from frontrank.training.run import build_device
 
 if TYPE_CHECKING:
     from PIL.Image import Image

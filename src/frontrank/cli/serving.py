@@ -16,13 +16,13 @@ from pathlib import Path
 
 import torch
 
-from frontrank.build import build_device
 from frontrank.cli.rows import say
 from frontrank.errors import FrontrankWarning, InputError, require_number
 from frontrank.gallery import Limits, Shown, require_libraries, serve
 from frontrank.gallery.search import check_name
-from frontrank.jobs.searching import index_model, open_index, picture_embedder
+from frontrank.picture_index import index_model, open_index, picture_embedder
 from frontrank.retrieval.index import Index
+from frontrank.training.run import build_device
 
 _TOKEN = "FRONTRANK_TOKEN"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # and where this machine itself finds it
@@ -73,7 +73,7 @@ def _check(options: argparse.Namespace, token: str | None) -> None:
 
 def _free_port(host: str, port: int, token: str | None) -> int:
     """The port, if the page can be served there; one that is free for 0."""
-    from frontrank.gallery.server import is_loopback
+    from frontrank.gallery.app import is_loopback
 
     require_number("--port", port, at_least=0, at_most=65535)
     if token is None and not is_loopback(host):

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 from frontrank.errors import InputError
-from frontrank.studies import all_studies, study_named
-from frontrank.studies.study import RESULTS, Effort, Study, redraw_study, run_study
+from studies import all_studies, study_named
+from studies.study import RESULTS, Effort, Study, redraw_study, run_study
 
 _OPTIONS = ("out", "quick", "seed", "seeds", "data", "derivative", "redraw", "quiet")
 _OF_REDRAW = ("out", "redraw", "quiet")

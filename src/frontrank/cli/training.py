@@ -10,16 +10,14 @@ from pathlib import Path
 
 import torch
 
-from frontrank.build import build_run, processes, resume, train
 from frontrank.cli.train import overrides
 from frontrank.config import TrainConfig
 from frontrank.config_detection import DetectConfig
 from frontrank.errors import InterruptedRunError
 from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe
 from frontrank.training import distributed
-from frontrank.training.fit import images_that_fit
-from frontrank.training.loop import Run, Standing, steps_of
-from frontrank.training.run_folder import require_new
+from frontrank.training.loop import Run, Standing, images_that_fit, steps_of
+from frontrank.training.run import build_run, processes, require_new, resume, train
 
 
 def run(options: argparse.Namespace) -> None:

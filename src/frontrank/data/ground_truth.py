@@ -4,17 +4,190 @@ Radenović, Iscen, Tolias, Avrithis, Chum: Revisiting Oxford and Paris: Large-Sc
 CVPR 2018.
 """
 
+import io
 import math
-from collections.abc import Sequence
+import pickle
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from frontrank.data.pickled import RefusedError, StoredArray, read_pickle
 from frontrank.errors import InputError, InputTypeError
+
+# ==== A pickle read as data: containers, numbers, text and arrays of numbers or text, and nothing that could be run.
+
+
+class RefusedError(Exception):
+    """A pickle that asks for more than data."""
+
+
+def read_pickle(data: bytes) -> Any:
+    """The content of a pickle of Python 2 or 3; its arrays are `StoredArray`, its bytes may be text in latin1.
+
+    Raises RefusedError if it is more than data, and anything else if it is damaged.
+
+    >>> read_pickle(pickle.dumps({"easy": [1, 2], "hard": ()}))
+    {'easy': [1, 2], 'hard': ()}
+    """
+    return _Machine(io.BytesIO(data), encoding="latin1").load()
+
+
+class StoredArray:
+    """An array as it is in a pickle. Its values are made when they are asked for, so one stored twice costs once."""
+
+    def __init__(self, data: Any = b"", kind: "_Kind | None" = None, shape: Any = (0,), order: Any = "C") -> None:
+        if not isinstance(data, bytes | str) or not isinstance(kind, _Kind | None):
+            raise RefusedError("an array of something else than numbers or text")
+        if not isinstance(shape, tuple) or len(shape) > 32 or not all(type(size) is int for size in shape):
+            raise ValueError("an array has no shape")
+        self._data, self._shape = data, shape
+        self._order: Literal["C", "F"] = "F" if order == "F" else "C"
+        self._dtype = np.dtype(np.int64) if kind is None else kind.dtype
+
+    def set(self, state: Any) -> None:
+        """Take over what a pickle says after it has named the array."""
+        shape, kind, columns_first, data = state[-4:]
+        StoredArray.__init__(self, data, kind, shape, "F" if columns_first else "C")
+
+    def __len__(self) -> int:
+        return len(self._data) // max(1, self._dtype.itemsize)
+
+    def values(self) -> list[Any]:
+        """All numbers or texts, row after row."""
+        data = self._data.encode("latin1") if isinstance(self._data, str) else self._data
+        return np.frombuffer(data, self._dtype).reshape(self._shape, order=self._order).reshape(-1).tolist()
+
+
+class _Kind:
+    """A dtype of numbers or text."""
+
+    def __init__(self, code: Any, align: Any = False, copy: Any = True) -> None:
+        if not isinstance(code, str) or not re.fullmatch("b1|[iu][1248]|f[248]|[US][1-9][0-9]{0,3}", code):
+            raise RefusedError("an array of something else than numbers or text")
+        self.dtype = np.dtype(code)
+
+    def set(self, state: Any) -> None:
+        """Take over the byte order; numbers and text have nothing else to say."""
+        _, order, *parts = state[:5]
+        if order not in ("<", ">", "|", "=") or any(part is not None for part in parts):
+            raise RefusedError("an array of records")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+def _new_array(of: Any, shape: Any, code: Any) -> StoredArray:
+    return StoredArray()
+
+
+def _number(kind: Any, data: Any) -> Any:
+    if not isinstance(kind, _Kind) or kind.dtype.kind in "US":
+        raise RefusedError("a numpy scalar that is no number")
+    if len(stored := StoredArray(data, kind, (1,))) != 1:  # a look at long data at each mention could take for ever
+        raise ValueError(f"a number of {len(data)} bytes")
+    return stored.values()[0]
+
+
+def _bytes(text: Any = "", encoding: Any = "latin1") -> str:
+    """Bytes, which old pickles make from text: left as that text, because a copy at each mention could be many."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise RefusedError("a way to encode text")
+    return text
+
+
+_NAMES: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _new_array,
+    ("numpy.core.multiarray", "scalar"): _number,
+    ("numpy.core.numeric", "_frombuffer"): StoredArray,
+    ("numpy", "ndarray"): None,  # handed to _reconstruct
+    ("numpy", "dtype"): _Kind,
+    ("_codecs", "encode"): _bytes,
+    ("builtins", "bytes"): _bytes,
+    ("__builtin__", "bytes"): _bytes,
+}
+
+
+_PLAIN = (
+    *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.DUP),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.FLOAT, pickle.BINFLOAT),
+    *(pickle.INT, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG, pickle.LONG1, pickle.LONG4),
+    *(pickle.STRING, pickle.BINSTRING, pickle.SHORT_BINSTRING),
+    *(pickle.UNICODE, pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.BINUNICODE8),
+    *(pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.BINBYTES8),
+    *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+    *(pickle.EMPTY_LIST, pickle.LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT),
+    *(pickle.GET, pickle.BINGET, pickle.LONG_BINGET, pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE),
+    *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE),
+)
+
+
+class _Instructions(dict[int, Any]):
+    def __missing__(self, code: int) -> Any:
+        if code in pickle._Unpickler.dispatch:
+            raise RefusedError(f"the instruction {code:#04x}")
+        raise pickle.UnpicklingError(f"there is no instruction {code:#04x}")
+
+
+class _Machine(pickle._Unpickler):
+    """The unpickler in Python: unlike the one in C it can be given other instructions, and its memo is a dict."""
+
+    stack: list[Any]
+    memo: dict[int, Any]
+    read: Callable[[int], bytes]
+    readline: Callable[[], bytes]
+    pop_mark: Callable[[], list[Any]]
+
+    def find_class(self, module: str, name: str) -> Any:
+        key = (module.replace("numpy._core", "numpy.core"), name)
+        if key not in _NAMES:
+            raise RefusedError(ascii(f"{module}.{name}")[1:-1][:80])
+        return _NAMES[key]
+
+    def _build(self) -> None:
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], StoredArray | _Kind):  # functions have attributes that could be set, too
+            raise RefusedError("the state of an object")
+        self.stack[-1].set(state)
+
+    def _set(self, items: list[Any]) -> None:
+        if not all(type(key) is str for key in items[::2]):  # tuples and numbers can be made that take hours to hash
+            raise RefusedError("a dict with keys that are no text")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    def _set_items(self) -> None:
+        self._set(self.pop_mark())
+
+    def _set_item(self) -> None:
+        items = self.stack[-2:]
+        del self.stack[-2:]
+        self._set(items)
+
+    def _dict(self) -> None:
+        items = self.pop_mark()
+        self.stack.append({})
+        self._set(items)
+
+    def _bytearray(self) -> None:
+        size = int.from_bytes(self.read(8), "little")
+        self.stack.append(self.read(size))  # at most what is there, where a bytearray of that size would be filled
+
+    def _put(self) -> None:
+        place = int(self.readline())
+        if not 0 <= place < 1 << 32:  # beyond, numbers can be found that take hours to hash
+            raise ValueError(f"no place {place} in the memo")
+        self.memo[place] = self.stack[-1]
+
+    dispatch: ClassVar[dict[int, Any]] = _Instructions(
+        {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _PLAIN}
+        | {pickle.BUILD[0]: _build, pickle.BYTEARRAY8[0]: _bytearray, pickle.PUT[0]: _put}
+        | {pickle.DICT[0]: _dict, pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items}
+    )
+
+
+# ==== The ground truth of Revisited Oxford and Paris, read from their pickles as data.
+
 
 _KINDS = ("easy", "hard", "junk")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frontrank.data.image_table import SPLITS, ImageTable
 from frontrank.data.images import map_images, read_image, require_pillow
+from frontrank.data.table import SPLITS, ImageTable
 from frontrank.errors import InputError, require_number
 from frontrank.progress import progress
 

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from frontrank.data.batches import shard_bounds
-from frontrank.data.image_table import ImageTable, shown
 from frontrank.data.images import read_image
+from frontrank.data.samplers import shard_bounds
+from frontrank.data.table import ImageTable, shown
 from frontrank.data.transforms import Transform, seeded
 from frontrank.errors import FrontrankError, InputError, InputTypeError, require_number
 
@@ -41,7 +41,7 @@ _NO_SHARED_MEMORY = re.compile(r"shared memory|\bshm\b|</torch_|Bus error|No spa
 
 
 class Sampler(Protocol):
-    """What `training_loader` asks of the samplers of `frontrank.data.batches`."""
+    """What `training_loader` asks of the samplers of `frontrank.data.samplers`."""
 
     def __len__(self) -> int: ...
     def state_dict(self) -> dict[str, Any]: ...

@@ -4,19 +4,405 @@ The counts are those of the papers of PNP, Smooth-AP, FastAP, RaMBO and AP_Q. A 
 read as far as it is there.
 """
 
+import csv
+import io
+import math
+import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 
-from frontrank.data import published_layouts as layouts
-from frontrank.data.image_table import ROLES, SPLITS, ImageTable, shown
-from frontrank.data.list_files import names_in
-from frontrank.data.stored_arrays import did_you_mean
+from frontrank.data.embedding_files import did_you_mean
+from frontrank.data.ground_truth import read_ground_truth
+from frontrank.data.table import ROLES, SPLITS, ImageTable, shown
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.progress import progress
+
+# ==== The lists that come with data sets: files of text, one image per line; an error names the file and the line.
+
+
+def first_there(root: Path, *names: str) -> Path:
+    """The first of some files that is there; else a FileNotFoundError of the first."""
+    for name in names:
+        if (root / name).is_file():
+            return root / name
+    raise FileNotFoundError(root / names[0])
+
+
+def read_text(path: Path) -> str:
+    """A file of UTF-8, with or without a mark at its start."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise wrong_line(path, line, "is not UTF-8 text") from None
+
+
+def wrong_line(path: Path, line: int, said: str) -> InputError:
+    """The error of a line that cannot be used."""
+    return InputError(f"{shown(path)} line {line} {said}; copy the file again")
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """The number and the text of each line; blank ones at the end are no lines, others are refused."""
+    lines = [(number, line.strip()) for number, line in enumerate(read_text(path).rstrip().split("\n"), 1)]
+    if lines == [(1, "")]:
+        raise InputError(f"{shown(path)} is empty; copy the file again")
+    for number, line in lines:
+        if not line:
+            raise wrong_line(path, number, "is blank")
+    return lines
+
+
+def read_fields(
+    path: Path, names: Sequence[str], *, header: bool = False, counted: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """The number of each line and its fields, which white space parts.
+
+    names:   of the fields, as many as each line has
+    header:  a line of these names comes first
+    counted: before that, a line says how many there are
+    """
+    lines = read_lines(path)
+    told = lines.pop(0)[1] if counted else None
+    if header:
+        line, said = lines.pop(0) if lines else (2, "")
+        if said.split() != list(names):
+            raise wrong_line(path, line, f"must be the header {' '.join(names)!r}, not {said[:60]!r}")
+    if told is not None and told != str(len(lines)):
+        raise InputError(
+            f"{shown(path)} line 1 says {told[:20]!r}, but {len(lines):,} images follow; copy the file again"
+        )
+    for line, said in lines:
+        fields = said.split()
+        if len(fields) != len(names):
+            raise wrong_line(path, line, f"has {len(fields)} of {len(names)} fields ({' '.join(names)}): {said[:60]!r}")
+        yield line, fields
+
+
+def read_pairs(path: Path, names: tuple[str, str]) -> dict[str, tuple[int, str]]:
+    """The number of the line and the second field, by the first, which no two lines share."""
+    found: dict[str, tuple[int, str]] = {}
+    for line, (key, value) in read_fields(path, names):
+        if key in found:
+            raise wrong_line(path, line, f"has the {names[0]} {key[:40]!r} of line {found[key][0]} again")
+        found[key] = line, value
+    return found
+
+
+def a_number(path: Path, line: int, name: str, text: str) -> str:
+    """The text of a field that must be a whole number."""
+    if not (text.isascii() and text.isdigit()):
+        raise wrong_line(path, line, f"has {text[:40]!r} as {name}, which must be a whole number")
+    return text
+
+
+def an_image(path: Path, line: int, name: str) -> str:
+    """The name of an image that must be inside the data set's folder, with forward slashes."""
+    outside = name.startswith("/") or (".." in name and ".." in name.split("/"))
+    if outside or "\\" in name or not name.isprintable():
+        raise wrong_line(path, line, f"names the image {name[:60]!r}, which is no path inside the data set's folder")
+    return name
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names in a folder; none if it is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+# ==== The published data sets as they are on disk: one function each, whose text begins with what it reads.
+
+
+TEST_LISTS = {"small": "800", "medium": "1600", "large": "2400"}  # of VehicleID
+
+
+class Row(NamedTuple):
+    """An image of a table."""
+
+    path: str
+    label: str = ""
+    category: str = ""
+    split: str = "test"
+    role: str = ""
+
+
+def _table(root: Path, rows: list[Row], extra: Mapping[str, np.ndarray] | None = None) -> ImageTable:
+    if not rows:
+        raise InputError(f"{shown(root)} has no image in its lists or folders; unpack its archive again")
+    paths, labels, categories, splits, roles = (np.array(of, dtype=str) for of in zip(*rows, strict=True))
+    return ImageTable(root, paths, labels, categories, splits, roles, extra or {})
+
+
+def _each_once(rows: list[Row], lists: object, remedy: str = "copy the lists again") -> list[Row]:
+    """Refuse an image that is listed twice."""
+    seen: set[str] = set()
+    for row in rows:
+        if row.path in seen:
+            raise InputError(f"{shown(lists)} names {row.path} twice; {remedy}")
+        seen.add(row.path)
+    return rows
+
+
+def _in_folder(file: Path, line: int, name: str) -> str:
+    if "/" not in an_image(file, line, name):
+        raise wrong_line(file, line, f"names the image {name[:60]!r} without a folder")
+    return name
+
+
+def sop(root: Path) -> ImageTable:
+    """Ebay_train.txt and Ebay_test.txt (header: image_id class_id super_class_id path), <super class>_final/*.JPG."""
+    rows = []
+    names = ("image_id", "class_id", "super_class_id", "path")
+    for split in ("train", "test"):
+        file = first_there(root, f"Ebay_{split}.txt")
+        for line, (_, label, _, name) in read_fields(file, names, header=True):
+            category = _in_folder(file, line, name).partition("/")[0].removesuffix("_final")
+            rows.append(Row(name, a_number(file, line, "class_id", label), category, split))
+    return _table(root, _each_once(rows, f"{root}/Ebay_*.txt"))
+
+
+def in_shop(root: Path) -> ImageTable:
+    """Eval/list_eval_partition.txt (how many, a header, then image_name item_id evaluation_status) and Img/img/.
+
+    Categories are such as MEN/Denim. The images may also be in img/.
+    """
+    file = first_there(root, "Eval/list_eval_partition.txt", "list_eval_partition.txt")
+    above = "" if (root / "img").is_dir() and not (root / "Img/img").is_dir() else "Img/"
+    rows = []
+    names = ("image_name", "item_id", "evaluation_status")
+    for line, (name, label, status) in read_fields(file, names, header=True, counted=True):
+        if status not in ("train", "query", "gallery"):
+            raise wrong_line(file, line, f"has the evaluation_status {status[:40]!r}, not train, query or gallery")
+        parts = an_image(file, line, name).split("/")
+        if len(parts) < 5:
+            raise wrong_line(file, line, f"names the image {name[:60]!r}, not img/<gender>/<category>/<item>/<image>")
+        split, role = ("train", "") if status == "train" else ("test", status)
+        rows.append(Row(above + name, label, "/".join(parts[1:3]), split, role))
+    return _table(root, _each_once(rows, file))
+
+
+def vehicleid(root: Path) -> ImageTable:
+    """train_test_split/train_list.txt, test_list_800.txt, test_list_1600.txt and test_list_2400.txt (image vehicle_id),
+    image/*.jpg and attribute/model_attr.txt (vehicle_id model_id).
+
+    The models of vehicles are their categories; without the file of them there are none. The columns "small",
+    "medium" and "large" say which test lists an image is in.
+    """
+    train = _vehicles(root, "train_list.txt")
+    lists = {size: _vehicles(root, f"test_list_{count}.txt") for size, count in TEST_LISTS.items()}
+    test: dict[str, str] = {}
+    for of in lists.values():
+        for path, vehicle in of.items():
+            if test.setdefault(path, vehicle) != vehicle:
+                raise InputError(f"{shown(root)}/train_test_split says {path} shows two vehicles; copy the lists again")
+    if both := sorted(train.keys() & test.keys())[:1]:
+        raise InputError(f"{shown(root)}/train_test_split has {both[0]} in train and test; copy the lists again")
+    models: dict[str, str] = {}
+    if (file := root / "attribute/model_attr.txt").is_file():
+        models = {vehicle: model for _, (vehicle, model) in read_fields(file, ("vehicle_id", "model_id"))}
+    rows = [
+        Row(path, vehicle, models.get(vehicle, ""), split)
+        for split, of in (("train", train), ("test", test))
+        for path, vehicle in of.items()
+    ]
+    extra = {size: np.array([row.path in of for row in rows]) for size, of in lists.items()}
+    return _table(root, rows, extra)
+
+
+def _vehicles(root: Path, name: str) -> dict[str, str]:
+    """The vehicle on each image of a list."""
+    file = first_there(root, f"train_test_split/{name}")
+    return {
+        an_image(file, line, f"image/{image}.jpg"): a_number(file, line, "vehicle_id", vehicle)
+        for image, (line, vehicle) in read_pairs(file, ("image", "vehicle_id")).items()
+    }
+
+
+def inaturalist(root: Path) -> ImageTable:
+    """Inat_dataset_splits/Inaturalist_train_set1.txt and Inaturalist_test_set1.txt (a path per line) and
+    train_val2018/<category>/<class>/*.jpg.
+    """
+    rows = []
+    for split in ("train", "test"):
+        ends = f"{split}_set1.txt"
+        names = (
+            f"{folder}{start}_{ends}" for folder in ("Inat_dataset_splits/", "") for start in ("Inaturalist", "Inat")
+        )
+        file = first_there(root, *names)
+        for line, name in read_lines(file):
+            parts = an_image(file, line, name).split("/")
+            if len(parts) < 4:
+                raise wrong_line(file, line, f"is {name[:60]!r}, not train_val2018/<category>/<class>/<image>")
+            rows.append(Row(name, "/".join(parts[-3:-1]), parts[-3], split))
+    return _table(root, _each_once(rows, f"{root}/Inat_dataset_splits"))
+
+
+def cub(root: Path) -> ImageTable:
+    """images.txt (image_id path), image_class_labels.txt (image_id class_id) and images/<class>/*.jpg.
+
+    The first 100 classes are for training, the others for the test.
+    """
+    file, labelled = first_there(root, "images.txt"), first_there(root, "image_class_labels.txt")
+    images, labels = read_pairs(file, ("image_id", "path")), read_pairs(labelled, ("image_id", "class_id"))
+    if odd := sorted(images.keys() ^ labels.keys())[:1]:
+        lacks = labelled if odd[0] in images else file
+        raise InputError(
+            f"{shown(lacks)} does not have the image_id {odd[0]}, the other list does; copy both files again"
+        )
+    rows = []
+    for image, (line, name) in images.items():
+        label = a_number(labelled, labels[image][0], "class_id", labels[image][1])
+        path = _in_folder(file, line, name)
+        rows.append(Row(f"images/{path}", label, split="train" if int(label) <= 100 else "test"))
+    return _table(root, _each_once(rows, file))
+
+
+def vggface2(root: Path) -> ImageTable:
+    """train/<identity>/*.jpg and test/<identity>/*.jpg."""
+    rows = []
+    for split in ("train", "test"):
+        if not (root / split).is_dir():
+            raise FileNotFoundError(root / split)
+        identities = sorted(name for name in names_in(root / split) if not name.startswith("."))
+        with progress(f"listing {split}", len(identities)) as advance:
+            for identity in identities:
+                images = sorted(name for name in names_in(root / split / identity) if name.lower().endswith(".jpg"))
+                rows += [Row(f"{split}/{identity}/{name}", identity, "", split) for name in images]
+                advance(1)
+    return _table(root, rows)
+
+
+def ijb_c(root: Path) -> ImageTable:
+    """protocols/ijbc_metadata.csv (a header with SUBJECT_ID, FILENAME and SIGHTING_ID), images/img/ and images/frames/.
+
+    A row per face. The column "template" is one text per instance: a video is one, whose frames share a SIGHTING_ID
+    (or MEDIA_ID, or TEMPLATE_ID, where a file has only these), an image in another folder than frames/ is one by
+    itself. The column "box" is the face, by FACE_X, FACE_Y, FACE_WIDTH and FACE_HEIGHT. A file and subject that come
+    again, and faces of nobody, are left out.
+    """
+    starts = ("protocols/", "protocol/", "")
+    file = first_there(
+        root, *(f"{at}{name}.csv" for at in starts for name in ("ijbc_metadata", "ijbc_metadata_with_age"))
+    )
+    above = "" if not (root / "images").is_dir() and (root / "img").is_dir() else "images/"
+    rows: dict[tuple[str, str], Row] = {}
+    templates, boxes = [], []
+    media_columns = ("SIGHTING_ID", "MEDIA_ID", "TEMPLATE_ID")
+    for line, face in _csv_rows(file, ("SUBJECT_ID", "FILENAME"), media_columns):
+        subject, name = face["SUBJECT_ID"], an_image(file, line, face["FILENAME"])
+        if subject.lower() in ("", "nan") or (subject, name) in rows:
+            continue
+        rows[subject, name] = Row(above + name, a_number(file, line, "SUBJECT_ID", subject))
+        media = next((face[key] for key in media_columns if face.get(key)), name)
+        templates.append(f"{subject}/{media if 'frames' in name.split('/') else name}")
+        boxes.append(_face_box(file, line, face))
+    return _table(root, list(rows.values()), {"template": np.array(templates), "box": np.array(boxes)})
+
+
+def _csv_rows(file: Path, names: tuple[str, ...], one_of: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
+    """The number of each line and its values by the names of the header, in capitals."""
+    reader = csv.reader(io.StringIO(read_text(file).rstrip(), newline=""), strict=True)
+    try:
+        header = [name.strip().upper() for name in next(reader, [])]
+        missing = [name for name in names if name not in header]
+        if missing or not set(one_of) & set(header):
+            lacks = missing[0] if missing else " or ".join(one_of)
+            raise wrong_line(file, 1, f"must be a header with {lacks}")
+        for values in reader:
+            if values and len(values) != len(header):
+                raise wrong_line(file, reader.line_num, f"has {len(values)} of {len(header)} fields")
+            if values:
+                yield reader.line_num, {name: value.strip() for name, value in zip(header, values, strict=True)}
+    except csv.Error as error:
+        raise wrong_line(file, reader.line_num, f"is no CSV ({error})") from None
+
+
+def _face_box(file: Path, line: int, face: dict[str, str]) -> str:
+    """Left, top, right and bottom of the face in pixels; "" where the file does not say."""
+    names = ("FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
+    if not all(face.get(name) for name in names):
+        return ""
+    try:
+        x, y, width, height = (float(face[name]) for name in names)
+    except ValueError:
+        raise wrong_line(file, line, f"has a face that is no box: {[face[name][:20] for name in names]}") from None
+    return _box((x, y, x + width, y + height)) if math.isfinite(x + y + width + height) else ""
+
+
+def _box(edges: Iterable[float]) -> str:
+    return " ".join(f"{edge:.10g}" for edge in edges)
+
+
+def landmarks_clean(root: Path) -> ImageTable:
+    """annotation_clean_train.txt (url label, or path label) and images/<label>/<what comes last in the url's path>.
+
+    The list is published as addresses on the web, so where an image is saved is for us to say. Of a line with a path,
+    the image is there, seen from the root.
+    """
+    starts = ("", "annotations/", "annotations_landmarks/")
+    file = first_there(root, *(f"{folder}annotation_clean_train.txt" for folder in starts))
+    rows = []
+    for line, (where, label) in read_fields(file, ("url", "label")):
+        if where.startswith(("http://", "https://")):
+            where = f"images/{label}/{urlsplit(where).path.rpartition('/')[2]}"
+        if where.endswith("/"):
+            raise wrong_line(file, line, "has an address that ends without the name of an image")
+        rows.append(Row(an_image(file, line, where), label, split="train"))
+    return _table(root, _each_once(rows, file, "write paths instead of addresses that end alike"))
+
+
+def revisited(name: str) -> Callable[[Path], ImageTable]:
+    """What reads roxford5k or rparis6k: gnd_<name>.pkl and jpg/*.jpg."""
+
+    def read(root: Path) -> ImageTable:
+        file = first_there(root, f"gnd_{name}.pkl")
+        truth = read_ground_truth(file)
+        sides = {"query": truth.queries, "gallery": truth.images}
+        rows = [Row(_stored_image(file, side, image), role=side) for side, images in sides.items() for image in images]
+        if bad := [i for i, box in enumerate(truth.boxes) if len(box) not in (0, 4)]:
+            raise InputError(
+                f"{shown(file)} has {len(truth.boxes[bad[0]])} numbers as bbx of gnd[{bad[0]}]; copy it again"
+            )
+        boxes = [_box(box) for box in truth.boxes] + [""] * len(truth.images)
+        index = np.concatenate([np.arange(len(images)) for images in sides.values()])
+        return _table(root, _each_once(rows, file), {"box": np.array(boxes), "index": index})
+
+    read.__doc__ = f"""gnd_{name}.pkl and jpg/*.jpg.
+
+    The column "box" is the part of a query image that is searched for. "index" is the place of an image among the
+    queries, or in the gallery: what the ground truth calls it by, also where some images are missing.
+    """
+    return read
+
+
+def _stored_image(file: Path, side: str, name: str) -> str:
+    if not name.isprintable() or not name or {"/", "\\"} & set(name):
+        raise InputError(f"{shown(file)} has {ascii(name)[:60]} as the name of a {side} image; copy the file again")
+    return f"jpg/{name}.jpg"
+
+
+def distractors(root: Path) -> ImageTable:
+    """revisitop1m.txt (a path per line) and jpg/."""
+    file = first_there(root, "revisitop1m.txt")
+    rows = []
+    for line, name in read_lines(file):
+        ending = "" if "." in name.rpartition("/")[2] else ".jpg"
+        rows.append(Row(f"jpg/{an_image(file, line, name)}{ending}", role="distractor"))
+    return _table(root, _each_once(rows, file))
+
+
+# ==== The published data sets by name: what is read, and how many images and classes there must be.
+
 
 Counts = Mapping[str, tuple[int, int | None]]  # part of a data set -> images, and classes where it has any
 
@@ -63,27 +449,27 @@ _VEHICLEID: tuple[Counts, ...] = (
 PUBLISHED: dict[str, DataSet] = {
     "sop": DataSet(
         "Stanford Online Products",
-        layouts.sop,
+        sop,
         ({"train": (59_551, 11_318), "test": (60_502, 11_316)},),
         ("Ebay_train.txt", "Ebay_test.txt"),
         "Stanford_Online_Products",
     ),
     "in-shop": DataSet(  # a paper prints 28,760 test images; the two sides have 26,830
         "In-Shop Clothes",
-        layouts.in_shop,
+        in_shop,
         ({"train": (25_882, 3_997), "query": (14_218, 3_985), "gallery": (12_612, 3_985)},),
         ("Img/img/WOMEN", "img/WOMEN"),  # other data sets have an Eval/list_eval_partition.txt too
     ),
     "vehicleid": DataSet(
         "PKU VehicleID",
-        layouts.vehicleid,
+        vehicleid,
         _VEHICLEID,
-        tuple(f"train_test_split/test_list_{count}.txt" for count in layouts.TEST_LISTS.values()),
+        tuple(f"train_test_split/test_list_{count}.txt" for count in TEST_LISTS.values()),
         "VehicleID_V1.0",
     ),
     "inaturalist": DataSet(  # the split of Smooth-AP
         "iNaturalist 2018",
-        layouts.inaturalist,
+        inaturalist,
         ({"train": (325_846, 5_690), "test": (136_093, 2_452)},),
         tuple(
             f"{folder}Inat*_{split}_set1.txt" for folder in ("Inat_dataset_splits/", "") for split in ("train", "test")
@@ -91,7 +477,7 @@ PUBLISHED: dict[str, DataSet] = {
     ),
     "cub": DataSet(
         "CUB-200-2011",
-        layouts.cub,
+        cub,
         ({"train": (5_864, 100), "test": (5_924, 100)},),
         ("image_class_labels.txt",),
         "CUB_200_2011",
@@ -100,7 +486,7 @@ PUBLISHED: dict[str, DataSet] = {
     # The papers round the training images to 3.31 million, which are those of train and test together: 3,311,286.
     "vggface2": DataSet(
         "VGGFace2",
-        layouts.vggface2,
+        vggface2,
         ({"train": (3_141_890, 8_631), "test": (169_396, 500)},),
         ("train/n[0-9][0-9][0-9][0-9][0-9][0-9]",),
         scanned=True,
@@ -109,34 +495,34 @@ PUBLISHED: dict[str, DataSet] = {
     # out, which the evaluation protocol does.
     "ijb-c": DataSet(
         "IJB-C",
-        layouts.ijb_c,
+        ijb_c,
         ({"test": (148_824, 3_531)},),
         ("protocols/ijbc_metadata*.csv", "protocol/ijbc_metadata*.csv", "ijbc_metadata*.csv"),
         "IJB-C",
     ),
     "landmarks-clean": DataSet(
         "Landmarks-clean",
-        layouts.landmarks_clean,
+        landmarks_clean,
         ({"train": (42_410, 586)},),
         ("annotation_clean_train.txt", "annotations*/annotation_clean_train.txt"),
     ),
     "roxford5k": DataSet(
         "ROxford5k",
-        layouts.revisited("roxford5k"),
+        revisited("roxford5k"),
         ({"query": (70, None), "gallery": (4_993, None)},),
         ("gnd_roxford5k.pkl",),
         "roxford5k",
     ),
     "rparis6k": DataSet(
         "RParis6k",
-        layouts.revisited("rparis6k"),
+        revisited("rparis6k"),
         ({"query": (70, None), "gallery": (6_322, None)},),
         ("gnd_rparis6k.pkl",),
         "rparis6k",
     ),
     "revisited-1m": DataSet(
         "R1M",
-        layouts.distractors,
+        distractors,
         ({"distractor": (1_001_001, None)},),
         ("revisitop1m.txt",),
         "revisitop1m",

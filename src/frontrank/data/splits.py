@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from frontrank.data.image_table import ImageTable
+from frontrank.data.table import ImageTable
 from frontrank.errors import InputError, InputTypeError, require_number
 
 _LEAST = 2  # classes of two images or more that each side needs: one to be found, and another to be mistaken for it

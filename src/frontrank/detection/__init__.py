@@ -1,11 +1,8 @@
 """Object detection: finding and naming things in pictures, trained with the AP loss of RaMBO or with cross-entropy."""
 
-from frontrank.detection.classifier_loss import ProposalAP
+from frontrank.detection.data import SceneTable, read_scenes
 from frontrank.detection.evaluation import Detections, evaluate_detections
-from frontrank.detection.finding import find_objects
-from frontrank.detection.model import Detector, DetectorSettings
-from frontrank.detection.reading import read_scenes
-from frontrank.detection.scenes import SceneTable
+from frontrank.detection.model import Detector, DetectorSettings, ProposalAP, find_objects
 
 __all__ = [
     "Detections",

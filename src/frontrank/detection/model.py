@@ -1,24 +1,512 @@
 """The detector: torchvision's Faster R-CNN on any of several backbones, with a classifier that may learn by ranking."""
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
+from torchvision import models
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
 
-from frontrank.detection.classifier_loss import ProposalAP, Scores
-from frontrank.detection.matching import Detections
+from frontrank.detection.evaluation import Detections
 from frontrank.errors import InputError, InputTypeError
+from frontrank.losses import ClassifierAP
 from frontrank.models import storage
+from frontrank.models.backbone import first_line
+from frontrank.models.weights import WORDS, package_weights, pretrained_title, quiet_hub, read_weights, source_of
+from frontrank.training import distributed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torchvision.models.detection import FasterRCNN
+from frontrank.detection.data import SceneTable, all_scenes
+from frontrank.progress import progress
+
+# ==== A small network for detection on a CPU, trained from nothing: residual blocks with group normalisation.
+
+
+CHANNELS = (32, 64, 96)  # of the maps at 1/4, 1/8 and 1/16 of the picture's size
+_GROUPS = 8
+
+
+class SmallBackbone(nn.Module):
+    """Feature maps [image, channel, height, width] of a batch, finest first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 24, 3, 2, 1, bias=False), nn.GroupNorm(_GROUPS, 24), nn.ReLU(True))
+        before = (24, *CHANNELS[:-1])
+        self.stages = nn.ModuleList(
+            nn.Sequential(_Block(narrow, wide, 2), _Block(wide, wide, 1))
+            for narrow, wide in zip(before, CHANNELS, strict=True)
+        )
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        maps, last = [], self.stem(images)
+        for stage in self.stages:
+            last = stage(last)
+            maps.append(last)
+        return maps
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a short cut."""
+
+    def __init__(self, narrow: int, wide: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(narrow, wide, 3, stride, 1, bias=False)
+        self.first_norm = nn.GroupNorm(_GROUPS, wide)
+        self.second = nn.Conv2d(wide, wide, 3, 1, 1, bias=False)
+        self.second_norm = nn.GroupNorm(_GROUPS, wide)
+        self.short: nn.Module = nn.Identity()
+        if stride > 1:
+            self.short = nn.Sequential(nn.Conv2d(narrow, wide, 1, stride, bias=False), nn.GroupNorm(_GROUPS, wide))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        found = functional.relu(self.first_norm(self.first(maps)))
+        return functional.relu(self.second_norm(self.second(found)) + self.short(maps))
+
+
+# ==== The backbones of a detector by name, each with a feature pyramid on top: torchvision's, timm's, and a small on
+
+
+SMALL = "small"
+TIMM = "timm."  # before a name of timm
+OF_TIMM_ONLY = "resnext101_32x4d"  # RaMBO's X101, which torchvision can build but has no weights of
+RESNETS = (
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d"),
+    *(OF_TIMM_ONLY, "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"),
+)
+MOBILE = {  # layers at 1/4, 1/8, 1/16, 1/32
+    **{"mobilenet_v2": (2, 4, 7, 18), "mobilenet_v3_large": (2, 4, 7, 16), "mobilenet_v3_small": (1, 2, 4, 12)}
+}
+_PROBE = 256  # side of the picture that tells how much smaller each map is
+_STRIDES = (4, 8, 16, 32)  # of maps that a pyramid is built on
+
+
+class Pyramid(nn.Module):
+    """A feature pyramid on a body that gives a list of maps."""
+
+    def __init__(self, body: nn.Module, widths: list[int], channels: int) -> None:
+        super().__init__()
+        self.body = body
+        self.fpn = FeaturePyramidNetwork(widths, channels, LastLevelMaxPool())
+        self.out_channels = channels
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return self.fpn(OrderedDict((str(place), each) for place, each in enumerate(self.body(images))))
+
+
+def build_backbone(name: str, channels: int) -> nn.Module:
+    """The backbone of this name with random weights; `body` is what pretrained weights are for, `fpn` the pyramid."""
+    if name == SMALL:
+        return Pyramid(SmallBackbone(), list(CHANNELS), channels)
+    if name.startswith(TIMM):
+        return _timm_pyramid(name.removeprefix(TIMM), channels)
+    if name in RESNETS:
+        body = ResNet(Bottleneck, [3, 4, 23, 3], groups=32, width_per_group=4) if name == OF_TIMM_ONLY else _plain(name)
+        widths = [body.inplanes // 8 * 2**place for place in range(4)]
+        return BackboneWithFPN(body, {f"layer{place + 1}": str(place) for place in range(4)}, widths, channels)
+    if name in MOBILE:
+        layers = _plain(name).features
+        widths = [layers[place].out_channels for place in MOBILE[name]]
+        return BackboneWithFPN(layers, {str(place): str(n) for n, place in enumerate(MOBILE[name])}, widths, channels)
+    known = [SMALL, *RESNETS, *MOBILE]
+    near = get_close_matches(name, known, 1)
+    remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {TIMM}NAME of timm"
+    raise InputError(f"backbone {name!r} is not known; {remedy}")
+
+
+def strides_of(backbone: nn.Module) -> dict[str, int]:
+    """How many pixels apart the places of each map are, by the map's name."""
+    mode = backbone.training
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            maps: Mapping[str, Tensor] = backbone(torch.zeros(1, 3, _PROBE, _PROBE))
+    finally:
+        backbone.train(mode)
+    return {name: round(_PROBE / each.shape[-1]) for name, each in maps.items()}
+
+
+def freeze_first_layers(backbone: nn.Module, name: str, trainable: int) -> None:
+    """Leave all but the last `trainable` of a ResNet's five parts (stem, layer1 .. layer4) as they are.
+
+    Other backbones are trained as a whole.
+    """
+    if name not in RESNETS:
+        return
+    trained = ("layer4", "layer3", "layer2", "layer1", ("conv1", "bn1"))[:trainable]
+    starts = tuple(start for each in trained for start in ([each] if isinstance(each, str) else each))
+    for parameter_name, parameter in backbone.get_submodule("body").named_parameters():
+        parameter.requires_grad_(parameter_name.startswith(starts) if starts else False)
+
+
+def _plain(name: str) -> Any:
+    return models.get_model(name, weights=None)
+
+
+def _timm_pyramid(name: str, channels: int) -> Pyramid:
+    try:
+        import timm
+    except ImportError:
+        raise InputError(f"backbone {TIMM}{name} needs timm; pip install 'frontrank[train]'") from None
+    if not timm.is_model(name):
+        near = ", ".join(get_close_matches(name, timm.list_models(), 3, 0.4)) or "none"
+        raise InputError(f"backbone {TIMM}{name} is not a model of timm; nearest: {near}")
+    said = ""
+    with contextlib.suppress(RuntimeError, AttributeError, TypeError):
+        body: Any = timm.create_model(name, pretrained=False, features_only=True)
+        reductions = body.feature_info.reduction()
+        places = [place for place, each in enumerate(reductions) if each in _STRIDES]
+        if len({reductions[place] for place in places}) > 1:
+            body = timm.create_model(name, pretrained=False, features_only=True, out_indices=tuple(places))
+            return Pyramid(body, body.feature_info.channels(), channels)
+        said = ", being all of one size"
+    raise InputError(f"backbone {TIMM}{name} gives no maps for a pyramid{said}; take a convolutional one")
+
+
+# ==== What the classifier of a detector is trained with instead of cross-entropy: the AP of all sampled proposals.
+
+
+Scores = Literal["softmax", "logits"]
+
+
+class ScoresNotFiniteError(InputError):
+    """The classifier gave a score that cannot be ranked."""
+
+
+class ProposalAP:
+    """The loss of class logits [proposal, 1 + class] against labels [proposal], of which 0 is the background.
+
+    ap:     ranks the proposals of all processes, and those it remembers, once per class and once for all classes
+    scores: what is ranked; see `ranked_scores`
+    warmup: steps, told by `begin_step`, in which the margin grows from 0 and nothing is remembered
+
+    A proposal of the background is a negative of every class. Not a module: the scores it remembers belong to the state
+    of a run, not to the weights of a model.
+
+    Why it warms up: at first all scores of a class are nearly the same. A margin would put every negative before every
+    positive, and scores move more from batch to batch than they differ in one, so that remembered ones would tell old
+    from new. Either leaves hardly a gradient that knows of the classes.
+
+    >>> loss = ProposalAP(ClassifierAP(margin=0.0), "logits")
+    >>> logits = torch.tensor([[0.0, 3.0, 1.0], [0.0, 2.0, 2.0], [0.0, 4.0, 0.0]])
+    >>> loss(logits, torch.tensor([1, 2, 0]))  # class 1 at rank 2, class 2 at rank 1; together at ranks 2 and 4
+    tensor(0.3333)
+    """
+
+    def __init__(self, ap: ClassifierAP, scores: Scores = "softmax", warmup: int = 0) -> None:
+        if scores not in get_args(Scores):
+            raise InputError(f"scores must be one of {', '.join(get_args(Scores))}, got {scores!r}")
+        self.ap, self.scores, self.warmup, self.margin = ap, scores, warmup, ap.margin
+
+    def begin_step(self, step: int) -> None:
+        """Set margin and memory to what they are at this step of the run, the first of which is 0."""
+        if step < self.warmup:
+            self.ap.reset()
+        self.ap.margin = self.margin * min(1.0, step / self.warmup) if self.warmup else self.margin
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The same value on every process; backward gives each the gradient of its own proposals."""
+        own = ranked_scores(logits, self.scores)
+        everyone = distributed.gather(own)
+        targets = class_targets(distributed.gather_rows(labels), own.shape[1])
+        if not bool(everyone.isfinite().all()):
+            raise ScoresNotFiniteError("scores of classes are not finite; lower the learning rate")
+        if not len(everyone):  # there is nothing to rank, and nothing to remember
+            return logits.sum() * 0.0
+        return self.ap(everyone, targets)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """How many classes had a positive in the latest call, remembered ones included."""
+        return self.ap.last
+
+    def state_dict(self) -> dict[str, Any]:
+        """The remembered scores."""
+        return self.ap.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the remembered scores of another."""
+        self.ap.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        return f"ProposalAP({self.ap.extra_repr()}, scores={self.scores}, warmup={self.warmup})"
+
+
+def ranked_scores(logits: Tensor, scores: Scores) -> Tensor:
+    """The scores [proposal, class] by which detections are sorted, without the background's.
+
+    softmax: what torchvision's own inference sorts by: the share of a class among all and the background
+    logits:  each class's own output; what the others and the background say has no part in it
+
+    >>> ranked_scores(torch.tensor([[0.0, 0.0, 0.0, 0.0]]), "softmax")
+    tensor([[0.2500, 0.2500, 0.2500]])
+    """
+    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return (wide.softmax(1) if scores == "softmax" else wide)[:, 1:]
+
+
+def class_targets(labels: Tensor, classes: int) -> Tensor:
+    """Boolean [proposal, class]: whose class it is; the background's row is empty.
+
+    >>> class_targets(torch.tensor([2, 0]), 3).int()
+    tensor([[0, 1, 0],
+            [0, 0, 0]], dtype=torch.int32)
+    """
+    return functional.one_hot(labels, classes + 1)[:, 1:].bool()
+
+
+# ==== torchvision's RoI heads with another loss of the classifier, and scores of detections that go with it.
+
+
+ClassifierLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+class RankedRoIHeads(RoIHeads):
+    """The same heads, whose `loss_classifier` is what `classifier_loss` makes of class logits and sampled labels.
+
+    heads:  of torchvision; their parts become this one's
+    scores: what detections are sorted by: softmax as torchvision does, or the logits of each class, without a threshold
+
+    The attribute `classifier_loss` is None at first, which leaves torchvision's cross-entropy.
+    """
+
+    def __init__(self, heads: RoIHeads, scores: Scores = "softmax") -> None:
+        super().__init__(
+            heads.box_roi_pool,
+            heads.box_head,
+            heads.box_predictor,
+            heads.proposal_matcher.high_threshold,
+            heads.proposal_matcher.low_threshold,
+            heads.fg_bg_sampler.batch_size_per_image,
+            heads.fg_bg_sampler.positive_fraction,
+            heads.box_coder.weights,
+            heads.score_thresh if scores == "softmax" else 0.0,
+            heads.nms_thresh,
+            heads.detections_per_img,
+        )
+        self.scores = scores
+        self.classifier_loss: ClassifierLoss | None = None
+        self._labels: list[Tensor] = []
+        self._predicted: tuple[Tensor, Tensor] | None = None
+        self.box_predictor.register_forward_hook(self._keep_predicted)
+
+    def _keep_predicted(self, predictor: Any, given: Any, found: tuple[Tensor, Tensor]) -> None:
+        self._predicted = found if self.training else None
+
+    def select_training_samples(self, proposals: Any, targets: Any) -> Any:
+        found = super().select_training_samples(proposals, targets)
+        self._labels = found[2]
+        return found
+
+    def forward(self, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
+        try:
+            found, losses = super().forward(features, proposals, image_shapes, targets)
+            if self._predicted is not None:
+                self._exchange_losses(losses, *self._predicted)
+            return found, losses
+        finally:
+            self._predicted, self._labels = None, []  # or they would keep the graph of this batch alive
+
+    def _exchange_losses(self, losses: dict[str, Tensor], logits: Tensor, changes: Tensor) -> None:
+        if not len(logits):  # no proposal in all of the pictures: a mean over nothing is NaN
+            losses.update(loss_classifier=logits.sum() * 0.0, loss_box_reg=changes.sum() * 0.0)
+        if self.classifier_loss is not None:
+            losses["loss_classifier"] = self.classifier_loss(logits, torch.cat(self._labels))
+
+    def postprocess_detections(self, class_logits: Tensor, box_regression: Tensor, proposals: Any, shapes: Any) -> Any:
+        """Boxes, scores and labels of each picture, best first.
+
+        By logits a detection's score is the sigmoid of its class's logit, which is the softmax of that class and a
+        background of 0: torchvision's own function is asked class by class. Ranking leaves open where the scores of a
+        class begin, so none is too low; the best of all classes are kept, as many as `detections_per_img`.
+        """
+        if self.scores == "softmax":
+            return super().postprocess_detections(class_logits, box_regression, proposals, shapes)
+        boxes = box_regression.unflatten(1, (-1, 4))
+        nothing = torch.zeros_like(class_logits[:, :1])
+        of_classes = [
+            super(RankedRoIHeads, self).postprocess_detections(
+                torch.cat([nothing, class_logits[:, label : label + 1]], 1),
+                boxes[:, [0, label]].flatten(1),
+                proposals,
+                shapes,
+            )
+            for label in range(1, class_logits.shape[1])
+        ]
+        return _merged(of_classes, len(shapes), self.detections_per_img)
+
+
+def _merged(of_classes: list[Any], pictures: int, most: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The best detections of each picture, from those of each class alone."""
+    all_boxes, all_scores, all_labels = [], [], []
+    for picture in range(pictures):
+        parts = [(boxes[picture], scores[picture]) for boxes, scores, _ in of_classes]
+        scores = torch.cat([found for _, found in parts])
+        labels = torch.cat(
+            [torch.full_like(found, label, dtype=torch.int64) for label, (_, found) in enumerate(parts, 1)]
+        )
+        best = scores.sort(descending=True, stable=True)[1][:most]
+        all_boxes.append(torch.cat([found for found, _ in parts])[best])
+        all_scores.append(scores[best])
+        all_labels.append(labels[best])
+    return all_boxes, all_scores, all_labels
+
+
+# ==== First weights of a detector: torchvision's or timm's of ImageNet, those of a package, a file, a saved detector
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+X101 = f"{OF_TIMM_ONLY}.gluon_in1k"  # of ImageNet alone: what timm takes without a tag has seen more pictures
+_COUNTERS = "num_batches_tracked"  # of norms: no weights, and not in all files
+_NEW_HEAD = "roi_heads.box_predictor."
+_OLD_NAMES = {  # of torchvision's detectors, as in its published files
+    r"(fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)$": r"\1.0.\2",
+    r"(rpn\.head\.conv)\.(weight|bias)$": r"\1.0.0.\2",
+}
+
+
+def colours_of(backbone: str, weights: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the colours that weights were trained with."""
+    if weights == "package":
+        source = source_of(_timm_name(backbone))
+        return source.mean, source.std
+    if Path(weights).is_dir() and weights not in WORDS:
+        settings = storage.read_config(Path(weights), storage.DETECTOR)["settings"]
+        return tuple(settings["mean"]), tuple(settings["std"])
+    name = _pretrained_name(backbone) if weights != "none" else None
+    return _timm_colours(name) if name is not None else (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def _timm_colours(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Those of timm's pretrained weights; ImageNet's where it does not say."""
+    with suppress(ImportError, RuntimeError):  # no timm, or no such model: refused where the network is built
+        import timm
+
+        config = timm.get_pretrained_cfg(name)
+        if config is not None:
+            return tuple(config.mean), tuple(config.std)
+    return IMAGENET_MEAN, IMAGENET_STD
+
+
+def load_weights(network: nn.Module, backbone: str, weights: str) -> str:
+    """Put first weights into a detector's network; a sentence of what was loaded."""
+    body = network.get_submodule("backbone.body")
+    if weights == "none":
+        return "random weights"
+    if weights == "package":
+        source = source_of(_timm_name(backbone))
+        _load(body, package_weights(_timm_name(backbone)), str(source.package))
+        return f"ImageNet weights of {backbone} from {source}; pyramid and heads start anew"
+    if weights == "pretrained":
+        tensors, named = _pretrained(backbone, body)
+        _load(body, tensors, named)
+        return f"{named}; pyramid and heads start anew"
+    path = Path(weights)
+    if path.is_dir():
+        return _load_detector(network, storage.read(path, storage.DETECTOR)[1], weights)
+    if not path.is_file():
+        raise InputError(
+            f"weights {weights!r} is no file or folder; give one that is there, pretrained, package, or none"
+        )
+    tensors = read_weights(path)
+    if any(name.startswith("roi_heads.") for name in tensors):
+        return _load_detector(network, tensors, weights)
+    _load(body, tensors, weights)
+    return f"backbone from {weights}; pyramid and heads start anew"
+
+
+def _timm_name(backbone: str) -> str:
+    if not backbone.startswith(TIMM):
+        raise InputError(f"weights package are by timm's names; give backbone {TIMM}NAME, such as timm.mobilenetv2_100")
+    return backbone.removeprefix(TIMM)
+
+
+def _load_detector(network: nn.Module, tensors: Mapping[str, Tensor], named: str) -> str:
+    """All weights of another detector; the last layer too, where it has as many classes."""
+    for old, new in _OLD_NAMES.items():
+        tensors = {re.sub(old, new, name): x for name, x in tensors.items()}
+    own = network.state_dict()
+    last = [name for name in own if name.startswith(_NEW_HEAD)]
+    same = all(name in tensors and tensors[name].shape == own[name].shape for name in last)
+    _load(network, {n: x for n, x in tensors.items() if same or n not in last}, named, () if same else (_NEW_HEAD,))
+    return f"all of {named}" if same else f"all of {named} but the last layer, which starts anew"
+
+
+def _load(module: nn.Module, tensors: Mapping[str, Tensor], named: str, anew: tuple[str, ...] = ()) -> None:
+    """Load by name all that the module has; what is of a classifier, and the module has not, is left out.
+
+    anew: how names begin that need not be there
+    """
+    own = module.state_dict()
+    missing = [n for n in own if n not in tensors and not n.endswith(_COUNTERS) and not (anew and n.startswith(anew))]
+    other = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
+    if missing or other:
+        what = f"{len(missing)} tensors are missing ({missing[0]})" if missing else f"{other[0]} has another shape"
+        raise InputError(f"{named} does not fit the backbone: {what}; give the weights of this backbone")
+    kept = {name: tensors[name] for name in own if name in tensors}
+    broken = [name for name, each in kept.items() if not bool(each.isfinite().all())]
+    if broken:
+        raise InputError(f"{named} has numbers that are not finite, e.g. in {broken[0]}; give other weights")
+    module.load_state_dict(kept, strict=False)
+
+
+def _pretrained_name(backbone: str) -> str | None:
+    """What timm calls the pretrained weights of a backbone; None where they are torchvision's."""
+    return X101 if backbone == OF_TIMM_ONLY else backbone.removeprefix(TIMM) if backbone.startswith(TIMM) else None
+
+
+def _pretrained(backbone: str, body: Any) -> tuple[Mapping[str, Tensor], str]:
+    """Weights of ImageNet by the names of the backbone's body, and what to call them."""
+    if backbone == OF_TIMM_ONLY:
+        return _timm_weights(X101)
+    if backbone.startswith(TIMM):  # some have other names where they give maps
+        return _timm_weights(backbone.removeprefix(TIMM), features_only=True, out_indices=body.feature_info.out_indices)
+    try:
+        weights: Any = models.get_model_weights(backbone)["IMAGENET1K_V1"]
+    except (ValueError, KeyError):
+        raise InputError(f"weights: there are no pretrained ones of {backbone}; give a file, or none") from None
+    try:
+        tensors = weights.get_state_dict(progress=False, check_hash=True)
+    except Exception as error:  # no network, a full disk, a damaged file: torch's hub raises many kinds
+        raise _not_had(f"torchvision's {backbone}", error) from error
+    if backbone.startswith("mobilenet"):
+        tensors = {name.removeprefix("features."): x for name, x in tensors.items()}
+    return tensors, f"torchvision's {backbone}.IMAGENET1K_V1"
+
+
+def _timm_weights(name: str, **more: Any) -> tuple[Mapping[str, Tensor], str]:
+    import timm
+
+    try:
+        with quiet_hub():
+            model = timm.create_model(name, pretrained=True, **more)
+    except Exception as error:  # timm and the hub's client raise many kinds
+        raise _not_had(f"timm's pretrained {name}", error) from error
+    return model.state_dict(), pretrained_title(name, model)
+
+
+def _not_had(what: str, error: Exception) -> InputError:
+    return InputError(f"weights: {what} cannot be had ({first_line(error)}); give a file of weights, package, or none")
+
+
+# ==== The detector: torchvision's Faster R-CNN on any of several backbones, with a classifier that may learn by rank
 
 
 @dataclass(frozen=True)
@@ -83,8 +571,8 @@ class Detector(nn.Module):
         trainable_layers: of the five of a ResNet, from the last, that are trained where it does not start at random
         """
         require_torchvision()
-        from frontrank.detection.backbones import freeze_first_layers
-        from frontrank.detection.weights import colours_of, load_weights
+        pass
+        pass
 
         mean, std = colours_of(settings.backbone, weights)
         detector = cls(replace(settings, mean=mean, std=std))
@@ -177,8 +665,8 @@ def build_network(settings: DetectorSettings) -> "FasterRCNN":
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
     from torchvision.ops import MultiScaleRoIAlign
 
-    from frontrank.detection.backbones import build_backbone, strides_of
-    from frontrank.detection.heads import RankedRoIHeads
+    pass
+    pass
 
     backbone = build_backbone(settings.backbone, settings.channels)
     strides = strides_of(backbone)
@@ -280,3 +768,29 @@ detector = Detector.load("path/of/this/folder")
 | fingerprint | {config["fingerprint"]} |
 | frontrank | {config["frontrank_version"]} |
 """
+
+
+# ==== What a detector finds in all pictures of a table.
+
+
+def find_objects(
+    detector: Detector,
+    table: SceneTable,
+    *,
+    batch: int = 8,
+    workers: int = 2,
+    device: torch.device | str | None = None,
+    show: bool | None = None,
+) -> list[Detections]:
+    """The detections of each picture, in the order of the table, by this process alone.
+
+    show: a progress bar; None draws it on a terminal only
+    """
+    if device is not None:
+        detector.to(device)
+    found: list[Detections] = []
+    with progress("detecting", len(table), show) as done:
+        for pictures in all_scenes(table, batch, workers):
+            found += detector.detect(pictures)
+            done(len(pictures))
+    return found

@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.fields import is_distance
-from frontrank.evaluation.files import PathLike, write_json
-from frontrank.evaluation.report import Report, percent, searched
+from frontrank.evaluation.report import Report, is_distance, percent, searched
 from frontrank.evaluation.statistics import (
     mean_of_defined,
     percentile_interval,
@@ -17,7 +15,8 @@ from frontrank.evaluation.statistics import (
     resampled_means,
     sign_flip_p_values,
 )
-from frontrank.evaluation.tables import Table, TableFormat, aligned, joined
+from frontrank.files import PathLike, write_json
+from frontrank.tables import Table, TableFormat, aligned, joined
 
 _KIND, _VERSION = "comparison", 1
 _SAME_QUERIES = "both reports must be of the same queries in the same order"

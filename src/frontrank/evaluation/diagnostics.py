@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.evaluate import evaluate
-from frontrank.evaluation.inputs import coded, read_labels
+from frontrank.evaluation.evaluate import coded, evaluate, read_labels
 from frontrank.losses import FastAP, QuantizedAP, RankLoss
 from frontrank.ranking import (
     AveragePrecision,

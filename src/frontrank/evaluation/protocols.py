@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from frontrank.errors import InputError
-from frontrank.evaluation.evaluate import evaluate
-from frontrank.evaluation.inputs import read_labels
+from frontrank.evaluation.evaluate import evaluate, read_labels
 from frontrank.evaluation.report import Report
 from frontrank.evaluation.revisited import evaluate_revisited
 from frontrank.ranking import Vectors

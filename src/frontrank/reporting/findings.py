@@ -1,14 +1,30 @@
 """What the report of a run shows: one or two models on the same images, in numbers, curves and ranked pictures."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from frontrank.data.image_table import ImageTable
-from frontrank.evaluation.compare import Comparison
+from frontrank.data.table import ImageTable
+from frontrank.errors import InputError
+from frontrank.evaluation.compare import Comparison, Difference
+from frontrank.evaluation.evaluate import coded, per_query_values
+from frontrank.evaluation.measures import DEFAULT, class_distances, measure
 from frontrank.evaluation.report import Report
+from frontrank.evaluation.statistics import paired_over_classes, percentile_interval, resampled_means
+from frontrank.progress import progress
+from frontrank.ranking import LabelRelevance, Ranks, Relevance, Vectors, exact_ranks, exact_scores, precision, slack
+from frontrank.ranking.exact import Use
+from frontrank.ranking.vectors import as_array, full_precision
+from frontrank.retrieval.arguments import require_count
+
+# ==== What the report of a run shows: one or two models on the same images, in numbers, curves and ranked pictures.
+
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -138,3 +154,628 @@ class RunFacts:
     searched: str = ""
     designs: tuple[tuple[str, str, int], ...] = ()
     credits: str = ""
+
+
+# ==== How sure a report's metrics are, with classes as what chance draws: queries of a class rise and fall together.
+
+
+_LEVEL, _RESAMPLES, _FLIPS, _SEED = 0.95, 1000, 4999, 0
+
+
+def class_intervals(report: Report, classes: NDArray[np.generic]) -> dict[str, tuple[float, float]]:
+    """The 95 % interval of each metric that is a mean over queries: whole classes are drawn with replacement.
+
+    classes: of each query. None where there are fewer than two of them that have a value: nothing is known then
+
+    >>> report = Report.of({"R@1": [1, 1, 0, 0]}, [1] * 4, 9)
+    >>> class_intervals(report, np.array(["a", "a", "b", "b"])), class_intervals(report, np.array(["a"] * 4))
+    ({'R@1': (0.0, 1.0)}, {})
+    """
+    found = {}
+    for name, values in report.per_query.items():
+        defined = ~np.isnan(values)
+        codes = np.unique(classes[defined], return_inverse=True)[1]
+        sums, sizes = np.bincount(codes, values[defined]), np.bincount(codes)
+        if len(sums) > 1:
+            drawn = resampled_means(np.stack([sums, sizes], 1).astype(np.float64), _RESAMPLES, _SEED)
+            found[name] = percentile_interval(drawn[:, 0] / drawn[:, 1], _LEVEL)
+    return found
+
+
+def change_over_classes(a: Report, b: Report, classes: NDArray[np.generic], names: tuple[str, str]) -> Comparison:
+    """The paired difference b - a of each metric per query, its interval and p over classes.
+
+    Of a single class nothing is known but that a difference is from -1 to 1.
+    """
+    count = len(np.unique(classes))
+    differences = {}
+    for name in (name for name in b.per_query if name in a.per_query):
+        found = paired_over_classes(
+            a.per_query[name], b.per_query[name], classes, level=_LEVEL, resamples=_RESAMPLES, flips=_FLIPS, seed=_SEED
+        )
+        known = len(np.unique(classes[~np.isnan(b.per_query[name])])) > 1
+        low, high = (found.low, found.high) if known else (-1.0, 1.0)
+        differences[name] = Difference(a[name], b[name], found.difference, low, high, found.p_value)
+    note = f"intervals and p are over {count:,} {'class' if count == 1 else 'classes'}, as queries of a class are alike"
+    settings = {"resamples": _RESAMPLES, "flips": _FLIPS, "seed": _SEED, "classes": count}
+    return Comparison(differences, b.queries, _LEVEL, names, settings, (note,))
+
+
+# ==== Curves of one model over all its queries: recall, precision over recall, and how the scores are spread.
+
+
+LEVELS = 100  # recall 0/100, 1/100, ... 100/100
+CELLS = 1000  # equal parts of the scores from -1 to 1 that are counted apart
+_BARS = 80  # at most, of a density that is shown
+_LARGEST_K, _POINTS = 1000, 60  # of a recall curve
+_TILE = 2048  # queries, and items, scored together
+
+
+def rank_curves(
+    queries: Vectors, gallery: Vectors | None, relevance: Relevance, also: Use | None = None, show: bool | None = None
+) -> tuple[Curve, Curve]:
+    """R@k over k, and the mean interpolated precision over recall.
+
+    also: is handed the ranks of some queries after the other, as they come
+
+    R@k is the share of queries with a positive among their first k, for k from 1 to 1,000, or to the length of a list.
+    The interpolated precision of a query at recall r is the highest precision at any recall of r or more:
+
+        p(r) = max over j >= r P of j / place_j,    place_j: where the j-th of its P positives stands
+
+    and it is averaged over the queries that have a positive. Ties are as in `evaluate`: against the model.
+    """
+    first = np.full(len(queries), np.inf)
+    sums, count = torch.zeros(LEVELS + 1, dtype=torch.float64), 0
+
+    def use(some: Tensor, ranks: Ranks) -> None:
+        nonlocal count
+        place = (1 + ranks.before_pos + ranks.before_neg).masked_fill(~ranks.valid, torch.inf)
+        first[some.numpy()] = place.amin(1).cpu().numpy()
+        sums.add_(interpolated_precision(ranks).sum(0).cpu())
+        count += len(some)
+        if also is not None:
+            also(some, ranks)
+
+    exact_ranks(queries, gallery, relevance, None, use, show)
+    length = len(queries) - 1 if gallery is None else len(gallery)
+    levels = np.linspace(0, 1, LEVELS + 1)
+    return recall_curve(first, length), Curve(levels, sums.numpy() / max(1, count))
+
+
+def interpolated_precision(ranks: Ranks) -> Tensor:
+    """The highest precision at each level of recall or beyond it [query, level], float64.
+
+    >>> ranks = Ranks(*(torch.tensor([row]) for row in ([0., 1.], [1., 1.], [True, True])))  # wrong, right, right
+    >>> interpolated_precision(ranks)[0, [0, 50, 51, 100]]
+    tensor([0.6667, 0.6667, 0.6667, 0.6667], dtype=torch.float64)
+    """
+    found = precision(ranks.before_pos.double(), ranks.before_neg.double()).masked_fill(~ranks.valid, 0)
+    place = ranks.before_pos.long().masked_fill(~ranks.valid, 0)
+    in_order = torch.zeros_like(found).scatter_reduce(1, place, found, "amax")
+    best = in_order.flip(1).cummax(1).values.flip(1)
+    wanted = torch.arange(LEVELS + 1, device=found.device) * ranks.valid.sum(1, keepdim=True)
+    return best.gather(1, ((wanted + LEVELS - 1) // LEVELS - 1).clamp(min=0))  # the whole number from r P on
+
+
+def recall_curve(first: Floats, length: int) -> Curve:
+    """R@k for some k from 1 to the length of a list; first: the place of each query's first positive, inf for none.
+
+    >>> curve = recall_curve(np.array([1.0, 3.0, np.inf, 1.0]), length=4)
+    >>> curve.x.tolist(), curve.y.tolist()
+    ([1.0, 2.0, 3.0, 4.0], [0.5, 0.5, 0.75, 0.75])
+    """
+    most = max(1, min(length, _LARGEST_K))
+    spread = np.geomspace(1, most, _POINTS).round()
+    k = np.unique([*spread, *(each for each in (1, 10, 100, 1000) if each <= most), most]).astype(np.float64)
+    return Curve(k, np.searchsorted(np.sort(first), k, side="right") / len(first))
+
+
+def score_counts(
+    queries: Vectors, gallery: Vectors | None, codes: tuple[Tensor, Tensor], show: bool | None = None
+) -> tuple[Floats, Floats]:
+    """How many positive and how many negative pairs have a score in each of `CELLS` equal parts of [-1, 1].
+
+    Every pair of a query and an item is counted; without a gallery every two queries are one pair. A tile of pairs is
+    scored at a time, in float32: a score within its rounding of a border may be counted beyond it.
+    """
+    items = queries if gallery is None else gallery
+    rows, columns = (of.argsort(stable=True) for of in codes)  # classes together: few tiles hold positive pairs
+    counts = torch.zeros(2, CELLS, dtype=torch.float64)
+    work = len(rows) * len(columns) / (2 if gallery is None else 1)
+    with torch.no_grad(), full_precision(queries.device), progress("spread of scores", work, show) as step:
+        for i in range(0, len(rows), _TILE):
+            some = rows[i : i + _TILE]
+            unit = queries.unit(some)
+            for j in range(i if gallery is None else 0, len(columns), _TILE):
+                them = columns[j : j + _TILE]
+                scores = (unit @ items.unit(them).T).clamp_(-1, 1)
+                if gallery is None and i == j:
+                    scores[torch.ones_like(scores, dtype=torch.bool).tril()] = 2  # beyond the cells
+                counts += _counted(scores, codes[0][some], codes[1][them])
+                step(len(some) * len(them) / (2 if gallery is None and i == j else 1))
+    return counts[0].numpy(), (counts[1] - counts[0]).numpy()
+
+
+def _counted(scores: Tensor, labels: Tensor, others: Tensor) -> Tensor:
+    """How many scores of a tile are in each cell: of positive pairs, and of all [2, cell]; labels are in order."""
+    everything = torch.histc(scores.float(), CELLS, -1, 1)
+    positive = torch.zeros_like(everything)
+    if labels[-1] >= others[0] and others[-1] >= labels[0]:
+        same = (labels[:, None] == others).to(scores.device)
+        positive = torch.histc(scores[same].float(), CELLS, -1, 1)
+    return torch.stack([positive, everything]).double().cpu()
+
+
+def densities(positive: Floats, negative: Floats) -> tuple[Curve, Curve]:
+    """The counts of `score_counts` as densities on one axis, from the lowest score to the highest, at most 80 bars.
+
+    x is the middle of a bar, and a bar's width times y, summed up, is 1 (0 if there are no such pairs).
+    """
+    held = np.flatnonzero(positive + negative)
+    low, high = int(held[0]), int(held[-1]) + 1
+    wide = math.ceil((high - low) / _BARS)
+    starts = np.arange(low, high, wide)
+    width = 2 * wide / CELLS
+    middles = -1 + 2 * starts / CELLS + width / 2
+    bars = [np.add.reduceat(counts[:high], starts) for counts in (positive, negative)]
+    return Curve(middles, _density(bars[0], width)), Curve(middles, _density(bars[1], width))
+
+
+def _density(bars: Floats, width: float) -> Floats:
+    return bars / max(1.0, float(bars.sum())) / width
+
+
+# ==== Which queries a report shows, and their ranked lists with the cost of every wrong image.
+
+
+Flags = NDArray[np.bool_]
+
+
+def lost_precision(right: Flags) -> Floats:
+    """What each image of a list costs: its share of the AP that is lost; 0 for those that are right [place].
+
+    right: is it a positive? from the first place to the last
+
+    The j-th of P positives, at place r_j, has the precision j / r_j and so loses 1 - j / r_j = w / r_j, where w wrong
+    images stand before it: each of them takes 1 / r_j. The cost of a wrong image is the sum of 1 / r_j over the
+    positives after it, divided by P; all costs of a list add up to 1 - AP. The first wrong images cost most.
+
+    >>> lost_precision(np.array([False, True, False, True]))  # AP is 1/2: the first loses (1/2 + 1/4) / 2
+    array([0.375, 0.   , 0.125, 0.   ])
+    """
+    share = right / np.arange(1, len(right) + 1, dtype=np.float64)
+    return np.where(right, 0.0, np.cumsum(share[::-1])[::-1] / max(1, right.sum()))
+
+
+def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
+    """The items of a list from the first place to the last.
+
+    Scores no further than `tie` from the next higher one are tied with it. As in `evaluate` ties are settled against
+    the model: the wrong ones come first, then by index.
+    """
+    order = np.lexsort((np.arange(len(scores)), -scores))
+    steps = -np.diff(scores[order], prepend=scores[order[:1]])
+    group = np.cumsum(steps > tie)
+    return order[np.lexsort((order, right[order], group))]
+
+
+def choose_queries(
+    average_precision: Sequence[Floats], codes: Rows, positives: Rows, per_kind: int, seed: int
+) -> dict[str, Rows]:
+    """The queries that are shown, by kind: best, typical, worst, and most improved where there are two sides.
+
+    average_precision: of each query, one array per side; the last side chooses
+    codes, positives:  the class of each query and how many it has to find; one that has none is not shown
+
+    Best and worst have the highest and lowest AP, the typical ones are nearest to the median, the most improved gained
+    most from the first side to the last; these are chosen first. Of equal ones that with more positives comes first,
+    then the seed decides. No kind has two queries of a class, and none is shown twice.
+    """
+    after = average_precision[-1]
+    lot = np.random.default_rng(seed).permutation(len(after))
+    usable = np.flatnonzero(positives > 0)
+    wanted: dict[str, Floats] = {"most improved": average_precision[0] - after} if len(average_precision) > 1 else {}
+    wanted |= {"best": -after, "worst": after, "typical": np.abs(after - np.median(after[usable]))}
+    per_kind = min(per_kind, max(1, len(usable) // len(wanted)))  # few queries: something for every kind
+    taken: set[int] = set()
+    chosen: dict[str, Rows] = {}
+    for kind, value in wanted.items():
+        order = usable[np.lexsort((lot[usable], -positives[usable], value[usable]))]
+        if kind == "most improved":
+            order = order[value[order] < 0]
+        found = _of_different_classes((int(q) for q in order if int(q) not in taken), codes, per_kind)
+        taken.update(found)
+        chosen[kind] = np.array(found, dtype=np.int64)
+    kinds = ("best", "typical", "worst", "most improved")
+    return {kind: chosen[kind] for kind in kinds if len(chosen.get(kind, ()))}
+
+
+def _of_different_classes(order: Iterable[int], codes: Rows, count: int) -> list[int]:
+    found: dict[int, int] = {}
+    for query in order:
+        if len(found) == count:
+            break
+        found.setdefault(int(codes[query]), query)
+    return list(found.values())
+
+
+def shown_queries(
+    chosen: Mapping[str, Rows],
+    sides: Sequence[tuple[Vectors, Vectors | None, Floats]],
+    labels: tuple[Rows, Rows],
+    table_rows: tuple[Rows, Rows],
+    *,
+    first: int,
+    costly: int,
+) -> dict[str, tuple[Query, ...]]:
+    """The chosen queries with their lists on every side.
+
+    sides:      queries, gallery (None: the queries are searched) and AP per query of each
+    labels:     codes of queries and items; table_rows: where both are in the table
+    """
+    own = sides[0][1] is None
+
+    def shown(query: int) -> Query:
+        right = labels[1] == labels[0][query]
+        listed = np.flatnonzero(np.arange(len(right)) != query) if own else np.arange(len(right))
+        ranked = tuple(
+            _ranked(_scores(queries, gallery, query)[listed], right[listed], table_rows[1][listed], *rest)
+            for queries, gallery, ap in sides
+            for rest in [(float(ap[query]), 2 * slack(queries.dim, torch.float64), first, costly)]
+        )
+        return Query(int(table_rows[0][query]), int(right[listed].sum()), ranked)
+
+    return {kind: tuple(shown(int(query)) for query in some) for kind, some in chosen.items()}
+
+
+def _scores(queries: Vectors, gallery: Vectors | None, query: int) -> Floats:
+    """The cosines of a query with all items, in float64."""
+    items = queries if gallery is None else gallery
+    row = queries.read(slice(query, query + 1))
+    parts = []
+    for where in items.chunks():
+        chunk = items.read(where)
+        index = torch.arange(len(chunk), device=chunk.raw.device)
+        parts.append(exact_scores(row, chunk, torch.zeros_like(index), index).cpu())
+    return torch.cat(parts).numpy()
+
+
+def _ranked(
+    scores: Floats, right: Flags, rows: Rows, average_precision: float, tie: float, first: int, costly: int
+) -> Ranked:
+    order = list_order(scores, right, tie)
+    costs = lost_precision(right[order])
+
+    def at(place: int) -> Shown:  # from 0
+        item = order[place]
+        score = min(1.0, max(-1.0, float(scores[item])))
+        return Shown(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
+
+    dear = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
+    hit = int(right[order].argmax()) if right.any() else -1
+    return Ranked(
+        average_precision,
+        tuple(at(place) for place in range(min(first, len(order)))),
+        tuple(map(at, dear)),
+        hit + 1,
+        at(hit) if hit >= first else None,
+    )
+
+
+# ==== Embeddings in two dimensions, to be looked at: t-SNE of a sample, the same images at comparable places per model.
+
+
+_WHOLE = 8  # images of a class that are taken together, where a class has so many
+_FEWEST = 30  # images that t-SNE makes sense of
+_PARTS = 50  # principal components that t-SNE sees: the rest is noise and time
+_ROUNDS = 500  # of the first map; the second one begins near its end
+_FEWER_ROUNDS = 300
+_PERPLEXITY = 30.0
+
+
+def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
+    """So many rows of the table, or all: of each category its share, and of a class a few images together.
+
+    Within a category classes are drawn by the seed, and 8 images of each, or more where there are few classes: an image
+    without others of its class would tell nothing.
+    """
+    if len(table) <= count:
+        return np.arange(len(table))
+    shuffled = np.random.default_rng(seed).permutation(len(table))
+    chosen: list[int] = []
+    shared = 0
+    for category in np.unique(table.categories):
+        rows = shuffled[table.categories[shuffled] == category]
+        shared += len(rows)
+        chosen += _of_classes(rows, table.labels[rows], shared * count // len(table) - len(chosen))
+    return np.sort(np.array(chosen, dtype=np.int64))
+
+
+def _of_classes(rows: Rows, labels: np.ndarray, quota: int) -> list[int]:
+    """The first `quota` rows, if first come a few of one class, then of the next, and so on, then all the others."""
+    names, start, code = np.unique(labels, return_index=True, return_inverse=True)
+    each = max(_WHOLE, -(-quota // len(names)))
+    order = np.argsort(code, kind="stable")
+    place = np.empty(len(rows), dtype=np.int64)
+    place[order] = np.arange(len(rows)) - np.searchsorted(code[order], code[order])
+    return rows[np.lexsort((place, start[code], place // each))][:quota].tolist()
+
+
+def map_places(sides: Sequence[Vectors], rows: Rows, seed: int = 0) -> tuple[list[Floats], str]:
+    """The places of some rows on the map of each side [row, 2], and how they were found.
+
+    Places are within a distance of 1 from the middle. The second side begins where the first one ended and is turned
+    and mirrored to fit it best (Procrustes), so that an image that stays is seen to stay. Where all images are as far
+    from each other as on the first side, both maps are one: another run of t-SNE would make a change of rounding.
+    """
+    tsne = _tsne() if len(rows) >= _FEWEST else None
+    found: list[Floats] = []
+    for side in sides:
+        parts = principal_components(side.unit(torch.from_numpy(rows)).double().cpu().numpy(), _PARTS)
+        places = parts[:, :2]
+        if not found:
+            first = parts
+        if tsne is not None and places.any():
+            if found and _same_but_for_rounding(parts, first):
+                places = found[0]
+            else:
+                places = tsne(parts, found[0] if found and found[0].any() else None, seed)
+        found.append(turned_onto(places, found[0]) if found else places - places.mean(0))
+    why = "" if len(rows) < _FEWEST else ", as scikit-learn is not installed: pip install 'frontrank[report]'"
+    return [
+        _within_one(places) for places in found
+    ], "t-SNE" if tsne is not None else f"the first two principal components{why}"
+
+
+def principal_components(rows: Floats, count: int) -> Floats:
+    """Rows in the directions in which they differ most, as many as there are or are asked for, at least two.
+
+    >>> principal_components(np.array([[5.0, 0.0], [5.0, 6.0]]), 2)
+    array([[-3.,  0.],
+           [ 3.,  0.]])
+    """
+    centred = rows - rows.mean(0)
+    if np.abs(centred).max(initial=0.0) < 1e-6:  # all at one place, but for rounding
+        return np.zeros((len(rows), 2))
+    u, s, v = np.linalg.svd(centred, full_matrices=False)
+    largest = np.abs(v).argmax(1)
+    sign = np.where(v[np.arange(len(v)), largest] < 0, -1.0, 1.0)  # which is left open by the decomposition
+    found = (u * (s * sign))[:, :count]
+    found[:, s[:count] < 1e-6 * s[0]] = 0.0
+    return np.pad(found, ((0, 0), (0, max(0, 2 - found.shape[1]))))
+
+
+def turned_onto(places: Floats, target: Floats) -> Floats:
+    """Places turned and mirrored about their middle so that they are as near to the target as can be.
+
+    >>> turned_onto(np.array([[0.0, 1.0], [0.0, -1.0]]), np.array([[1.0, 0.0], [-1.0, 0.0]])).round(3).tolist()
+    [[1.0, 0.0], [-1.0, 0.0]]
+    """
+    centred = places - places.mean(0)
+    u, _, v = np.linalg.svd(centred.T @ (target - target.mean(0)))
+    return centred @ (u @ v)
+
+
+def _same_but_for_rounding(rows: Floats, others: Floats) -> bool:
+    """Whether rows, which are centred, are turned or mirrored others: then the products of all pairs are the same."""
+    products = others @ others.T
+    return bool(np.abs(rows @ rows.T - products).max() <= 1e-5 * np.abs(products).max())
+
+
+def _within_one(places: Floats) -> Floats:
+    far = np.sqrt((places**2).sum(1)).max(initial=0.0)
+    return places / far if far > 0 else places
+
+
+def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
+    """The function that moves rows to their places; None where scikit-learn is missing.
+
+    It is given where they begin, or None for the usual way: at a point, in the order of their principal components,
+    and with attraction exaggerated at first. From a map there is no such phase, which would undo it.
+    """
+    try:
+        from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+
+    def places(rows: Floats, begin: Floats | None, seed: int) -> Floats:
+        start = 1e-4 * rows[:, :2] / rows[:, :2].std(0).max() if begin is None else begin
+        apart = 1e-2 * start.std(0).max() * np.random.default_rng(seed).normal(size=start.shape)
+        model = TSNE(
+            2,
+            perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3),
+            early_exaggeration=12.0 if begin is None else 1.0,
+            init=(start + apart).astype(np.float32),  # copies that begin at one place would never part
+            max_iter=_ROUNDS if begin is None else _FEWER_ROUNDS,
+            random_state=seed,
+        )
+        return np.asarray(model.fit_transform(rows.astype(np.float32)), dtype=np.float64)
+
+    return places
+
+
+# ==== All that a report shows of one or two models, found from their embeddings of the same images.
+
+
+class _Roles(NamedTuple):
+    """Rows of the table that search, those that are searched (None: the same), and their labels as numbers."""
+
+    queries: Rows
+    gallery: Rows | None
+    codes: tuple[Tensor, Tensor]
+
+    @property
+    def classes(self) -> Rows:
+        """The class of each query."""
+        return np.asarray(self.codes[0].numpy())
+
+    @property
+    def items(self) -> Rows:
+        return self.queries if self.gallery is None else self.gallery
+
+
+def find(
+    table: ImageTable,
+    sides: Sequence[tuple[str, str, Any]],
+    *,
+    first: int = 10,
+    per_kind: int = 4,
+    costly: int = 5,
+    mapped: int = 1500,
+    seed: int = 0,
+    show: bool | None = None,
+) -> Findings:
+    """What a report shows: metrics, curves, ranked queries, categories and a map, per model.
+
+    table:  the images that search each other; where some have the role "gallery", those of the roles "query" and ""
+            search them, and the distractors with them
+    sides:  name, title and embeddings [row of the table, dimension] of one model, or of two: before and after
+    first:  images shown of a list; per_kind: queries shown of each kind; costly: negatives shown that cost most AP
+    mapped: images on the map
+    seed:   of the sample on the map and of its places, and of choices among equal queries
+    show:   progress bars; None draws them on a terminal
+
+    Every number is exact: over all queries and all pairs, by cosine similarity, ties settled against the model as in
+    `evaluate`. Intervals and p-values are over classes, whose queries are alike. Nothing of size
+    queries x gallery is held.
+    """
+    for name, value in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
+        require_count(name, value)
+    if len(sides) not in (1, 2):
+        raise InputError(f"sides has {len(sides)} models; give one, or two to compare")
+    roles, notes = _roles(table)
+    models = [_model(*side, roles, len(table)) for side in sides]
+    rows_on_map = sample_rows(table, mapped, seed)
+    places, how = map_places([model.all for model in models], rows_on_map, seed)
+    found = tuple(_side(model, roles, of, show) for model, of in zip(models, places, strict=True))
+    reports = [side.report for side in found]
+    return Findings(
+        table,
+        found,
+        change_over_classes(reports[0], reports[1], roles.classes, (sides[0][0], sides[1][0])) if reports[1:] else None,
+        _queries(models, reports, roles, per_kind=per_kind, first=first, costly=costly, seed=seed),
+        rows_on_map,
+        _categories(table, roles, reports),
+        (*notes, *_notes(reports[0]), _map_note(len(rows_on_map), len(table), how)),
+    )
+
+
+def _roles(table: ImageTable) -> tuple[_Roles, list[str]]:
+    """Who searches what, and what is left out."""
+    where = table.name or str(table.root)
+    asking = np.flatnonzero(np.isin(table.roles, ("", "query")) & (table.labels != ""))
+    notes: list[str] = []
+    if not len(asking):
+        raise InputError(f"{where} has no image with a label that searches; give some the role '' or 'query'")
+    if (table.roles == "gallery").any():
+        gallery = np.flatnonzero(np.isin(table.roles, ("gallery", "distractor")))
+        codes = coded(table.labels[asking], table.labels[gallery])
+    else:
+        gallery, codes = None, coded(table.labels[asking], None)
+        if left := int((table.roles == "distractor").sum()):
+            notes.append(f"{left:,} distractors are left out, as there is no gallery beside them")
+    roles = _Roles(asking, gallery, codes)
+    if not bool((_relevance(roles).counts > 0).any()):
+        raise InputError(f"{where} has no image that another of its class could find; give classes of two or more")
+    return roles, notes
+
+
+def _relevance(roles: _Roles) -> LabelRelevance:
+    return LabelRelevance(*roles.codes, own=roles.gallery is None)
+
+
+class _Model(NamedTuple):
+    """A model's embeddings: all rows, those that search, and those that are searched (None: the same)."""
+
+    name: str
+    title: str
+    all: Vectors
+    queries: Vectors
+    gallery: Vectors | None
+
+
+def _model(name: str, title: str, embeddings: Any, roles: _Roles, rows: int) -> _Model:
+    called = f"embeddings of {name}"
+    array = as_array(called, embeddings)
+    vectors = Vectors(called, array)
+    if len(vectors) != rows:
+        raise InputError(f"{called} has {len(vectors):,} rows, the table has {rows:,}; give one per image")
+    vectors.check()
+    asking = vectors if len(roles.queries) == rows else Vectors(called, array[roles.queries])
+    gallery = None if roles.gallery is None else Vectors(called, array[roles.gallery])
+    return _Model(name, title, vectors, asking, gallery)
+
+
+def _side(model: _Model, roles: _Roles, places: Floats, show: bool | None) -> Side:
+    """All of one model; its metrics are those of `evaluate`, from one pass over the ranks."""
+    queries, gallery, relevance = model.queries, model.gallery, _relevance(roles)
+    found, take = per_query_values([measure(name) for name in _metrics(roles)], len(queries))
+    recall, precision = rank_curves(queries, gallery, relevance, take, show)
+    positive, negative = densities(*score_counts(queries, gallery, roles.codes, show))
+    searched = [] if gallery is None else [(gallery, roles.codes[1])]
+    distances = zip(
+        ("dists@intra", "dists@inter"), class_distances([(queries, roles.codes[0]), *searched]), strict=True
+    )
+    whole = {name: value for name, value in distances if value is not None}
+    report = Report.of(found, relevance.counts.numpy(), len(roles.items), whole, name=model.title)
+    intervals = class_intervals(report, roles.classes)
+    return Side(model.name, model.title, report, recall, precision, positive, negative, places, intervals)
+
+
+def _metrics(roles: _Roles) -> list[str]:
+    """The metrics that say something of so many images: no R@k of a whole list."""
+    length = len(roles.items) - (roles.gallery is None)
+    return [name for name in DEFAULT if not name.startswith("R@") or int(name[2:]) < max(2, length)]
+
+
+def _queries(
+    models: Sequence[_Model],
+    reports: Sequence[Report],
+    roles: _Roles,
+    *,
+    per_kind: int,
+    first: int,
+    costly: int,
+    seed: int,
+) -> dict[str, tuple[Query, ...]]:
+    """The queries that are shown."""
+    precisions = [report.per_query["mAP"] for report in reports]
+    codes = roles.codes[0].numpy(), roles.codes[1].numpy()
+    chosen = choose_queries(precisions, codes[0], reports[0].positives, per_kind, seed)
+    sides = [(model.queries, model.gallery, ap) for model, ap in zip(models, precisions, strict=True)]
+    return shown_queries(chosen, sides, codes, (roles.queries, roles.items), first=first, costly=costly)
+
+
+def _categories(table: ImageTable, roles: _Roles, reports: Sequence[Report]) -> tuple[CategoryResult, ...]:
+    """R@1 and mAP of each category's queries, the largest first; none where the table has no categories.
+
+    A category none of whose queries has a positive is left out: it has no mAP.
+    """
+    categories, labels = table.categories[roles.queries], table.labels[roles.queries]
+    found = []
+    for name in np.unique(categories) if categories.any() else ():
+        rows = categories == name
+        if reports[0].positives[rows].any():
+            result = CategoryResult(
+                str(name) or "no category",
+                len(np.unique(labels[rows])),
+                int(rows.sum()),
+                tuple(float(report.per_query["R@1"][rows].mean()) for report in reports),
+                tuple(float(np.nanmean(report.per_query["mAP"][rows])) for report in reports),
+            )
+            found.append(result)
+    return tuple(sorted(found, key=lambda result: (-result.queries, result.name)))
+
+
+def _notes(report: Report) -> list[str]:
+    lonely = report.without_positive
+    if not lonely:
+        return []
+    return [
+        f"{lonely:,} of {report.queries:,} queries have no positive: R@k counts them as misses, mAP leaves them out"
+    ]
+
+
+def _map_note(shown: int, images: int, how: str) -> str:
+    return f"the map shows {'all' if shown == images else f'{shown:,} of'} {images:,} images by {how}"

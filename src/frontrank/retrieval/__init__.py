@@ -1,11 +1,10 @@
 """Search: an index over three engines; whitening, query expansion, re-ranking, clusters."""
 
 from frontrank.retrieval.clusters import kmeans_labels
-from frontrank.retrieval.engines import Hits
+from frontrank.retrieval.engine import Hits
 from frontrank.retrieval.expansion import augment_database, expand_queries
-from frontrank.retrieval.filters import Condition, parse_filter
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Condition, Item, parse_filter
 from frontrank.retrieval.neighbours import nearest
 from frontrank.retrieval.rerank import rerank
 from frontrank.retrieval.whitening import Whitening

@@ -1,33 +1,314 @@
 """A collection of images that can be searched: what a user calls."""
 
+import io
+import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import torch
 
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import FrontrankError, InputError, InputTypeError, require_number
+from frontrank.ranking.vectors import as_array
 from frontrank.retrieval.arguments import require_count
-from frontrank.retrieval.engines import Batches, Engine, Hits
-from frontrank.retrieval.filters import Filter, read_filter
-from frontrank.retrieval.index_folder import save_copy
-from frontrank.retrieval.index_settings import (
-    IndexSettings,
-    check_given,
-    checked_settings,
-    pack,
-    read_expansion,
-    read_notes,
-    refuse_other,
-    unpack,
-)
-from frontrank.retrieval.index_urls import create_engine, hidden_password, open_engine, read_url, scheme
-from frontrank.retrieval.index_vectors import expanded, unit_rows
-from frontrank.retrieval.items import Item, check_id, check_ids, is_field, refuse_repeats
+from frontrank.retrieval.embedded import FaissEngine
+from frontrank.retrieval.engine import Batches, Engine, Facts, Hits
+from frontrank.retrieval.folder import save_copy
+from frontrank.retrieval.items import Filter, Item, check_id, check_ids, is_field, read_filter, refuse_repeats
 from frontrank.retrieval.whitening import Whitening
+
+# ==== Embeddings and queries on their way into an index.
+
+
+_CHUNK = 8192  # rows brought to length 1 at once
+
+
+def expanded(queries: np.ndarray, found: Sequence[Hits], alpha: float) -> np.ndarray:
+    """Queries moved towards what they found, as `expand_queries` does, at length 1 [query, dim]."""
+    moved = np.empty_like(queries)
+    for i, hits in enumerate(found):
+        scores = hits.scores.astype(np.float64)
+        weights = np.where(scores > 0, np.maximum(scores, 0) ** alpha, 0)
+        total = queries[i].astype(np.float64)
+        if hits.vectors is not None and len(hits):
+            total = total + weights @ hits.vectors.astype(np.float64)
+        moved[i] = total / np.linalg.norm(total)
+    return moved
+
+
+def unit_rows(name: str, data: object, dim: int, ids: Sequence[str] | None = None) -> np.ndarray:
+    """Rows at length 1 [row, dim], float32; a row without a direction is refused by its id, or by its number."""
+    rows = as_array(name, data)
+    if ids is not None and not ids and not rows.size:
+        return np.empty((0, dim), np.float32)
+    if rows.dtype.kind != "f":
+        raise InputTypeError(f"{name} must be floating point numbers, got {rows.dtype}; convert to float32")
+    if rows.ndim != 2:
+        raise InputError(f"{name} must have the shape (rows, {dim}), got {rows.shape}; a single one is a row, too")
+    if rows.shape[1] != dim:
+        raise InputError(f"{name} has {rows.shape[1]} dimensions, the index has {dim}; use the model it was made with")
+    if ids is not None and len(rows) != len(ids):
+        raise InputError(f"{name} has {len(rows)} rows, items has {len(ids)}; give one embedding per item")
+    if len(rows) <= _CHUNK:
+        return _unit(name, rows, 0, ids)
+    found = np.empty(rows.shape, np.float32)
+    for start in range(0, len(rows), _CHUNK):
+        found[start : start + _CHUNK] = _unit(name, rows[start : start + _CHUNK], start, ids)
+    return found
+
+
+def _unit(name: str, rows: np.ndarray, start: int, ids: Sequence[str] | None) -> np.ndarray:
+    wide = rows.astype(np.float64)
+    if rows.dtype.itemsize < 8:  # the squares of which float64 holds
+        squares = (wide * wide).sum(1, keepdims=True)
+    else:
+        with np.errstate(over="ignore", under="ignore"):
+            squares = (wide * wide).sum(1, keepdims=True)
+    if not (len(rows) == 0 or (squares.min() > 1e-280 and squares.max() < 1e280)):  # not so for NaN, too
+        wide = _in_range(name, wide, start, ids)
+        squares = (wide * wide).sum(1, keepdims=True)
+    wide /= np.sqrt(squares)
+    return wide.astype(np.float32)
+
+
+def _in_range(name: str, rows: np.ndarray, start: int, ids: Sequence[str] | None) -> np.ndarray:
+    """Rows with 1 as their largest number; refuses those that cannot be."""
+    largest = np.abs(rows).max(1)
+    for i in np.flatnonzero(~(np.isfinite(largest) & (largest > 0)))[:1]:
+        which = f"row {start + i} (from 0)" if ids is None else f"the row of {ids[start + i]!r}"
+        wrong = "is all zeros" if largest[i] == 0 else "has NaN or infinite values"
+        raise InputError(f"{name}: {which} {wrong}; drop it, or look at what the model made of its image")
+    return rows / largest[:, None]
+
+
+# ==== Which engine a URL means: the one place where a new engine is made known.
+
+
+_SERVERS = ("milvus", "postgresql", "postgres")
+
+
+def open_engine(url: str, progress: bool | None) -> Engine | None:
+    """The engine of what is at a URL, None if nothing is there."""
+    if scheme(url) == "milvus":
+        from frontrank.retrieval.milvus import MilvusEngine
+
+        return MilvusEngine.open(url)
+    if scheme(url):
+        from frontrank.retrieval.pgvector import PgvectorEngine
+
+        return PgvectorEngine.open(url)
+    return FaissEngine.open(Path(url), progress)
+
+
+def create_engine(url: str | None, dim: int, settings: bytes, progress: bool | None) -> Engine:
+    """The engine of a new index, for vectors of these dimensions."""
+    if url is None:
+        return FaissEngine.in_memory(dim, settings, progress)
+    if scheme(url) == "milvus":
+        from frontrank.retrieval.milvus import MilvusEngine
+
+        return MilvusEngine.create(url, dim, settings)
+    if scheme(url):
+        from frontrank.retrieval.pgvector import PgvectorEngine
+
+        return PgvectorEngine.create(url, dim, settings)
+    return FaissEngine.create(Path(url), dim, settings, progress)
+
+
+def hidden_password(url: str) -> str:
+    """A URL as an error message may show it.
+
+    >>> hidden_password("postgresql://me:secret@host/db?password=secret&table=a&sslpassword=secret")
+    'postgresql://me:...@host/db?password=...&table=a&sslpassword=...'
+    """
+    shown = re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:...@", url)
+    return re.sub(r"([?&]\w*(?:password|token)=)[^&]*", r"\1...", shown)
+
+
+def scheme(url: str) -> str:
+    """What stands before :// in a URL, "" if it is a plain path."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
+    return found[1].lower() if found else ""
+
+
+def read_url(url: object) -> str:
+    """A URL as text, the path of a file URL; refuses a scheme that nothing here speaks."""
+    if not isinstance(url, str | os.PathLike) or not str(url):
+        raise InputTypeError(f"url must be a folder or a URL, got {url!r:.80}")
+    text = os.fspath(url)
+    if not isinstance(text, str):
+        raise InputTypeError(f"url must be text, got {text!r:.80}")
+    found = scheme(text)
+    if found == "file":
+        parts = urlsplit(text)
+        if parts.netloc not in ("", "localhost"):
+            raise InputError(f"url {text} names another machine; write file:///folder")
+        return unquote(parts.path)
+    if found and found not in _SERVERS:
+        near = get_close_matches(found, _SERVERS, 1)
+        remedy = f"did you mean {near[0]}://?" if near else "give a folder, milvus://... or postgresql://..."
+        raise InputError(f"url {hidden_password(text)} begins with {found}://; {remedy}")
+    return text
+
+
+# ==== What an index was made with, and how that is kept: arrays and JSON, nothing pickled.
+
+
+_FORMAT, _VERSION = "frontrank.index.settings", 1
+_ARRAYS = ("mean", "components", "variance")
+
+Expansion = tuple[int, float]  # k and alpha of `expand_queries`
+Notes = Mapping[str, str | tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What an index was made with.
+
+    dim:       of the embeddings that are added
+    model:     the fingerprint of the model that made them, None if it was not said
+    whitening: what they and the queries are whitened by
+    expansion: k and alpha of the query expansion that a search does unless told otherwise
+    notes:     what else is to be remembered, such as where the model is (`Index.note`)
+    engine:    the name of the engine
+    facts:     how the engine searches, and what it measured of that
+    """
+
+    dim: int
+    model: str | None = None
+    whitening: Whitening | None = None
+    expansion: Expansion | None = None
+    notes: Notes = field(default_factory=dict)
+    engine: str = ""
+    facts: Facts = field(default_factory=dict)
+
+    @property
+    def stored_dim(self) -> int:
+        """The dimensions of the vectors that are kept."""
+        return self.dim if self.whitening is None else len(self.whitening.components)
+
+
+def checked_settings(dim: object, model: object, whitening: object, expansion: object) -> IndexSettings:
+    """Settings of a user, each refused by name if it cannot be used."""
+    require_count("dim", dim)
+    check_given(model, whitening)
+    if isinstance(whitening, Whitening) and whitening.components.shape[1] != dim:
+        raise InputError(
+            f"whitening is of {whitening.components.shape[1]} dimensions, but dim is {dim}; use those of one model"
+        )
+    assert isinstance(dim, int)
+    return IndexSettings(dim, model, whitening, read_expansion(expansion))  # type: ignore[arg-type]
+
+
+def check_given(model: object, whitening: object) -> None:
+    """Refuse what is no fingerprint, or no whitening."""
+    if model is not None and (not isinstance(model, str) or not model):
+        raise InputTypeError(f"model must be the fingerprint of a model, got {model!r:.80}")
+    if whitening is not None and not isinstance(whitening, Whitening):
+        raise InputTypeError(
+            f"whitening must be a Whitening, got {whitening!r:.80}; see Whitening.fit and Whitening.load"
+        )
+
+
+def read_expansion(expansion: object) -> Expansion | None:
+    """k and alpha, of what can be them."""
+    if expansion is None:
+        return None
+    if not isinstance(expansion, tuple | list) or len(expansion) != 2:
+        raise InputTypeError(f"expansion must be (k, alpha), like (10, 2.0), got {expansion!r:.80}")
+    k, alpha = expansion
+    require_count("k of expansion", k)
+    require_number("alpha of expansion", alpha, at_least=0)
+    return int(k), float(alpha)
+
+
+def read_notes(notes: object) -> Notes:
+    """Notes of a user: texts, or several of them, under names.
+
+    >>> read_notes({"model": "runs/first/model", "roots": ["a", "b"]})
+    {'model': 'runs/first/model', 'roots': ('a', 'b')}
+    """
+    if not isinstance(notes, Mapping):
+        raise InputTypeError(f"notes must be texts under names, got {notes!r:.80}")
+    found: dict[str, str | tuple[str, ...]] = {}
+    for name, value in notes.items():
+        several = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+        if not isinstance(name, str) or not (several or isinstance(value, str)):
+            raise InputTypeError(f"note {name!r:.40} must be a text or several texts, got {value!r:.80}")
+        found[name] = value if isinstance(value, str) else tuple(value)
+    return found
+
+
+def refuse_other(where: str, stored: IndexSettings, **given: Any) -> None:
+    """Refuse settings that are given and are not those that are stored."""
+    for name, value in given.items():
+        there = getattr(stored, name)
+        if value is None or (_same_whitening(value, there) if name == "whitening" else value == there):
+            continue
+        had = f"with {there}" if there is not None else "without one"
+        raise InputError(f"{name} is {value}, but {where} was made {had}; leave {name} out, or make another index")
+
+
+def pack(settings: IndexSettings) -> bytes:
+    """Settings as bytes, which any engine can keep."""
+    whitening = settings.whitening
+    said = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "dim": settings.dim,
+        "model": settings.model,
+        "expansion": settings.expansion,
+        "notes": dict(settings.notes),
+        "power": None if whitening is None else whitening.power,
+    }
+    arrays = {} if whitening is None else {name: getattr(whitening, name).numpy() for name in _ARRAYS}
+    file = io.BytesIO()
+    np.savez(file, settings=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
+    return file.getvalue()
+
+
+def unpack(packed: bytes, where: str) -> IndexSettings:
+    """The settings of `pack`; an error names where they are from."""
+    try:
+        with np.load(io.BytesIO(packed), allow_pickle=False) as file:
+            said = json.loads(file["settings"].tobytes())
+            if (said["format"], said["version"]) != (_FORMAT, _VERSION):
+                raise InputError(
+                    f"{where} has {said['format']}, version {said['version']}, this reads {_FORMAT}, "
+                    f"version {_VERSION}; update frontrank"
+                )
+            whitening = None
+            if said["power"] is not None:
+                arrays = {name: torch.from_numpy(file[name]) for name in _ARRAYS}
+                whitening = Whitening(**arrays, power=float(said["power"]))
+            settings = checked_settings(said["dim"], said["model"], whitening, said["expansion"])
+            return replace(settings, notes=read_notes(said["notes"]))
+    except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
+        if isinstance(error, FrontrankError):
+            raise
+        raise InputError(
+            f"{where} has settings that cannot be read ({error}); restore a copy, or index again"
+        ) from error
+
+
+def _same_whitening(first: Whitening, second: Whitening | None) -> bool:
+    return (
+        second is not None
+        and first.power == second.power
+        and all(torch.equal(getattr(first, name), getattr(second, name)) for name in _ARRAYS)
+    )
+
+
+# ==== A collection of images that can be searched: what a user calls.
+
 
 _PAGE = 1000  # items read at once
 

@@ -2,8 +2,8 @@
 
 from frontrank.training.distributed import gather, gather_rows
 from frontrank.training.embedding import embed_table
+from frontrank.training.gradient import Step, multistage_backward, step_gradient
 from frontrank.training.memory import EmbeddingMemory
-from frontrank.training.multistage import Step, multistage_backward, step_gradient
 from frontrank.training.peer_losses import PeerLoss, peer_loss
 
 __all__ = [

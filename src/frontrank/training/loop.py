@@ -11,35 +11,296 @@ A run's folder:
 """
 
 import math
+import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from frontrank.config import TrainConfig
-from frontrank.data.epoch_batches import EpochBatches
+from frontrank.data.images import broken_note, check_images
 from frontrank.data.loading import training_loader, worker_errors
+from frontrank.data.samplers import EpochBatches
+from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
+from frontrank.data.table import ImageTable, shown
 from frontrank.data.transforms import training_transform
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.evaluation import ap_error, evaluate
 from frontrank.losses import FastAP, QuantizedAP, RankLoss
 from frontrank.models import Embedder
+from frontrank.packages import cache_folder
 from frontrank.progress import progress
 from frontrank.training import distributed
 from frontrank.training.checkpoints import newest_state, random_state, save_checkpoint, start_randomness
-from frontrank.training.embedding import PRECISIONS, embed_table
-from frontrank.training.fit import StepMemory
+from frontrank.training.embedding import PRECISIONS, embed_table, on_all_ranks
+from frontrank.training.gradient import Step, step_gradient
 from frontrank.training.logs import Log, print_line
 from frontrank.training.memory import EmbeddingMemory
-from frontrank.training.multistage import Step, step_gradient
 from frontrank.training.optimizers import Unit, clip_gradient, learning_rate, set_learning_rate
-from frontrank.training.run_images import RunImages, digest
-from frontrank.training.signals import StopRequest
+
+# ==== Ctrl-C and the signal that ends a job, held back until a run has saved itself.
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """While it is open, the first signal sets `asked`; a second one interrupts at once.
+
+    Signals are handled in the main thread only; elsewhere this changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {each: signal.signal(each, self._ask) for each in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\nstopping after this step, to save the run (again: stop at once) ...", file=sys.stderr, flush=True)
+
+
+# ==== How many images fit, counted from what a forward pass keeps for its backward pass; and what steps took at most.
+
+
+_RESERVE = 0.8  # of the free memory is ours to fill
+
+
+def bytes_per_image(model: nn.Module, images: Tensor) -> int:
+    """Memory that a forward pass in training holds for one of these images, in bytes.
+
+    Tensors that are kept several times count once, and weights, which are there anyhow, not at all.
+    """
+    weights = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+    alive: list[Tensor] = []  # else an address could be given out twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    was_training = model.training
+    model.train()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model(images)
+    finally:
+        model.train(was_training)
+    return sum(kept.values()) // len(images)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a device, as far as it tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> tuple[int, int | None]:
+    """Bytes per image of a training step, and how many images fit at once beside weights, gradient and optimizer.
+
+    An estimate: the working space of single operations is not in it, which is why a fifth of the memory is left free.
+    """
+    each = bytes_per_image(model, images)
+    free = free_bytes(device)
+    if free is None:
+        return each, None
+    state = 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    return each, max(0, int((_RESERVE * free - state) // max(1, each)))
+
+
+class StepMemory:
+    """The most memory that training steps took beyond what was held before the first of them, in megabytes.
+
+    On a GPU that is what torch holds there, else the machine's own memory that this process has. What happens between
+    `rest` and `go_on`, an evaluation for instance, does not count. Where the system cannot forget a peak (all but Linux
+    and GPUs), it does, and so does what came before the first step, if it held more at a time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.before = _held_megabytes(device)
+        self.most = 0.0
+        self.resting = False
+        _forget_peak(device)
+
+    def so_far(self) -> float:
+        """What it is up to now."""
+        if not self.resting:
+            self.most = max(self.most, _peak_megabytes(self.device) - self.before)
+        return self.most
+
+    def rest(self) -> None:
+        """What comes now is no step."""
+        self.so_far()
+        self.resting = True
+
+    def go_on(self) -> None:
+        """Steps come again."""
+        self.resting = False
+        _forget_peak(self.device)
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):  # not Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _held_megabytes(device: torch.device) -> float:
+    """What is held now; where the system does not tell, what was held at most."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device) / 1e6
+    return _told_by_linux("VmRSS") or _peak_megabytes(device)
+
+
+def _peak_megabytes(device: torch.device) -> float:
+    """The most that this process has held, or since it was forgotten.
+
+    Linux tells it of the program alone; `ru_maxrss`, which others have, begins with that of the program it came from.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    if told := _told_by_linux("VmHWM"):
+        return told
+    try:
+        import resource
+    except ImportError:  # a system that does not tell
+        return 0.0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _told_by_linux(name: str) -> float:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(name))
+    return 0.0
+
+
+# ==== The images of a run: which classes train, which are held out, and whether all of them can be read.
+
+
+@dataclass(frozen=True, eq=False)
+class RunImages:
+    """All images with their splits, those of train and validation that can be read, and the others with the reason."""
+
+    all: ImageTable
+    used: ImageTable
+    broken: list[tuple[str, str]]
+
+    def readable(self) -> ImageTable:
+        """All images but the broken ones."""
+        lost = {path for path, _ in self.broken}
+        return self.all.rows(np.array([path not in lost for path in self.all.paths.tolist()]))
+
+    def note(self) -> str:
+        """The broken ones in a line."""
+        return broken_note(self.broken, len(self.used) + len(self.broken))
+
+
+def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
+    """The table with the classes of a run set aside for test and validation, and merged, as its settings say."""
+    if not len(table.of("train")):
+        raise InputError(f"--data {config.data.path} has no images to train with; give some the split train")
+    if config.data.test:
+        if len(table.of("test")):
+            raise InputError(f"--data {config.data.path} has test images already; leave out data.test")
+        table = split_test_classes(table, config.data.test, config.seed)
+    table = hold_out_classes(table, config.data.validation, config.seed)
+    if config.data.merge_classes > 1:
+        table = merge_classes(table, config.data.merge_classes, config.seed)
+    held_out = table.of("validation")
+    if len(held_out) and np.unique(held_out.labels, return_counts=True)[1].max() < 2:
+        raise InputError(
+            f"--data {config.data.path} has no class of two images in its split validation, so none can be found; "
+            "give it some, or move all of it to train"
+        )
+    return table
+
+
+def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, show: bool | None) -> RunImages:
+    """Look at all images that train or choose; each process at its share, and all of them know what was found."""
+    used = table.rows(np.isin(table.splits, ("train", "validation")))
+    rank, world = distributed.rank(), distributed.world_size()
+    share = used.rows(np.arange(rank, len(used), world))
+    with on_all_ranks():
+        memory = checked_images_file(used.root, rank, world) if remember else None
+        found = _broken(share, config, memory, show)
+    broken = sorted({each for part in distributed.gather_objects(found) for each in part})
+    lost = {path for path, _ in broken}
+    images = RunImages(table, used.rows(np.array([path not in lost for path in used.paths.tolist()])), broken)
+    if broken and config.data.broken == "fail":
+        raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
+    if broken and not len(images.used.of("train")):
+        raise InputError(f"{images.note()}; no image to train with is left: check the root {shown(table.root)}")
+    return images
+
+
+def _broken(share: ImageTable, config: TrainConfig, memory: Path | None, show: bool | None) -> list[tuple[str, str]]:
+    if not len(share):
+        return []
+    workers = max(1, config.data.workers)
+    return check_images(share, config.data.check, "list", workers, remembered=memory, show=show).broken
+
+
+def digest(table: ImageTable) -> str:
+    """What tells a table of images from another: paths, labels and splits."""
+    found = sha256()
+    for column in (table.paths, table.labels, table.splits):
+        found.update("\0".join(column.tolist()).encode("utf-8", "surrogateescape") + b"\1")
+    return found.hexdigest()
+
+
+def checked_images_file(root: Path, rank: int, world: int) -> Path | None:
+    """Where is remembered which images were found good; None where nothing can be kept."""
+    try:
+        cache = cache_folder()
+        cache.mkdir(parents=True, exist_ok=True)
+    except (OSError, InputError):  # no home, or none that can be written to
+        return None
+    share = "" if world == 1 else f"-{rank}-of-{world}"
+    return cache / f"checked-{sha256(os.fsencode(root.resolve())).hexdigest()[:16]}{share}.json"
+
+
+# ==== The training loop: batches in, better weights out, and nothing lost when it stops.
+
 
 _AHEAD_BYTES = 1 << 30  # of images that are read ahead of their batch
 

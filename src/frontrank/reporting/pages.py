@@ -1,0 +1,254 @@
+"""What all report pages share: templates, thumbnails, and numbers in words."""
+
+import base64
+import hashlib
+import math
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from frontrank.errors import InputError
+from frontrank.evaluation.report import is_distance
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from frontrank.data.images import map_images, read_image, require_pillow
+from frontrank.data.table import Box, ImageTable, shown
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+# ==== Numbers as the pages of a report say them.
+
+
+_LEAST_P = 1 / 5000  # of 4,999 random sign patterns, and the one that was seen
+
+
+def number(value: float) -> str:
+    """A number of any size, short.
+
+    >>> [number(v) for v in (1234567, 12.3456, 0.25, 0.0001, 0, float("nan"))]
+    ['1,234,567', '12.3', '0.25', '1e-4', '0', '-']
+    """
+    if not math.isfinite(value):
+        return "-"
+    if abs(value) >= 100 or value == round(value):
+        return f"{value:,.0f}"
+    if abs(value) >= 1e-3:
+        return f"{value:.3g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def fraction(value: float) -> str:
+    """A fraction in percent.
+
+    >>> fraction(0.6123), fraction(float("nan"))
+    ('61.2\u202f%', '-')
+    """
+    return f"{percent(value)}\N{NARROW NO-BREAK SPACE}%" if math.isfinite(value) else "-"
+
+
+def percent(value: float) -> str:
+    """A fraction in percent, without the sign.
+
+    >>> percent(0.6123)
+    '61.2'
+    """
+    return f"{100 * value:.1f}" if math.isfinite(value) else "-"
+
+
+def metric_text(metric: str, value: float) -> str:
+    """A metric in percent without the sign, or as it is where it is a distance.
+
+    >>> metric_text("mAP", 0.6123), metric_text("dists@intra", 0.6123), metric_text("dists@intra", float("nan"))
+    ('61.2', '0.612', '-')
+    """
+    return f"{value:.3f}" if is_distance(metric) and math.isfinite(value) else percent(value)
+
+
+def points(difference: float) -> str:
+    """A difference of fractions in percentage points, with its sign unless it is printed as 0.
+
+    >>> points(0.2171), points(-0.004), points(0.00001)
+    ('+21.7', '−0.4', '0.0')
+    """
+    text = f"{100 * difference:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+
+
+def cost_text(cost: float) -> str:
+    """What a wrong image costs, in points of AP, with two digits.
+
+    >>> cost_text(0.125), cost_text(0.0042), cost_text(0.0000123), cost_text(0.9999), cost_text(1e-9)
+    ('12', '0.42', '0.0012', '100', '0.00000010')
+    """
+    rounded = float(f"{100 * cost:.1e}")
+    decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded > 0 else 0
+    return f"{rounded:.{decimals}f}"
+
+
+def p_text(p_value: float) -> str:
+    """A p-value with its sign of comparison; the smallest that the test can find is a bound.
+
+    >>> p_text(0.0002), p_text(0.0312)
+    ('p\xa0≤\xa00.0002', 'p\xa0=\xa00.031')
+    """
+    said = f"≤ {_LEAST_P:g}" if p_value <= _LEAST_P * (1 + 1e-9) else f"= {p_value:.2g}"
+    return f"p {said}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def counted(count: int, what: str, several: str = "") -> str:
+    """So many of a thing.
+
+    >>> counted(1, "query", "queries"), counted(5770, "image")
+    ('1 query', '5,770 images')
+    """
+    return f"{count:,} {what if count == 1 else several or what + 's'}"
+
+
+# ==== Pages from templates: one HTML file that needs nothing from outside, in which users' text is only ever text.
+
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def rendered(template: str, **values: object) -> str:
+    """The page that a template makes of some values; every value is escaped.
+
+    The policy at its head lets a browser run the one script of the page, known by its hash, and load nothing.
+    """
+    script, style = (_TEMPLATES / "page.js").read_text("utf-8"), (_TEMPLATES / "style.css").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    page = _environment().get_template(template).render(script=script, style=style, script_hash=digest, **values)
+    return page.encode("utf-8", "replace").decode("utf-8")  # a file name that is no UTF-8 cannot be written
+
+
+@cache
+def _environment() -> "Environment":
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError:
+        raise InputError("a report needs jinja2; pip install 'frontrank[report]'") from None
+    found = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "number": number,
+        "percent": percent,
+        "metric_text": metric_text,
+        "fraction": fraction,
+        "points": points,
+        "p_text": p_text,
+        "cost_text": cost_text,
+        "counted": counted,
+        "place": place,
+        "capfirst": _capitalised,
+    }
+    return found
+
+
+def _capitalised(text: str) -> str:
+    """With a capital first letter, unless it is a name such as mAP."""
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
+
+
+def place(value: float, low: float = 0.0, high: float = 1.0) -> str:
+    """Where a value lies between two others, in percent as a style sheet wants it.
+
+    >>> place(0.25), place(3, 0, 2), place(float("nan"))
+    ('25.00%', '100.00%', '0.00%')
+    """
+    if not math.isfinite(value) or high <= low:
+        return "0.00%"
+    return f"{100 * min(1.0, max(0.0, (value - low) / (high - low))):.2f}%"
+
+
+# ==== Pictures made small and written into a page, each once, whatever became of their files.
+
+
+_QUALITY = 80
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small picture; `uri` holds it as data, "" where its file could not be read."""
+
+    name: str
+    width: int
+    height: int
+    uri: str
+
+
+def thumbnails(
+    table: ImageTable, sides: Mapping[int, int], workers: int = 2, show: bool | None = None
+) -> tuple[dict[int, Thumbnail], list[str]]:
+    """The picture of each row, at most so many pixels wide and high, and why some could not be read.
+
+    sides: row of the table ─► pixels of the longer side; a picture that is smaller stays as it is
+    """
+    require_pillow()
+    rows = sorted(sides)
+    files, boxes = table.files(), table.boxes()
+
+    def made(row: str) -> tuple[Thumbnail, str]:
+        return _thumbnail(files[int(row)], boxes[int(row)], sides[int(row)], f"p{row}")
+
+    found: dict[int, Thumbnail] = {}
+    faults = []
+    for row, (picture, fault) in zip(
+        rows, map_images(made, [str(row) for row in rows], workers, "pictures", show), strict=True
+    ):
+        found[row] = picture
+        if fault:
+            faults.append(fault)
+    return found, faults
+
+
+def faults_note(faults: Iterable[str]) -> tuple[str, ...]:
+    """What a page says about pictures that could not be read, if there are any."""
+    all_of_them = list(faults)
+    if not all_of_them:
+        return ()
+    one = len(all_of_them) == 1
+    count = "1 picture" if one else f"{len(all_of_them):,} pictures"
+    first = all_of_them[0] if one else f"the first: {all_of_them[0]}"
+    return (
+        f"{count} could not be read when this page was made and {'is an' if one else 'are'} empty frame"
+        f"{'' if one else 's'} here ({first}).",
+    )
+
+
+def _thumbnail(file: str, box: Box | None, side: int, name: str) -> tuple[Thumbnail, str]:
+    try:
+        picture = read_image(file, box, at_least=side)
+    except InputError as error:
+        fault = str(error).split(";")[0].replace(shown(file), shown(Path(file).name))
+        return Thumbnail(name, side, side, ""), fault
+    return Thumbnail(name, *_shrunk_size(picture.size, side), as_uri(picture, side)), ""
+
+
+def _shrunk_size(size: tuple[int, int], side: int) -> tuple[int, int]:
+    scale = min(1.0, side / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def as_uri(picture: "Image", side: int) -> str:
+    """A picture as data, made smaller where it has more pixels than `side` wide or high."""
+    from PIL import Image, features
+
+    small = picture.resize(_shrunk_size(picture.size, side), Image.Resampling.LANCZOS)
+    kind = "webp" if features.check("webp") else "jpeg"
+    file = io.BytesIO()
+    small.save(file, kind, quality=_QUALITY)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

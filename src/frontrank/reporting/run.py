@@ -1,0 +1,753 @@
+"""The report of a run: what is read from its folder, and the HTML page."""
+
+import io
+import json
+import math
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frontrank.config import DataConfig, LossConfig, TrainConfig
+from frontrank.data.table import ImageTable, read_table, shown
+from frontrank.errors import FrontrankError, InputError
+from frontrank.evaluation import Comparison, Report
+from frontrank.evaluation.compare import Difference
+from frontrank.evaluation.report import is_distance
+from frontrank.models import Embedder, storage
+from frontrank.reporting.charts import (
+    HUES,
+    NOISY,
+    Chart,
+    EmbeddingMap,
+    Line,
+    Scale,
+    chart,
+    display_name,
+    embedding_map,
+    finite,
+)
+from frontrank.reporting.findings import Curve, Findings, Query, Ranked, RunFacts, Shown, Side, find
+from frontrank.reporting.pages import counted, faults_note, fraction, metric_text, rendered, thumbnails
+from frontrank.settings import read_config, read_recipe
+from frontrank.training.checkpoints import atomic_write
+from frontrank.training.embedding import embed_table
+from frontrank.training.logs import read_log
+from frontrank.training.run import build_device, build_images, frozen_model, frozen_title
+
+# ==== The report of a run as one HTML page.
+
+
+_LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row, by whether there are many
+_MANY = 250
+_ON_MAP = 40  # pixels of a picture that only the map shows: 1,500 of them are some 1.3 MB
+
+_GROUPS = {
+    "most improved": "Queries whose average precision rose most.",
+    "best": "Queries whose right images all come early.",
+    "typical": "Queries around the median average precision.",
+    "worst": "Queries with the lowest average precision. Below a wrong image: its share of the points of AP that are "
+    "lost; the shares of all wrong images add up to what is missing to 100.",
+}
+_MEANINGS = (
+    (r"R@1", "the first result is right"),
+    (r"R@(\d+)", "a right image is among the first {0}"),
+    (r"P@(\d+)", "right images among the first {0}"),
+    (r"mAP", "mean average precision: 100 % if all right images come first"),
+    (r"mAP@R", "average precision within the first R, R being the number of right images"),
+    (r"R-precision", "right images among the first R, R being their number"),
+    (r"MRR", "1 divided by the place of the first right image"),
+    (r"NMI", "how well clusters of the embeddings match the classes"),
+    (r"dists@intra", "cosine distance of two images of a class"),
+    (r"dists@inter", "cosine distance of two classes"),
+)
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """A line of the headline table; values and intervals per side."""
+
+    name: str
+    meaning: str
+    values: tuple[float, ...]
+    texts: tuple[str, ...]
+    intervals: tuple[tuple[float, float] | None, ...]
+    change: Difference | None
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether it can be drawn on a scale from 0 to 100 %."""
+        return not is_distance(self.name)
+
+
+def run_page(findings: Findings, facts: RunFacts) -> str:
+    """The page that shows findings and where they come from: a whole HTML file, to be written as UTF-8.
+
+    Parts for which there is nothing to show are left out.
+    """
+    if not findings.sides:
+        raise InputError("findings.sides is empty; give at least one side")
+    drawn = embedding_map(findings)
+    queries = _ordered(findings.queries)
+    pictures, faults = thumbnails(findings.table, _wanted(queries, drawn))
+    metrics = metric_rows(findings)
+    return rendered(
+        "run.html.j2",
+        title=facts.title,
+        facts=facts,
+        findings=findings,
+        sides=_looks(findings.sides),
+        searched=facts.searched or counted(len(set(findings.table.labels) - {""}), "class", "classes"),
+        metrics=metrics,
+        headline=next((row for row in metrics if row.name == "R@1"), metrics[0]),
+        training=training_charts(facts.curves),
+        recall=recall_chart(findings.sides),
+        precision=precision_chart(findings.sides),
+        scores=score_charts(findings.sides),
+        queries=queries,
+        teaser=next(iter(queries.get("most improved", ())), None),
+        name=partial(display_name, findings.table),
+        past=past,
+        later=later,
+        intros=_GROUPS,
+        map=drawn,
+        pictures=pictures,
+        categories=sorted(findings.categories, key=lambda found: (-_known(found.recall_at_1[-1]), found.name)),
+        notes=tuple(dict.fromkeys((*findings.notes, *_report_notes(findings), *faults_note(faults)))),
+    )
+
+
+def past(query: Query, ranked: Ranked) -> int:
+    """The place from which on nothing right is left to be found, among the first images of a list.
+
+    >>> found = [Shown(row, row + 1, 0.9, right) for row, right in enumerate([True, False, True, False])]
+    >>> past(Query(9, 2, ()), Ranked(0.8, tuple(found), ()))
+    4
+    """
+    right = [image.place for image in ranked.first if image.right]
+    if 0 < query.positives <= len(right):
+        return right[query.positives - 1] + 1
+    return max((image.place for image in ranked.first), default=0) + 1
+
+
+def later(ranked: Ranked) -> tuple[Shown, ...]:
+    """The costly images of a list that are not among its first ones."""
+    places = {image.place for image in ranked.first}
+    return tuple(image for image in ranked.costly if image.place not in places)
+
+
+def metric_rows(findings: Findings) -> list[MetricRow]:
+    """The headline table: each metric of the last side, with what the other one has."""
+    reports = [side.report for side in findings.sides]
+    rows = []
+    for name in reports[-1]:
+        values = tuple(report.get(name, math.nan) for report in reports)
+        rows.append(
+            MetricRow(
+                name,
+                meaning(name),
+                values,
+                tuple(metric_text(name, value) for value in values),
+                tuple(side.intervals.get(name) for side in findings.sides),
+                findings.change[name] if findings.change is not None and name in findings.change else None,
+            )
+        )
+    return rows
+
+
+def meaning(name: str) -> str:
+    """A metric in a few words, "" for one that is not known.
+
+    >>> meaning("R@10")
+    'a right image is among the first 10'
+    """
+    for pattern, text in _MEANINGS:
+        if found := re.fullmatch(pattern, name):
+            return text.format(*found.groups())
+    return ""
+
+
+def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> list[Chart]:
+    """The curves of the log: all that are of validation in one chart, every other one in its own.
+
+    held_out: what validation is on
+    """
+    validation = {name: finite(of) for name, of in curves.items() if name.startswith("validation ")}
+    found = []
+    for name, curve in curves.items():
+        if name not in validation:
+            smooth = name == "loss" and len(finite(curve).x) >= NOISY
+            note = "The strong line is a running mean, the faint one what was logged." if smooth else ""
+            found.append(chart(name, [Line("", curve, smooth=smooth)], Scale("step"), Scale(name), note=note))
+    whole = {name: of for name, of in validation.items() if len(of.x)}
+    if whole:
+        percents = all(of.y.min() >= 0 and of.y.max() <= 1 for of in whole.values())
+        metrics = [name.removeprefix("validation ") for name in whole]
+        lines = [
+            Line(name, of, f"hue{i % HUES}", dotted=len(of.x) <= 30)
+            for i, (name, of) in enumerate(zip(metrics, whole.values(), strict=True))
+        ]
+        what = metrics[0] if len(metrics) == 1 else "metrics"
+        title = "validation" if len(metrics) > 1 else f"validation {what}"
+        found.insert(1, chart(title, lines, Scale("step"), Scale(f"{what} on held-out {held_out}", percent=percents)))
+    return [one for one in found if one is not None]
+
+
+def recall_chart(sides: Sequence[Side]) -> Chart | None:
+    """R@k over k."""
+    lines = [Line(side.name, side.recall, look, dotted=len(side.recall.x) <= 12) for side, look in _looks(sides)]
+    return chart("R@k", lines, Scale("k", log=True), Scale("R@k", percent=True))
+
+
+def precision_chart(sides: Sequence[Side]) -> Chart | None:
+    """Precision over recall."""
+    lines = [Line(side.name, side.precision_recall, look) for side, look in _looks(sides)]
+    span = (0.0, 1.0)
+    return chart(
+        "precision over recall", lines, Scale("recall", percent=True, span=span), Scale("precision", True, span=span)
+    )
+
+
+def score_charts(sides: Sequence[Side]) -> list[Chart]:
+    """Densities of the scores of right and wrong pairs, a chart per side on the same axes."""
+    curves = [finite(of) for side in sides for of in (side.negative_scores, side.positive_scores)]
+    xs, ys = (np.concatenate([getattr(of, axis) for of in curves]) for axis in "xy")
+    if not len(xs) or xs.min() == xs.max() or ys.max() <= 0:
+        return []
+    found = []
+    for side in sides:
+        lines = [
+            Line("wrong", side.negative_scores, "wrong", filled=True),
+            Line("right", side.positive_scores, "right", filled=True),
+        ]
+        right, wrong = finite(side.positive_scores), finite(side.negative_scores)
+        common = overlap(right, wrong)
+        said = f"The two overlap in {fraction(common)} of their area." if common is not None else ""
+        found.append(
+            chart(
+                f"scores {side.name}",
+                lines,
+                Scale("score", span=(float(xs.min()), float(xs.max()))),
+                Scale("density", span=(0.0, float(ys.max()) * 1.05)),
+                note=said,
+                summary=" ".join(filter(None, [_peaks(side.name, {"right": right, "wrong": wrong}), said])),
+            )
+        )
+    return [one for one in found if one is not None]
+
+
+def _peaks(side: str, curves: Mapping[str, Curve]) -> str:
+    """Densities in words: where each is highest, and between which scores its middle half lies."""
+    parts = []
+    for name, of in curves.items():
+        if len(of.x) and of.y.sum() > 0:
+            below = np.cumsum(of.y) / of.y.sum()
+            low, high = (float(of.x[np.searchsorted(below, share)]) for share in (0.25, 0.75))
+            most = float(of.x[of.y.argmax()])
+            parts.append(f"{name} images score {most:.2f} most often, the middle half of them {low:.2f} to {high:.2f}")
+    return f"Scores {side}: {'; '.join(parts)}."
+
+
+def overlap(a: Curve, b: Curve) -> float | None:
+    """The area that two densities have in common, as a fraction of either; None if one has no area.
+
+    >>> overlap(Curve(np.array([0.0, 2.0]), np.array([1.0, 1.0])), Curve(np.array([1.0, 3.0]), np.array([1.0, 1.0])))
+    0.5
+    """
+    if min(len(a.x), len(b.x)) < 2:
+        return None
+    grid = np.linspace(min(a.x[0], b.x[0]), max(a.x[-1], b.x[-1]), 3001)
+    heights = [np.interp(grid, of.x, of.y, left=0.0, right=0.0) for of in (a, b)]
+    areas = [float(height.sum()) for height in heights]
+    if min(areas) <= 0:
+        return None
+    return round(float(np.minimum(heights[0] / areas[0], heights[1] / areas[1]).sum()), 3)
+
+
+def _ordered(queries: Mapping[str, tuple[Query, ...]]) -> dict[str, tuple[Query, ...]]:
+    names = [*(name for name in _GROUPS if name in queries), *(name for name in queries if name not in _GROUPS)]
+    return {name: queries[name] for name in names if queries[name]}
+
+
+def _wanted(queries: Mapping[str, tuple[Query, ...]], drawn: EmbeddingMap | None) -> dict[int, int]:
+    """The rows whose pictures the page shows, each with its number of pixels."""
+    rows = set()
+    for name, of in queries.items():
+        for query in of:
+            rows.add(query.row)
+            for ranked in query.ranked:
+                costly = ranked.costly if name == "worst" else ()
+                rows |= {image.row for image in (*ranked.first, *costly, *((ranked.late,) if ranked.late else ()))}
+    side = _LARGE if len(rows) <= _MANY else _SMALL
+    found = dict.fromkeys(sorted(rows), side)
+    if drawn is not None:
+        for row in drawn.rows:
+            found.setdefault(row, _ON_MAP)
+    return found
+
+
+def _looks(sides: Sequence[Side]) -> list[tuple[Side, str]]:
+    """Each side with its look: that of the last side is the strong one."""
+    return [(side, "after" if side is sides[-1] else "before") for side in sides]
+
+
+def _known(value: float) -> float:
+    return -1.0 if math.isnan(value) else value
+
+
+def _report_notes(findings: Findings) -> list[str]:
+    reports = [side.report for side in findings.sides]
+    notes = [note for report in reports for note in report.notes]
+    return [*notes, *(findings.change.notes if findings.change is not None else ())]
+
+
+# ==== Embeddings that are kept beside a run, so that a second report need not make them again.
+
+
+_SHORT = 16  # of a digest, in a file's name
+
+
+def kept_embeddings(
+    folder: Path, name: str, model: str, table: ImageTable, make: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """The embeddings of a table by a model: those in `folder`, or new ones, which are kept there.
+
+    name:  of the file, before the digests that say whether it is of this model and of these images as they are now
+    model: what tells it from any other, such as its fingerprint
+
+    Where nothing can be written they are made all the same. What was kept of the same name and images is replaced.
+    """
+    images = images_digest(table)[:_SHORT]
+    path = folder / f"{name}-{images}-{sha256(model.encode()).hexdigest()[:_SHORT]}.npy"
+    found = _read(path, len(table))
+    if found is None:
+        found = make()
+        with suppress(OSError, FrontrankError):  # a folder that may not be written to, or a full disk
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in folder.glob(f"{name}-{images}-*.npy"):
+                old.unlink()
+            content = io.BytesIO()
+            np.save(content, found, allow_pickle=False)
+            atomic_write(path, content.getvalue())
+    return found
+
+
+def images_digest(table: ImageTable) -> str:
+    """What tells the pictures of a table from others: their paths, boxes, sizes on disk and times of change."""
+    found = sha256(os.fsencode(table.root.resolve()) + b"\0")
+    boxes = table.extra["box"].tolist() if "box" in table.extra else [""] * len(table)
+    for path, file, box in zip(table.paths.tolist(), table.files(), boxes, strict=True):
+        stamp = ""
+        with suppress(OSError):  # what is not there is found missing when it is to be embedded
+            about = os.stat(file)
+            stamp = f"{about.st_size} {about.st_mtime_ns}"
+        found.update(f"{path}\0{box}\0{stamp}\1".encode("utf-8", "surrogateescape"))
+    return found.hexdigest()
+
+
+def _read(path: Path, rows: int) -> np.ndarray | None:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = found.ndim == 2 and len(found) == rows and found.dtype == np.float32 and bool(np.isfinite(found).all())
+    return found if whole else None
+
+
+# ==== What the folder of a run says of it, as a report shows it.
+
+
+_CURVES = ("loss", "AP error", "learning rate")  # and all of validation
+_LICENCES = ("licence", "license")
+_CREDITS = "LICENCES.md"  # beside a table, by whom its pictures are
+_TABLES = (".csv", ".parquet", ".tsv", ".txt", ".json")  # endings that are not part of a data set's name
+
+
+def run_facts(
+    folder: Path, config: TrainConfig, images: ImageTable, shown: ImageTable, searched: str, data: str = ""
+) -> RunFacts:
+    """Where the findings of a run come from.
+
+    images:   all of the run; shown: those of the report
+    searched: what the latter are, such as "912 unseen classes"
+    data:     where the latter are from, if not from the run's own data set
+    """
+    said = read_run(folder)
+    log = _log(folder)
+    training = images.of("train")
+    reported, own = (path_name(path) for path in (data or config.data.path, config.data.path))
+    facts = {
+        "images": f"{len(shown):,} of {searched}{f' of {reported}' if data else ''}",
+        "trained on": f"{len(training):,} images of {counted(_labelled_classes(training), 'class', 'classes')}"
+        f"{f' of {own}' if data else ''}",
+        "model": _model(config),
+        "first weights": _weights(config.model.weights),
+        "loss": _loss(config.loss),
+        "training": _training(config, said),
+        "checkpoint": _checkpoint(said, _labelled_classes(images.of("validation"))),
+        "time": _time(log, said),
+    }
+    versions = {str(name): str(value) for name, value in _mapping(said.get("versions")).items()}
+    versions |= {name: str(said[name]) for name in ("commit", "machine") if said.get(name)}
+    return RunFacts(
+        title=f"{loss_name(config.loss)} on {reported}",
+        command=_command(folder, said),
+        settings=(folder / "config.yaml").read_text(encoding="utf-8"),
+        curves=_curves(log),
+        facts={name: text for name, text in facts.items() if text},
+        versions=versions,
+        licences=licences(shown),
+        searched=searched,
+        designs=designs(shown),
+        credits=credits_beside(data or config.data.path),
+    )
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What run.json says; nothing where it is missing or damaged."""
+    with suppress(OSError, ValueError):
+        return _mapping(json.loads((folder / "run.json").read_text(encoding="utf-8")))
+    return {}
+
+
+def data_name(config: TrainConfig) -> str:
+    """What to call the images: the name of their folder, or of the folder of their table."""
+    return path_name(config.data.path)
+
+
+def path_name(data: str) -> str:
+    """What to call the images at a path: a folder, or a table.
+
+    >>> path_name("/data/emoji-1.2"), path_name("/data/emoji/images.csv"), path_name("birds.parquet")
+    ('emoji-1.2', 'emoji', 'birds')
+    """
+    path = Path(data)
+    name = path.stem if path.suffix.lower() in _TABLES else path.name
+    return (path.resolve().parent.name if name == "images" and path.suffix else name) or "images"
+
+
+def loss_name(loss: LossConfig) -> str:
+    """The loss in a word.
+
+    >>> loss_name(LossConfig("PNP", variant="D_q")), loss_name(LossConfig("pml.TripletMarginLoss"))
+    ('PNP-D_q', 'TripletMarginLoss')
+    """
+    kind = loss.variant or loss.weighting
+    return loss.name.removeprefix("pml.") + (f"-{kind}" if kind else "")
+
+
+def licences(table: ImageTable) -> dict[str, int]:
+    """How many images are under each licence, the most frequent first; nothing where the table does not say."""
+    counts = Counter(_licence_column(table))
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def designs(table: ImageTable) -> tuple[tuple[str, str, int], ...]:
+    """Design, licence and number of images, where the table has columns of both."""
+    if "design" not in table.extra:
+        return ()
+    names = [str(entry).strip() or "not said" for entry in table.extra["design"].tolist()]
+    counts = Counter(zip(names, _licence_column(table), strict=False))  # no licences: none
+    return tuple((*pair, count) for pair, count in sorted(counts.items()))
+
+
+def credits_beside(data: str) -> str:
+    """What LICENCES.md beside a data set's table says, "" where there is none."""
+    path = Path(data)
+    with suppress(OSError):
+        return ((path if path.is_dir() else path.parent) / _CREDITS).read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _licence_column(table: ImageTable) -> list[str]:
+    column = next((table.extra[name] for name in _LICENCES if name in table.extra), np.array([]))
+    return [str(entry).strip() or "not said" for entry in column.tolist()]
+
+
+def _mapping(found: object) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _log(folder: Path) -> list[dict[str, Any]]:
+    try:
+        return read_log(folder / "log.jsonl")
+    except FrontrankError:  # a report can do without
+        return []
+
+
+def _curves(log: list[dict[str, Any]]) -> dict[str, Curve]:
+    points: dict[str, list[tuple[int, float]]] = {}
+    for line in log:
+        for name, value in line.items():
+            known = name in _CURVES or name.startswith("validation ")
+            if known and isinstance(value, int | float) and np.isfinite(value):
+                points.setdefault(name, []).append((line["step"], float(value)))
+    found = {name: np.array(of, dtype=np.float64) for name, of in points.items()}
+    order = sorted(found, key=lambda name: _CURVES.index(name) if name in _CURVES else -1)
+    return {name: Curve(found[name][:, 0], found[name][:, 1]) for name in order}
+
+
+def _labelled_classes(table: ImageTable) -> int:
+    return len(np.unique(table.labels[table.labels != ""]))
+
+
+def _model(config: TrainConfig) -> str:
+    model = config.model
+    head = f"{model.dim} dimensions" if model.dim else "no head"
+    return f"{model.backbone}, {model.pooling} pooling, {head}; images of {config.data.size} px"
+
+
+def _weights(weights: str) -> str:
+    known = {"none": "random", "pretrained": "pretrained, of timm", "package": "ImageNet, from a registry package"}
+    return known.get(weights) or Path(weights).name
+
+
+def _loss(loss: LossConfig) -> str:
+    given = {name: value for name, value in vars(loss).items() if name != "name" and value is not None}
+    said = ", ".join(f"{name} {value}" for name, value in given.items())
+    return f"{loss.name.removeprefix('pml.')}{f' ({said})' if said else ''}"
+
+
+def _training(config: TrainConfig, said: Mapping[str, Any]) -> str:
+    steps = said.get("steps")
+    begun = f"{steps:,} steps of {config.batches.size} images, " if isinstance(steps, int) else "not finished; "
+    optimizer = config.optimizer
+    return f"{begun}{optimizer.name}, learning rate {optimizer.lr:g} ({optimizer.schedule}), seed {config.seed}"
+
+
+def _checkpoint(said: Mapping[str, Any], classes: int) -> str:
+    before, best, step = (said.get(name) for name in ("before", "best", "best_step"))
+    if not isinstance(best, float) or not isinstance(step, int):
+        return ""
+    held_out = counted(classes, "held-out class", "held-out classes")
+    begun = f", from {100 * before:.1f} %" if isinstance(before, float) else ""
+    return f"step {step:,}: {said.get('metric')} {100 * best:.1f} % on {held_out}{begun}"
+
+
+def _time(log: list[dict[str, Any]], said: Mapping[str, Any]) -> str:
+    """From the first line of the log to the last; unknown where the run stood still in between."""
+    times = [line["time"] for line in log if isinstance(line.get("time"), int | float)]
+    seconds = round(times[-1] - times[0]) if len(times) > 1 else 0
+    if seconds < 1 or said.get("resumed"):
+        return ""
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    taken = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
+    return f"{taken} on {said['device']}" if said.get("device") else taken
+
+
+def _command(folder: Path, said: Mapping[str, Any]) -> str:
+    """The command as it was typed; where the run was no command's, one that makes it again."""
+    with suppress(ValueError):
+        program, *words = shlex.split(str(said.get("command", ""))) or [""]
+        if Path(program).name in ("frontrank", "__main__.py") and words:
+            return shlex.join(["frontrank", *words])
+    return f"frontrank train --recipe {shlex.quote(str(folder / 'config.yaml'))} --out NEW"
+
+
+# ==== The report of a run: its model on images it has not seen, beside the model it began with, as one HTML file.
+
+
+_MARK = b'<meta name="generator" content="Frontrank"'
+_HEAD = 1 << 14  # bytes of a page in which it says who made it
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class RunReport:
+    """A report that was written. before: None where it shows the trained model only.
+
+    numbers: the files of the metrics, `Report.load` reads them
+    """
+
+    path: Path
+    before: Report | None
+    after: Report
+    change: Comparison | None
+    notes: tuple[str, ...]
+    numbers: tuple[Path, ...]
+
+
+def write_run_report(
+    run: PathLike,
+    out: PathLike | None = None,
+    *,
+    data: PathLike | None = None,
+    before: bool = True,
+    overwrite: bool = False,
+    device: str = "auto",
+    show: bool | None = None,
+) -> RunReport:
+    """Write the report of a run to `out`, by default RUN/report.html, and its numbers beside it as .json.
+
+    data:      images to report on instead of the run's own: a folder, a table or a data set's root
+    before:    show the model that the run began with, too
+    overwrite: replace a page that is no report; a report is replaced in any case, a .json of something else in none
+    show:      progress bars; None draws them on a terminal
+
+    The images are the test images of the run; if it has none, its held-out classes, with a note that says so.
+    Embeddings are kept in RUN/report, so that the next report is quick.
+    """
+    if find_spec("jinja2") is None:
+        raise InputError("a report needs jinja2; pip install 'frontrank[report]'")
+    folder = require_run(Path(run))
+    page = folder / "report.html" if out is None else Path(out)
+    require_target(page, overwrite, ("before", "after") if before else ("after",))
+    config = read_config(read_recipe(folder / "config.yaml"))
+    images = read_table(folder / "images.csv")
+    table, searched, notes = _images(folder, config, images, data)
+    embed = _Embedding(folder, config, table, device, show)
+    sides = [("after", f"trained with {loss_name(config.loss)}", embed.after())]
+    if before:
+        try:
+            sides.insert(0, ("before", frozen_title(config), embed.before()))
+        except InputError as error:
+            notes.append(f"the model before training is not shown: {error}")
+    findings = find(table, sides, seed=config.seed, show=show)
+    findings = replace(findings, notes=(*notes, *findings.notes))
+    facts = run_facts(folder, config, images, table, searched, "" if data is None else os.fspath(data))
+    pass
+
+    atomic_write(page, run_page(findings, facts).encode())
+    return _written(page, findings)
+
+
+def require_run(folder: Path) -> Path:
+    """Refuse a folder that holds no run, or one without a model."""
+    if not folder.is_dir():
+        raise InputError(f"{shown(folder)} is not there, or no folder; give the folder of a run, as of --out")
+    for name in ("config.yaml", "images.csv"):
+        if not (folder / name).is_file():
+            raise InputError(f"{shown(folder)} holds no run (there is no {name}); give the folder of --out of a run")
+    if not storage.is_model(folder / "model"):
+        raise InputError(
+            f"{shown(folder)} has no model yet; go on with the run: frontrank train --resume {shown(folder)}"
+        )
+    return folder
+
+
+def require_target(page: Path, overwrite: bool, numbers: Sequence[str] = ()) -> None:
+    """Refuse a page that would replace something else than a report, or be in no folder.
+
+    numbers: the sides whose numbers are written beside it; what is not ours there is never replaced
+    """
+    if page.is_dir():
+        raise InputError(f"{shown(page)} is a folder; name a file, such as {shown(page / 'report.html')}")
+    if not page.parent.is_dir():
+        raise InputError(f"the folder {shown(page.parent)} is not there; make it first")
+    if page.exists() and not overwrite and not _is_ours(page):
+        raise InputError(f"{shown(page)} is no report of Frontrank; choose another name, or add --overwrite")
+    for path in (_numbers(page, side) for side in numbers):
+        if path.exists() and not _is_ours(path):
+            raise InputError(f"{shown(path)} is no report of Frontrank; choose another name for the page by --out")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise InputError(f"{shown(path)} cannot be read ({error.strerror}); choose another name") from error
+    return _MARK in head or head.startswith(b'{"format": "frontrank report"')
+
+
+def _numbers(page: Path, side: str) -> Path:
+    return page.with_suffix(f".{side}.json")
+
+
+def _written(page: Path, findings: Findings) -> RunReport:
+    """Save the numbers beside the page; those of an earlier page that has more sides go."""
+    reports = {side.name: side.report for side in findings.sides}
+    for side in ("before", "after"):
+        if side in reports:
+            reports[side].save(_numbers(page, side), overwrite=True)
+        elif _numbers(page, side).is_file() and _is_ours(_numbers(page, side)):
+            _numbers(page, side).unlink()
+    numbers = tuple(_numbers(page, side) for side in reports)
+    return RunReport(page, reports.get("before"), reports["after"], findings.change, findings.notes, numbers)
+
+
+def _images(
+    folder: Path, config: TrainConfig, images: ImageTable, data: PathLike | None
+) -> tuple[ImageTable, str, list[str]]:
+    """The images of the report, what they are in a few words, and what is to be said of them."""
+    if data is not None:
+        table = build_images(DataConfig(path=os.fspath(data)))
+        table = table.of("test") if (table.splits == "test").any() else table
+        table = replace(table, name=path_name(os.fspath(data)))
+        return table, _searched(table, images), _trained_note(table, images)
+    table, notes = replace(images.of("test"), name=data_name(config)), []
+    if not len(table):
+        table = replace(images.of("validation"), name=data_name(config))
+        notes.append(
+            "the run has no test images: these are its held-out classes, which chose the checkpoint, so the figures "
+            "may be a little too good"
+        )
+        if not len(table):
+            raise InputError(f"{shown(folder)} has neither test images nor held-out classes; give images by --data")
+        return table, counted(_classes(table), "held-out class", "held-out classes"), notes
+    return table, _searched(table, images), notes
+
+
+def _searched(table: ImageTable, images: ImageTable) -> str:
+    """So many classes; unseen if the run has neither trained on one nor chosen its checkpoint by one."""
+    classes = np.unique(table.labels[table.labels != ""])
+    known = np.isin(classes, images.labels[np.isin(images.splits, ("train", "validation"))]).any()
+    kind = "" if known else "unseen "
+    return counted(len(classes), f"{kind}class", f"{kind}classes")
+
+
+def _trained_note(table: ImageTable, images: ImageTable) -> list[str]:
+    trained = {os.path.realpath(file) for file in images.of("train").files()}
+    count = sum(os.path.realpath(file) in trained for file in table.files())
+    return [f"{count:,} of the {len(table):,} images were trained on: the figures are too good"] if count else []
+
+
+def _classes(table: ImageTable) -> int:
+    return len(np.unique(table.labels))
+
+
+class _Embedding:
+    """Embeddings of the report's images by the two models, kept beside the run."""
+
+    def __init__(self, folder: Path, config: TrainConfig, table: ImageTable, device: str, show: bool | None) -> None:
+        self._folder, self._config, self._table, self._show = folder, config, table, show
+        self._device = build_device(device)
+
+    def after(self) -> np.ndarray:
+        model = self._folder / "model"
+        mark = storage.read_config(model)["fingerprint"]
+        return self._kept("after", mark, lambda: Embedder.load(model))
+
+    def before(self) -> np.ndarray:
+        return self._kept("before", self._mark(), lambda: frozen_model(self._config))
+
+    def _mark(self) -> str:
+        """What tells the first weights from others, without reading them."""
+        config = self._config
+        weights = Path(config.model.weights)
+        if storage.is_model(weights):
+            stamp = storage.read_config(weights)["fingerprint"]
+        elif weights.is_file():
+            stamp = f"{weights.stat().st_size} {weights.stat().st_mtime_ns}"
+        else:
+            stamp = ""
+        settings = {**vars(config.model), "size": config.data.size, "resize": config.data.resize, "seed": config.seed}
+        return json.dumps([settings, stamp])
+
+    def _kept(self, name: str, mark: str, load: Callable[[], Embedder]) -> np.ndarray:
+        def make() -> np.ndarray:
+            workers = self._config.data.workers
+            return embed_table(load(), self._table, workers=workers, device=self._device, show=self._show)
+
+        return kept_embeddings(self._folder / "report", name, mark, self._table, make)

@@ -1,0 +1,608 @@
+"""The engine on a Milvus server or cluster, through pymilvus.
+
+An index is one collection. Items are rows of its default partition; the settings are rows of a partition of their own,
+so that they go where the collection goes. A read sees all that was written through the same engine before, and what
+others wrote before the engine was opened, wrote itself or was refreshed; the rest comes a moment later.
+"""
+
+import base64
+import hashlib
+import json
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import numpy as np
+
+from frontrank.errors import InputError
+from frontrank.retrieval.engine import Facts, Hits, refuse_known, refuse_unknown
+from frontrank.retrieval.items import ID_LENGTH, ORDER, Condition, Item, Value, text_of
+
+# ==== A Milvus server: its address, the connection, and a collection that holds an index.
+
+
+LONGEST_TEXT = 65_535  # bytes of a text or of the metadata of one item
+ITEMS, SETTINGS = "_default", "settings"  # partitions of a collection
+BUILDING = 600.0  # seconds that a server has to load a collection or to build a graph
+_CONNECTING, _ANSWERING = 10.0, 60.0  # seconds
+_KIND = "a Frontrank index"
+_GRAPH = {"M": 16, "efConstruction": 200}
+_OPTIONS = ("exact", "secure", "token", "database")
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class MilvusAddress:
+    """What a URL says: milvus://user:password@host:port/collection, and options as in ?exact=true&secure=true
+
+    exact:    a new collection compares queries with all its vectors, instead of looking for near ones in a graph
+    secure:   the connection is encrypted
+    token:    in place of user and password
+    database: of the server, if it has several
+
+    >>> address = MilvusAddress.read("milvus://localhost/cats")
+    >>> address.place, address.collection
+    ('localhost:19530', 'cats')
+    """
+
+    place: str
+    collection: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    database: str = ""
+    exact: bool = False
+    secure: bool = False
+
+    @classmethod
+    def read(cls, url: str) -> "MilvusAddress":
+        """No message shows the URL, which may hold a password."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or 19530
+        except ValueError:
+            host = None
+        if not host or "@" in parts.path or parts.netloc.count("@") > 1:
+            raise InputError("url must be like milvus://host:port/collection; write @ : / in a password as %40 %3A %2F")
+        collection = parts.path.strip("/")
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,199}", collection):
+            raise InputError(f"url has the collection {collection!r:.80}; use letters, digits and _, no digit first")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name, value in options.items():
+            if name not in _OPTIONS:
+                raise InputError(f"url has the option {name!r:.80}; those of Milvus are {', '.join(_OPTIONS)}")
+            if name in ("exact", "secure") and value not in ("true", "false"):
+                raise InputError(f"url has {name}={value!r:.80}; use true or false")
+        return cls(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+            collection,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            token=options.get("token", ""),
+            database=options.get("database", ""),
+            exact=options.get("exact") == "true",
+            secure=options.get("secure") == "true",
+        )
+
+
+class MilvusServer:
+    """A connection that several threads may use; bounded in time, and its errors are one line of ours."""
+
+    def __init__(self, address: MilvusAddress) -> None:
+        self.named = f"collection {address.collection} of milvus://{address.place}"
+        self._address = address
+        self._library, self._errors = _import_pymilvus()
+        known = {
+            "user": address.user,
+            "password": address.password,
+            "token": address.token,
+            "db_name": address.database,
+        }
+        try:
+            self._client = self._library.MilvusClient(
+                f"{'https' if address.secure else 'http'}://{address.place}",
+                timeout=_CONNECTING,
+                **{name: text for name, text in known.items() if text},
+            )
+        except self._errors as error:
+            raise self._unreachable(error) from None
+        self.version = str(self._ask(self._client.get_server_version)).removeprefix("v")
+        self._latest, self._seen = object(), object()  # marks of the last write, and of the last that a read waited for
+
+    def ask(self, call: str, timeout: float | None = None, **arguments: Any) -> Any:
+        """Call a method of the client on our collection, which tries again within the time it has."""
+        arguments["timeout"] = _ANSWERING if timeout is None else timeout
+        return self._ask(lambda: getattr(self._client, call)(self._address.collection, **arguments))
+
+    def write(self, call: str, **arguments: Any) -> None:
+        """Change rows; whatever is read after it sees the change."""
+        try:
+            self.ask(call, **arguments)
+        finally:
+            self.expect_changes()  # after a failure too: it may have come too late
+
+    def read(self, call: str, **arguments: Any) -> Any:
+        """Read rows as they are since the last write here, or `expect_changes`; later writes of others may be seen.
+
+        To read what is newest ("Strong") a server waits for its next tick, 200 ms as it comes: only once per change.
+        "Session" would not do for that: a server gives deletions no time that could be waited for.
+        """
+        latest = self._latest
+        rows = self.ask(call, consistency_level="Session" if latest is self._seen else "Strong", **arguments)
+        self._seen = latest
+        return rows
+
+    def expect_changes(self) -> None:
+        """Have the next read see all that anyone has written before."""
+        self._latest = object()
+
+    def describe(self) -> dict[str, Any] | None:
+        """What the server says of the collection, None if there is none."""
+        if not self.ask("has_collection"):
+            self._refuse_unknown_database()
+            return None
+        facts: dict[str, Any] = self.ask("describe_collection")
+        if facts["description"] != _KIND:
+            raise InputError(f"{self.named} is not {_KIND}; choose another name")
+        if not self.ask("has_partition", partition_name=SETTINGS) or not self.ask("list_indexes"):
+            raise InputError(f"{self.named} was not created to its end; remove it, or choose another name")
+        return facts
+
+    def create(self, dim: int) -> None:
+        """Make the collection, empty and ready to search."""
+        kinds, client = self._library.DataType, self._client
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=_KIND)
+        schema.add_field("id", kinds.VARCHAR, is_primary=True, max_length=4 * ID_LENGTH)
+        for name in ("path", "label", "category"):
+            schema.add_field(name, kinds.VARCHAR, max_length=LONGEST_TEXT)
+        schema.add_field("metadata", kinds.JSON)
+        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dim)
+        index = client.prepare_index_params()
+        kind: dict[str, Any] = (
+            {"index_type": "FLAT"} if self._address.exact else {"index_type": "HNSW", "params": _GRAPH}
+        )
+        index.add_index("vector", index_name="vector", metric_type="IP", **kind)
+        self.ask("create_collection", schema=schema, consistency_level="Strong")
+        self.ask("create_partition", partition_name=SETTINGS)
+        self.ask("create_index", index_params=index, sync=False)  # there is nothing to build yet
+        self.ask("load_collection", timeout=BUILDING)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _refuse_unknown_database(self) -> None:
+        """A server says only that it has no such collection there, but lists none of a database that is not there."""
+        if self._address.database:
+            try:
+                self._client.list_collections(timeout=_ANSWERING)
+            except self._errors as error:
+                raise self._unreachable(error) from None
+
+    def _ask(self, call: Callable[[], _Result]) -> _Result:
+        try:
+            return call()
+        except self._errors as error:
+            if not _answers(self._address.place):
+                raise self._unreachable(error) from None
+            raise InputError(f"{self.named} cannot do that: {_said(error):.300}") from None
+
+    def _unreachable(self, error: Exception) -> InputError:
+        place = self._address.place
+        if not _answers(place):
+            return InputError(f"milvus://{place} does not answer; start the server, or correct host and port")
+        return InputError(
+            f"milvus://{place} refuses the connection ({_said(error):.150}); correct user, password, token or database"
+        )
+
+
+def _import_pymilvus() -> tuple[Any, tuple[type[Exception], ...]]:
+    """The library, and what its calls raise."""
+    try:
+        import grpc  # type: ignore[import-untyped]
+        import pymilvus  # type: ignore[import-untyped]
+    except ImportError:
+        raise InputError("an index at milvus:// needs pymilvus; pip install 'frontrank[milvus]'") from None
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that it raises
+    return pymilvus, (pymilvus.MilvusException, grpc.RpcError)
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(getattr(error, "message", "") or error).split())
+
+
+def _answers(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTING).close()
+    except OSError:
+        return False
+    return True
+
+
+# ==== Items and filters as Milvus keeps and reads them.
+
+
+COLUMNS = ["id", "path", "label", "category", "metadata"]
+_KINDS = {str: "text", bool: "flag", int: "number", float: "number"}
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9 _./-]")
+
+
+def row_of(item: Item, vector: np.ndarray) -> dict[str, Any]:
+    """An item and its vector as a row."""
+    kinds: dict[str, dict[str, Value]] = {}
+    for name, value in item.metadata.items():
+        kinds.setdefault(_KINDS[type(value)], {})[name] = value
+    return {**_texts(item), "id": item.id, "metadata": kinds, "vector": vector}
+
+
+def item_of(row: dict[str, Any]) -> Item:
+    """The item of a row."""
+    return Item(row["id"], row["path"], row["label"], row["category"], metadata_of(row))
+
+
+def metadata_of(row: dict[str, Any]) -> dict[str, Value]:
+    """The metadata of a row."""
+    return {name: value for kind in row["metadata"].values() for name, value in kind.items()}
+
+
+def refuse_long(item: Item) -> None:
+    """Refuse an item with more text than a server keeps."""
+    texts = _texts(item)
+    if item.metadata:
+        texts["metadata"] = json.dumps(row_of(item, np.empty(0))["metadata"])
+    for name, text in texts.items():
+        if len(text) > LONGEST_TEXT // 4 and len(text.encode()) > LONGEST_TEXT:
+            raise InputError(f"{name} of {item.id!r:.80} is longer than the {LONGEST_TEXT} bytes of Milvus; shorten it")
+
+
+def _texts(item: Item) -> dict[str, str]:
+    return {"path": item.path, "label": item.label or "", "category": item.category or ""}
+
+
+def expression(conditions: Iterable[Condition]) -> str | None:
+    r"""The conditions as Milvus reads them, None if nothing can meet them.
+
+    >>> expression([Condition("label", "=", ("cat", 'a"b'))])
+    '(label in ["cat", "a\\u0022b"])'
+    >>> expression([Condition("year", ">", (2020,))])
+    '(metadata["number"]["year"] > 2020.0)'
+    """
+    written = [_written(condition) for condition in conditions]
+    return None if None in written else " and ".join(f"({one})" for one in written if one)
+
+
+def _written(condition: Condition) -> str | None:
+    """One condition, "" if it always holds, None if it never does."""
+    texts = [text for text in condition.values if not _UNSTORABLE.search(text)]  # the others no item has
+    if condition.field in COLUMNS[:-1]:
+        return _on_text(condition, texts)
+    number = f'metadata["number"]["{condition.field}"]'
+    if condition.operator in ORDER:
+        return f"{number} {condition.operator} {condition.numbers[0]!r}"
+    text, flag = number.replace("number", "text", 1), number.replace("number", "flag", 1)
+    tests = [(flag, f"== {value}") for value in texts if value in ("true", "false")]
+    if texts:
+        tests.append((text, f"in {listed(texts)}"))
+    if condition.numbers:
+        tests.append((number, f"in [{', '.join(map(repr, condition.numbers))}]"))
+    if condition.operator == "=":
+        return " or ".join(f"{place} {test}" for place, test in tests) or None
+    return " and ".join(f"(not (exists {place}) or not ({place} {test}))" for place, test in tests)
+
+
+def _on_text(condition: Condition, texts: list[str]) -> str | None:
+    if condition.field != "path":
+        texts = [text for text in texts if text]  # an empty one stands for a missing one, which equals nothing
+    if condition.operator in ORDER or not texts:
+        return "" if condition.operator == "!=" else None
+    return f"{condition.field} {'in' if condition.operator == '=' else 'not in'} {listed(texts)}"
+
+
+def literal(text: str) -> str:
+    """A text in an expression: all but letters, digits and a few signs is escaped."""
+    return '"' + _UNSAFE.sub(_escaped, text) + '"'
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Texts in an expression."""
+    return f"[{', '.join(map(literal, texts))}]"
+
+
+def _escaped(sign: re.Match[str]) -> str:
+    code = ord(sign[0])
+    return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+
+# ==== The engine on a Milvus server or cluster, through pymilvus.
+
+
+LONGEST_LIST = 16_384  # what a server finds at most, for one query
+_MOST_CANDIDATES = 2 * LONGEST_LIST
+_ROWS, _NUMBERS = 1000, 4 << 20  # rows, and numbers of vectors, that are sent or asked for at once
+_PART = 45_000  # bytes of settings in a row
+_SMALL = 1024  # rows of a part, below which a server builds no graph
+_TAKING_OVER, _LETTING_GO = 120.0, 1.5  # seconds until graphs are searched by, and what they replace is not
+_HEAD = "\x01head"  # ids that no item can have
+
+_Row = dict[str, Any]
+
+
+class MilvusEngine:
+    """An `Engine` on a Milvus server; see `open` and `create`.
+
+    Writes of many items go in batches. `add` takes back what it sent if a later batch fails and the server still
+    answers; that an id is new is only certain while one process writes.
+    """
+
+    name = "milvus"
+
+    def __init__(self, server: MilvusServer, dim: int, is_exact: bool) -> None:
+        self.dim = dim
+        self._server, self._is_exact = server, is_exact
+
+    @classmethod
+    def open(cls, url: str) -> "MilvusEngine | None":
+        """The engine of a collection, None if there is none of its name."""
+        server = MilvusServer(MilvusAddress.read(url))
+        try:
+            facts = server.describe()
+            if facts is None:
+                server.close()
+                return None
+            dim = next(field["params"]["dim"] for field in facts["fields"] if field["name"] == "vector")
+            index = server.ask("describe_index", index_name="vector")
+            server.ask("load_collection", timeout=BUILDING)
+        except BaseException:
+            server.close()
+            raise
+        return cls(server, int(dim), index["index_type"] == "FLAT")
+
+    @classmethod
+    def create(cls, url: str, dim: int, settings: bytes) -> "MilvusEngine":
+        """The engine of a new collection."""
+        address = MilvusAddress.read(url)
+        server = MilvusServer(address)
+        try:
+            if server.describe() is not None:
+                raise InputError(f"{server.named} is there already; open it, or choose another name")
+            server.create(dim)
+            engine = cls(server, dim, address.exact)
+            engine._put_settings(settings)
+        except BaseException:
+            server.close()
+            raise
+        return engine
+
+    def read_settings(self) -> bytes:
+        head = self._rows(SETTINGS, f"id == {literal(_HEAD)}", ["path"])
+        if not head:
+            raise InputError(
+                f"{self._server.named} has no settings; remove it and create it anew, or choose another name"
+            )
+        mark, count = head[0]["path"].split()
+        names = [f"\x01{mark}-{part}" for part in range(int(count))]
+        rows = (
+            row for some in _batches(names, 50) for row in self._rows(SETTINGS, f"id in {listed(some)}", ["id", "path"])
+        )
+        texts = {row["id"]: row["path"] for row in rows}
+        settings = b"".join(base64.b64decode(texts.get(name, "")) for name in names)
+        if hashlib.sha256(settings).hexdigest() != mark:
+            raise InputError(f"settings of {self._server.named} are damaged; create it anew under another name")
+        return settings
+
+    def write_settings(self, settings: bytes) -> None:
+        new = self._put_settings(settings)
+        self._delete([row["id"] for row in self._all_rows(SETTINGS, ["id"]) if row["id"] not in new], SETTINGS)
+
+    def _put_settings(self, settings: bytes) -> set[str]:
+        """The parts first, then the row that points to them: whoever reads meanwhile finds the old ones or the new."""
+        mark = hashlib.sha256(settings).hexdigest()
+        parts = [base64.b64encode(settings[start : start + _PART]).decode() for start in range(0, len(settings), _PART)]
+        texts = {f"\x01{mark}-{part}": text for part, text in enumerate(parts)}
+        for some in (*_batches(list(texts.items()), 50), [(_HEAD, f"{mark} {len(parts)}")]):
+            self._server.write("upsert", data=[self._settings_row(*one) for one in some], partition_name=SETTINGS)
+        return {_HEAD, *texts}
+
+    def _settings_row(self, name: str, text: str) -> _Row:
+        anywhere = np.eye(1, self.dim, dtype=np.float32)[0]
+        return {**row_of(Item("settings", text), anywhere), "id": name}
+
+    def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
+        ids = [item.id for item in items]
+        self._server.expect_changes()
+        refuse_known(self._found(ids, ["id"]))
+        sent = 0
+        try:
+            for sent in self._put(vectors, items):  # noqa: B007
+                pass
+        except BaseException:
+            self._delete(ids[:sent], ITEMS)
+            raise
+
+    def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
+        for _ in self._put(vectors, items):
+            pass
+
+    def _put(self, vectors: np.ndarray, items: Sequence[Item]) -> Iterator[int]:
+        """Send items batch by batch; gives before each how many will have been sent."""
+        for item in items:
+            refuse_long(item)
+        size = self._batch_size(1)
+        for start in range(0, len(items), size):
+            some = slice(start, start + size)
+            rows = [row_of(item, vector) for item, vector in zip(items[some], vectors[some], strict=True)]
+            yield start + len(rows)
+            self._server.write("upsert", data=rows, partition_name=ITEMS)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        self._server.expect_changes()
+        there = list(self._found(ids, ["id"]))
+        self._delete(there, ITEMS)
+        return len(there)
+
+    def _delete(self, ids: Sequence[str], partition: str) -> None:
+        for some in _batches(ids, _ROWS):
+            self._server.write("delete", filter=f"id in {listed(some)}", partition_name=partition)
+
+    def get(self, ids: Sequence[str]) -> list[Item | None]:
+        found = self._found(ids, COLUMNS)
+        return [item_of(found[name]) if name in found else None for name in ids]
+
+    def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        found = self._found(ids, ["id", "vector"])
+        refuse_unknown(name for name in ids if name not in found)
+        return np.array([found[name]["vector"] for name in ids], np.float32).reshape(len(ids), self.dim)
+
+    def search(
+        self, queries: np.ndarray, k: int, conditions: tuple[Condition, ...], with_vectors: bool = False
+    ) -> list[Hits]:
+        where = expression(conditions)
+        if k >= LONGEST_LIST:
+            k = self.count(conditions)
+            if k >= LONGEST_LIST:
+                raise InputError(f"k must be less than {LONGEST_LIST} with Milvus, as {k} items match; lower it")
+        if where is None or k == 0:
+            return [self._hits([], 0, with_vectors) for _ in queries]
+        columns = [*COLUMNS, "vector"] if with_vectors else COLUMNS
+        found: dict[int, list[_Row]] = {}
+        left, limit = list(range(len(queries))), k + 1
+        while left:
+            rows = self._nearest(queries[left], limit, _candidates(limit, bool(where)), where, columns)
+            found.update(zip(left, rows, strict=True))
+            # Where a list ends among equal scores, others may belong before them by their ids.
+            left = [query for query in left if limit < LONGEST_LIST and _ends_in_tie(found[query], k, limit)]
+            limit = min(4 * limit, LONGEST_LIST)
+        short = [query for query, rows in found.items() if len(rows) < k]
+        if short and not self._is_exact and len(found[short[0]]) < self.count(conditions):
+            # A graph may lose what a filter cuts off from the rest.
+            again = self._nearest(queries[short], k, _MOST_CANDIDATES, where, columns)
+            found.update(zip(short, again, strict=True))
+        return [self._hits(found[query], k, with_vectors) for query in range(len(queries))]
+
+    def _nearest(
+        self, queries: np.ndarray, limit: int, candidates: int, where: str, columns: list[str]
+    ) -> Iterator[list[_Row]]:
+        """The best rows of each query, in the order of their scores."""
+        size = self._batch_size(limit) if "vector" in columns else max(1, min(_ROWS, 8 * _ROWS // limit))
+        for some in _batches(queries, size):
+            yield from self._server.read(
+                "search",
+                data=list(some),
+                limit=limit,
+                filter=where,
+                anns_field="vector",
+                output_fields=columns,
+                partition_names=[ITEMS],
+                search_params={"metric_type": "IP", "params": {} if self._is_exact else {"ef": candidates}},
+            )
+
+    def _hits(self, rows: list[_Row], k: int, with_vectors: bool) -> Hits:
+        best = sorted(rows, key=lambda row: (-row["distance"], row["entity"]["id"]))[:k]
+        vectors = [row["entity"]["vector"] for row in best] if with_vectors else []
+        return Hits(
+            tuple(item_of(row["entity"]) for row in best),
+            np.array([row["distance"] for row in best], np.float32),
+            np.array(vectors, np.float32).reshape(len(best), self.dim) if with_vectors else None,
+        )
+
+    def count(self, conditions: tuple[Condition, ...]) -> int:
+        where = expression(conditions)
+        return 0 if where is None else int(self._rows(ITEMS, where, ["count(*)"])[0]["count(*)"])
+
+    def scan(self, after: str | None, limit: int) -> list[Item]:
+        return [item_of(row) for row in self._all_rows(ITEMS, COLUMNS, after, limit)]
+
+    def values(self, field: str) -> dict[str, int]:
+        """Milvus cannot count values: all items pass through here, a batch at a time."""
+        column = field if field in COLUMNS[:-1] else "metadata"
+        counts: dict[str, int] = {}
+        for row in self._all_rows(ITEMS, sorted({"id", column})):
+            value = metadata_of(row).get(field) if column == "metadata" else row[column]
+            if value is not None and (value != "" or column not in ("label", "category")):
+                counts[text_of(value)] = counts.get(text_of(value), 0) + 1
+        return counts
+
+    def describe(self) -> Facts:
+        return {"search": "exact" if self._is_exact else "hnsw", "server": f"Milvus {self._server.version}"}
+
+    def prepare(self) -> None:
+        """Have the server close what it still adds to, build graphs of that, and search by them."""
+        self._server.ask("flush", timeout=BUILDING)
+        until = time.monotonic() + BUILDING
+        while (facts := self._graph_facts()).get("pending_index_rows") and time.monotonic() < until:
+            time.sleep(0.2)
+        if not self._is_exact:
+            with suppress(InputError):  # it may not tell everybody what it has loaded
+                self._wait_until_served(int(facts.get("total_rows", 0)))
+
+    def _graph_facts(self) -> dict[str, Any]:
+        return dict(self._server.ask("describe_index", index_name="vector"))
+
+    def _wait_until_served(self, rows: int) -> None:
+        """A graph that is built is not searched by yet: until then a quicker one, that finds less, is in its place."""
+        until, waited = time.monotonic() + _TAKING_OVER, False
+        while time.monotonic() < until:
+            parts = self._server.ask("list_loaded_segments")
+            has_graphs = all(part.index_id or part.num_rows < _SMALL for part in parts)
+            if has_graphs and sum(part.num_rows for part in parts) >= rows:
+                if waited:
+                    time.sleep(_LETTING_GO)
+                return
+            waited = True
+            time.sleep(0.2)
+
+    def refresh(self) -> bool:
+        """Have the next read see all that others wrote; a server does not tell whether that is anything."""
+        self._server.expect_changes()
+        return False
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _found(self, ids: Sequence[str], columns: list[str]) -> dict[str, _Row]:
+        size = self._batch_size(1) if "vector" in columns else _ROWS
+        rows = (row for some in _batches(ids, size) for row in self._rows(ITEMS, f"id in {listed(some)}", columns))
+        return {row["id"]: row for row in rows}
+
+    def _batch_size(self, vectors: int) -> int:
+        """How many go at once, if each has so many vectors."""
+        return max(1, min(_ROWS, _NUMBERS // (vectors * self.dim)))
+
+    def _all_rows(
+        self, partition: str, columns: list[str], after: str | None = None, limit: int | None = None
+    ) -> Iterator[_Row]:
+        """Rows by their ids: of those that match, a server gives the ones with the lowest ids."""
+        while limit is None or limit > 0:
+            size = _ROWS if limit is None else min(limit, _ROWS)
+            where = "" if after is None else f"id > {literal(after)}"
+            rows = sorted(self._rows(partition, where, columns, limit=size), key=lambda row: row["id"])
+            yield from rows
+            if len(rows) < size:
+                return
+            after, limit = rows[-1]["id"], None if limit is None else limit - size
+
+    def _rows(self, partition: str, where: str, columns: list[str], **limits: int) -> list[_Row]:
+        chosen: dict[str, Any] = {"filter": where, "output_fields": columns, "partition_names": [partition], **limits}
+        return list(self._server.read("query", **chosen))
+
+
+def _ends_in_tie(rows: list[_Row], k: int, limit: int) -> bool:
+    return len(rows) == limit and rows[k - 1]["distance"] == rows[-1]["distance"]
+
+
+def _candidates(limit: int, is_filtered: bool) -> int:
+    """How many vectors a search of a graph compares at least; a filter throws most of them away."""
+    return min(max(512, 8 * limit) if is_filtered else max(128, 2 * limit), _MOST_CANDIDATES)
+
+
+def _batches(some: Any, size: int) -> Iterator[Any]:
+    for start in range(0, len(some), size):
+        yield some[start : start + size]

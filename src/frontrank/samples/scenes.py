@@ -1,0 +1,499 @@
+"""Scenes of emoji on photographs, to detect objects in, in the layout of Pascal VOC."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from frontrank.errors import InputError
+from frontrank.packages import Package, members
+from frontrank.samples.emoji import INDEPENDENT, OPENMOJI, Archives, Design, drawn_clear, read_drawings
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+import os
+from importlib import import_module
+from xml.etree import ElementTree
+
+from frontrank.data.images import require_pillow
+from frontrank.data.published import names_in
+from frontrank.data.table import shown
+from frontrank.errors import InputTypeError, require_number
+from frontrank.packages import fetch, remedy
+from frontrank.progress import progress
+from frontrank.samples.folder import SCENES, begun, finished_scenes, is_there, started_scenes
+
+# ==== What scenes of emoji are made of: twenty classes, others that are no class, drawings of vendors, and photographs.
+
+
+CLASSES: Mapping[str, str] = {  # name -> code points; drawn by every vendor, spread over the groups of Unicode
+    **{"heart-eyes": "1F60D", "crying": "1F62D", "heart": "2764"},
+    **{"cat": "1F431", "dog": "1F436", "frog": "1F438", "rose": "1F339", "cactus": "1F335"},
+    **{"apple": "1F34E", "pizza": "1F355", "hamburger": "1F354", "beer": "1F37A"},
+    **{"car": "1F697", "airplane": "2708", "rocket": "1F680", "house": "1F3E0"},
+    **{"soccer-ball": "26BD", "trophy": "1F3C6", "guitar": "1F3B8", "key": "1F511"},
+}
+OTHERS = (  # which lie about in scenes and are not to be found
+    *("1F60E", "1F427", "1F41D", "1F422", "1F419", "1F33B", "1F34C", "1F369", "1F382", "1F6B2", "1F3C0", "1F388"),
+    *("1F4F7", "1F4A1", "1F451", "1F514", "1F4D5", "1F3A9"),
+)
+_VENDORS = {"train": ("noto", "twemoji", "openmoji", "fluent-3d"), "test": ("noto-v1", "emojione-1", "fxemoji")}
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Photographs of one package.
+
+    of:     split -> files; they are landscapes, towns and things, without faces
+    credit: who made the package, and what is known of the pictures
+    """
+
+    package: Package
+    of: Mapping[str, tuple[str, ...]]
+    licence: str
+    credit: str
+
+
+def _files(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"package/{folder}/{name}.jpg" for name in names.split())
+
+
+PHOTOGRAPHS = (
+    Photographs(
+        Package("npm", "paper-kit-2", "2.1.0", "ea262b722403d0b838682218476775fe6500d13bc2b265000837cb613c8e7657", 5.7),
+        {
+            "train": _files(
+                "assets/img",
+                "antoine-barres bruno-abatti daniel-olahs fabio-mangione ilya-yakover login-image soroush-karimi",
+            ),
+            "test": _files("assets/img", "daniel-olahh federico-beccari joshua-stannard uriel-soberanes"),
+        },
+        "MIT (the package)",
+        "Paper Kit 2, by Creative Tim; a photograph is named after its photographer",
+    ),
+    Photographs(
+        Package(
+            "npm", "material-kit", "2.0.4", "543712c988b2697c61a7ef6c9527ebf850b21b56e1bdfd7258fc6d333f725602", 5.7
+        ),
+        {"train": _files("assets/img", "bg2 bg7 profile_city"), "test": _files("assets/img", "bg3 city-profile")},
+        "MIT (the package)",
+        "Material Kit, by Creative Tim",
+    ),
+    Photographs(
+        Package(
+            "npm",
+            "startbootstrap-creative",
+            "7.0.7",
+            "746c2e46c5292e797358c90533ed695fbeb6ceff58ad7fd43284d93e9c3d0555",
+            2.4,
+        ),
+        {
+            "train": _files("dist/assets/img/portfolio/fullsize", "1 3 4 6") + _files("dist/assets/img", "bg-masthead"),
+            "test": _files("dist/assets/img/portfolio/fullsize", "2 5"),
+        },
+        "MIT (the package)",
+        "Creative, by Start Bootstrap",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the scenes of one split are made of.
+
+    classes: name -> its drawings, one per vendor; others: drawings that are of no class; photographs: backgrounds
+    """
+
+    classes: Mapping[str, tuple["Image", ...]]
+    others: tuple["Image", ...]
+    photographs: tuple["Image", ...]
+
+
+def designs(split: str) -> tuple[Design, ...]:
+    """The vendors of a split."""
+    return tuple(design for design in INDEPENDENT if design.name in _VENDORS[split])
+
+
+def packages() -> list[Package]:
+    """All that is needed."""
+    drawings = [design.package for split in _VENDORS for design in designs(split)]
+    return list(dict.fromkeys([OPENMOJI, *drawings, *(each.package for each in PHOTOGRAPHS)]))
+
+
+def read_parts(archives: Archives, split: str, side: int, shorter: int) -> Parts:
+    """The drawings of a split at about `side` pixels, without empty margins, and its photographs.
+
+    shorter: pixels of a photograph's shorter side that are enough
+    """
+    labels = [*CLASSES.values(), *OTHERS]
+    drawn: dict[str, list[Image]] = {label: [] for label in labels}
+    for design in designs(split):
+        found = read_drawings(design, archives, labels)
+        for label in labels:
+            if label not in found:
+                raise InputError(f"{design.package} has no drawing of {label}; use the version that frontrank names")
+            drawn[label].append(_trimmed(found[label], side))
+    classes = {name: tuple(drawn[label]) for name, label in CLASSES.items()}
+    others = tuple(picture for label in OTHERS for picture in drawn[label])
+    photographs = [
+        picture for each in PHOTOGRAPHS for picture in _photographs(archives[each.package], each.of[split], shorter)
+    ]
+    return Parts(classes, others, tuple(photographs))
+
+
+def _trimmed(drawing: bytes, side: int) -> "Image":
+    picture = drawn_clear(drawing, side)
+    return picture.crop(picture.getchannel("A").point(lambda alpha: 255 * (alpha >= 8)).getbbox())
+
+
+def _photographs(archive: Path, names: Sequence[str], shorter: int) -> list["Image"]:
+    from PIL import Image
+
+    found = dict(members(archive, names))
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InputError(f"{archive} has no {missing[0]}; delete it, and run this again")
+    pictures = [Image.open(io.BytesIO(found[name])) for name in names]
+    for picture in pictures:
+        picture.draft("RGB", (shorter, shorter))  # decoded at 1/2, 1/4 or 1/8 as long as both sides have as much
+    return [picture.convert("RGB") for picture in pictures]
+
+
+# ==== One scene: emoji at random sizes and angles, before and behind each other, on a part of a photograph.
+
+
+LARGEST, _SMALLEST = 0.5, 0.14  # of a drawing's longer side, as a part of the scene's
+_MOST = 6  # objects of a scene
+_OTHERS = (0.5, 0.35, 0.15)  # how probable 0, 1, 2 things of no class are
+_ANGLE = 35.0  # degrees, to either side
+_SPARED = 0.5  # how often a place is looked for where little is hidden
+_TRIES = 4
+_OUTSIDE = 0.25  # of a drawing, at most, on each axis
+_SEEN = 0.01  # of an object, below which it is not there
+_HARD = 0.35  # of an object to be seen, below which it is difficult
+_CUT = 0.95  # of an object inside, or not hidden, below which that is said
+_THIN = 4  # pixels of a side, below which an object is difficult
+_SOLID = 128  # of the opacity, from which a pixel counts as drawn
+_PART = 0.35  # of a photograph's shorter side, at least, is the background
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An object of a scene.
+
+    box:  left, top, right, bottom of what is to be seen of it, in pixels from 0; right and bottom exclusive
+    seen: the part of it that is to be seen
+    """
+
+    name: str
+    box: tuple[int, int, int, int]
+    seen: float
+    truncated: bool
+    occluded: bool
+
+    @property
+    def difficult(self) -> bool:
+        """Whether so little is to be seen of it that nobody need find it."""
+        left, top, right, bottom = self.box
+        return self.seen < _HARD or min(right - left, bottom - top) < _THIN
+
+
+def draw_scene(parts: Parts, size: int, random: Generator) -> tuple["Image", list[Placed]]:
+    """A scene of size x size pixels and its objects, in the order they were drawn: later ones hide earlier ones."""
+    picture = _background(parts, size, random)
+    names = list(parts.classes)
+    chosen: list[tuple[str, Image]] = []
+    for _ in range(int(random.integers(1, _MOST + 1))):
+        name = names[random.integers(len(names))]
+        chosen.append((name, _one(parts.classes[name], random)))
+    for _ in range(int(random.choice(len(_OTHERS), p=_OTHERS))):
+        chosen.insert(int(random.integers(len(chosen) + 1)), ("", _one(parts.others, random)))
+    owner = np.full((size, size), -1)
+    drawn: list[tuple[str, int, int]] = []  # name, pixels of the whole drawing, those of it inside
+    for number, (name, drawing) in enumerate(chosen):
+        turned = _turned(drawing, size, random)
+        left, top = _place(turned, owner, size, random)
+        picture.paste(turned, (left, top), turned)
+        solid = np.asarray(turned.getchannel("A")) >= _SOLID
+        whole, inside = int(solid.sum()), _claim(owner, solid, left, top, number)
+        drawn.append((name, whole, inside))
+    return picture, [found for number, of in enumerate(drawn) if of[0] and (found := _found(owner, number, *of))]
+
+
+def _background(parts: Parts, size: int, random: Generator) -> "Image":
+    from PIL import Image, ImageEnhance
+
+    photograph = _one(parts.photographs, random)
+    shorter = min(photograph.size)
+    side = int(random.uniform(max(_PART * shorter, min(size, shorter)), shorter))
+    left, top = (int(random.integers(length - side + 1)) for length in photograph.size)
+    box = (left, top, left + side, top + side)
+    picture = photograph.resize((size, size), Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
+    if random.random() < 0.5:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return ImageEnhance.Brightness(picture).enhance(random.uniform(0.7, 1.3))
+
+
+def _turned(drawing: "Image", size: int, random: Generator) -> "Image":
+    """A drawing at a random size and angle, perhaps mirrored, a little lighter or darker, and less or more coloured."""
+    from PIL import Image, ImageEnhance
+
+    length = size * math.exp(random.uniform(math.log(_SMALLEST), math.log(LARGEST)))
+    scale = length / max(drawing.size)
+    sides = tuple(max(2, round(side * scale)) for side in drawing.size)
+    small = drawing.resize((sides[0], sides[1]), Image.Resampling.LANCZOS)
+    if random.random() < 0.5:
+        small = small.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    turned = small.rotate(random.uniform(-_ANGLE, _ANGLE), Image.Resampling.BICUBIC, expand=True)
+    alpha = turned.getchannel("A")
+    for change in (ImageEnhance.Brightness, ImageEnhance.Color):
+        turned = change(turned).enhance(random.uniform(0.75, 1.2))
+    turned.putalpha(alpha)
+    return turned.crop(alpha.point(lambda value: 255 * (value >= _SOLID)).getbbox() or (0, 0, *turned.size))
+
+
+def _place(drawing: "Image", owner: NDArray[np.int64], size: int, random: Generator) -> tuple[int, int]:
+    """Left and top of a drawing, somewhere; half of the time where it hides little of what is there."""
+    solid = np.asarray(drawing.getchannel("A")) >= _SOLID
+    tries = _TRIES if random.random() < _SPARED else 1
+    found = []
+    for _ in range(tries):
+        left, top = (
+            round(random.uniform(-_OUTSIDE * length, size - (1 - _OUTSIDE) * length)) for length in drawing.size
+        )
+        rows, columns, part = _inside(solid, left, top, size)
+        found.append((int(((owner[rows, columns] >= 0) & part).sum()), left, top))
+    return min(found)[1:]
+
+
+def _claim(owner: NDArray[np.int64], solid: NDArray[np.bool_], left: int, top: int, number: int) -> int:
+    """Make the pixels of a drawing its own; how many they are."""
+    rows, columns, part = _inside(solid, left, top, len(owner))
+    owner[rows, columns][part] = number
+    return int(part.sum())
+
+
+def _inside(solid: NDArray[np.bool_], left: int, top: int, size: int) -> tuple[slice, slice, NDArray[np.bool_]]:
+    """Where a drawing lies in the scene, and the part of it that does."""
+    height, width = solid.shape
+    rows, columns = slice(max(top, 0), min(top + height, size)), slice(max(left, 0), min(left + width, size))
+    return rows, columns, solid[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
+
+
+def _found(owner: NDArray[np.int64], number: int, name: str, whole: int, inside: int) -> Placed | None:
+    """What is to be seen of a drawing in the end; None for almost nothing."""
+    rows, columns = np.nonzero(owner == number)
+    if not len(rows) or len(rows) < _SEEN * whole:
+        return None
+    box = int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
+    return Placed(name, box, len(rows) / whole, inside < _CUT * whole, len(rows) < _CUT * inside)
+
+
+def _one(among: tuple["Image", ...], random: Generator) -> "Image":
+    return among[random.integers(len(among))]
+
+
+# ==== Scenes of emoji on photographs, to detect objects in, in the layout of Pascal VOC.
+
+
+SCENES_TO_TRAIN, SIZE = 2_000, 128
+_PER_TEST = 4  # scenes to train on for each of the test
+_VALIDATION = 5  # each so-manieth scene to train on is in val.txt, the others in train.txt
+_QUALITY = 92
+_DETAIL = 4  # a photograph is this many times as large as a scene, or as large as it is
+_STREAMS = {"train": 0, "test": 1}  # of random numbers
+
+
+@dataclass(frozen=True)
+class SceneCounts:
+    """How many there are: per split scenes, objects, and those of them that are difficult."""
+
+    scenes: Mapping[str, int]
+    objects: Mapping[str, int]
+    difficult: Mapping[str, int]
+
+    def describe(self) -> str:
+        """As a table of text."""
+        rows = [f"{split:5}  {self.scenes[split]:>7,}  {self.objects[split]:>7,}  {self.difficult[split]:>9,}"
+                for split in self.scenes]  # fmt: skip
+        return "\n".join(["split   scenes  objects  difficult", *rows])
+
+
+def build_emoji_scenes(
+    out: str | os.PathLike[str],
+    *,
+    scenes: int = SCENES_TO_TRAIN,
+    size: int = SIZE,
+    seed: int = 0,
+    show: bool | None = None,
+) -> SceneCounts:
+    """Scenes in the folder `out`, `scenes` to train on and a quarter as many for the test; what is there is kept.
+
+    size: pixels of a side
+    seed: a scene is a function of it, its split and its number, so that fewer scenes are the first of more
+    show: progress, as in `frontrank.progress`
+    """
+    settings = _checked(scenes, size, seed)
+    folder, numbers = Path(out), _numbers(scenes)
+    state = started_scenes(folder, settings)
+    if state is not None and not _missing(folder, numbers):
+        return SceneCounts(state["scenes"], state["objects"], state["difficult"])
+    with begun(folder, settings):
+        wanted = packages()
+        archives = dict(zip(wanted, fetch(wanted, show=show), strict=True))
+        try:
+            home = folder / SCENES
+            for place in ("Annotations", "JPEGImages", "ImageSets/Main"):
+                (home / place).mkdir(parents=True, exist_ok=True)
+            _sweep(home)
+            _draw_all(home, numbers, archives, size, seed, show)
+            found = _write_lists(home, numbers)
+        except OSError as error:
+            raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); {remedy(error)}") from error
+        finished_scenes(folder, vars(found), settings, wanted, _licences())
+        return found
+
+
+def _checked(scenes: int, size: int, seed: int) -> dict[str, object]:
+    """The settings as data.json has them, unless one of them cannot be, or a library is missing."""
+    for name, value, least, most in (("scenes", scenes, 4, 10**5), ("size", size, 64, 2048), ("seed", seed, 0, 2**31)):
+        require_number(name, value, at_least=least, at_most=most)
+        if not isinstance(value, int):
+            raise InputTypeError(f"{name} must be a whole number, got {value!r}")
+    require_pillow()
+    try:
+        import_module("resvg_py")
+    except ImportError:
+        raise InputError("drawing emoji needs resvg_py; pip install 'frontrank[emoji]'") from None
+    return {"data": "emoji-scenes", "scenes": scenes, "size": size, "seed": seed}
+
+
+def _numbers(scenes: int) -> dict[str, list[str]]:
+    """The names of the scenes of each split."""
+    names = [f"{number:06d}" for number in range(1, scenes + scenes // _PER_TEST + 1)]
+    return {"train": names[:scenes], "test": names[scenes:]}
+
+
+def _missing(folder: Path, numbers: Mapping[str, Sequence[str]]) -> bool:
+    home = folder / SCENES
+    told, seen = names_in(home / "Annotations"), names_in(home / "JPEGImages")
+    return any(f"{name}.xml" not in told or f"{name}.jpg" not in seen for of in numbers.values() for name in of)
+
+
+def _sweep(home: Path) -> None:
+    for left in (*home.glob("*/.*"), *home.glob("ImageSets/Main/.*")):  # of a build that was killed
+        left.unlink(missing_ok=True)
+
+
+def _draw_all(
+    home: Path, numbers: Mapping[str, Sequence[str]], archives: Archives, size: int, seed: int, show: bool | None
+) -> None:
+    """Draw the scenes that are not there; the annotation of one is written after its picture."""
+    with progress("drawing scenes", sum(map(len, numbers.values())), show) as advance:
+        for split, names in numbers.items():
+            parts = None
+            for number, name in enumerate(names):
+                advance(1)
+                picture, told = home / "JPEGImages" / f"{name}.jpg", home / "Annotations" / f"{name}.xml"
+                if is_there(picture) and is_there(told):
+                    continue
+                parts = parts or read_parts(archives, split, max(64, round(LARGEST * size)), _DETAIL * size)
+                drawn, placed = draw_scene(parts, size, np.random.default_rng([seed, _STREAMS[split], number]))
+                partial = picture.with_name(f".{name}")
+                drawn.save(partial, "JPEG", quality=_QUALITY, subsampling=0)
+                partial.replace(picture)
+                _write(told, _annotation(name, size, placed))
+
+
+def _annotation(name: str, size: int, placed: Sequence[Placed]) -> str:
+    """What Pascal VOC says of a picture; it counts pixels from 1 and includes the last."""
+    root = ElementTree.Element("annotation")
+    _add(root, folder=SCENES, filename=f"{name}.jpg")
+    _add(ElementTree.SubElement(root, "source"), database="Emoji scenes of Frontrank", image="composed")
+    _add(ElementTree.SubElement(root, "size"), width=size, height=size, depth=3)
+    _add(root, segmented=0)
+    for each in placed:
+        left, top, right, bottom = each.box
+        element = ElementTree.SubElement(root, "object")
+        flags = {"truncated": int(each.truncated), "occluded": int(each.occluded), "difficult": int(each.difficult)}
+        _add(element, name=each.name, pose="Unspecified", **flags)
+        _add(ElementTree.SubElement(element, "bndbox"), xmin=left + 1, ymin=top + 1, xmax=right, ymax=bottom)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _add(element: ElementTree.Element, **texts: object) -> None:
+    for tag, text in texts.items():
+        ElementTree.SubElement(element, tag).text = str(text)
+
+
+def _write_lists(home: Path, numbers: Mapping[str, Sequence[str]]) -> SceneCounts:
+    """The lists of scenes, for each class too: 1 where it is, 0 where it is difficult only, -1 where it is not."""
+    hard: dict[str, list[tuple[str, bool]]] = {}
+    for name in (name for of in numbers.values() for name in of):
+        root = ElementTree.parse(home / "Annotations" / f"{name}.xml").getroot()
+        hard[name] = [(each.findtext("name", ""), each.findtext("difficult") == "1") for each in root.iter("object")]
+    train = numbers["train"]
+    lists = {
+        "trainval": train,
+        "train": [name for place, name in enumerate(train, start=1) if place % _VALIDATION],
+        "val": train[_VALIDATION - 1 :: _VALIDATION],
+        "test": numbers["test"],
+    }
+    for title, names in lists.items():
+        _write(home / "ImageSets" / "Main" / f"{title}.txt", "".join(f"{name}\n" for name in names))
+        for each in CLASSES:
+            lines = [f"{name} {_presence(each, hard[name]):2d}\n" for name in names]
+            _write(home / "ImageSets" / "Main" / f"{each}_{title}.txt", "".join(lines))
+    objects = {split: [flag for name in names for _, flag in hard[name]] for split, names in numbers.items()}
+    return SceneCounts(
+        {split: len(names) for split, names in numbers.items()},
+        {split: len(flags) for split, flags in objects.items()},
+        {split: sum(flags) for split, flags in objects.items()},
+    )
+
+
+def _presence(name: str, found: Sequence[tuple[str, bool]]) -> int:
+    flags = [flag for each, flag in found if each == name]
+    return -1 if not flags else 0 if all(flags) else 1
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _licences() -> str:
+    vendors = {design.name: split for split in _STREAMS for design in designs(split)}
+    drawn = [
+        f"| {design.name} | {vendors[design.name]} | {design.package} | {design.licence} | {design.credit} |"
+        for design in INDEPENDENT
+        if design.name in vendors
+    ]
+    taken = [f"| photographs | train, test | {each.package} | {each.licence} | {each.credit} |" for each in PHOTOGRAPHS]
+    return "\n".join(
+        [
+            "# Licences of the emoji scenes",
+            "",
+            "Each scene is composed of drawings of several of these sets, made small, turned and recoloured a little,",
+            "on a part of a photograph out of a package. The packages of the photographs are under the MIT licence;",
+            "they do not say more of single photographs. Whoever passes scenes on passes this list on with them.",
+            "",
+            "| what | in | package | licence | by |",
+            "|---|---|---|---|---|",
+            *drawn,
+            *taken,
+            "",
+        ]
+    )

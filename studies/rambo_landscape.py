@@ -1,0 +1,251 @@
+"""The landscape of AP over scores, and the interpolations that blackbox differentiation follows (RaMBO, Fig. 1)."""
+
+from itertools import pairwise, permutations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from frontrank.losses import BlackboxAP
+from frontrank.ranking import Ranks, average_precision
+from studies.over_seeds import verdict
+from studies.study import Effort, Results, Study
+from studies.style import COLOURS, INK, panels
+
+_POSITIVE = (True, True, True, False, False, False, False)  # of the items of the list
+_LAMBDAS = (1.0, 5.0)
+_REACH = 1.0  # of the section, from its centre
+_STEP = 1e-6  # of numerical slopes
+
+
+def measure(effort: Effort) -> dict[str, Any]:
+    side, fine, points = (15, 4001, 50) if effort.quick else (81, 4001, 1000)
+    generator = torch.Generator().manual_seed(effort.seed)
+    positive = torch.tensor(_POSITIVE)
+    centre, across, up = _section(len(positive), generator)
+    line = torch.linspace(-_REACH, _REACH, side, dtype=torch.float64)
+    grid = (centre + line[None, :, None] * across + line[:, None, None] * up).flatten(0, 1)
+    along = torch.linspace(-_REACH, _REACH, fine, dtype=torch.float64)
+    cut = centre + along[:, None] * across  # through the centre
+    places = _REACH * (2 * torch.rand(points, 2, 1, generator=generator, dtype=torch.float64) - 1)
+    drawn = centre + places[:, 0] * across + places[:, 1] * up
+    of_cut = _loss(cut, positive)
+    thin = slice(None, None, 10)
+    return {
+        "items": len(positive),
+        "positives": int(positive.sum()),
+        "points": points,
+        "reach": _REACH,
+        "loss": {
+            "grid": _text(_loss(grid, positive), side),
+            "cut": _rounded(of_cut[thin]),
+            "flat": float((_numerical(drawn, lambda y: _loss(y, positive)) == 0).all(1).double().mean()),
+            "largest_jump": float(of_cut.diff().abs().max()),
+        },
+        "along": _rounded(along[thin]),
+        "interpolations": [
+            {
+                "lambda": lam,
+                "grid": _text(interpolation(grid, positive, lam)[0], side),
+                "cut": _rounded(interpolation(cut[thin], positive, lam)[0]),
+                "largest_jump": float(interpolation(cut, positive, lam)[0].diff().abs().max()),
+                **_of_points(drawn, positive, lam),
+            }
+            for lam in _LAMBDAS
+        ],
+    }
+
+
+def _section(items: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Random scores, and two directions from there that are orthogonal and of length 1."""
+    centre = 0.25 * torch.randn(items, generator=generator, dtype=torch.float64)
+    across, up = torch.linalg.qr(torch.randn(items, 2, generator=generator, dtype=torch.float64)).Q.T
+    return centre, across, up
+
+
+def _of_points(y: Tensor, positive: Tensor, lam: float) -> dict[str, float]:
+    """How the interpolations and their slopes are, at drawn points of the section."""
+    loss = _loss(y, positive)
+    value, slope = interpolation(y, positive, lam)
+    given = package_slope(y, positive, lam)
+    off = (_numerical(y, lambda y: linearised(y, positive, lam)) - given).abs().amax(1)
+    both = (given != 0).any(1) & (slope != 0).any(1)
+    return {
+        "above": float((value - loss).max()),
+        "kept": float(((value - loss).abs() < 1e-9).double().mean()),
+        "off": float((value - loss).abs().mean()),
+        "sloped": float((given != 0).any(1).double().mean()),
+        "same_slope": float((off < 1e-6).double().mean()),
+        "cosine": float(torch.cosine_similarity(given[both], slope[both]).mean()) if bool(both.any()) else 0.0,
+    }
+
+
+def _loss(y: Tensor, positive: Tensor) -> Tensor:
+    """1 - AP of scores [list, item]: piecewise constant."""
+    return _loss_of_ranks(_ranks(y), positive)
+
+
+def _ranks(y: Tensor) -> Tensor:
+    """rk(y), which puts the item of the highest score first (Eq. 2)."""
+    return y.argsort(1, descending=True).argsort(1).to(y.dtype) + 1
+
+
+def _loss_of_ranks(ranks: Tensor, positive: Tensor) -> Tensor:
+    """1 - AP of rankings [list, item], whatever the scores are."""
+    own = ranks[:, positive]
+    before_pos = (own[:, None, :] < own[:, :, None]).sum(2).to(ranks.dtype)
+    return 1 - average_precision(Ranks(before_pos, own - 1 - before_pos, torch.ones_like(own, dtype=torch.bool)))
+
+
+def interpolation(y: Tensor, positive: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+    """min over rankings r of (y.r / lam + L(r)), less min of y.r / lam; and its slopes in y [list, item].
+
+    Both are found by going through all rankings, as ranking is that minimum (Eq. 11). It never is above the loss, and
+    is the loss where no other ranking is worth what it costs.
+    """
+    every = torch.tensor(list(permutations(range(1, y.shape[1] + 1))), dtype=y.dtype)
+    of_every = _loss_of_ranks(every, positive)
+    values, best = [], []
+    for some in y.split(512):
+        cost = some @ every.T / lam
+        least = (cost + of_every).min(1)
+        values.append(least.values - cost.amin(1))
+        best.append(every[least.indices])
+    value = torch.cat(values)
+    loss = _loss(y, positive)
+    slope = (torch.cat(best) - _ranks(y)) / lam
+    stays = (value - loss).abs() < 1e-12  # several rankings may be as good: then the one there is
+    return torch.where(stays, loss, value), slope.masked_fill(stays[:, None], 0)
+
+
+def linearised(y: Tensor, positive: Tensor, lam: float) -> Tensor:
+    """The same of the tangent of L at rk(y), with the ranks among positives held fixed: what Algorithm 1 follows."""
+    ranks = _ranks(y)
+    tangent = torch.zeros_like(y)
+    own = ranks[:, positive]
+    tangent[:, positive] = _ranks(y[:, positive]) / own**2 / own.shape[1]
+    least = [(scores * _ranks(scores)).sum(1) / lam for scores in (y + lam * tangent, y)]
+    return least[0] - least[1] + _loss(y, positive) - (tangent * ranks).sum(1)
+
+
+def package_slope(y: Tensor, positive: Tensor, lam: float) -> Tensor:
+    """The gradient that BlackboxAP gives for each list alone [list, item]."""
+    leaf = y.clone().requires_grad_()
+    lists = len(y)  # the loss is their mean, so each moves by a share of lam, and has a share of the slope
+    BlackboxAP(lam * lists, margin=0.0).of_scores(leaf, positive.expand_as(y)).backward()
+    assert leaf.grad is not None
+    return leaf.grad * lists
+
+
+def _numerical(y: Tensor, function: Any) -> Tensor:
+    """Slopes by central differences [list, item]."""
+    steps = _STEP * torch.eye(y.shape[1], dtype=y.dtype)
+    sides = [function((y[:, None] + sign * steps).flatten(0, 1)).view_as(y) for sign in (1, -1)]
+    return (sides[0] - sides[1]) / (2 * _STEP)
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 4) for value in values.tolist()]
+
+
+def _text(values: Tensor, side: int) -> list[str]:
+    """A grid by rows, in thousandths: a tenth of what numbers with a line each would take."""
+    return [" ".join(str(round(1000 * value)) for value in row) for row in values.view(side, side).tolist()]
+
+
+def figures(found: Results) -> dict[str, Any]:
+    parts = [found["loss"], *found["interpolations"]]
+    figure, axes = panels(2, 3, size=(10.5, 6.2), height_ratios=(1.7, 1), sharex=True)
+    reach = found["reach"]
+    grids = [[[int(word) / 1000 for word in row.split()] for row in part["grid"]] for part in parts]
+    least, most = (of(of(row) for grid in grids for row in grid) for of in (min, max))
+    for place, (part, grid) in enumerate(zip(parts, grids, strict=True)):
+        upper, lower = axes[:, place]
+        look = {
+            "cmap": "viridis",
+            "vmin": least,
+            "vmax": most,
+            "origin": "lower",
+            "extent": (-reach, reach, -reach, reach),
+        }
+        image = upper.imshow(grid, aspect="auto", **look)
+        upper.axhline(0, color="white", linewidth=0.8, linestyle="--")
+        upper.set(title="1 - AP" if place == 0 else f"λ = {part['lambda']:g}")
+        upper.grid(visible=False)
+        lower.plot(found["along"], found["loss"]["cut"], color=INK, linewidth=1.0)
+        if place:
+            lower.plot(found["along"], part["cut"], color=COLOURS[place - 1])
+        lower.set(xlabel="along the first direction", ylim=(least, 1.02 * most))
+    axes[0, 0].set_ylabel("along the second direction")
+    axes[1, 0].set_ylabel("along the dashed line")
+    figure.colorbar(image, ax=axes[0, :], label="loss", pad=0.01)
+    return {"landscape": figure}
+
+
+def told(found: Results) -> str:
+    of = found["interpolations"]
+    step = found["loss"]
+    rows = [
+        f"| λ = {each['lambda']:g} | {each['largest_jump']:.4f} | {each['sloped']:.0%} | {each['kept']:.0%} | "
+        f"{each['off']:.3f} "
+        f"| {each['same_slope']:.1%} | {each['cosine']:.2f} |"
+        for each in of
+    ]
+    flat = step["flat"] >= 0.99
+    smooth = all(each["largest_jump"] < 0.1 * step["largest_jump"] and each["above"] < 1e-9 for each in of)
+    stronger = all(a["sloped"] < b["sloped"] and a["kept"] > b["kept"] for a, b in pairwise(of))
+    same = all(each["same_slope"] >= 0.99 for each in of)
+    held = [flat, smooth, stronger, same]
+    said = [
+        f"the loss is {'flat' if flat else 'not flat'} ({step['flat']:.1%} of the points have no slope)",
+        f"its interpolations {'have no jumps and' if smooth else 'have jumps or do not'} stay below it",
+        f"a larger λ {'gives' if stronger else 'does not give'} more points a gradient and "
+        f"{'leaves' if stronger else 'leave'} fewer where it equals the loss",
+        f"the package's gradient {'is' if same else 'is not'} the numerical one of the interpolation of the tangent",
+    ]
+    return "\n".join(
+        [
+            "| | largest jump on the dashed line | points with a gradient | points where it equals the loss | mean "
+            "distance from the loss | points where the package's gradient is the numerical one | cosine of the "
+            "package's gradient and the interpolation's |",
+            "|---|---:|---:|---:|---:|---:|---:|",
+            f"| 1 - AP | {step['largest_jump']:.4f} | {1 - step['flat']:.0%} | 100% | 0 | | |",
+            *rows,
+            "",
+            f"A plane through the space of {found['items']} scores, {found['positives']} of positives. The "
+            "interpolation is "
+            "min over rankings r of (y·r / λ + L(r)) less the same minimum without L: by Eq. 11 ranking is such a "
+            "minimum, and adding L "
+            "to it makes a better ranking win where it is near enough. Here all rankings are gone through. All but "
+            f"the jumps are of {found['points']:,} random points of the plane.",
+            "",
+            "It agrees if the loss has no slope at 99 % of the points; if no interpolation has a jump of a tenth of "
+            "the loss's or is above it; if each larger λ gives more points a gradient and leaves fewer where it equals "
+            "the loss; and if the package's gradient is the numerical one at 99 % of the points.",
+            "",
+            f"{verdict(held)}: {'; '.join(said)}.",
+            "",
+            "Algorithm 1 does not go through all rankings: it takes the tangent of the loss at the ranks there are, "
+            "which makes the minimum a "
+            "second ranking. AP is no linear function of ranks, so that is another interpolation, with jumps where "
+            "ranks change. Its slopes "
+            "are the package's gradient (the last column but one: the share of points where they are the same to "
+            "1e-6), and point about, not exactly, where those of the interpolation that is drawn do (last column: the "
+            "mean over points where both have one).",
+        ]
+    )
+
+
+STUDY = Study(
+    name="rambo-landscape",
+    paper="RaMBO",
+    shows="Fig. 1",
+    title="The landscape of AP, and its interpolations",
+    claim="A loss on ranks is flat nearly everywhere, with steps between. Blackbox differentiation gives the slopes of "
+    "a continuous function beside it; "
+    "with a larger λ that function has slopes in more places, and is less like the loss.",
+    minutes=0.5,
+    measure=measure,
+    figures=figures,
+    told=told,
+)

@@ -1,0 +1,432 @@
+"""The emoji data set: what is in it, what is left out, and what happens when its building is broken off."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from frontrank.data import read_table
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.samples import emoji
+from frontrank.samples import emoji as emoji_designs
+from frontrank.samples.emoji import build_emoji
+from tests.fetch import require_packages
+from tests.samples import fake_emoji
+from tests.samples.fake_emoji import svg
+
+FAMILY = "1F468-200D-1F469-200D-1F466"
+DESIGNS = [design.name for design in emoji_designs.INDEPENDENT]
+
+
+@pytest.fixture
+def few(tmp_path, monkeypatch):
+    """Small packages in place of the real ones; gives a function that changes them."""
+    monkeypatch.setattr(emoji, "COUNTS", {})
+
+    def change(changed):
+        made = fake_emoji.written(tmp_path / "packages", changed)
+        monkeypatch.setattr(emoji, "fetch", lambda packages, show=None: [made[package] for package in packages])
+
+    change({})
+    return change
+
+
+def files(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+def of_class(table, label):
+    return table.extra["design"][table.labels == label].tolist()
+
+
+def test_what_is_built(few, tmp_path):
+    table = build_emoji(tmp_path / "out")
+    assert set(table.labels) == set(fake_emoji.CLASSES) - {"1F46A"}  # of three designs only
+    assert of_class(table, "1F600") == DESIGNS
+    assert of_class(table, "1F605") == ["openmoji", "emojione-1", "emojione-2", "fxemoji"]
+    assert of_class(table, "0023-20E3") == of_class(table, FAMILY) == DESIGNS[:-1]
+    row = table.paths.tolist().index("images/0023-20E3/fluent-3d.png")
+    assert (table.labels[row], table.categories[row], table.roles[row]) == ("0023-20E3", "symbols", "")
+    extra = {name: column[row] for name, column in table.extra.items()}
+    assert extra == {
+        "subcategory": "keycap",
+        "design": "fluent-3d",
+        "licence": "MIT",
+        "name": "name of 0023-20E3",
+    }
+    again = read_table(tmp_path / "out" / "images.csv")
+    assert again.paths.tolist() == table.paths.tolist() == sorted(table.paths, key=lambda path: path.split("/")[1])
+    assert all(Path(file).is_file() for file in table.files())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "LICENCES.md",
+        "data.json",
+        "images",
+        "images.csv",
+    ]
+    assert len(list((tmp_path / "out").rglob("*.png"))) == len(table)
+
+
+def test_all_designs(few, tmp_path):
+    """Those that restyle others make a class of three independent ones large enough."""
+    table = build_emoji(tmp_path / "out", designs="all")
+    names = [design.name for design in emoji_designs.DESIGNS["all"]]
+    assert len(names) == 13
+    assert of_class(table, "1F600") == names
+    assert of_class(table, "0023-20E3") == [name for name in names if name != "fxemoji"]
+    assert of_class(table, "1F46A") == ["openmoji", "emojione-1", "emojione-2", *names[8:]]
+    for file, label, design in zip(table.files(), table.labels, table.extra["design"], strict=True):
+        if design in names[8:]:
+            expected = Image.new("RGB", (1, 1), fake_emoji.colour(label, names.index(design))).getpixel((0, 0))
+            assert Image.open(file).getpixel((36, 36)) == expected, (label, design)
+
+
+def test_pictures(few, tmp_path):
+    """A square of the drawing's colour on white, the same whatever the design's format."""
+    table = build_emoji(tmp_path / "out", size=40)
+    for file, label, design in zip(table.files(), table.labels, table.extra["design"], strict=True):
+        picture = Image.open(file)
+        assert (picture.mode, picture.size, picture.format) == ("RGB", (40, 40), "PNG")
+        at = (20, 12) if design == "emojione-2" else (20, 20)  # which is higher than wide, and so in the middle
+        expected = Image.new("RGB", (1, 1), fake_emoji.colour(label, DESIGNS.index(design))).getpixel((0, 0))
+        assert picture.getpixel(at) == expected, (label, design)
+        assert picture.getpixel((1, 1)) == picture.getpixel((38, 38)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("size", [8, 9, 72])
+def test_a_drawing_that_is_not_square(size):
+    wide = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 2"><path d="M0 0h8v2h-8z"/></svg>'
+    raster = io.BytesIO()
+    Image.new("L", (80, 20)).save(raster, "PNG")
+    for drawing in (wide, b"\xef\xbb\xbf\n" + wide, raster.getvalue()):
+        picture = emoji_designs.draw(drawing, size)
+        assert picture.size == (size, size)
+        rows = np.asarray(picture).min(axis=(1, 2)) < 128
+        middle = np.flatnonzero(rows).mean()
+        assert abs(middle - (size - 1) / 2) <= 0.5
+        assert abs(rows.sum() - size / 4) <= 1
+
+
+def test_transparent_is_white():
+    half = emoji_designs.draw(svg("rgba(255, 0, 0, 0.5)"), 20)
+    assert half.getpixel((10, 10))[0] == 255
+    assert 126 <= half.getpixel((10, 10))[1] <= 129
+    assert half.getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_an_icon_of_another_shape():
+    """It has a width and a height of its own, or a corner."""
+    icons = {
+        "icons": {
+            "a": {"body": "<path d='M30 0h20v10h-20z'/>", "width": 20, "left": 30},
+            "b": {"body": svg("red").decode()},
+        },
+        "height": 10,
+    }
+    names = {"1F600": "a", "1F601": "b"}
+    found = dict(emoji_designs._drawings(names, icons))
+    assert b'viewBox="30 0 20 10"' in found["1F600"]
+    assert b'viewBox="0 0 16 10"' in found["1F601"]
+    ink = np.asarray(emoji_designs.draw(found["1F600"], 20)).min(axis=2) < 128
+    assert (ink.any(0).sum(), ink.any(1).sum()) == (20, 10)
+
+
+def test_pictures_in_two_classes_are_left_out(few, tmp_path):
+    """By the drawing's file, or by what it looks like; of one class they stay."""
+    changed = {("twemoji", "1F600"): "red", ("twemoji", "1F601"): "red"}
+    changed |= {("noto", "1F602"): "lime", ("fxemoji", "1F603"): "#00ff00"}  # other files that look the same
+    changed |= {("openmoji", "1F604"): "blue", ("twemoji", "1F604"): "blue"}
+    changed |= {("openmoji", "1F605"): "gold", ("openmoji", "1F431"): "gold"}
+    few(changed)
+    table = build_emoji(tmp_path / "out")
+    for label, design in (("1F600", "twemoji"), ("1F601", "twemoji"), ("1F602", "noto"), ("1F603", "fxemoji")):
+        assert sorted(of_class(table, label)) == sorted(set(DESIGNS) - {design})
+    assert of_class(table, "1F604") == DESIGNS
+    assert of_class(table, "1F605") == []  # three were left
+    assert of_class(table, "1F431") == [design for design in DESIGNS if design != "openmoji"]
+    assert len(list((tmp_path / "out").rglob("*.png"))) == len(table)
+    assert not (tmp_path / "out" / "images" / "1F605").exists()
+
+
+@pytest.mark.parametrize(
+    ("design", "label", "paint"),
+    [("noto", "1F600", "white"), ("fluent-3d", "1F601", "#ffffff00"), ("fxemoji", "1F602", "none")],
+)
+def test_blank_pictures_are_left_out(few, tmp_path, design, label, paint):
+    """Also one alone, which is the same as no other."""
+    few({(design, label): paint})
+    assert of_class(build_emoji(tmp_path / "out"), label) == [name for name in DESIGNS if name != design]
+
+
+def test_a_class_that_is_too_small_once_it_is_drawn(few, tmp_path):
+    """The twin of one of its four pictures looks the same and is another file."""
+    few({("fxemoji", "1F605"): "#ffd700", ("noto", "1F431"): "gold"})
+    table = build_emoji(tmp_path / "out")
+    assert of_class(table, "1F605") == []
+    assert of_class(table, "1F431") == DESIGNS[1:]
+    assert not (tmp_path / "out" / "images" / "1F605").exists()
+
+
+def test_files_of_two_classes_are_left_out_of_some_classes_too(few, tmp_path):
+    """Though the other one is not among these."""
+    labels = build_emoji(tmp_path / "first", classes=2).labels
+    other = next(label for label in ("1F600", "1F601", "1F602") if label not in labels)
+    few({("openmoji", labels[0]): "red", ("openmoji", other): "red"})
+    table = build_emoji(tmp_path / "second", classes=2)
+    assert set(table.labels) == set(labels)
+    assert "openmoji" not in of_class(table, labels[0])
+    assert "openmoji" in of_class(table, labels[-1])
+
+
+def test_skin_tones(few, tmp_path):
+    table = build_emoji(tmp_path / "out", skin_tones=True)
+    assert set(fake_emoji.TONED) <= set(table.labels)
+    assert not set(fake_emoji.OTHERS) & set(table.labels)
+
+
+def test_the_split_stays_as_it_is(few, tmp_path):
+    """Published figures depend on it."""
+    table = build_emoji(tmp_path / "out")
+    splits = dict(zip(table.labels, table.splits, strict=True))
+    expected = {"0023-20E3": "test", "1F431": "train", FAMILY: "train", "1F600": "test", "1F604": "train"}
+    assert {label: splits[label] for label in expected} == expected
+    assert all(len(set(table.splits[table.labels == label])) == 1 for label in splits)
+    labels = [f"{number:04X}" for number in range(4000)]
+    assert 1900 < Counter(map(emoji._split, labels))["train"] < 2100
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_some_classes(few, tmp_path, classes):
+    whole = build_emoji(tmp_path / "whole")
+    table = build_emoji(tmp_path / "out", classes=classes)
+    assert len(set(table.labels)) == classes
+    assert len(set(table.labels[table.splits == "test"])) == classes // 2
+    rows = dict(zip(whole.paths.tolist(), whole.splits.tolist(), strict=True))
+    assert rows | dict(zip(table.paths.tolist(), table.splits.tolist(), strict=True)) == rows
+    assert len(list((tmp_path / "out").rglob("*.png"))) == len(table)
+
+
+def test_more_classes_than_there_are(few, tmp_path):
+    with pytest.raises(InputError, match=r"^classes must be at most \d+, got 400; leave it out for all$"):
+        build_emoji(tmp_path / "out", classes=400)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "message"),
+    [
+        ({"designs": "both"}, InputError, "designs must be 'independent' or 'all', got 'both'"),
+        ({"size": 7}, InputError, "size must be at least 8 and at most 1024, got 7"),
+        ({"size": 1025}, InputError, "size must be at least 8 and at most 1024, got 1025"),
+        ({"size": 40.0}, InputTypeError, "size must be a whole number, got 40.0"),
+        ({"size": "40"}, InputTypeError, "size must be a number, got '40'"),
+        ({"classes": 1}, InputError, "classes must be at least 2"),
+        ({"classes": 2.5}, InputTypeError, "classes must be a whole number, got 2.5"),
+    ],
+)
+def test_wrong_settings(few, tmp_path, wrong, kind, message):
+    with pytest.raises(kind) as error:
+        build_emoji(tmp_path / "out", **wrong)
+    assert str(error.value).startswith(message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_resvg(few, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(InputError, match=r"^drawing emoji needs resvg_py; pip install 'frontrank\[emoji\]'$"):
+        build_emoji(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_same_bytes_each_time(few, tmp_path):
+    for name in ("a", "b"):
+        build_emoji(tmp_path / name)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_the_second_call_does_nothing(few, tmp_path, monkeypatch):
+    first = build_emoji(tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    monkeypatch.setattr(emoji, "fetch", None)
+    monkeypatch.setattr(emoji, "draw", None)
+    table = build_emoji(tmp_path / "out")
+    assert table.paths.tolist() == first.paths.tolist()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+def lost(folder):
+    (folder / "images" / "1F600" / "noto.png").unlink()
+    (folder / "images" / "1F601" / "noto.png").write_bytes(b"")
+    shutil.rmtree(folder / "images" / "1F602")
+
+
+def lost_table(folder):
+    (folder / "images.csv").unlink()
+
+
+@pytest.mark.parametrize("lose", [lost, lost_table])
+def test_what_is_lost_is_made_again(few, tmp_path, lose):
+    build_emoji(tmp_path / "out")
+    before = files(tmp_path / "out")
+    lose(tmp_path / "out")
+    build_emoji(tmp_path / "out")
+    assert files(tmp_path / "out") == before
+
+
+def test_broken_off(few, tmp_path, monkeypatch):
+    """The next call draws only what is missing, and ends with the same."""
+    build_emoji(tmp_path / "whole")
+    out, drawn = tmp_path / "out", []
+
+    def drawing(content, size):
+        if len(drawn) == 20:
+            raise KeyboardInterrupt
+        drawn.append(content)
+        return emoji_designs.draw(content, size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(emoji, "draw", drawing)
+        with pytest.raises(KeyboardInterrupt):
+            build_emoji(out)
+    assert not (out / "images.csv").exists()
+    assert len(list(out.rglob("*.png"))) == 20
+    (out / "images" / "1F600" / "noto.png.123").write_bytes(b"half")  # as of a process that was killed
+    again = []
+    monkeypatch.setattr(emoji, "draw", lambda *a: (again.append(a[0]), emoji_designs.draw(*a))[1])
+    build_emoji(out)
+    assert not set(again) & set(drawn)
+    assert files(out) == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda out: out.write_text("mine"), "is a file"),
+        (lambda out: (out.mkdir(), (out / "photo.png").touch()), "holds something else"),
+        (lambda out: (out.mkdir(), (out / "data.json").write_text('{"format": "x"}')), "holds something else"),
+        (lambda out: build_emoji(out, size=20), "is built with size 20 (not 72)"),
+        (lambda out: build_emoji(out, classes=4), "is built with classes 4 (not null)"),
+    ],
+    ids=["file", "photos", "json", "size", "classes"],
+)
+def test_folders_of_something_else(few, tmp_path, make, message):
+    out = tmp_path / "out"
+    make(out)
+    before = files(tmp_path)
+    with pytest.raises(InputError) as error:
+        build_emoji(out)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert files(tmp_path) == before
+
+
+def test_the_disk_fills_up(few, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Image.Image, "save", full)
+        with pytest.raises(InputError, match=r"out cannot be written \(No space left on device\); make room there$"):
+            build_emoji(tmp_path / "out")
+    assert len(build_emoji(tmp_path / "out")) > 0
+
+
+@pytest.mark.parametrize("drawing", [b"<svg", b"no picture", b"\xff<svg/>", svg("red")[:40]])
+def test_a_drawing_that_cannot_be_drawn(tmp_path, drawing):
+    with pytest.raises(InputError, match=r"x\.png cannot be drawn \(.+\); use the resvg_py that frontrank names$"):
+        emoji._draw([(str(tmp_path / "x.png"), drawing, 20)])
+
+
+def test_counts_that_are_not_as_they_were(few, tmp_path, monkeypatch):
+    table = build_emoji(tmp_path / "first")
+    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table))})
+    build_emoji(tmp_path / "same")
+    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table) + 2)})
+    said = rf"there are {len(table)} emoji of 9 classes, not {len(table) + 2} of 9: another resvg_py or pillow draws"
+    with pytest.raises(InputError, match=rf"^{said} them otherwise; use the versions that frontrank names$"):
+        build_emoji(tmp_path / "other")
+    assert json.loads((tmp_path / "other" / "data.json").read_text())["finished"] is False
+    build_emoji(tmp_path / "of another size", size=20)
+    build_emoji(tmp_path / "of some", classes=4)
+    monkeypatch.setattr(emoji, "_TOLERANCE", 0.04)
+    with pytest.warns(FrontrankWarning, match=f"^{said}"):
+        build_emoji(tmp_path / "other")
+
+
+def test_licences(few, tmp_path):
+    table = build_emoji(tmp_path / "out")
+    text = (tmp_path / "out" / "LICENCES.md").read_text()
+    for design in emoji_designs.INDEPENDENT:
+        many = (table.extra["design"] == design.name).sum()
+        assert f"| {design.name} | {design.package} | {design.licence} | {many} |" in text
+        assert f"- {design.name}: {design.credit}\n" in text
+        assert set(table.extra["licence"][table.extra["design"] == design.name]) == {design.licence}
+    state = json.loads((tmp_path / "out" / "data.json").read_text())
+    kept = {each["name"] + each["version"]: each["sha256"] for each in state["packages"]}
+    assert kept == {each.name + each.version: each.sha256 for each in emoji_designs.PACKAGES}
+
+
+def test_several_processes(few, tmp_path, monkeypatch):
+    """They draw what one draws; should one be killed, the next call goes on."""
+    build_emoji(tmp_path / "one")
+    monkeypatch.setattr(emoji, "_CHUNK", 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(emoji, "draw", killed)
+        with pytest.raises(InputError, match=r"^a process that draws pictures was killed; .* run this again$"):
+            build_emoji(tmp_path / "two")
+    build_emoji(tmp_path / "two")
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# The real packages
+
+REAL_IMAGES = 75
+REAL_CATEGORIES = ["flags", "food-drink", "objects", "people-body", "smileys-emotion", "symbols", "travel-places"]
+REAL_NAMES = {"1F3BB": "violin", "1F633": "flushed face", "1F1F0-1F1EE": "flag: Kiribati", "23F9": "stop button"}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    require_packages(emoji_designs.PACKAGES)
+    out = tmp_path_factory.mktemp("emoji") / "out"
+    return build_emoji(out, classes=12)
+
+
+def test_real_emoji(real):
+    """Twelve classes from the pinned packages, half of them for the test."""
+    assert len(set(real.labels)) == 12
+    assert Counter(dict(zip(real.labels, real.splits, strict=True)).values()) == {"train": 6, "test": 6}
+    assert len(real) == REAL_IMAGES
+    assert min(Counter(real.labels).values()) >= emoji.LEAST
+    assert set(real.extra["design"]) == set(DESIGNS)
+    assert sorted(set(real.categories)) == REAL_CATEGORIES
+
+
+def test_real_pictures(real):
+    """Each has much white, something that is not, and a shape of its own; designs of a class are not the same."""
+    digests = set()
+    for file in real.files():
+        picture = np.asarray(Image.open(file))
+        assert picture.shape == (emoji.SIZE, emoji.SIZE, 3)
+        white = (picture == 255).all(axis=2).mean()
+        assert 0.02 < white < 0.97, file
+        digests.add(hashlib.sha256(picture.tobytes()).digest())
+    assert len(digests) == len(real)
+
+
+def test_real_names(real):
+    names = dict(zip(real.labels, real.extra["name"], strict=True))
+    assert REAL_NAMES.items() <= names.items()
