@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frontrank.errors import FrontrankError, InputError, InterruptedRunError
-from frontrank.training.checkpoints import atomic_write
+from frontrank.files import atomic_write
 from frontrank.training.run import make_folder, require_new
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frontrank.errors import FrontrankError
-from frontrank.training.checkpoints import atomic_write
+from frontrank.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,6 @@ FrontrankWarning         (a UserWarning)      the work goes on, but something wa
 Every message is one line: the argument, what is wrong with it, and the remedy.
 """
 
-import math
-
 
 class FrontrankError(Exception):
     """Root of everything this package raises on purpose."""
@@ -31,15 +29,3 @@ class InterruptedRunError(FrontrankError):
 
 class FrontrankWarning(UserWarning):
     """The work goes on, but something was probably not meant."""
-
-
-def require_number(
-    name: str, value: object, *, above: float = -math.inf, at_least: float = -math.inf, at_most: float = math.inf
-) -> None:
-    """Refuse a setting that is not a finite number within its bounds."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputTypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and value > above and at_least <= value <= at_most):
-        bounds = {"greater than": above, "at least": at_least, "at most": at_most}
-        said = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-        raise InputError(f"{name} must be {said}, got {value}")

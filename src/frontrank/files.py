@@ -1,48 +1,108 @@
-"""Files that are written whole or not at all, locks between processes, digests."""
+"""Files that are written whole or not at all, JSON files that name their format, and locks between processes."""
 
+import errno
+import hashlib
 import json
 import math
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from frontrank.errors import InputError, InputTypeError
 
-# ==== JSON files that say what they are: written whole or not at all, and read with a message of one line.
-
-
 PathLike = str | os.PathLike[str]
 
+UNFINISHED = ".unfinished"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _KINDS = {dict: "an object", list: "a list", int: "a whole number", str: "a string"}
+
+
+def atomic_write(
+    path: PathLike, content: bytes | str | Callable[[BinaryIO], object], *, overwrite: bool = True, sync: bool = True
+) -> None:
+    """Write a file whole and safe on disk, or leave what was there before as it was.
+
+    content:   bytes, text, or a function that writes to the open file it is called with
+    overwrite: whether an existing file may be replaced
+    sync:      wait until the disk has it; False for files that can be made again, such as caches
+    """
+    target = as_path("path", path)
+    unfinished = target.with_name(f".{target.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}{UNFINISHED}")
+    if not overwrite and os.path.lexists(target):
+        raise InputError(f"{target} exists already; choose another name, or pass overwrite=True to replace it")
+    try:
+        try:
+            with unfinished.open("wb") as file:
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content.encode() if isinstance(content, str) else content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            unfinished.replace(target)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        if sync:
+            sync_folder(target.parent)
+    except OSError as error:
+        raise unwritable(target, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can do that."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync names by themselves
+            raise
+    finally:
+        os.close(handle)
+
+
+def unwritable(target: Path, error: OSError) -> InputError:
+    """Return the error of a file that cannot be written, with what to do."""
+    remedy = "choose another folder" if os.path.isdir(target.parent) else f"make the folder {target.parent} first"
+    if error.errno in _FULL:
+        remedy = "free some space, or " + remedy
+    elif error.errno in _CLOSED:
+        remedy = "make the folder writable, or " + remedy
+    return InputError(f"{target} cannot be written: {error.strerror or error}; {remedy}")
+
+
+def as_path(name: str, path: object) -> Path:
+    """Return a user's path as a Path, or raise if it cannot be one."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputTypeError(f"{name} must be a string or a Path, got {path!r}")
+    if "\0" in str(path) or not Path(path).name:
+        raise InputError(f"{name} must be the name of a file or folder, got {str(path)!r}")
+    return Path(path)
+
+
+def file_digest(path: PathLike) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: PathLike, kind: str, version: int, content: dict[str, Any], overwrite: bool) -> None:
     """Write content as JSON under a "format" and a "version"; an existing file is replaced only if asked to."""
-    target = _as_path(path)
     text = json.dumps({"format": f"frontrank {kind}", "version": version, **content}, allow_nan=False)
-    unfinished = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        if os.path.lexists(target) and not overwrite:
-            raise InputError(f"{target} exists already; choose another name, or pass overwrite=True to replace it")
-        try:
-            unfinished.write_text(text + "\n", encoding="utf-8")
-            unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        remedy = "" if os.path.isdir(target.parent) else f"; make the folder {target.parent} first"
-        raise InputError(f"{target} cannot be written: {error.strerror}{remedy}") from error
+    atomic_write(path, text + "\n", overwrite=overwrite)
 
 
 def read_json(path: PathLike, kind: str, version: int) -> dict[str, Any]:
     """What `write_json` wrote, for a file of this kind and of at most this version."""
-    source = _as_path(path)
+    source = as_path("path", path)
     try:
         content = json.loads(source.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
@@ -68,25 +128,14 @@ def field_of(content: dict[str, Any], name: str, kind: type) -> Any:
     return content[name]
 
 
-def _as_path(path: PathLike) -> Path:
-    try:
-        found = Path(path)
-    except TypeError as error:
-        raise InputTypeError(f"path must be a string or a Path, got {path!r}") from error
-    if "\0" in str(found) or not found.name:
-        raise InputError(f"path must be the name of a file, got {str(path)!r}")
-    return found
-
-
 def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ==== A lock between processes on a folder, which leaves no file and goes with the process that holds it.
-
-
 @contextmanager
-def locked(folder: Path, patience: float = math.inf, give_up: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+def folder_lock(
+    folder: Path, patience: float = math.inf, give_up: Callable[[], bool] = lambda: False
+) -> Iterator[bool]:
     """Within, no other process (or thread) has the lock of the folder, which is there; gives whether it could be had.
 
     patience: seconds to wait for it at most
@@ -117,64 +166,3 @@ def locked(folder: Path, patience: float = math.inf, give_up: Callable[[], bool]
         yield had
     finally:
         os.close(lock)
-
-
-# ==== A lock that many may hold who only look, or one who changes.
-
-
-class SharedLock:
-    """Many threads in `shared`, or one `alone`; one that waits to be alone goes before those that come later."""
-
-    def __init__(self) -> None:
-        self._counting = threading.Lock()
-        self._free = threading.Condition(self._counting)
-        self._looking = 0
-        self._waiting = 0
-        self._changing = False
-        self._shared = _Shared(self)
-
-    def shared(self) -> "_Shared":
-        """Within, nobody changes anything. Not to be asked for twice by one thread."""
-        return self._shared
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Within, nobody else is in here."""
-        with self._free:
-            self._waiting += 1
-            try:
-                while self._changing or self._looking:
-                    self._free.wait()
-            finally:
-                self._waiting -= 1
-                self._free.notify_all()
-            self._changing = True
-        try:
-            yield
-        finally:
-            with self._free:
-                self._changing = False
-                self._free.notify_all()
-
-
-class _Shared:
-    """What `shared` gives: one for all threads, and no generator, which would cost a search several microseconds."""
-
-    def __init__(self, lock: SharedLock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        lock = self._lock
-        with lock._counting:
-            while lock._changing or lock._waiting:
-                lock._free.wait()
-            lock._looking += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lock = self._lock
-        with lock._counting:
-            lock._looking -= 1
-            if lock._waiting and not lock._looking:
-                lock._free.notify_all()

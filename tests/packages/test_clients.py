@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import locked
+from frontrank.files import folder_lock
 from frontrank.packages import as_found, fetch, is_cached
 from tests.packages import fakes
 from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
@@ -231,7 +231,7 @@ def test_other_processes_update_at_another_time(clients, cache, copy):
     apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"))
     (cache.parent / "apt").mkdir(parents=True)
     with ThreadPoolExecutor(1) as pool:
-        with locked(cache.parent / "apt"):
+        with folder_lock(cache.parent / "apt"):
             fetching = pool.submit(fetch, [THING["apt"]])
             time.sleep(0.3)
             assert sum(" update " in call for call in calls(clients)) == 0

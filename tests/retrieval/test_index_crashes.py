@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.files import locked
+from frontrank.files import folder_lock
 from frontrank.retrieval import embedded as faiss_engine
 from frontrank.retrieval import folder as index_folder
 from frontrank.retrieval.index import Index
@@ -229,7 +229,7 @@ def test_a_reader_follows_when_the_index_is_written_anew(tmp_path, monkeypatch):
 def test_one_that_holds_the_lock_for_too_long(kept, monkeypatch):
     folder, items = kept
     monkeypatch.setattr(index_folder, "PATIENCE", 0.1)
-    with Index.load(folder) as index, locked(folder):
+    with Index.load(folder) as index, folder_lock(folder):
         with pytest.raises(InputError, match="index is being written to by another process; try again"):
             index.delete(["item-1"])
         assert list(index.items()) == items

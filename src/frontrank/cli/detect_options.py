@@ -2,7 +2,8 @@
 
 import argparse
 
-from frontrank.errors import InputError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import InputError
 
 EVALUATE = """\
 How well a detector finds objects: AP50 of Pascal VOC (all-point, and at eleven
@@ -76,7 +77,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_predict(options: argparse.Namespace) -> None:
     """Find, write, say what."""
     _refuse(options)
-    require_number("--score", options.score, at_least=0, at_most=1)
+    check_number("--score", options.score, at_least=0, at_most=1)
     from frontrank.cli import detecting_evaluation
 
     detecting_evaluation.predict_pictures(options)

@@ -4,8 +4,9 @@ import argparse
 import math
 from pathlib import Path
 
+from frontrank.checks import check_number
 from frontrank.cli.embed import add_image_arguments
-from frontrank.errors import InputError, require_number
+from frontrank.errors import InputError
 
 DESCRIPTION = """\
 How well embeddings rank: each metric over the full ranking by cosine similarity,
@@ -122,7 +123,7 @@ def refuse(options: argparse.Namespace) -> None:
     _refuse_mixed(options)
     for option, most in (("power", 1), ("alpha", math.inf)):
         if getattr(options, option) is not None:
-            require_number(_flag(option), getattr(options, option), at_least=0, at_most=most)
+            check_number(_flag(option), getattr(options, option), at_least=0, at_most=most)
 
 
 class _ListProtocols(argparse.Action):

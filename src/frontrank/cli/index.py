@@ -2,8 +2,9 @@
 
 import argparse
 
+from frontrank.checks import check_number
 from frontrank.cli.embed import add_reading_arguments
-from frontrank.errors import InputError, require_number
+from frontrank.errors import InputError
 
 DESCRIPTION = """\
 Put images into an index that frontrank search and frontrank serve look into: a
@@ -58,7 +59,7 @@ def add_expansion_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 def check_expansion(options: argparse.Namespace) -> None:
     """Refuse an --alpha that cannot be used."""
     if options.alpha is not None:
-        require_number("--alpha", options.alpha, at_least=0)
+        check_number("--alpha", options.alpha, at_least=0)
         if options.expand is None:
             raise InputError("--alpha is of --expand; add that, or leave it out")
 
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     for name, least in (("--batch-size", 1), ("--workers", 0)):
         value = getattr(options, name.strip("-").replace("-", "_"))
         if value is not None:
-            require_number(name, value, at_least=least)
+            check_number(name, value, at_least=least)
     from frontrank.cli import indexing  # torch, from here on
 
     indexing.run(options)

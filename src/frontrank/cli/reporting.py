@@ -8,8 +8,8 @@ from pathlib import Path
 
 from frontrank.cli.rows import print_page, say
 from frontrank.errors import InputError
+from frontrank.files import atomic_write
 from frontrank.reporting.run import RunReport, read_run, require_target, write_run_report
-from frontrank.training.checkpoints import atomic_write
 
 
 def report_run(options: argparse.Namespace) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 from frontrank.cli.rows import say
 from frontrank.data.images import read_image
 from frontrank.errors import InputError
+from frontrank.files import atomic_write
 from frontrank.picture_index import EmbedPicture, index_model, open_index, picture_embedder
 from frontrank.reporting.contact_sheet import PER_LINE, Cell, contact_sheet
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Condition, Item, matches, read_filter
-from frontrank.training.checkpoints import atomic_write
 from frontrank.training.run import build_device
 
 if TYPE_CHECKING:

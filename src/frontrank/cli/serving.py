@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
+from frontrank.checks import check_number
 from frontrank.cli.rows import say
-from frontrank.errors import FrontrankWarning, InputError, require_number
+from frontrank.errors import FrontrankWarning, InputError
 from frontrank.gallery import Limits, Shown, require_libraries, serve
 from frontrank.gallery.search import check_name
 from frontrank.picture_index import index_model, open_index, picture_embedder
@@ -75,7 +76,7 @@ def _free_port(host: str, port: int, token: str | None) -> int:
     """The port, if the page can be served there; one that is free for 0."""
     from frontrank.gallery.app import is_loopback
 
-    require_number("--port", port, at_least=0, at_most=65535)
+    check_number("--port", port, at_least=0, at_most=65535)
     if token is None and not is_loopback(host):
         raise InputError(f"--host {host} can be reached by others; add --token, or leave --host out")
     try:
@@ -186,8 +187,8 @@ def _name(where: str) -> str:
 
 def _limits(options: argparse.Namespace) -> Limits:
     for name, value in (("--upload-mb", options.upload_mb), ("--seconds", options.seconds)):
-        require_number(name, value, above=0)
-    require_number("--requests", options.requests, at_least=1)
+        check_number(name, value, above=0)
+    check_number("--requests", options.requests, at_least=1)
     return Limits(
         upload_bytes=max(1, round(options.upload_mb * 1e6)), seconds=options.seconds, requests=options.requests
     )

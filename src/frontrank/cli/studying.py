@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> None:
         print(list_text(list(all_studies().values())))
         return
     study = study_named(options.name)
-    _require_numbers(options)
+    _check_numbers(options)
     _require_heeded(options, study)
     out = Path(options.out or f"studies/{study.name}")
     if options.redraw:
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     print(page if options.quiet else f"page: {page}    figures, as SVG and PNG, and {RESULTS} are beside it")
 
 
-def _require_numbers(options: argparse.Namespace) -> None:
+def _check_numbers(options: argparse.Namespace) -> None:
     if options.seed is not None and not 0 <= options.seed <= _MOST_SEED:
         bound = "at least 0" if options.seed < 0 else f"at most {_MOST_SEED}"
         raise InputError(f"--seed must be {bound}, got {options.seed}")

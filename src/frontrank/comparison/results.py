@@ -29,11 +29,11 @@ from frontrank.comparison.tasks import (
 from frontrank.data.table import ImageTable, read_table
 from frontrank.evaluation.report import Report, is_distance, percent
 from frontrank.evaluation.statistics import holm, paired_over_seeds
+from frontrank.files import atomic_write
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.run import licences
 from frontrank.settings import as_yaml
 from frontrank.tables import Table, TableFormat
-from frontrank.training.checkpoints import atomic_write
 from frontrank.training.logs import read_log
 
 # ==== What the report of a comparison shows: several ways to train, each over several seeds, on the same images.

@@ -22,10 +22,10 @@ from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from frontrank.evaluation import evaluate
 from frontrank.evaluation.measures import GROUP_METRICS
 from frontrank.evaluation.report import Report
-from frontrank.files import read_json, write_json
+from frontrank.files import atomic_write, read_json, write_json
 from frontrank.models import Embedder
 from frontrank.settings import read_config, read_recipe
-from frontrank.training.checkpoints import atomic_write, latest_checkpoint
+from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log
 from frontrank.training.run import build_device, build_images, frozen_model, resume, train

@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from frontrank.checks import check_number
 from frontrank.data.table import shown
-from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.errors import InputError, InputTypeError
 from frontrank.progress import progress
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def read_image(
     """
     require_pillow()
     if at_least is not None:
-        require_number("at_least", at_least, at_least=1)
-    require_number("max_pixels", max_pixels, at_least=1)
+        check_number("at_least", at_least, at_least=1)
+    check_number("max_pixels", max_pixels, at_least=1)
     try:
         with _quiet:
             return _decoded(path, None if box is None else _whole_box(box), at_least, max_pixels)
@@ -394,7 +395,7 @@ def check_images(
     """
     _require_one_of("how", how, "full", "quick", "none")
     _require_one_of("broken", broken, "fail", "skip", "list")
-    require_number("workers", workers, at_least=0)
+    check_number("workers", workers, at_least=0)
     boxes = table.boxes()
     if how == "none":
         return Checked(table, [], f"{len(table):,} images, not checked")

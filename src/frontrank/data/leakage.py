@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from frontrank.checks import check_number
 from frontrank.data.images import map_images, read_image, require_pillow
 from frontrank.data.table import SPLITS, ImageTable
-from frontrank.errors import InputError, require_number
+from frontrank.errors import InputError
 from frontrank.progress import progress
 
 _GRID = 8  # the hash compares this many pixels with their neighbours, in both directions
@@ -54,8 +55,8 @@ def near_duplicates(
     """
     if len(between) != 2 or not set(between) <= set(SPLITS):
         raise InputError(f"between must name two of {', '.join(map(repr, SPLITS))}, got {between!r}")
-    require_number("threshold", threshold, at_least=0, at_most=2 * _GRID**2)
-    require_number("most", most, at_least=0)
+    check_number("threshold", threshold, at_least=0, at_most=2 * _GRID**2)
+    check_number("most", most, at_least=0)
     require_pillow()
     paths: list[list[str]] = []
     hashes: list[np.ndarray] = []

@@ -28,11 +28,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from frontrank.checks import check_number
 from frontrank.data.images import read_image
 from frontrank.data.samplers import shard_bounds
 from frontrank.data.table import ImageTable, shown
 from frontrank.data.transforms import Transform, seeded
-from frontrank.errors import FrontrankError, InputError, InputTypeError, require_number
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 
 Key = tuple[int, int]  # row, seed
 
@@ -191,7 +192,7 @@ def _check_loading(table: ImageTable, workers: int) -> None:
 def _check_count(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-    require_number(name, value, at_least=least)
+    check_number(name, value, at_least=least)
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -5,8 +5,9 @@ from hashlib import blake2b
 
 import numpy as np
 
+from frontrank.checks import check_number
 from frontrank.data.table import ImageTable
-from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.errors import InputError, InputTypeError
 
 _LEAST = 2  # classes of two images or more that each side needs: one to be found, and another to be mistaken for it
 
@@ -67,7 +68,7 @@ def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTabl
 
 
 def _moved(table: ImageTable, to: str, share: float, seed: int) -> ImageTable:
-    require_number("share", share, at_least=0, at_most=1)
+    check_number("share", share, at_least=0, at_most=1)
     classes, sizes = _drawn(table, to, seed)
     if share == 0 or (table.splits == to).any():
         return table
@@ -97,6 +98,6 @@ def _drawn(table: ImageTable, purpose: str, seed: int) -> tuple[list[str], dict[
 
 
 def _require_whole(name: str, value: object, least: int) -> None:
-    require_number(name, value, at_least=least)
+    check_number(name, value, at_least=least)
     if not isinstance(value, int):
         raise InputTypeError(f"{name} must be a whole number, got {value!r}")

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_number
 from frontrank.config import DataConfig
-from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.errors import InputError, InputTypeError
 
 Transform = Callable[[Any], Tensor]
 
@@ -81,7 +82,7 @@ def _check_sizes(resize: int, size: int) -> None:
     for name, value in (("resize", resize), ("size", size)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise InputTypeError(f"{name} must be a whole number of pixels, got {value!r}")
-        require_number(name, value, at_least=1)
+        check_number(name, value, at_least=1)
     if resize < size:
         raise InputError(f"resize is {resize}, smaller than the crop of size {size}; make it at least {size}")
 
@@ -146,7 +147,7 @@ def _numbers(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[
         if len(values) != 3:
             raise InputError(f"{name} must be 3 numbers, for red, green and blue, got {values!r}")
         for value in values:
-            require_number(name, value, **({"above": 0} if name == "std" else {"at_least": 0, "at_most": 1}))
+            check_number(name, value, **({"above": 0} if name == "std" else {"at_least": 0, "at_most": 1}))
     v2 = _v2()
     return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(mean), list(std)), v2.ToPureTensor()]
 

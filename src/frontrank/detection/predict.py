@@ -14,8 +14,8 @@ from frontrank.data.table import Box, read_unlabelled, shown
 from frontrank.detection.evaluation import Detections, as_coco_results
 from frontrank.detection.report import Mark, draw_marks
 from frontrank.errors import FrontrankWarning, InputError
+from frontrank.files import atomic_write
 from frontrank.progress import progress
-from frontrank.training.checkpoints import atomic_write
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -40,13 +40,13 @@ from frontrank.detection.evaluation import (
     tallies,
 )
 from frontrank.errors import FrontrankError, InputError
+from frontrank.files import atomic_write
 from frontrank.models import storage
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve, RunFacts
 from frontrank.reporting.pages import as_uri, counted, faults_note, rendered
 from frontrank.reporting.run import credits_beside, path_name, read_run, require_target, training_charts
 from frontrank.settings import read_config, read_recipe
-from frontrank.training.checkpoints import atomic_write
 from frontrank.training.logs import read_log
 
 # ==== Pictures with boxes drawn: right ones green with a tick, wrong ones red with a cross, missed objects dashed.

@@ -23,11 +23,12 @@ from frontrank.detection.evaluation import evaluate_detections
 from frontrank.detection.model import Detector, DetectorSettings, ProposalAP, ScoresNotFiniteError, find_objects
 from frontrank.detection.report import DetectorPlace, Evaluated
 from frontrank.errors import InputError, InterruptedRunError
+from frontrank.files import atomic_write
 from frontrank.losses import ClassifierAP
 from frontrank.progress import progress
 from frontrank.settings import check_config
 from frontrank.training import distributed
-from frontrank.training.checkpoints import atomic_write, newest_state, random_state, save_checkpoint, start_randomness
+from frontrank.training.checkpoints import newest_state, random_state, save_checkpoint, start_randomness
 from frontrank.training.logs import Log, print_line
 from frontrank.training.loop import StepMemory, StopRequest, is_due
 from frontrank.training.optimizers import (

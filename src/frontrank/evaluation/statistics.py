@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import InputError, InputTypeError
 
 # ==== How sure a mean over queries is: bootstrap intervals, and sign-flip tests of paired differences.
 
@@ -114,9 +115,9 @@ def _blocks(rows: int, width: int) -> Iterator[slice]:
 
 def require_settings(*, level: float, resamples: int, seed: int, flips: int = 99) -> None:
     """Refuse settings no interval or test can be made with."""
-    require_number("level", level, above=0, at_most=0.999)
+    check_number("level", level, above=0, at_most=0.999)
     for name, value, least in (("resamples", resamples, 100), ("seed", seed, 0), ("flips", flips, 99)):
-        require_number(name, value, at_least=least)
+        check_number(name, value, at_least=least)
         if not isinstance(value, int):
             raise InputTypeError(f"{name} must be a whole number, got {value!r}")
 

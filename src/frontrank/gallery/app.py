@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from frontrank.errors import FrontrankError, InputError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import FrontrankError, InputError
 from frontrank.gallery.api import api_router
 from frontrank.gallery.guard import HEADERS, LOOPBACK, OPEN, BusyError, Guard, LateError, Limits
 from frontrank.gallery.pages import login_router, page, page_router
@@ -168,7 +169,7 @@ def run(
     indexes: Sequence[Shown], *, host: str, port: int, token: str | None = None, limits: Limits | None = None
 ) -> None:
     """Serve until Ctrl-C. Its own access log is off, as it would write down what people search for."""
-    require_number("port", port, at_least=1, at_most=65535)
+    check_number("port", port, at_least=1, at_most=65535)
     local = is_loopback(host)
     if not local and token is None:
         raise InputError(f"host {host} can be reached by others; give a token, or serve on 127.0.0.1")

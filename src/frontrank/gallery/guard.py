@@ -23,7 +23,8 @@ from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import InputError, InputTypeError
 
 # ==== How much the page takes on: sizes, times, and how much is done at once.
 
@@ -74,7 +75,7 @@ class Limits:
             value = getattr(self, field.name)
             if field.name not in _FRACTIONS and (isinstance(value, bool) or not isinstance(value, int)):
                 raise InputTypeError(f"limits.{field.name} must be a whole number, got {value!r}")
-            require_number(f"limits.{field.name}", value, above=0)
+            check_number(f"limits.{field.name}", value, above=0)
         if self.depth < self.results:
             raise InputError(f"limits.depth must be at least limits.results, got {self.depth} and {self.results}")
 

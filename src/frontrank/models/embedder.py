@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import InputError, InputTypeError
 from frontrank.models import storage
 from frontrank.models.backbone import build_backbone, examine, feature_maps
 from frontrank.models.export import export_onnx
@@ -284,13 +285,13 @@ def _check_head(dim: int | None, batch_norm: str, layer_norm: bool, dropout: flo
         raise InputError(f"batch_norm is {batch_norm!r}; give auto, frozen or train")
     if not isinstance(layer_norm, bool):
         raise InputTypeError(f"layer_norm must be true or false, got {layer_norm!r}")
-    require_number("dropout", dropout, at_least=0, at_most=0.99)
+    check_number("dropout", dropout, at_least=0, at_most=0.99)
 
 
 def _check_whole(name: str, value: object, at_least: int, at_most: float = math.inf) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-    require_number(name, value, at_least=at_least, at_most=at_most)
+    check_number(name, value, at_least=at_least, at_most=at_most)
 
 
 def _colours(name: str, given: object, default: tuple[float, ...]) -> tuple[float, ...]:
@@ -298,7 +299,7 @@ def _colours(name: str, given: object, default: tuple[float, ...]) -> tuple[floa
     if not isinstance(values, list | tuple) or len(values) != 3:
         raise InputError(f"{name} must be three numbers, of red, green and blue, got {values!r}")
     for value in values:
-        require_number(name, value)
+        check_number(name, value)
     return tuple(float(value) for value in values)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from frontrank.errors import FrontrankError, InputError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import FrontrankError, InputError
 from frontrank.models.backbone import first_line
 from frontrank.models.storage import as_path
 
@@ -31,7 +32,7 @@ def export_onnx(model: "Embedder", path: str | os.PathLike[str], overwrite: bool
     says mean, std, image_size, resize and the model's fingerprint.
     """
     target = as_path("path", path)
-    require_number("tolerance", tolerance, above=0)
+    check_number("tolerance", tolerance, above=0)
     if target.is_dir():
         raise InputError(f"{target} is a folder; give the path of a file, e.g. {target / 'model.onnx'}")
     if target.exists() and not overwrite:

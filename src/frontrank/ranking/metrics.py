@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from frontrank.errors import InputError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import InputError
 from frontrank.ranking.integral import Integral, checked_derivative
 
 Variant = Literal["O", "I_u", "I_b", "D_s", "D_q"]
@@ -189,8 +190,8 @@ class PenalizedNegatives:
     def __post_init__(self) -> None:
         if self.variant not in get_args(Variant):
             raise InputError(f"variant must be one of O, I_u, I_b, D_s, D_q, got {self.variant!r}")
-        require_number("alpha", self.alpha, at_least=1)
-        require_number("b", self.b, above=0)
+        check_number("alpha", self.alpha, at_least=1)
+        check_number("b", self.b, above=0)
 
     def f(self, r: Tensor) -> Tensor:
         """The loss of a positive with r negatives before it."""

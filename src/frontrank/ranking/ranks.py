@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from frontrank.errors import require_number
+from frontrank.checks import check_number
 from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.relevance import Positives
 from frontrank.ranking.steps import FEW, TILE, count_at_or_above, counts_and_places, row_tiles
@@ -71,7 +71,7 @@ class Sigmoid:
     temperature: float = 0.01
 
     def __post_init__(self) -> None:
-        require_number("temperature", self.temperature, above=0)
+        check_number("temperature", self.temperature, above=0)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
         valid = positives.valid
@@ -108,8 +108,8 @@ class Blackbox:
     margin: float = 0.02
 
     def __post_init__(self) -> None:
-        require_number("lam", self.lam, above=0)
-        require_number("margin", self.margin, at_least=0)
+        check_number("lam", self.lam, above=0)
+        check_number("margin", self.margin, at_least=0)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
         valid = positives.valid

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frontrank.checks import check_integer
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation.compare import Comparison, Difference
@@ -21,7 +22,6 @@ from frontrank.progress import progress
 from frontrank.ranking import LabelRelevance, Ranks, Relevance, Vectors, exact_ranks, exact_scores, precision, slack
 from frontrank.ranking.exact import Use
 from frontrank.ranking.vectors import as_array, full_precision
-from frontrank.retrieval.arguments import require_count
 
 # ==== What the report of a run shows: one or two models on the same images, in numbers, curves and ranked pictures.
 
@@ -641,7 +641,7 @@ def find(
     queries x gallery is held.
     """
     for name, value in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
-        require_count(name, value)
+        check_integer(name, value, at_least=1)
     if len(sides) not in (1, 2):
         raise InputError(f"sides has {len(sides)} models; give one, or two to compare")
     roles, notes = _roles(table)

@@ -24,6 +24,7 @@ from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
 from frontrank.evaluation.report import is_distance
+from frontrank.files import atomic_write
 from frontrank.models import Embedder, storage
 from frontrank.reporting.charts import (
     HUES,
@@ -40,7 +41,6 @@ from frontrank.reporting.charts import (
 from frontrank.reporting.findings import Curve, Findings, Query, Ranked, RunFacts, Shown, Side, find
 from frontrank.reporting.pages import counted, faults_note, fraction, metric_text, rendered, thumbnails
 from frontrank.settings import read_config, read_recipe
-from frontrank.training.checkpoints import atomic_write
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log
 from frontrank.training.run import build_device, build_images, frozen_model, frozen_title

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frontrank.errors import FrontrankError, InputError, require_number
+from frontrank.checks import check_integer, check_number
+from frontrank.errors import FrontrankError, InputError
 from frontrank.ranking.vectors import Vectors
-from frontrank.retrieval.arguments import require_count
 
 _ROUNDS = 25
 
@@ -22,9 +22,9 @@ def kmeans_labels(embeddings: Vectors, k: int, seed: int = 0) -> Tensor:
     >>> bool(labels[0] == labels[1] != labels[2])
     True
     """
-    require_count("k", k)
-    require_count("seed", seed, at_least=0)
-    require_number("seed", seed, at_most=2**31 - 1)
+    check_integer("k", k, at_least=1)
+    check_integer("seed", seed, at_least=0)
+    check_number("seed", seed, at_most=2**31 - 1)
     if k > len(embeddings):
         raise InputError(
             f"k is {k}, but {embeddings.name} has {len(embeddings)} rows; ask for as many clusters at most"

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
 
 from frontrank.errors import InputError
-from frontrank.files import SharedLock, locked
+from frontrank.files import folder_lock
 from frontrank.retrieval.approximate import (
     Allowed,
     Found,
@@ -269,6 +270,67 @@ class ItemRows:
             del self._columns[next(iter(self._columns))]
         column.extend(self.items)
         return column
+
+
+# ==== A lock that many may hold who only look, or one who changes.
+
+
+class SharedLock:
+    """Many threads in `shared`, or one `alone`; one that waits to be alone goes before those that come later."""
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self._free = threading.Condition(self._counting)
+        self._looking = 0
+        self._waiting = 0
+        self._changing = False
+        self._shared = _Shared(self)
+
+    def shared(self) -> "_Shared":
+        """Within, nobody changes anything. Not to be asked for twice by one thread."""
+        return self._shared
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within, nobody else is in here."""
+        with self._free:
+            self._waiting += 1
+            try:
+                while self._changing or self._looking:
+                    self._free.wait()
+            finally:
+                self._waiting -= 1
+                self._free.notify_all()
+            self._changing = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._changing = False
+                self._free.notify_all()
+
+
+class _Shared:
+    """What `shared` gives: one for all threads, and no generator, which would cost a search several microseconds."""
+
+    def __init__(self, lock: SharedLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        lock = self._lock
+        with lock._counting:
+            while lock._changing or lock._waiting:
+                lock._free.wait()
+            lock._looking += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lock = self._lock
+        with lock._counting:
+            lock._looking -= 1
+            if lock._waiting and not lock._looking:
+                lock._free.notify_all()
 
 
 # ==== The embedded engine: an index in memory, kept in a folder if it has one, searched by faiss.
@@ -535,7 +597,7 @@ class FaissEngine:
         """Write the graph beside the index if that can be done now; else the next to open it builds its own."""
         if self._folder is None or self._path is None or self._graph is None:
             return
-        with suppress(OSError), locked(self._path, patience=0.0) as had:
+        with suppress(OSError), folder_lock(self._path, patience=0.0) as had:
             if had and not self._folder.is_replaced():
                 write_graph(self._folder.graph_path, self._graph)
 

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from frontrank.errors import require_number
+from frontrank.checks import check_integer, check_number
 from frontrank.ranking.vectors import Vectors, full_precision
-from frontrank.retrieval.arguments import read_sides, require_count
-from frontrank.retrieval.neighbours import nearest
+from frontrank.retrieval.neighbours import nearest, read_sides
 
 _ROWS = 2048  # descriptors summed at once
 
@@ -27,8 +26,8 @@ def expand_queries(
     >>> expand_queries(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8], [-1.0, 0.0]]), alpha=1.0)  # (1.36, 0.48)
     tensor([[0.9430, 0.3328]])
     """
-    require_count("k", k)
-    require_number("alpha", alpha, at_least=0)
+    check_integer("k", k, at_least=1)
+    check_number("alpha", alpha, at_least=0)
     return _expanded(*read_sides(queries, gallery), k, alpha, progress)
 
 
@@ -39,8 +38,8 @@ def augment_database(gallery: object, k: int = 10, alpha: float = 2.0, *, progre
     max(s_j, 0)^alpha. Done once, before the gallery is indexed. The idea is that of Relja Arandjelović, Andrew
     Zisserman, "Three things everyone should know to improve object retrieval", CVPR 2012.
     """
-    require_count("k", k)
-    require_number("alpha", alpha, at_least=0)
+    check_integer("k", k, at_least=1)
+    check_number("alpha", alpha, at_least=0)
     items = Vectors("gallery", gallery)
     return _expanded(items, items, k, alpha, progress)
 

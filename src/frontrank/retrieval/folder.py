@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from frontrank.errors import FrontrankError, InputError
-from frontrank.files import locked
+from frontrank.files import folder_lock
 from frontrank.retrieval.engine import Batches
 from frontrank.retrieval.items import Item
 
@@ -441,7 +441,7 @@ def write_anew(folder: Path, number: int, dim: int, settings: bytes, batches: Ba
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
     """Within, no other process or thread writes to the folder."""
-    with locked(folder, PATIENCE) as had:
+    with folder_lock(folder, PATIENCE) as had:
         if not had:
             raise InputError(f"{folder} is being written to by another process; try again when it is done")
         yield

@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import torch
 
-from frontrank.errors import FrontrankError, InputError, InputTypeError, require_number
+from frontrank.checks import check_integer, check_number
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.ranking.vectors import as_array
-from frontrank.retrieval.arguments import require_count
 from frontrank.retrieval.embedded import FaissEngine
 from frontrank.retrieval.engine import Batches, Engine, Facts, Hits
 from frontrank.retrieval.folder import save_copy
@@ -198,7 +198,7 @@ class IndexSettings:
 
 def checked_settings(dim: object, model: object, whitening: object, expansion: object) -> IndexSettings:
     """Settings of a user, each refused by name if it cannot be used."""
-    require_count("dim", dim)
+    check_integer("dim", dim, at_least=1)
     check_given(model, whitening)
     if isinstance(whitening, Whitening) and whitening.components.shape[1] != dim:
         raise InputError(
@@ -225,8 +225,8 @@ def read_expansion(expansion: object) -> Expansion | None:
     if not isinstance(expansion, tuple | list) or len(expansion) != 2:
         raise InputTypeError(f"expansion must be (k, alpha), like (10, 2.0), got {expansion!r:.80}")
     k, alpha = expansion
-    require_count("k of expansion", k)
-    require_number("alpha of expansion", alpha, at_least=0)
+    check_integer("k of expansion", k, at_least=1)
+    check_number("alpha of expansion", alpha, at_least=0)
     return int(k), float(alpha)
 
 
@@ -410,7 +410,7 @@ class Index:
         stored: the queries are vectors as the index keeps them (`vectors`), so whitened already
         """
         engine = self._open
-        require_count("k", k)
+        check_integer("k", k, at_least=1)
         if model is not None:
             self._refuse_other_model(model)
         rows = self._vectors("queries", queries, stored)
@@ -443,7 +443,7 @@ class Index:
         if after is not None:
             check_id(after)
         if limit is not None:
-            require_count("limit", limit, at_least=0)
+            check_integer("limit", limit, at_least=0)
         return self._scan(after, limit)
 
     def values(self, field: str) -> dict[str, int]:

@@ -8,9 +8,9 @@ again in float64 and sorted by that. The result is the same for any size of grou
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_integer
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, same_dimensions, slack
-from frontrank.retrieval.arguments import require_count
 
 GROUP = 512  # queries that share one reading of the gallery
 _ITEMS = CHUNK  # items scored at once
@@ -34,7 +34,7 @@ def nearest(
             [2],
             [1]]))
     """
-    require_count("k", k)
+    check_integer("k", k, at_least=1)
     same_dimensions(queries, gallery)
     scores, index = exact_nearest(queries, gallery, k, own=own, progress=progress)
     dtype = torch.promote_types(queries.dtype, gallery.dtype)
@@ -123,3 +123,13 @@ def _places(groups: Tensor) -> Tensor:
     """The place of each entry among those of its group, from 0; entries come in the order of their groups."""
     counts = torch.bincount(groups)
     return torch.arange(len(groups), device=groups.device) - (counts.cumsum(0) - counts)[groups]
+
+
+def read_sides(queries: object, gallery: object) -> tuple[Vectors, Vectors]:
+    """Queries and gallery, on the device of the queries; the same object twice where there is no gallery."""
+    rows = Vectors("queries", queries)
+    if gallery is None:
+        return rows, rows
+    items = Vectors("gallery", gallery, device=rows.device)
+    same_dimensions(rows, items)
+    return rows, items

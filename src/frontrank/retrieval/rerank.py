@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from frontrank.errors import InputError, require_number
+from frontrank.checks import check_integer, check_number
+from frontrank.errors import InputError
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import Vectors, full_precision
-from frontrank.retrieval.arguments import read_sides, require_count
-from frontrank.retrieval.neighbours import GROUP, exact_nearest
+from frontrank.retrieval.neighbours import GROUP, exact_nearest, read_sides
 
 # ==== Sparse rows, and the k-reciprocal neighbours that fill them.
 
@@ -156,9 +156,9 @@ def rerank(
     Other queries are items too: they can be the neighbours that are shared. Besides the scores, memory
     grows with items x k1^2 x k2 at most, never with items x items.
     """
-    require_count("k1", k1)
-    require_count("k2", k2)
-    require_number("lam", lam, at_least=0, at_most=1)
+    check_integer("k1", k1, at_least=1)
+    check_integer("k2", k2, at_least=1)
+    check_number("lam", lam, at_least=0, at_most=1)
     if k2 > k1:
         raise InputError(f"k2 is {k2}, more than k1 = {k1}; give at most k1")
     rows, items = read_sides(queries, gallery)

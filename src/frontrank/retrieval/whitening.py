@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from frontrank.errors import FrontrankError, InputError, InputTypeError, require_number
+from frontrank.checks import check_integer, check_number
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import Vectors, full_precision
-from frontrank.retrieval.arguments import require_count
 
 _FORMAT, _VERSION = "frontrank.whitening", "1"
 
@@ -58,9 +58,9 @@ class Whitening:
         dim: how many leading components to keep; None keeps all whose variance is more than rounding, which are
             fewer than there are rows
         """
-        require_number("power", power, at_least=0, at_most=1)
+        check_number("power", power, at_least=0, at_most=1)
         if dim is not None:
-            require_count("dim", dim)
+            check_integer("dim", dim, at_least=1)
         rows = Vectors("embeddings", embeddings)
         mean, covariance = _moments(rows, progress)
         variance, vectors = torch.linalg.eigh(covariance)

@@ -28,9 +28,10 @@ from typing import cast
 
 import numpy as np
 
+from frontrank.checks import check_number
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable, shown
-from frontrank.errors import FrontrankWarning, InputTypeError, require_number
+from frontrank.errors import FrontrankWarning, InputTypeError
 from frontrank.packages import fetch, remedy
 from frontrank.progress import progress
 from frontrank.samples.folder import Source, Task, begun, finished, is_there, run_all, started, workers
@@ -377,7 +378,7 @@ def _checked(designs: str, skin_tones: bool, size: int, classes: int | None) -> 
     if designs not in DESIGNS:
         raise InputError(f"designs must be {' or '.join(map(repr, DESIGNS))}, got {designs!r}")
     for name, value, least, most in (("size", size, 8, 1024), ("classes", 2 if classes is None else classes, 2, 10**6)):
-        require_number(name, value, at_least=least, at_most=most)
+        check_number(name, value, at_least=least, at_most=most)
         if not isinstance(value, int):
             raise InputTypeError(f"{name} must be a whole number, got {value!r}")
     require_pillow()

@@ -24,7 +24,7 @@ import numpy as np
 
 from frontrank.data.table import COLUMNS, ImageTable, read_table, shown
 from frontrank.errors import InputError
-from frontrank.files import locked
+from frontrank.files import folder_lock
 from frontrank.packages import Package, remedy
 from frontrank.progress import progress
 
@@ -80,7 +80,7 @@ def begun(out: str | os.PathLike[str], settings: Settings) -> Iterator[None]:
     with _usable(folder):
         _checked(folder, wanted)
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, _PATIENCE) as alone:
+    with folder_lock(folder, _PATIENCE) as alone:
         if not alone:
             raise InputError(f"{shown(folder)} is being built by another process; wait for its end")
         with _usable(folder):

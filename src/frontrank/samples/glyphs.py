@@ -22,10 +22,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from frontrank.checks import check_number
 from frontrank.data.embedding_files import did_you_mean
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable, shown
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError, require_number
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.packages import Package, as_found, fetch, members, remedy
 from frontrank.samples.folder import WORK, Source, Task, begun, finished, is_there, run_all, started, workers
 
@@ -661,9 +662,9 @@ def _typefaces(names: Sequence[str] | None) -> dict[str, Typeface]:
 def _check(like: str | None, classes: int | None, size: int) -> None:
     if like not in (None, "sop"):
         raise InputError(f"like must be 'sop' or nothing, got {like!r}")
-    require_number("size", size, at_least=8, at_most=512)
+    check_number("size", size, at_least=8, at_most=512)
     if classes is not None:
-        require_number("classes", classes, at_least=2)
+        check_number("classes", classes, at_least=2)
         if like is not None:
             raise InputError("like has a number of classes of its own; leave out classes, or like")
     for name, number in (("size", size), ("classes", classes)):

@@ -25,10 +25,11 @@ import os
 from importlib import import_module
 from xml.etree import ElementTree
 
+from frontrank.checks import check_number
 from frontrank.data.images import require_pillow
 from frontrank.data.published import names_in
 from frontrank.data.table import shown
-from frontrank.errors import InputTypeError, require_number
+from frontrank.errors import InputTypeError
 from frontrank.packages import fetch, remedy
 from frontrank.progress import progress
 from frontrank.samples.folder import SCENES, begun, finished_scenes, is_there, started_scenes
@@ -367,7 +368,7 @@ def build_emoji_scenes(
 def _checked(scenes: int, size: int, seed: int) -> dict[str, object]:
     """The settings as data.json has them, unless one of them cannot be, or a library is missing."""
     for name, value, least, most in (("scenes", scenes, 4, 10**5), ("size", size, 64, 2048), ("seed", seed, 0, 2**31)):
-        require_number(name, value, at_least=least, at_most=most)
+        check_number(name, value, at_least=least, at_most=most)
         if not isinstance(value, int):
             raise InputTypeError(f"{name} must be a whole number, got {value!r}")
     require_pillow()

@@ -1,6 +1,5 @@
 """Checkpoints that a kill, a full disk or a flipped bit cannot turn into a wrong start."""
 
-import errno
 import hashlib
 import json
 import math
@@ -17,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_integer
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.retrieval.arguments import require_count
+from frontrank.files import UNFINISHED, as_path, atomic_write, unwritable
 
 # ==== A nested state as one safetensors file, with a digest of every byte; what checkpoints are made of.
 
@@ -220,9 +220,6 @@ def _read_tensor(file: Any, dtype: str, shape: list[int], data_offsets: list[int
 
 
 _NAME = re.compile(r"step-([0-9]{8,})\.safetensors")
-_UNFINISHED = ".unfinished"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def save_checkpoint(folder: str | os.PathLike[str], step: int, state: object, keep: int = 2) -> Path:
@@ -243,14 +240,14 @@ def save_checkpoint(folder: str | os.PathLike[str], step: int, state: object, ke
     >>> load_checkpoint(latest_checkpoint(folder))
     {'step': 30, 'weight': tensor([0.5000, 1.0000])}
     """
-    require_count("step", step, 0)
-    require_count("keep", keep, 1)
+    check_integer("step", step, at_least=0)
+    check_integer("keep", keep, at_least=1)
     write = state_writer(state)
-    target = _as_path("folder", folder) / f"step-{step:08d}.safetensors"
+    target = as_path("folder", folder) / f"step-{step:08d}.safetensors"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(target.parent, error) from error
+        raise unwritable(target.parent, error) from error
     atomic_write(target, write)
     _clean(target.parent, step, keep)
     return target
@@ -261,7 +258,7 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
 
     A damaged one is passed over with a warning that names it.
     """
-    for _, path in sorted(_checkpoints(_as_path("folder", folder)), reverse=True):
+    for _, path in sorted(_checkpoints(as_path("folder", folder)), reverse=True):
         try:
             with path.open("rb") as file:
                 whole = is_whole(file)
@@ -292,7 +289,7 @@ def newest_state(folder: str | os.PathLike[str], now: Mapping[str, Any], what: s
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Any:
     """The state that `save_checkpoint` wrote; a damaged file is refused."""
-    source = _as_path("path", path)
+    source = as_path("path", path)
     try:
         with source.open("rb") as file:
             if not is_whole(file):
@@ -302,33 +299,6 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"{source} cannot be read: {error.strerror}; give the path of a checkpoint") from error
     except InputError as error:
         raise InputError(f"{source} {error}") from error
-
-
-def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Make a file of the content: all of it, safe on disk, or none, with what was there before left as it was.
-
-    content: the bytes, or a function that writes them to the open file it is called with
-
-    Whether `path` may be replaced is for the caller to decide.
-    """
-    target = _as_path("path", path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}{_UNFINISHED}")
-    try:
-        try:
-            with unfinished.open("wb") as file:
-                if callable(content):
-                    content(file)
-                else:
-                    file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(target)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise _unwritable(target, error) from error
 
 
 def random_state() -> dict[str, Any]:
@@ -392,37 +362,8 @@ def _clean(folder: Path, step: int, keep: int) -> None:
     """Delete the checkpoints before this step beyond `keep`, and what a killed process left unfinished."""
     earlier = sorted((pair for pair in _checkpoints(folder) if pair[0] < step), reverse=True)
     old = [path for _, path in earlier[keep - 1 :]]
-    for path in old + list(folder.glob(f".step-*{_UNFINISHED}")):
+    for path in old + list(folder.glob(f".step-*{UNFINISHED}")):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise _unwritable(path, error) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can do that."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync names by themselves
-            raise
-    finally:
-        os.close(handle)
-
-
-def _unwritable(target: Path, error: OSError) -> InputError:
-    remedy = "choose another folder"
-    if error.errno in _FULL:
-        remedy = "free some space, or " + remedy
-    elif error.errno in _CLOSED:
-        remedy = "make the folder writable, or " + remedy
-    return InputError(f"{target} cannot be written: {error.strerror or error}; {remedy}")
-
-
-def _as_path(name: str, path: object) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise InputTypeError(f"{name} must be a path, got {path!r}")
-    return Path(path)
+            raise unwritable(path, error) from error

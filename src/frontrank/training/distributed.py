@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
-from frontrank.errors import InputError, InputTypeError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import InputError, InputTypeError
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.
 
     Where torchrun started no other process, nothing is joined.
     """
-    require_number("timeout", timeout, above=0)
+    check_number("timeout", timeout, above=0)
     device = torch.device(device)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return device

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from frontrank.checks import check_integer
 from frontrank.data.loading import evaluation_loader
 from frontrank.data.samplers import shard_bounds
 from frontrank.data.table import ImageTable, shown
 from frontrank.data.transforms import Transform, evaluation_transform
 from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.files import atomic_write
 from frontrank.progress import progress
-from frontrank.retrieval.arguments import require_count
 from frontrank.training import distributed
-from frontrank.training.checkpoints import atomic_write, is_whole, read_state, state_writer
+from frontrank.training.checkpoints import is_whole, read_state, state_writer
 
 # ==== The embeddings of all images of a table, by one process or several.
 
@@ -336,7 +337,7 @@ def embed_to_folder(
     A folder that another model, table or setting began is refused. An image that was replaced by another under its old
     name is not noticed. Under several processes each writes its share of the shards.
     """
-    require_count("shard_rows", shard_rows)
+    check_integer("shard_rows", shard_rows, at_least=1)
     out = Path(out)
     sizes = json.dumps(model_sizes(model), default=list)
     manifest = Manifest(_FORMAT, _fingerprint(model), sizes, precision, _digest(table), len(table), shard_rows)

@@ -29,7 +29,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError, require_number
+from frontrank.checks import check_number
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.training.checkpoints import random_state, set_random_state
 from frontrank.training.distributed import from_main, gather, gather_rows, world_size
 from frontrank.training.memory import EmbeddingMemory
@@ -101,7 +102,7 @@ def step_gradient(
     weight: float = 1.0,
 ) -> Step:
     """The same, for a training loop: it gives all that was found, and the memory is used but not added to."""
-    require_number("weight", weight)
+    check_number("weight", weight)
     chunks = _chunks(images, chunk)
     sizes = [len(each) for each in chunks]
     device = _device(model)

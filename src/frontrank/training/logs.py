@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.training.checkpoints import atomic_write
+from frontrank.files import atomic_write
 
 _OWN = ("step", "epoch", "time", "not_finite")
 

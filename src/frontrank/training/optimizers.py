@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
+from frontrank.checks import check_integer, check_number
 from frontrank.config import OptimizerConfig
-from frontrank.errors import InputError, require_number
-from frontrank.retrieval.arguments import require_count
+from frontrank.errors import InputError
 
 _NAMES = ("adam", "adamw", "sgd")
 _SCHEDULES = ("constant", "multistep", "linear", "cosine")
@@ -86,8 +86,8 @@ def learning_rate(
     [1.0, 1.0, 0.3, 0.3, 0.09, 0.09]
     """
     check_optimizer(config, steps)
-    require_count("step", step, 0)
-    require_number("steps_per_epoch", steps_per_epoch, above=0)
+    check_integer("step", step, at_least=0)
+    check_number("steps_per_epoch", steps_per_epoch, above=0)
     if step > steps:
         raise InputError(f"step is {step}, but there are {steps} steps in all; give one of them")
     if milestone_unit not in get_args(Unit):
@@ -105,7 +105,7 @@ def learning_rate(
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Give every group its own first learning rate times the factor."""
-    require_number("factor", factor, at_least=0)
+    check_number("factor", factor, at_least=0)
     for group in optimizer.param_groups:
         if "initial_lr" not in group:
             raise InputError("optimizer has a group without initial_lr; make it with build_optimizer")
@@ -120,20 +120,20 @@ def check_optimizer(config: OptimizerConfig, steps: int | None = None) -> None:
     _require_choice("name", config.name, _NAMES)
     _require_choice("schedule", config.schedule, _SCHEDULES)
     for name in ("lr", "head_lr", "gamma"):
-        require_number(f"optimizer.{name}", getattr(config, name), above=0)
+        check_number(f"optimizer.{name}", getattr(config, name), above=0)
     for name in ("weight_decay", "clip", "momentum"):
-        require_number(f"optimizer.{name}", getattr(config, name), at_least=0)
+        check_number(f"optimizer.{name}", getattr(config, name), at_least=0)
     if config.momentum >= 1:
         raise InputError(f"optimizer.momentum must be less than 1, got {config.momentum}")
-    require_count("optimizer.warmup", config.warmup, 0)
+    check_integer("optimizer.warmup", config.warmup, at_least=0)
     for milestone in config.milestones:
-        require_count("each of optimizer.milestones", milestone, 1)
+        check_integer("each of optimizer.milestones", milestone, at_least=1)
     if any(later <= earlier for earlier, later in pairwise(config.milestones)):
         raise InputError(f"optimizer.milestones must rise, got {list(config.milestones)}; sort them, each once")
     if config.schedule == "multistep" and not config.milestones:
         raise InputError("optimizer.milestones is empty; say when multistep is to lower the learning rate")
     if steps is not None:
-        require_count("steps", steps, 1)
+        check_integer("steps", steps, at_least=1)
         if config.warmup > steps:
             raise InputError(
                 f"optimizer.warmup is {config.warmup}, but there are {steps} steps in all; make it shorter"

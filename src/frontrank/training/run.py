@@ -28,6 +28,7 @@ from frontrank.data.samplers import AllClassesBatches, BalancedBatches, Category
 from frontrank.data.table import ImageTable, read_folder, read_table
 from frontrank.errors import FrontrankError, FrontrankWarning, InputError
 from frontrank.evaluation.measures import read_metrics
+from frontrank.files import atomic_write
 from frontrank.models import Embedder
 from frontrank.models.weights import WORDS
 from frontrank.ranking import AveragePrecision, Bins, Blackbox, PenalizedNegatives, Recall, Sigmoid
@@ -35,7 +36,6 @@ from frontrank.samples.folder import TABLE as OWN_TABLE  # a folder that holds i
 from frontrank.samples.folder import unfinished
 from frontrank.settings import Config, as_yaml, check_config, read_config, read_recipe
 from frontrank.training import distributed
-from frontrank.training.checkpoints import atomic_write
 from frontrank.training.loop import Run, Standing, check_run_images, split_images, steps_of
 from frontrank.training.loop import train as train_run
 from frontrank.training.optimizers import build_optimizer, check_optimizer
