@@ -79,7 +79,7 @@ def join_words(words: Iterable[str], conjunction: str = "or") -> str:
     return f"{', '.join(most)} {conjunction} {last}" if most else last
 
 
-def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+def nearest_word(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one of the words that is most like this one, if any is."""
     return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)
 
@@ -90,7 +90,7 @@ def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     >>> suggestion("trian", ["train", "embed"])
     '; did you mean train?'
     """
-    near = nearest(word, words, cutoff)
+    near = nearest_word(word, words, cutoff)
     return f"; did you mean {near}?" if near is not None else ""
 
 

@@ -1,0 +1,119 @@
+"""Files: written whole or not at all, JSON that names its format, locks between processes."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from frontrank.errors import InputError, InputTypeError
+from frontrank.files import as_path, atomic_write, file_digest, folder_lock, read_json, write_json
+
+
+@pytest.mark.parametrize("content", [b"new", "new", lambda file: file.write(b"new")], ids=["bytes", "text", "writer"])
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_file_is_replaced_whole(tmp_path, content, sync):
+    path = tmp_path / "file"
+    path.write_text("old")
+    atomic_write(path, content, sync=sync)
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(file):
+        file.write(b"half of the n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        atomic_write(path, fail)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_full_disk_is_an_error_of_the_file(tmp_path):
+    def fail(file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(InputError, match="file"):
+        atomic_write(tmp_path / "file", fail)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_existing_file_is_kept_unless_asked(tmp_path):
+    path = tmp_path / "file"
+    atomic_write(path, "old", overwrite=False)
+    with pytest.raises(InputError, match="file"):
+        atomic_write(path, "new", overwrite=False)
+    assert path.read_text() == "old"
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(InputError, match="nowhere"):
+        atomic_write(tmp_path / "nowhere" / "file", "x")
+
+
+@pytest.mark.parametrize(("path", "error"), [(3, InputTypeError), ("", InputError), ("a\0b", InputError)])
+def test_paths_that_cannot_be(path, error):
+    with pytest.raises(error, match="target"):
+        as_path("target", path)
+
+
+def test_digest(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc")
+    assert file_digest(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_json_comes_back(tmp_path):
+    path = tmp_path / "file.json"
+    write_json(path, "thing", 2, {"rows": [1, 2]}, overwrite=False)
+    assert read_json(path, "thing", 2)["rows"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"format": "frontrank other", "version": 1}',
+        '{"format": "frontrank thing", "version": 3}',
+        '{"format": "frontrank thing", "version": "1"}',
+        '{"format": "frontrank thing", "version": 1, "value": NaN}',
+    ],
+    ids=["empty", "cut", "list", "deep", "other", "newer", "version", "NaN"],
+)
+def test_other_json_is_refused(tmp_path, text):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"file\.json"):
+        read_json(path, "thing", 2)
+
+
+@pytest.mark.processes
+def test_a_lock_goes_with_the_process_that_holds_it(tmp_path):
+    code = (
+        "import sys, pathlib\n"
+        "from frontrank.files import folder_lock\n"
+        f"with folder_lock(pathlib.Path({str(tmp_path)!r})) as had:\n"
+        "    print(had, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "True\n"
+        with folder_lock(tmp_path, patience=0) as had:
+            assert not had
+        asked = []
+        with folder_lock(tmp_path, give_up=lambda: asked.append(1) or len(asked) == 2) as had:
+            assert not had
+        other.kill()
+    with folder_lock(tmp_path, patience=5) as had:
+        assert had
+    assert os.listdir(tmp_path) == []
