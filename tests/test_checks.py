@@ -37,7 +37,7 @@ def test_integers_within_the_bounds_are_returned_as_int(value):
     ],
 )
 def test_other_integers_are_refused(value, error):
-    with pytest.raises(error, match="^k must"):
+    with pytest.raises(error, match="^k"):
         check_integer("k", value, at_least=1, at_most=7)
 
 
@@ -63,7 +63,7 @@ def test_numbers_within_the_bounds(value):
     ],
 )
 def test_other_numbers_are_refused(value, error):
-    with pytest.raises(error, match="^lam must"):
+    with pytest.raises(error, match="^lam"):
         check_number("lam", value, above=0, at_most=1)
 
 
@@ -74,7 +74,7 @@ def test_a_number_without_bounds_is_finite():
 
 def test_choices():
     assert check_choice("kind", "max", ("average", "max")) == "max"
-    with pytest.raises(InputError, match="kind.*average.*max"):
+    with pytest.raises(InputError, match=r"kind.*average.*max"):
         check_choice("kind", "maxx", ("average", "max"))
     with pytest.raises(InputTypeError, match="kind"):
         check_choice("kind", 3, ("average", "max"))
