@@ -37,7 +37,7 @@ def test_integers_within_the_bounds_are_returned_as_int(value):
     ],
 )
 def test_other_integers_are_refused(value, error):
-    with pytest.raises(error, match="^k"):
+    with pytest.raises(error, match=r"^k"):
         check_integer("k", value, at_least=1, at_most=7)
 
 
@@ -63,7 +63,7 @@ def test_numbers_within_the_bounds(value):
     ],
 )
 def test_other_numbers_are_refused(value, error):
-    with pytest.raises(error, match="^lam"):
+    with pytest.raises(error, match=r"^lam"):
         check_number("lam", value, above=0, at_most=1)
 
 
