@@ -1,6 +1,6 @@
 """Write the pages of studies and the ledger from saved results: python docs/build_studies.py (needs matplotlib).
 
-docs/studies/results/NAME.json    what a study found: results.json of `frontrank study NAME`; read, never written
+docs/studies/results/NAME.json    what a study found: results.json of `python -m studies NAME`; read, never written
 docs/studies/NAME.md              its page, with NAME-FIGURE.svg and what else it makes beside it
 docs/studies/README.md            all studies, and what came out
 docs/ledger.md                    the tables of the papers beside ours, from ledger.yaml
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]  # ledger_page, and studies
 
 from ledger_page import ledger
 
@@ -30,8 +30,8 @@ Why do losses on ranks work? Each study takes up a figure or a table with which 
 method, measures it anew with this package, draws it, and says by a criterion that its page states whether it agrees.
 
 ```
-frontrank study                        # lists them
-frontrank study smooth-ap-indicator    # measures, draws, writes a page; --quick for a first look
+python -m studies                        # lists them
+python -m studies smooth-ap-indicator    # measures, draws, writes a page; --quick for a first look
 ```
 
 Small ones take seconds to minutes on a CPU; those that train use real emoji, or glyphs where size is the point, and 3
@@ -83,7 +83,7 @@ def study_files(study: Study, kept: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _row(study: Study, page: str | None) -> str:
     if page is None:
-        return f"| {study.title} | {study.shows} | not run yet: `frontrank study {study.name}` |"
+        return f"| {study.title} | {study.shows} | not run yet: `python -m studies {study.name}` |"
     verdict = VERDICT.search(page)
     if verdict is None:
         raise ValueError(f"the page of {study.name} has no verdict")

@@ -76,7 +76,7 @@ def _source(name: str, facts: Mapping[str, Any], root: Path, results: Path) -> S
     if "study" in facts:
         study, path = facts["study"], results / f"{facts['study']}.json"
         data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-        command, machine = (data["command"], data["machine"]) if data else (f"frontrank study {study}", "")
+        command, machine = (data["command"], data["machine"]) if data else (f"python -m studies {study}", "")
         told = f"{facts['told']}: [the study](studies/{study}.md)" if data else facts["told"]
         return Source(
             name, facts["on"], told, command, machine, f"studies/results/{study}.json", data, under, study=True

@@ -1,9 +1,13 @@
-"""The papers' explanations as small studies: run one, look at it, change it."""
+"""Studies: figures and tables of the papers, measured again; `python -m studies` lists and runs them."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
+from frontrank.checks import suggestion
 from frontrank.errors import InputError
-from studies.study import Study
+
+if TYPE_CHECKING:
+    from studies.study import Study
 
 _MODULES = (  # in the order of the list
     "pnp_gradients",
@@ -28,19 +32,16 @@ _MODULES = (  # in the order of the list
 )
 
 
-def all_studies() -> dict[str, Study]:
-    """The studies by name."""
-    found = [import_module(f"studies.{name}").STUDY for name in _MODULES]
-    return {study.name: study for study in found}
+def all_studies() -> "dict[str, Study]":
+    """Return the studies by name."""
+    studies = [import_module(f"studies.{name}").STUDY for name in _MODULES]
+    return {study.name: study for study in studies}
 
 
-def study_named(name: str) -> Study:
-    """A study by its name."""
-    from difflib import get_close_matches
-
+def study_named(name: str) -> "Study":
+    """Return the study of this name."""
     studies = all_studies()
-    if name in studies:
-        return studies[name]
-    near = get_close_matches(name, studies, 1)
-    remedy = f"did you mean {near[0]}?" if near else "frontrank study lists them"
-    raise InputError(f"there is no study {name!r}; {remedy}")
+    if name not in studies:
+        remedy = suggestion(name, studies) or "; python -m studies lists them"
+        raise InputError(f"there is no study {name!r}{remedy}")
+    return studies[name]

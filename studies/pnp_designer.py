@@ -156,7 +156,7 @@ def told(found: Results) -> str:
         [
             "**[Open the designer](designer.html)**: draw f'(R) or type it, see the loss and the gradient, and train "
             "the toy with it in the browser. One file, no network. "
-            'From the command line: `frontrank study pnp-designer --derivative "1/(1+R)^2"`.',
+            'From the command line: `python -m studies pnp-designer --derivative "1/(1+R)^2"`.',
             "",
             "| PNP | Eq. of derivative, loss | the paper's derivative, typed | value, off by | gradient, off by |",
             "|---|---|---|---:|---:|",

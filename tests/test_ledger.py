@@ -99,14 +99,14 @@ def test_the_index_has_all_studies(files):
     index = files["studies/README.md"].decode()
     for name, study in all_studies().items():
         there = (DOCS / "studies" / "results" / f"{name}.json").exists()
-        assert (f"[{study.title}]({name}.md)" if there else f"not run yet: `frontrank study {name}`") in index
+        assert (f"[{study.title}]({name}.md)" if there else f"not run yet: `python -m studies {name}`") in index
 
 
 def test_a_study_that_was_run_has_its_page(tmp_path, monkeypatch):
     from studies.study import Effort, run_study
 
     study = all_studies()["smooth-ap-indicator"]
-    run_study(study, tmp_path / "out", Effort(tmp_path / "work", quick=True), "frontrank study smooth-ap-indicator")
+    run_study(study, tmp_path / "out", Effort(tmp_path / "work", quick=True), "python -m studies smooth-ap-indicator")
     (tmp_path / "results").mkdir()
     (tmp_path / "out" / "results.json").rename(tmp_path / "results" / "smooth-ap-indicator.json")
     files = build.written(tmp_path / "results")
@@ -391,7 +391,7 @@ def _of_studies():
 
 def _kept(folder, studies):
     for name, found in studies.items():
-        kept = {"study": name, "command": f"frontrank study {name}", "machine": "2 cores of x", "found": found}
+        kept = {"study": name, "command": f"python -m studies {name}", "machine": "2 cores of x", "found": found}
         (folder / f"{name}.json").write_text(json.dumps(kept))
 
 

@@ -450,7 +450,7 @@
     }
     for (const button of document.querySelectorAll("[data-preset]"))
       button.setAttribute("aria-pressed", String(preset(button.dataset.preset) === text));
-    one("command").textContent = `frontrank study pnp-designer --derivative "${text}"`;
+    one("command").textContent = `python -m studies pnp-designer --derivative "${text}"`;
     again();
     return true;
   }

@@ -30,7 +30,7 @@ TRAINED = [name for name, study in STUDIES.items() if trains(study)]
 
 
 def command(name):
-    return f"frontrank study {name} --quick"
+    return f"python -m studies {name} --quick"
 
 
 def done(name, out, images="", seed=0):

@@ -24,7 +24,7 @@ TYPED = ["exp(-R/2)", "sqrt(R)", "min(R,3)/(1+R)^2", "max(0,1-R/10)", "1/(1+R)^2
 def made(tmp_path_factory):
     """The folder of a quick study."""
     out = tmp_path_factory.mktemp("designer") / "out"
-    run_study(STUDY, out, Effort(out / "work", quick=True, derivative="1/(1+R)^2"), "frontrank study pnp-designer")
+    run_study(STUDY, out, Effort(out / "work", quick=True, derivative="1/(1+R)^2"), "python -m studies pnp-designer")
     return out
 
 

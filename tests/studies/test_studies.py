@@ -143,7 +143,7 @@ NAME = "smooth-ap-indicator"
 def test_there_is_no_such_study():
     with pytest.raises(InputError, match=r"there is no study 'smooth-ap-indicatr'; did you mean smooth-ap-indicator\?"):
         study_named("smooth-ap-indicatr")
-    with pytest.raises(InputError, match="there is no study 'xyz'; frontrank study lists them"):
+    with pytest.raises(InputError, match="there is no study 'xyz'; python -m studies lists them"):
         study_named("xyz")
 
 

@@ -29,7 +29,6 @@ _COMMANDS = {
     "serve": "a page to search an index by picture, and a JSON API beside it",
     "data": "build data sets of real pictures; look at images before training",
     "detect": "find objects in pictures: train a detector with an AP loss, evaluate it, use it",
-    "study": "why ranking losses work: figures and tables of the papers, measured anew",
 }
 _OUT_OF_MEMORY = "out of memory; free some, or use a machine or --device that has more (train: or --batches.chunk)"
 _INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first two as of a shell's commands
@@ -37,9 +36,14 @@ _INTERRUPTED, _BROKEN_PIPE, _REFUSED = 130, 141, 2  # exit statuses, the first t
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default those of the process, and give its exit status."""
+    return call_with_pipe(partial(_status, list(sys.argv[1:] if argv is None else argv)))
+
+
+def call_with_pipe(command: Callable[[], int]) -> int:
+    """Call a command and return its exit status, also where nobody reads its output to the end."""
     try:
         try:
-            return _status(list(sys.argv[1:] if argv is None else argv))
+            return command()
         finally:
             sys.stdout.flush()  # a reader that has gone away shows here, and not after the end
     except BrokenPipeError:
@@ -60,20 +64,25 @@ def _status(arguments: list[str]) -> int:
     module = import_module(f"frontrank.cli.{command}")
     module.add_arguments(commands[command])
     options = commands[command].read(parser, arguments)
+    return run_command(f"frontrank {command}", partial(module.run, options))
+
+
+def run_command(name: str, run: Callable[[], None]) -> int:
+    """Run a command and return its exit status; an error is one line that begins with the command's name."""
     try:
         with warnings.catch_warnings():  # whoever calls this from Python gets back what they had
-            warnings.showwarning = partial(_show_warning, warnings.showwarning, command)
-            module.run(options)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning, name)
+            run()
     except KeyboardInterrupt:
-        return _said(command, "interrupted", _INTERRUPTED)
+        return _said(name, "interrupted", _INTERRUPTED)
     except BrokenPipeError:
         raise
     except FrontrankError as error:
-        return _said(command, str(error), _INTERRUPTED if isinstance(error, InterruptedRunError) else _REFUSED)
+        return _said(name, str(error), _INTERRUPTED if isinstance(error, InterruptedRunError) else _REFUSED)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        return _said(command, _OUT_OF_MEMORY, _REFUSED)
+        return _said(name, _OUT_OF_MEMORY, _REFUSED)
     return 0
 
 
@@ -121,7 +130,7 @@ def _nearest(word: str, words: Iterable[str]) -> str:
 
 
 def _said(command: str, message: str, status: int) -> int:
-    print(f"frontrank {command}: {' '.join(message.splitlines())}", file=sys.stderr)
+    print(f"{command}: {' '.join(message.splitlines())}", file=sys.stderr)
     return status
 
 
