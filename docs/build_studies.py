@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]  # ledger_page, and studies
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for studies
+sys.path.insert(0, str(Path(__file__).parent))  # for ledger_page
 
 from ledger_page import ledger
 
