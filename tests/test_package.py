@@ -1,5 +1,9 @@
+"""The package as a whole: its public names, what importing it loads, and its exceptions."""
+
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +12,7 @@ from frontrank import errors
 
 
 def test_public_names():
-    assert sorted(fr.__all__) == [
+    assert fr.__all__ == [
         "AllClassesBatches",
         "BalancedBatches",
         "BlackboxAP",
@@ -45,7 +49,19 @@ def test_public_names():
         "resume",
         "train",
     ]
-    assert all(hasattr(fr, name) for name in fr.__all__)
+    assert {*fr.__all__, "losses", "settings", "__version__"} <= {*dir(fr)}
+    assert [name for name in [*fr.__all__, *fr._SUBMODULES] if not hasattr(fr, name)] == []
+    assert fr.losses.PNP is fr.PNP
+    assert fr.protocols is fr.evaluation.protocols
+    assert not hasattr(fr, "losess")
+
+
+def test_type_checkers_and_python_see_the_same_names():
+    tree = ast.parse(Path(fr.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = {alias.asname: node.module for node in block.body for alias in node.names}
+    names = {name: f"frontrank.{module}" for name, module in fr._MODULES.items()}
+    assert imports == {**names, **dict.fromkeys(fr._SUBMODULES, "frontrank")}
 
 
 def test_public_names_of_ranking():
@@ -53,27 +69,29 @@ def test_public_names_of_ranking():
     assert all(hasattr(fr.ranking, name) for name in fr.ranking.__all__)
 
 
-def test_import_needs_torch_and_numpy_only():
-    code = (
-        "import sys, torch; before = set(sys.modules); import frontrank; "
-        "print(*sorted({name for name in set(sys.modules) - before}))"
+def loaded_modules(code):
+    """The modules that some code loads, in a process of its own."""
+    program = f"import sys\n{code}\nprint(*sys.modules)"
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.processes
+def test_importing_the_package_and_its_base_modules_loads_nothing_heavy():
+    light = "import frontrank, frontrank.checks, frontrank.config, frontrank.errors, frontrank.files"
+    loaded = loaded_modules(f"{light}, frontrank.settings, frontrank.tables, frontrank.cli")
+    assert "frontrank.settings" in loaded
+    assert loaded & {"torch", "numpy", "timm", "yaml", "jsonargparse", "frontrank.data", "frontrank.losses"} == set()
+
+
+@pytest.mark.processes
+def test_public_names_need_torch_and_numpy_only():
+    loaded = loaded_modules("from frontrank import *") - loaded_modules("import torch")
     assert "frontrank.losses.pnp" in loaded
     heavy = (
-        "matplotlib",
-        "scipy",
-        "sklearn",
-        "torchvision",
-        "timm",
-        "torch._dynamo",
-        "torch._inductor",
-        "pandas",
-        "pyarrow",
-        "safetensors",
-        "faiss",
-        "rich",
-        "PIL",
+        *("matplotlib", "scipy", "sklearn", "torchvision", "timm", "pandas", "pyarrow", "safetensors", "faiss", "rich"),
+        *("PIL", "torch._dynamo", "torch._inductor"),
     )
     assert [name for name in loaded if any(name == h or name.startswith(f"{h}.") for h in heavy)] == []
 
