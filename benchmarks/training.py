@@ -24,7 +24,7 @@ import torch
 from measure import MB, extra_memory, in_own_process, machine, say
 
 import frontrank as fr
-from frontrank.config import BatchConfig, DataConfig, ModelConfig, TrainConfig
+from frontrank.settings import BatchConfig, DataConfig, ModelConfig, TrainConfig
 from frontrank.training import distributed
 from frontrank.training.gradient import step_gradient
 from frontrank.training.logs import read_log

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from frontrank.config import DataConfig
 from frontrank.data.splits import split_test_classes
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
+from frontrank.settings import DataConfig
 from frontrank.training.run import build_images
 from studies.over_seeds import RULE, Gap, draw_over, gap, verdict
 from studies.study import Effort, Results, Study

@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 
-from frontrank.config import TrainConfig
 from frontrank.data.samplers import BalancedBatches, CategoryBatches, EpochBatches
 from frontrank.evaluation import evaluate
-from frontrank.settings import find_recipe, read_config, read_recipe
+from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe
 from frontrank.training.embedding import embed_table
 from frontrank.training.run import build_images, frozen_model
 from studies.over_seeds import RULE, Gap, by_setting, draw_over, gap, verdict

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from frontrank.config import TrainConfig
 from frontrank.files import atomic_write
 from frontrank.progress import progress
-from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe
+from frontrank.settings import TrainConfig, as_yaml, find_recipe, read_config, read_recipe
 from frontrank.training.logs import read_log
 from frontrank.training.run import train
 from studies.study import Effort, Results, Study

@@ -10,11 +10,10 @@ from frontrank.comparison.plan import Plan, read_plan
 from frontrank.comparison.results import Compared, failures
 from frontrank.comparison.runner import compare
 from frontrank.comparison.tasks import DIVERGED, Job, chosen_lr, read_stored
-from frontrank.config import DataConfig
 from frontrank.data.splits import hold_out_classes, split_test_classes
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError
-from frontrank.settings import find_recipe, read_recipe
+from frontrank.settings import DataConfig, find_recipe, read_recipe
 from frontrank.training.run import build_images
 from studies.study import Effort
 

@@ -13,10 +13,9 @@ import yaml
 
 from frontrank.cli import _parser, evaluate
 from frontrank.cli.train import overrides
-from frontrank.config import TrainConfig
-from frontrank.config_detection import DetectConfig
+from frontrank.detection.settings import DetectConfig
 from frontrank.evaluation.protocols import PROTOCOLS
-from frontrank.settings import find_recipe, read_config, read_recipe
+from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe
 from frontrank.training.run import build_loss
 from studies import all_studies
 from studies.over_seeds import LEAST

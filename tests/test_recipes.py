@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from frontrank import losses
-from frontrank.config import value_of
-from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
+from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings, value_of
 
 R50 = {"model.backbone": "resnet50.tv_in1k", "model.dim": 512, "model.pooling": "average"}
 R18 = R50 | {"model.backbone": "resnet18.tv_in1k"}

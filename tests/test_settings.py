@@ -10,15 +10,20 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from frontrank import settings as module
-from frontrank.config import BatchConfig, DataConfig, LossConfig, OptimizerConfig, TrainConfig, problems, value_of
 from frontrank.errors import FrontrankError, InputError
 from frontrank.settings import (
+    BatchConfig,
+    DataConfig,
+    LossConfig,
+    OptimizerConfig,
+    TrainConfig,
     as_yaml,
     find_recipe,
     read_config,
     read_recipe,
     recipe_names,
     settings,
+    value_of,
     values_of,
 )
 
@@ -76,7 +81,7 @@ def test_the_settings_cannot_be_changed():
 
 
 def test_the_defaults_are_possible():
-    assert problems(TrainConfig()) == []
+    assert TrainConfig().problems() == []
     assert read_config() == read_config({}, {}) == TrainConfig()
 
 
@@ -530,7 +535,7 @@ def configs(draw):
 @examples(max_examples=20)
 @given(config=configs(), changed_only=st.booleans())
 def test_settings_come_back_as_they_were(config, changed_only, tmp_path_factory):
-    assert problems(config) == []
+    assert config.problems() == []
     path = tmp_path_factory.getbasetemp() / "settings.yaml"
     path.write_text(as_yaml(config, changed_only=changed_only), encoding="utf-8", newline="")
     values = read_recipe(path)
@@ -631,7 +636,7 @@ NAN = float("nan")
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_each_problem_is_named(config, message):
-    assert "; ".join(problems(config)) == message
+    assert "; ".join(config.problems()) == message
     assert refusal(read_config, values_of(config)) == message
 
 
@@ -652,12 +657,12 @@ def test_each_problem_is_named(config, message):
     ids=range(10),
 )
 def test_what_can_be(config):
-    assert problems(config) == []
+    assert config.problems() == []
 
 
 def test_all_problems_are_told_at_once():
     config = changed(epochs=0, data={"size": 300}, optimizer={"lr": -1.0})
-    assert problems(config) == [
+    assert config.problems() == [
         "optimizer.lr must be at least 0, got -1.0",
         "epochs must be at least 1, got 0",
         "data.resize 256 is smaller than data.size 300; make it as large",

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from frontrank import config as config
     from frontrank import data as data
     from frontrank import detection as detection
     from frontrank import errors as errors
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from frontrank import retrieval as retrieval
     from frontrank import settings as settings
     from frontrank import training as training
-    from frontrank.config import TrainConfig as TrainConfig
     from frontrank.data import AllClassesBatches as AllClassesBatches
     from frontrank.data import BalancedBatches as BalancedBatches
     from frontrank.data import CategoryBatches as CategoryBatches
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
     from frontrank.retrieval import augment_database as augment_database
     from frontrank.retrieval import expand_queries as expand_queries
     from frontrank.retrieval import rerank as rerank
+    from frontrank.settings import TrainConfig as TrainConfig
     from frontrank.training import EmbeddingMemory as EmbeddingMemory
     from frontrank.training import embed_table as embed_table
     from frontrank.training import gather as gather
@@ -57,19 +56,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {  # module: its public names
-    "config": "TrainConfig",
     "data": "AllClassesBatches BalancedBatches CategoryBatches ImageTable",
     "errors": "FrontrankError",
     "evaluation": "Report compare evaluate evaluate_revisited evaluate_scores protocols",
     "losses": "PNP BlackboxAP BlackboxRecall ClassifierAP FastAP QuantizedAP RankLoss SmoothAP",
     "models": "Embedder",
     "retrieval": "Index Item Whitening augment_database expand_queries rerank",
+    "settings": "TrainConfig",
     "training": "EmbeddingMemory embed_table gather multistage_backward",
     "training.run": "resume train",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _SUBMODULES = (
-    *("config", "data", "detection", "errors", "evaluation", "losses", "models"),
+    *("data", "detection", "errors", "evaluation", "losses", "models"),
     *("ranking", "retrieval", "settings", "training"),
 )
 

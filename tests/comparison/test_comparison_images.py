@@ -12,10 +12,10 @@ from frontrank.comparison import tasks as comparison_run
 from frontrank.comparison.plan import Plan
 from frontrank.comparison.runner import compare, prepare
 from frontrank.comparison.tasks import query_labels, require_tests, sides
-from frontrank.config import TrainConfig
 from frontrank.data import images as image_check
 from frontrank.data.table import read_table
 from frontrank.errors import InputError
+from frontrank.settings import TrainConfig
 from frontrank.training.embedding import embed_table
 from tests.comparison.comparisons import plan_of
 

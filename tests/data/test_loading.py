@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from frontrank.config import DataConfig
 from frontrank.data.loading import ImageDataset, draw_seed, evaluation_loader, training_loader, worker_errors
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform, training_transform
 from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.settings import DataConfig
 
 ROWS, SIDE = 24, 6
 WORKERS = [0, 2] if sys.platform == "linux" else [0]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
-from frontrank.config import DataConfig
 from frontrank.data import transforms
 from frontrank.data.transforms import MEAN, STD, evaluation_transform, seeded, training_transform
 from frontrank.errors import InputError, InputTypeError
+from frontrank.settings import DataConfig
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}  # pixels come out as they are, 0 to 255
 AUGMENTS = ("crop", "resized-crop", "landmarks", "shift", "none")

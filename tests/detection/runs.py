@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from frontrank.config_detection import (
+from frontrank.detection.settings import (
     ClassifierConfig,
     DetectConfig,
     DetectionOptimizerConfig,

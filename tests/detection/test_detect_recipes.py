@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from frontrank.config import value_of
-from frontrank.config_detection import DetectConfig
 from frontrank.detection.run import build_classifier_loss
+from frontrank.detection.settings import DetectConfig
 from frontrank.errors import InputError
-from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
+from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings, value_of
 from tests.test_recipes import said
 
 PAPER = {

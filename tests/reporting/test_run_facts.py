@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from frontrank.config import DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.data.table import ImageTable
 from frontrank.reporting.run import credits_beside, data_name, designs, licences, run_facts
+from frontrank.settings import DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
 
 
 def table_of(splits, labels, **extra):

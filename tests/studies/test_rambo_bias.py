@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from frontrank.config import DataConfig
 from frontrank.errors import InputError
 from frontrank.models.weights import PACKAGES
+from frontrank.settings import DataConfig
 from frontrank.training.run import build_images
 from studies.rambo_bias import STUDY, measure, too_high
 from studies.study import Effort

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
+from frontrank.settings import BatchConfig, DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.training.checkpoints import latest_checkpoint, load_checkpoint
 from tests.pictures import glyph_pictures
 

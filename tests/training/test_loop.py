@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import frontrank as fr
-from frontrank.config import LossConfig, TrainConfig
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.settings import read_config, read_recipe
+from frontrank.settings import LossConfig, TrainConfig, read_config, read_recipe
 from frontrank.training import loop
 from frontrank.training import run as build
 from frontrank.training.logs import read_log

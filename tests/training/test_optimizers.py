@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from frontrank.config import OptimizerConfig
 from frontrank.errors import InputError, InputTypeError
+from frontrank.settings import OptimizerConfig
 from frontrank.training.optimizers import build_optimizer, check_optimizer, learning_rate, set_learning_rate
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import frontrank as fr
-from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.samples.folder import begun
+from frontrank.settings import BatchConfig, DataConfig, LossConfig, ModelConfig
 from frontrank.training import loop as run_images
 from frontrank.training import run as build
 from frontrank.training import run as run_folder

@@ -174,9 +174,9 @@ def _say(table: "ImageTable", out: str, classes: int | None) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Count, read, compare; a broken image is an error at the end, after all else was said."""
-    from frontrank.config import DataConfig
     from frontrank.data.images import check_images
     from frontrank.data.table import shown
+    from frontrank.settings import DataConfig
     from frontrank.training.run import build_images
 
     if options.workers < 1:

@@ -5,11 +5,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from frontrank.config import TrainConfig
 from frontrank.data.table import ImageTable, shown
 from frontrank.errors import InputError
 from frontrank.samples.emoji import build_emoji
-from frontrank.settings import find_recipe, read_config, read_recipe
+from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe
 from frontrank.training.loop import Standing, split_images
 from frontrank.training.run import resume, train
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from frontrank.cli.demo_job import RECIPE, demo_config, demo_images, demo_run, own_options, train_demo
-from frontrank.config import TrainConfig
 from frontrank.errors import InterruptedRunError
 from frontrank.reporting.run import RunReport, loss_name, write_run_report
+from frontrank.settings import TrainConfig
 from frontrank.training.loop import Standing
 
 

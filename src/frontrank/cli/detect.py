@@ -6,7 +6,7 @@ from typing import Any
 
 from frontrank.cli import Action, detect_options
 from frontrank.cli.train import add_run_arguments, refuse_beside_resume
-from frontrank.config_detection import DetectConfig
+from frontrank.detection.settings import DetectConfig
 from frontrank.errors import InputError
 
 DESCRIPTION = """\

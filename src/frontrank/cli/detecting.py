@@ -10,7 +10,6 @@ import torch
 
 from frontrank.cli.train import overrides
 from frontrank.cli.training import default_folder, print_plan, told_how_to_go_on
-from frontrank.config_detection import DetectConfig
 from frontrank.detection.run import (
     METRIC,
     DetectionRun,
@@ -20,6 +19,7 @@ from frontrank.detection.run import (
     steps_of,
     train_detector,
 )
+from frontrank.detection.settings import DetectConfig
 from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.training import distributed
 from frontrank.training.run import processes, require_new

@@ -16,13 +16,13 @@ from frontrank.cli.embed import ENDINGS
 from frontrank.cli.evaluate import refuse
 from frontrank.cli.evaluation_inputs import check_options
 from frontrank.cli.rows import say
-from frontrank.config import DataConfig
 from frontrank.data.ground_truth import read_ground_truth
 from frontrank.data.published import PUBLISHED
 from frontrank.data.table import IMAGE_ENDINGS, SPLITS, ImageTable, read_table, read_unlabelled, shown
 from frontrank.errors import FrontrankError, FrontrankWarning, InputError
 from frontrank.evaluation.protocols import PROTOCOLS
 from frontrank.models import Embedder
+from frontrank.settings import DataConfig
 from frontrank.training import distributed
 from frontrank.training.embedding import embed_table, embed_to_folder, merge_embeddings
 from frontrank.training.run import build_device, build_images, processes

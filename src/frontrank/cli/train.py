@@ -3,9 +3,8 @@
 import argparse
 from typing import Any
 
-from frontrank.config import TrainConfig
 from frontrank.errors import InputError
-from frontrank.settings import Kind, settings
+from frontrank.settings import Kind, TrainConfig, settings
 
 DESCRIPTION = """\
 Train a model to rank: images with the same label come first. Classes held out

@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 
 from frontrank.cli.train import overrides
-from frontrank.config import TrainConfig
-from frontrank.config_detection import DetectConfig
+from frontrank.detection.settings import DetectConfig
 from frontrank.errors import InterruptedRunError
-from frontrank.settings import as_yaml, find_recipe, read_config, read_recipe
+from frontrank.settings import TrainConfig, as_yaml, find_recipe, read_config, read_recipe
 from frontrank.training import distributed
 from frontrank.training.loop import Run, Standing, images_that_fit, steps_of
 from frontrank.training.run import build_run, processes, require_new, resume, train

@@ -8,10 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from frontrank.config import TrainConfig, value_of
 from frontrank.errors import InputError
 from frontrank.models.weights import WORDS
-from frontrank.settings import check_config, read_config, settings, values_of
+from frontrank.settings import TrainConfig, check_config, read_config, settings, value_of, values_of
 from frontrank.training.optimizers import check_optimizer
 from frontrank.training.run import LOSSES, PARTS, PEERS, build_loss, settings_of_loss
 

@@ -46,12 +46,11 @@ from frontrank.comparison.tasks import (
     sides,
     write_plan,
 )
-from frontrank.config import ModelConfig, TrainConfig
 from frontrank.data.images import check_images
 from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.progress import progress
-from frontrank.settings import as_yaml
+from frontrank.settings import ModelConfig, TrainConfig, as_yaml
 from frontrank.training.loop import StopRequest, checked_images_file, split_images, steps_of
 from frontrank.training.optimizers import check_optimizer
 from frontrank.training.run import (

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from frontrank.comparison.plan import Plan, Way
-from frontrank.config import TrainConfig
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from frontrank.evaluation import evaluate
@@ -24,7 +23,7 @@ from frontrank.evaluation.measures import GROUP_METRICS
 from frontrank.evaluation.report import Report
 from frontrank.files import atomic_write, read_json, write_json
 from frontrank.models import Embedder
-from frontrank.settings import read_config, read_recipe
+from frontrank.settings import TrainConfig, read_config, read_recipe
 from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from frontrank.checks import check_number
-from frontrank.config import DataConfig
 from frontrank.errors import InputError, InputTypeError
+from frontrank.settings import DataConfig
 
 Transform = Callable[[Any], Tensor]
 

@@ -26,7 +26,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from frontrank.config_detection import ClassifierConfig, DetectConfig
 from frontrank.data.images import map_images, read_image
 from frontrank.data.table import shown
 from frontrank.detection.evaluation import (
@@ -39,6 +38,7 @@ from frontrank.detection.evaluation import (
     kinds_of_mistakes,
     tallies,
 )
+from frontrank.detection.settings import ClassifierConfig, DetectConfig
 from frontrank.errors import FrontrankError, InputError
 from frontrank.files import atomic_write
 from frontrank.models import storage

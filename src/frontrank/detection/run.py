@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frontrank.config_detection import ClassifierConfig, DetectConfig, DetectorConfig
 from frontrank.data.loading import worker_errors
 from frontrank.data.table import shown
 from frontrank.detection.data import Batch, SceneBatches, SceneTable, check_boxes, read_scenes, training_scenes
 from frontrank.detection.evaluation import evaluate_detections
 from frontrank.detection.model import Detector, DetectorSettings, ProposalAP, ScoresNotFiniteError, find_objects
 from frontrank.detection.report import DetectorPlace, Evaluated
+from frontrank.detection.settings import ClassifierConfig, DetectConfig, DetectorConfig
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.files import atomic_write
 from frontrank.losses import ClassifierAP

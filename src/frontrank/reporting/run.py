@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from frontrank.config import DataConfig, LossConfig, TrainConfig
 from frontrank.data.table import ImageTable, read_table, shown
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
@@ -40,7 +39,7 @@ from frontrank.reporting.charts import (
 )
 from frontrank.reporting.findings import Curve, Findings, Query, Ranked, RunFacts, Shown, Side, find
 from frontrank.reporting.pages import counted, faults_note, fraction, metric_text, rendered, thumbnails
-from frontrank.settings import read_config, read_recipe
+from frontrank.settings import DataConfig, LossConfig, TrainConfig, read_config, read_recipe
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log
 from frontrank.training.run import build_device, build_images, frozen_model, frozen_title

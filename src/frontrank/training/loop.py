@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frontrank.config import TrainConfig
 from frontrank.data.images import broken_note, check_images
 from frontrank.data.loading import training_loader, worker_errors
 from frontrank.data.samplers import EpochBatches
@@ -41,6 +40,7 @@ from frontrank.losses import FastAP, QuantizedAP, RankLoss
 from frontrank.models import Embedder
 from frontrank.packages import cache_folder
 from frontrank.progress import progress
+from frontrank.settings import TrainConfig
 from frontrank.training import distributed
 from frontrank.training.checkpoints import newest_state, random_state, save_checkpoint, start_randomness
 from frontrank.training.embedding import PRECISIONS, embed_table, on_all_ranks

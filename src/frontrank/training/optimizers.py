@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from frontrank.checks import check_integer, check_number
-from frontrank.config import OptimizerConfig
 from frontrank.errors import InputError
+from frontrank.settings import OptimizerConfig
 
 _NAMES = ("adam", "adamw", "sgd")
 _SCHEDULES = ("constant", "multistep", "linear", "cosine")

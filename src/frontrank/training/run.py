@@ -20,8 +20,6 @@ import torch
 from torch import nn
 
 from frontrank import losses
-from frontrank.config import BatchConfig, DataConfig, LossConfig, ModelConfig, TrainConfig
-from frontrank.config_detection import DetectorConfig
 from frontrank.data.images import write_report
 from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches, EpochBatches
@@ -34,7 +32,18 @@ from frontrank.models.weights import WORDS
 from frontrank.ranking import AveragePrecision, Bins, Blackbox, PenalizedNegatives, Recall, Sigmoid
 from frontrank.samples.folder import TABLE as OWN_TABLE  # a folder that holds it is that table
 from frontrank.samples.folder import unfinished
-from frontrank.settings import Config, as_yaml, check_config, read_config, read_recipe
+from frontrank.settings import (
+    BatchConfig,
+    Config,
+    DataConfig,
+    LossConfig,
+    ModelConfig,
+    TrainConfig,
+    as_yaml,
+    check_config,
+    read_config,
+    read_recipe,
+)
 from frontrank.training import distributed
 from frontrank.training.loop import Run, Standing, check_run_images, split_images, steps_of
 from frontrank.training.loop import train as train_run
@@ -275,7 +284,7 @@ def build_run(
     return Run(config, folder, found, model, loss, sampler, optimizer, device, quiet)
 
 
-def say_fetching(model: ModelConfig | DetectorConfig) -> None:
+def say_fetching(model: Any) -> None:  # ModelConfig, or that of a detector
     """Say that weights are fetched, where they may have to be."""
     if model.weights == "pretrained" and distributed.is_main():
         print(f"fetching pretrained weights of {model.backbone}, unless they are here already", file=sys.stderr)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
-from frontrank.config import (
+from frontrank.settings import (
     ANY,
     OPTIMIZER_BOUNDS,
     OPTIMIZER_NOT_ZERO,
@@ -88,6 +88,8 @@ class DetectionOptimizerConfig(OptimizerConfig):
 class DetectConfig:
     """A whole run."""
 
+    command: ClassVar[str] = "frontrank detect train"
+
     data: SceneConfig = field(default_factory=SceneConfig)
     model: DetectorConfig = field(default_factory=DetectorConfig)
     loss: ClassifierConfig = field(default_factory=ClassifierConfig)
@@ -102,10 +104,9 @@ class DetectConfig:
     seed: int = setting(0, "of everything random")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
 
-
-def problems(config: DetectConfig) -> list[str]:
-    """What cannot be, one sentence each: all of it, so that it can be mended at once."""
-    return [*out_of_bounds(config, _BOUNDS, _NOT_ZERO), *_do_not_fit(config)]
+    def problems(self) -> list[str]:
+        """What cannot be, one sentence each: all of it, so that it can be mended at once."""
+        return [*out_of_bounds(self, _BOUNDS, _NOT_ZERO), *_do_not_fit(self)]
 
 
 def _do_not_fit(config: DetectConfig) -> Iterator[str]:
