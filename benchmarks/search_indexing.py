@@ -76,8 +76,8 @@ def steps(table: fr.ImageTable, model: fr.Embedder, embeddings: np.ndarray, fold
     """Seconds of what the job does beside the model, each step by itself."""
     images = indexing._Images(table, indexing.item_ids(table), None, model.dim, BATCH)
     rows = range(len(table))
-    looked, items = clocked(lambda: images._looked_at(rows))
-    headers, _ = clocked(lambda: images._faults(rows, decode=False))
+    looked, items = clocked(lambda: images._read_items(rows))
+    headers, _ = clocked(lambda: images._find_faults(rows, decode=False))
     transform = evaluation_transform(*model_sizes(model))
     decoding, _ = clocked(lambda: [None for _ in evaluation_loader(table, transform, BATCH, WORKERS)])
     with fr.Index(folder, dim=model.dim, progress=False) as index:

@@ -282,7 +282,7 @@ import sys, time
 from frontrank.cli import main
 from frontrank.jobs import indexing
 from frontrank.retrieval.index import Index
-indexing._KEPT_AFTER = 1
+indexing._STORE_BATCHES = 1
 own = Index.upsert
 def upsert(index, *given, **settings):
     own(index, *given, **settings)
@@ -294,7 +294,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_killed_in_the_middle_it_ends_as_if_nothing_had_been(index, folder, monkeypatch):
-    monkeypatch.setattr(job, "_KEPT_AFTER", 1)
+    monkeypatch.setattr(job, "_STORE_BATCHES", 1)
     words = ["my_photos", "--batch-size", "1", "--to"]
     assert index(*words, "whole.index", "--quiet").status == 0
     program = [sys.executable, "-c", SLOWLY, "index", MODEL, *words, "killed.index", "--workers", "0", "--quiet"]

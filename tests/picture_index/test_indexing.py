@@ -13,7 +13,7 @@ import frontrank as fr
 from frontrank import picture_index as indexing
 from frontrank import progress as progress_bar
 from frontrank.errors import InputError
-from frontrank.picture_index import Indexed, index_images, item_ids, refuse_unreadable
+from frontrank.picture_index import IndexSummary, index_images, item_ids, refuse_unreadable
 from frontrank.retrieval.index import Index
 from tests.cli.images import picture, small_model
 from tests.data.files import written
@@ -77,7 +77,7 @@ def test_items_say_what_is_known_of_an_image(model, index, photos):
     table = replace(
         table, extra={"year": np.arange(len(table)) + 2000, "note": np.array(["", "old"] * 6), "id": table.paths}
     )
-    assert put(model, index, table) == Indexed(added=12)
+    assert put(model, index, table) == IndexSummary(added=12)
     items = {item.id: item for item in index.items()}
     assert list(items) == sorted(f"photos/{path}" for path in table.paths)
     second = items["photos/cat/1.png"]
@@ -103,13 +103,13 @@ def test_only_what_is_new_or_has_changed_is_embedded(model, index, photos, embed
     put(model, index, photos)
     assert len(names(embedded)) == 12
     embedded.clear()
-    assert put(model, index, photos) == Indexed(unchanged=12)
+    assert put(model, index, photos) == IndexSummary(unchanged=12)
     assert embedded == []
     before = index.vectors(["photos/cat/0.png", "photos/cat/1.png"])
     picture(photos / "cat" / "0.png", 99)
     picture(photos / "cow" / "0.png", 100)
     (photos / "dog" / "0.png").touch()  # another time, the same content
-    assert put(model, index, photos) == Indexed(added=1, changed=1, unchanged=11)
+    assert put(model, index, photos) == IndexSummary(added=1, changed=1, unchanged=11)
     assert names(embedded) == ["cat/0.png", "cow/0.png"]
     after = index.vectors(["photos/cat/0.png", "photos/cat/1.png"])
     assert not np.array_equal(before[0], after[0])
@@ -123,11 +123,11 @@ def test_another_label_or_place_needs_no_embedding(model, index, photos, embedde
     vectors = index.vectors(item_ids(table))
     embedded.clear()
     labels = np.where(table.labels == "cat", "lion", table.labels)
-    assert put(model, index, replace(table, labels=labels)) == Indexed(relabelled=EACH, unchanged=8)
+    assert put(model, index, replace(table, labels=labels)) == IndexSummary(relabelled=EACH, unchanged=8)
     assert index.labels() == {"dog": 4, "lion": 4, "Ünï 漢": 4}
     (photos.parent / "elsewhere").mkdir()
     moved = photos.rename(photos.parent / "elsewhere" / "photos")
-    assert put(model, index, moved) == Indexed(relabelled=12)
+    assert put(model, index, moved) == IndexSummary(relabelled=12)
     assert index.get(["photos/dog/0.png"])[0].path == str(moved / "dog" / "0.png")
     assert embedded == []
     assert np.array_equal(index.vectors(item_ids(table)), vectors)
@@ -193,7 +193,7 @@ def test_pruning_forgets_nothing_where_no_image_can_be_read(model, index, photos
     for file in photos.rglob("*.png"):
         file.write_bytes(file.read_bytes()[:-200])  # the headers are good
     found = put(model, index, photos, prune=True)
-    assert (found.read, found.removed, len(found.broken)) == (0, 0, 12)
+    assert (found.readable, found.removed, len(found.broken)) == (0, 0, 12)
     assert index.count() == 12
 
 
@@ -218,14 +218,14 @@ def test_pruning_forgets_what_is_not_there(model, index, photos, monkeypatch):
     monkeypatch.setattr(indexing, "_PAGE", 3)
     put(model, index, photos)
     shutil.rmtree(photos / "dog")
-    assert put(model, index, photos) == Indexed(unchanged=8)
+    assert put(model, index, photos) == IndexSummary(unchanged=8)
     assert index.count() == 12
-    assert put(model, index, photos, prune=True) == Indexed(unchanged=8, removed=4)
+    assert put(model, index, photos, prune=True) == IndexSummary(unchanged=8, removed=4)
     assert index.labels() == {"cat": 4, "Ünï 漢": 4}
 
 
 def test_stopped_in_the_middle_it_goes_on(model, index, photos, embedded, monkeypatch):
-    monkeypatch.setattr(indexing, "_KEPT_AFTER", 1)
+    monkeypatch.setattr(indexing, "_STORE_BATCHES", 1)
     own, calls = index.upsert, []
 
     def upsert(*given, **settings):
@@ -240,7 +240,7 @@ def test_stopped_in_the_middle_it_goes_on(model, index, photos, embedded, monkey
     kept = {item.id for item in index.items()}
     assert len(kept) == 4
     embedded.clear()
-    assert put(model, index, photos, batch_size=2) == Indexed(added=8, unchanged=4)
+    assert put(model, index, photos, batch_size=2) == IndexSummary(added=8, unchanged=4)
     assert not kept & {f"photos/{name}" for name in names(embedded)}
     with Index(dim=model.dim) as whole:
         put(model, whole, photos, batch_size=2)
@@ -251,8 +251,8 @@ def test_stopped_in_the_middle_it_goes_on(model, index, photos, embedded, monkey
 
 @pytest.mark.parametrize(("seconds", "writes"), [(0.0, [1] * 12), (60.0, [5, 5, 2])])
 def test_slow_work_is_kept_more_often(model, index, photos, monkeypatch, seconds, writes):
-    monkeypatch.setattr(indexing, "_KEPT_AFTER", 5)
-    monkeypatch.setattr(indexing, "_KEPT_SECONDS", seconds)
+    monkeypatch.setattr(indexing, "_STORE_BATCHES", 5)
+    monkeypatch.setattr(indexing, "_STORE_SECONDS", seconds)
     own, sizes = index.upsert, []
     monkeypatch.setattr(index, "upsert", lambda rows, items: (sizes.append(len(items)), own(rows, items)))
     put(model, index, photos, batch_size=1)
@@ -260,7 +260,7 @@ def test_slow_work_is_kept_more_often(model, index, photos, monkeypatch, seconds
 
 
 def test_tables_are_taken_in_parts(model, index, photos, monkeypatch):
-    monkeypatch.setattr(indexing, "_AT_ONCE", 5)
+    monkeypatch.setattr(indexing, "_TABLE_ROWS", 5)
     break_some(photos)
     found = put(model, index, photos)
     assert (found.added, len(found.broken), index.count()) == (9, 4, 9)
@@ -312,11 +312,11 @@ def test_names_that_no_index_could_hold(model, index, tmp_path):
         [f"{long}/{long}/{long}.png", f"{long}/{long}/{long}y.png", f"{long}/line\nbreak/1.png"]
     ):
         picture(tmp_path / "p" / name, seed)
-    assert put(model, index, tmp_path / "p") == Indexed(added=3)
+    assert put(model, index, tmp_path / "p") == IndexSummary(added=3)
     ids = [item.id for item in index.items()]
     assert len(set(ids)) == 3
     assert all(len(name) <= 512 and name.isprintable() for name in ids)
-    assert put(model, index, tmp_path / "p") == Indexed(unchanged=3)
+    assert put(model, index, tmp_path / "p") == IndexSummary(unchanged=3)
 
 
 def test_metadata_that_no_index_could_hold_is_told(model, index, photos):
@@ -331,14 +331,14 @@ def test_numbers_of_a_parquet_table(model, index, photos):
     table = fr.data.read_folder(photos)
     columns = {"path": table.paths, "label": table.labels, "year": np.arange(12) + 2000, "good": np.arange(12) % 2 == 0}
     written(photos / "table.parquet", **columns)
-    assert put(model, index, fr.data.read_table(photos / "table.parquet")) == Indexed(added=12)
+    assert put(model, index, fr.data.read_table(photos / "table.parquet")) == IndexSummary(added=12)
     assert index.count("year>=2010") == 2
     assert index.count("good=true") == 6
 
 
 def test_what_became_of_images_in_a_line():
-    assert Indexed().describe() == "no images"
-    found = Indexed(added=1, changed=2, relabelled=3, unchanged=4, removed=5, broken=[("a", "b")])
+    assert IndexSummary().describe() == "no images"
+    found = IndexSummary(added=1, changed=2, relabelled=3, unchanged=4, removed=5, broken=[("a", "b")])
     assert found.describe() == "1 added, 2 changed, 3 relabelled, 4 unchanged, 5 removed, 1 broken"
 
 
@@ -350,7 +350,7 @@ def test_a_bar_for_all_of_the_images(model, index, photos, monkeypatch, capsys):
         "advance",
         lambda bar, amount: (steps.append((bar._what, bar._total, amount)), own(bar, amount)),
     )
-    monkeypatch.setattr(indexing, "_KEPT_AFTER", 1)
+    monkeypatch.setattr(indexing, "_STORE_BATCHES", 1)
     break_some(photos)
     put(model, index, photos, batch_size=4, show=True)
     assert {(what, total) for what, total, _ in steps} == {("indexing", 13)}

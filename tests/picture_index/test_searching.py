@@ -10,7 +10,7 @@ import pytest
 import frontrank as fr
 from frontrank.data.images import read_image
 from frontrank.errors import InputError
-from frontrank.picture_index import index_model, open_index, picture_embedder
+from frontrank.picture_index import load_index_model, open_index, picture_embedder
 from frontrank.retrieval.index import Index
 from tests.cli.images import picture, small_model
 
@@ -30,27 +30,27 @@ def index(models, tmp_path):
 
 def test_the_model_is_where_it_was(index, models):
     index.note(model=str(models[0]))
-    assert index_model(index, None, "cpu").fingerprint == index.settings.model
+    assert load_index_model(index, None, "cpu").fingerprint == index.settings.model
 
 
 def test_the_model_that_was_moved_is_given(index, models, tmp_path):
     index.note(model=str(tmp_path / "gone"))
     with pytest.raises(InputError, match=rf"the model of .*photos.index is no longer at {tmp_path}/gone; give --model"):
-        index_model(index, None, "cpu")
+        load_index_model(index, None, "cpu")
     moved = shutil.copytree(models[0], tmp_path / "moved")
-    assert index_model(index, str(moved), "cpu").fingerprint == index.settings.model
+    assert load_index_model(index, str(moved), "cpu").fingerprint == index.settings.model
 
 
 def test_nothing_is_known_of_the_model(index):
     with pytest.raises(InputError, match=r"photos.index does not say where its model is; give --model"):
-        index_model(index, None, "cpu")
+        load_index_model(index, None, "cpu")
 
 
 def test_a_name_on_a_hub_is_not_taken_for_a_folder(index, models, monkeypatch):
     index.note(model="owner/name")
     asked, own = [], fr.Embedder.load
     monkeypatch.setattr(fr.Embedder, "load", lambda name, device: asked.append(name) or own(models[0], device=device))
-    index_model(index, None, "cpu")
+    load_index_model(index, None, "cpu")
     assert asked == ["owner/name"]
 
 
@@ -61,19 +61,19 @@ def test_another_model_is_refused(index, models, noted):
     with pytest.raises(
         InputError, match=r"second is not the model that .*photos.index was made with; give that one by"
     ):
-        index_model(index, None if noted else str(models[1]), "cpu")
+        load_index_model(index, None if noted else str(models[1]), "cpu")
 
 
 def test_without_a_fingerprint_the_dimensions_must_fit(models, tmp_path):
     with Index(tmp_path / "a.index", dim=8) as index:
-        assert index_model(index, str(models[1]), "cpu").dim == 8
+        assert load_index_model(index, str(models[1]), "cpu").dim == 8
     with (
         Index(tmp_path / "b.index", dim=9) as index,
         pytest.raises(
             InputError, match=r"first makes embeddings of 8 dimensions, .*b.index has 9; give the model that"
         ),
     ):
-        index_model(index, str(models[0]), "cpu")
+        load_index_model(index, str(models[0]), "cpu")
 
 
 def test_a_picture_is_embedded_as_an_indexed_one(models, tmp_path):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.retrieval import approximate
+from frontrank.retrieval import approximate_search as approximate
 from frontrank.retrieval import embedded as faiss_engine
-from frontrank.retrieval.embedded import GrownArray
+from frontrank.retrieval.embedded import GrowingArray
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.retrieval.index_engines import Model, halves, score_of, unit
@@ -108,7 +108,7 @@ def test_a_graph_that_was_interrupted_while_it_grew_is_not_used(kind, tmp_path, 
         index.prepare()
         index.add(rows[2000:], items_of(COUNT - 2000, 2000))
         with monkeypatch.context() as patch:
-            patch.setattr(approximate, "measured", interrupted)
+            patch.setattr(approximate, "choose_effort", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 index.prepare()
         assert recall(index, rows, clustered(30, seed=1)) >= 0.9
@@ -136,11 +136,11 @@ def test_search_stays_exact_if_nothing_is_good_enough(small, monkeypatch):
     index.add(rows, items_of(COUNT))
     assert recall(index, rows, queries) == 1.0
     assert index.settings.facts["search"] == "exact"
-    monkeypatch.setattr(faiss_engine, "build", None)  # not tried again for every search
+    monkeypatch.setattr(faiss_engine, "build_graph", None)  # not tried again for every search
     assert recall(index, rows, queries) == 1.0
 
 
-def test_long_lists_and_all_rows(kind, tmp_path):
+def test_long_lists_and_scan(kind, tmp_path):
     rows = clustered(700)
     with Index(tmp_path / "index", dim=DIM) as index:
         index.add(rows, items_of(700))
@@ -204,7 +204,7 @@ def test_a_disk_that_is_full_while_writing_anew(tmp_path, monkeypatch):
     with Index(tmp_path / "index", dim=8) as index:
         index.add(halves(60), items_of(60))
         with monkeypatch.context() as patch:
-            patch.setattr(faiss_engine, "write_anew", full)
+            patch.setattr(faiss_engine, "rewrite_folder", full)
             assert index.delete([f"{i:05d}" for i in range(40)]) == 40
         assert index.count() == 20
         assert index.settings.facts["dead rows"] == 40
@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("frontrank.retrieval.folder._write_rows", full)
+        patch.setattr("frontrank.retrieval.journal._write_rows", full)
         with pytest.raises(InputError, match="index cannot be written: No space left on device; make room there"):
             index.add(halves(1), [Item("new")])
     assert index.count() == 2
@@ -271,7 +271,7 @@ def test_threads_search_while_one_writes(tmp_path, monkeypatch):
 
 
 def test_arrays_grow_in_proportion():
-    array, held = GrownArray(np.int64), set()
+    array, held = GrowingArray(np.int64), set()
     for i in range(5000):
         array.append(np.array([i]))
         held.add(array.rows.__array_interface__["data"][0])

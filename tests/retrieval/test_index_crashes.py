@@ -14,7 +14,7 @@ import pytest
 from frontrank.errors import InputError
 from frontrank.files import folder_lock
 from frontrank.retrieval import embedded as faiss_engine
-from frontrank.retrieval import folder as index_folder
+from frontrank.retrieval import journal as index_folder
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.retrieval.index_engines import halves, some_items, unit
@@ -228,7 +228,7 @@ def test_a_reader_follows_when_the_index_is_written_anew(tmp_path, monkeypatch):
 
 def test_one_that_holds_the_lock_for_too_long(kept, monkeypatch):
     folder, items = kept
-    monkeypatch.setattr(index_folder, "PATIENCE", 0.1)
+    monkeypatch.setattr(index_folder, "_LOCK_SECONDS", 0.1)
     with Index.load(folder) as index, folder_lock(folder):
         with pytest.raises(InputError, match="index is being written to by another process; try again"):
             index.delete(["item-1"])
@@ -259,7 +259,7 @@ def test_interrupted_between_the_disk_and_the_memory(kept, monkeypatch, call):
     folder, items = kept
     with Index.load(folder) as index:
         with monkeypatch.context() as patch:
-            patch.setattr(faiss_engine, "_applied", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt()))
+            patch.setattr(faiss_engine, "_apply_event", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 index.delete(["item-0"]) if call == "delete" else index.add(halves(1), [Item("b")])
         index.add(halves(2, seed=1), [Item("c"), Item("d")])

@@ -50,7 +50,7 @@ def test_columns_of_fields_that_nobody_has_do_not_pile_up():
     rows = ItemRows(VectorRows(4, np.inf))
     rows.put(ROWS, [Item(str(i), metadata={"n": i}) for i in range(10)])
     for number in range(100):
-        assert rows.allowed((Condition(f"invented_{number}", "=", ("x",)),)).count == 0
-        assert rows.allowed((Condition("n", "=", (str(number),)),)).count == (number < 10)
-    assert len(rows._columns) == item_rows._KEPT_COLUMNS
+        assert rows.select((Condition(f"invented_{number}", "=", ("x",)),)).count == 0
+        assert rows.select((Condition("n", "=", (str(number),)),)).count == (number < 10)
+    assert len(rows._columns) == item_rows._MOST_COLUMNS
     assert "n" in rows._columns  # used all the time

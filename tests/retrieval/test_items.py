@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.retrieval.items import Item, check_ids, is_field, refuse_repeats, text_of
+from frontrank.retrieval.items import Item, read_ids, is_field, refuse_repeats, text_of
 
 
 def test_holds_what_it_was_given():
@@ -96,12 +96,12 @@ def test_what_is_of_the_wrong_kind(given, message):
 
 
 def test_lists_of_ids():
-    assert check_ids(("a", "b")) == ["a", "b"]
+    assert read_ids(("a", "b")) == ["a", "b"]
     for wrong in ("abc", 3, None):
         with pytest.raises(InputTypeError, match="ids must be a list of text"):
-            check_ids(wrong)
+            read_ids(wrong)
     with pytest.raises(InputTypeError, match="id must be text, got 1"):
-        check_ids([1])
+        read_ids([1])
     with pytest.raises(InputError, match="items has the id 'b' twice"):
         refuse_repeats(["a", "b", "c", "b", "c"])
     refuse_repeats(["a", "b"])

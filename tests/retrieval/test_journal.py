@@ -3,7 +3,7 @@ import os
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.retrieval.folder import Journal, is_journal, write_journal
+from frontrank.retrieval.journal import Journal, is_journal, write_journal
 
 RECORDS = [(0, b"head"), (1, b""), (255, b"x" * 100)]
 
@@ -99,7 +99,7 @@ def test_what_a_killed_process_left_is_not_taken_for_a_later_record(path):
 
 
 def test_other_versions_are_named(path, monkeypatch):
-    monkeypatch.setattr("frontrank.retrieval.folder._VERSION", 2)
+    monkeypatch.setattr("frontrank.retrieval.journal._VERSION", 2)
     with pytest.raises(InputError, match="journal has version 1 of the format, this is 2; update frontrank"):
         read(path)
 
@@ -113,7 +113,7 @@ def test_a_disk_that_is_full(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("frontrank.retrieval.folder.sync_data", full)
+        patch.setattr("frontrank.retrieval.journal.sync_data", full)
         with pytest.raises(OSError, match="No space left"):
             journal.append([(2, b"more")])
     assert read(path) == RECORDS

@@ -12,7 +12,7 @@ from frontrank.errors import InputError
 from frontrank.retrieval import milvus as milvus_engine
 from frontrank.retrieval import milvus as milvus_server
 from frontrank.retrieval.items import Condition, Item, parse_filter
-from frontrank.retrieval.milvus import MilvusAddress, MilvusEngine, MilvusServer, expression
+from frontrank.retrieval.milvus import MilvusAddress, MilvusEngine, MilvusServer, to_expression
 from tests.retrieval import engine_cases, servers
 from tests.retrieval.index_engines import halves, some_items
 
@@ -109,7 +109,7 @@ def test_values_are_counted_as_filters_see_them(hostile):
 
 @given(st.text())
 def test_no_text_ends_a_literal(text):
-    written = expression([Condition("label", "=", ("x" + text,))])
+    written = to_expression([Condition("label", "=", ("x" + text,))])
     if written is not None:
         assert written.count('"') == 2
         assert written.isascii()
@@ -133,15 +133,15 @@ def test_no_text_ends_a_literal(text):
     ],
 )
 def test_conditions_as_milvus_reads_them(text, written):
-    assert expression([parse_filter(text)]) == written
+    assert to_expression([parse_filter(text)]) == written
 
 
 def test_several_conditions_as_milvus_reads_them():
     both = [parse_filter("label=cat"), parse_filter("path=a.jpg")]
-    assert expression(both) == '(label in ["cat"]) and (path in ["a.jpg"])'
-    assert expression([*both, parse_filter("label>3")]) is None
-    assert expression([]) == ""
-    assert expression([Condition("a", "=", ("\x00",))]) is None
+    assert to_expression(both) == '(label in ["cat"]) and (path in ["a.jpg"])'
+    assert to_expression([*both, parse_filter("label>3")]) is None
+    assert to_expression([]) == ""
+    assert to_expression([Condition("a", "=", ("\x00",))]) is None
 
 
 @given(st.lists(engine_cases.items, min_size=1, max_size=4, unique_by=lambda item: item.id))
@@ -165,7 +165,7 @@ def test_settings_are_kept_and_replaced(make):
     engine.write_settings(b"\x00new")
     again.refresh()
     assert again.read_settings() == b"\x00new"
-    assert len(list(again._all_rows(milvus_server.SETTINGS, ["id"]))) == 2
+    assert len(list(again._scan(milvus_server.SETTINGS, ["id"]))) == 2
     engine.write_settings(b"")
     again.refresh()
     assert again.read_settings() == b""
@@ -334,7 +334,7 @@ def test_a_server_that_goes_away(make, monkeypatch, capfd):
     with servers.Relay(servers.milvus()) as relay:
         engine = MilvusEngine.open(url_of(url.rpartition("/")[2], address=relay.address))
         engine.add(halves(3), some_items(3))
-        monkeypatch.setattr(milvus_server, "_ANSWERING", 2)  # not before: a busy server may take longer
+        monkeypatch.setattr(milvus_server, "_ANSWER_SECONDS", 2)  # not before: a busy server may take longer
         relay.cut()
         for call in (lambda: engine.count(()), lambda: engine.add(halves(1), [Item("new")])):
             with pytest.raises(InputError, match="does not answer; start the server") as error:

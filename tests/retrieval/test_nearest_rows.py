@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.retrieval import approximate as nearest_rows
-from frontrank.retrieval.approximate import Allowed, exact_best
+from frontrank.retrieval import exact_search as nearest_rows
+from frontrank.retrieval.exact_search import Allowed, exact_best
 from frontrank.retrieval.items import Item
 from tests.retrieval.index_engines import halves, score_of, unit
 

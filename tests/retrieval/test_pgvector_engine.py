@@ -141,14 +141,14 @@ def test_a_write_happens_as_a_whole_or_not_at_all(make, monkeypatch, name):
     engine, _ = make()
     engine.add(halves(5), some_items(5))
     before = engine.scan(None, 100)
-    rows = pgvector_engine._row
+    rows = pgvector_engine._to_row
 
     def failing(item, vector):
         if item.id == "new-7":
             raise KeyboardInterrupt
         return rows(item, vector)
 
-    monkeypatch.setattr(pgvector_engine, "_row", failing)
+    monkeypatch.setattr(pgvector_engine, "_to_row", failing)
     changed = [Item("item-1", label="changed")] if name == "upsert" else []
     with pytest.raises(KeyboardInterrupt):
         getattr(engine, name)(halves(10 + len(changed)), [*some_items(10, "new"), *changed])
@@ -227,8 +227,8 @@ def test_processes_that_build_the_graph_at_the_same_time(make, monkeypatch):
 def test_processes_that_make_the_same_table(monkeypatch):
     """Only one does; the others are told to try again, unless they find it there already."""
     url, together = url_of(), threading.Barrier(4)
-    own = pgvector_engine.PostgresServer.make_extension
-    monkeypatch.setattr(pgvector_engine.PostgresServer, "make_extension", lambda server: (own(server), together.wait()))
+    own = pgvector_engine.PostgresServer.add_extension
+    monkeypatch.setattr(pgvector_engine.PostgresServer, "add_extension", lambda server: (own(server), together.wait()))
     made = engine_cases.in_threads(lambda place: PgvectorEngine.create(url, 8, b""), 4)
     engines = [engine for engine in made if isinstance(engine, PgvectorEngine)]
     assert len(engines) == 1
@@ -357,7 +357,7 @@ def test_without_psycopg(monkeypatch):
 def test_a_connection_that_was_lost_is_made_again(make, monkeypatch, administrator):
     engine, _ = make()
     engine.add(halves(3), some_items(3))
-    monkeypatch.setattr(pgvector_server, "_IDLE", 0)
+    monkeypatch.setattr(pgvector_server, "_IDLE_SECONDS", 0)
     with engine._transaction() as (connection, _):
         own = connection.info.backend_pid  # and no other: tests of other processes are on the same server
     (ended,) = administrator.execute("SELECT pg_terminate_backend(%s, 60000)", [own]).fetchone()  # waits for its end
@@ -381,8 +381,8 @@ def test_a_server_that_goes_away(make):
 def test_a_server_that_takes_too_long(make, monkeypatch):
     _, url = make()
     address = PostgresAddress.read(url)
-    slow = PgvectorEngine(PostgresServer(address), address, 8)  # connects at the first question, the slow one
-    monkeypatch.setattr(pgvector_server, "_ANSWERING", 1)
+    slow = PgvectorEngine(PostgresServer(address), address.table, 8)  # connects at the first question, the slow one
+    monkeypatch.setattr(pgvector_server, "_ANSWER_SECONDS", 1)
     with pytest.raises(InputError, match="did not answer in time"), slow._transaction() as (_, ask):
         ask("SELECT pg_sleep(60)")
     with slow._transaction(seconds=0) as (_, ask):  # the same connection, which a busy server may keep waiting

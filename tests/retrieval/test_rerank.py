@@ -27,7 +27,7 @@ def groups(count, each, dim=8, noise=0.5):
 @pytest.fixture(params=["whole", "blocks"])
 def blocks(request, monkeypatch):
     if request.param == "blocks":
-        monkeypatch.setattr(reciprocal, "BUDGET", 50)
+        monkeypatch.setattr(reciprocal, "_BUDGET", 50)
         monkeypatch.setattr(neighbours, "GROUP", 3)
         monkeypatch.setattr(neighbours, "_ITEMS", 5)
 
@@ -181,7 +181,7 @@ def test_sparse_rows():
 
 @pytest.mark.parametrize("budget", [1, 5, 6, 100])
 def test_spans_cover_everything_once(monkeypatch, budget):
-    monkeypatch.setattr(reciprocal, "BUDGET", budget)
+    monkeypatch.setattr(reciprocal, "_BUDGET", budget)
     sizes = torch.tensor([3, 0, 2, 9, 1, 1, 0, 4])
     spans = reciprocal.spans(sizes)
     assert [i for span in spans for i in range(span.start, span.stop)] == list(range(8))

@@ -26,7 +26,7 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("power", POWERS)
 @pytest.mark.parametrize("dim", [1, 3, 6])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-4), (torch.float64, 1e-11)])
-def test_equals_the_decomposition_of_all_rows(power, dim, dtype, tolerance):
+def test_equals_the_decomposition_of_scan(power, dim, dtype, tolerance):
     training, rows = spread(40, 6, dtype), spread(9, 6, dtype)
     found = Whitening.fit(training, power, dim).apply(rows)
     assert found.dtype == dtype

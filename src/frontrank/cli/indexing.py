@@ -18,7 +18,7 @@ from frontrank.data.published import detect_layout
 from frontrank.data.table import IMAGE_ENDINGS, ImageTable, read_unlabelled
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.models import Embedder
-from frontrank.picture_index import Indexed, index_images, refuse_repeats, refuse_unreadable
+from frontrank.picture_index import IndexSummary, index_images, refuse_repeats, refuse_unreadable
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import is_field
 from frontrank.retrieval.whitening import Whitening
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
         raise InterruptedRunError("interrupted; the same command again goes on from there") from None
 
 
-def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) -> tuple[Index | None, Indexed]:
+def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) -> tuple[Index | None, IndexSummary]:
     """The index, open until the stack is closed, for the first process alone; and what became of the images."""
     options.quiet = options.quiet or not distributed.is_main()
     tables = [with_numbers(table) for table in _tables(options)]
@@ -201,14 +201,14 @@ def _of_other_settings(
     return None
 
 
-def _say_what_became(found: Indexed, index: Index, quiet: bool) -> None:
+def _say_what_became(found: IndexSummary, index: Index, quiet: bool) -> None:
     """What became of the images; of broken ones is told in any case, as they are missing from now on."""
     facts, count = index.prepare().facts, index.count()
     images = f"{count:,} image{'s' * (count != 1)} in it, {facts.get('search', 'exact')} search"
     say(quiet, f"{index.where}: {found.describe()}; {images}")
     for file, reason in found.broken:
         say(False, f"  broken: {file} {reason}")
-    if found.broken and not found.read:
+    if found.broken and not found.readable:
         raise InputError(f"none of the {len(found.broken):,} images can be read; give others")
     url = shlex.quote(index.where)
     say(quiet, f"try: frontrank search {url} QUERY.jpg\n     frontrank serve {url} --open")

@@ -15,7 +15,7 @@ from frontrank.cli.rows import say
 from frontrank.data.images import read_image
 from frontrank.errors import InputError
 from frontrank.files import atomic_write
-from frontrank.picture_index import EmbedPicture, index_model, open_index, picture_embedder
+from frontrank.picture_index import EmbedPicture, load_index_model, open_index, picture_embedder
 from frontrank.reporting.contact_sheet import PER_LINE, Cell, contact_sheet
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Condition, Item, matches, read_filter
@@ -93,7 +93,7 @@ class _Search:
         picture = read_image(file)
         if self._embed is None:
             self._embed = picture_embedder(
-                index_model(self._index, self._options.model, build_device(self._options.device))
+                load_index_model(self._index, self._options.model, build_device(self._options.device))
             )
         return self._embed(picture)
 

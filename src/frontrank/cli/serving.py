@@ -21,7 +21,7 @@ from frontrank.cli.rows import say
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.gallery import Limits, Shown, require_libraries, serve
 from frontrank.gallery.search import check_name
-from frontrank.picture_index import index_model, open_index, picture_embedder
+from frontrank.picture_index import load_index_model, open_index, picture_embedder
 from frontrank.retrieval.index import Index
 from frontrank.training.run import build_device
 
@@ -147,7 +147,7 @@ def _shown(name: str, index: Index, model: str | None, roots: Sequence[str] | No
             stacklevel=2,
         )
     try:
-        embedder = index_model(index, model, device)
+        embedder = load_index_model(index, model, device)
     except InputError as error:
         if model is not None:
             raise

@@ -13,7 +13,7 @@ _ROWS = 2048  # descriptors summed at once
 def expand_queries(
     queries: object, gallery: object = None, k: int = 10, alpha: float = 2.0, *, progress: bool | None = None
 ) -> Tensor:
-    """Queries moved towards their k nearest items of the gallery, at length 1 [query, dimension].
+    """Return queries moved towards their k nearest items of the gallery, at length 1 [query, dimension].
 
         q' = normalise(q + sum_j max(s_j, 0)^alpha d_j)      s_j = cosine of q and d_j, j over the top k
 
@@ -28,11 +28,11 @@ def expand_queries(
     """
     check_integer("k", k, at_least=1)
     check_number("alpha", alpha, at_least=0)
-    return _expanded(*read_sides(queries, gallery), k, alpha, progress)
+    return _expand_rows(*read_sides(queries, gallery), k, alpha, progress)
 
 
 def augment_database(gallery: object, k: int = 10, alpha: float = 2.0, *, progress: bool | None = None) -> Tensor:
-    """Every item of the gallery moved towards its k nearest other items, at length 1 [item, dimension].
+    """Return every item of the gallery moved towards its k nearest other items, at length 1 [item, dimension].
 
     The formula of `expand_queries` with the gallery as its own queries: the item itself has weight 1, the others
     max(s_j, 0)^alpha. Done once, before the gallery is indexed. The idea is that of Relja Arandjelović, Andrew
@@ -41,10 +41,10 @@ def augment_database(gallery: object, k: int = 10, alpha: float = 2.0, *, progre
     check_integer("k", k, at_least=1)
     check_number("alpha", alpha, at_least=0)
     items = Vectors("gallery", gallery)
-    return _expanded(items, items, k, alpha, progress)
+    return _expand_rows(items, items, k, alpha, progress)
 
 
-def _expanded(queries: Vectors, gallery: Vectors, k: int, alpha: float, progress: bool | None) -> Tensor:
+def _expand_rows(queries: Vectors, gallery: Vectors, k: int, alpha: float, progress: bool | None) -> Tensor:
     scores, index = nearest(queries, gallery, k, own=queries is gallery, progress=progress)
     weights = torch.where(scores > 0, scores.clamp(min=0) ** alpha, 0).to(queries.dtype)
     result = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)

@@ -1,8 +1,8 @@
 """The engine on a Milvus server or cluster, through pymilvus.
 
 An index is one collection. Items are rows of its default partition; the settings are rows of a partition of their own,
-so that they go where the collection goes. A read sees all that was written through the same engine before, and what
-others wrote before the engine was opened, wrote itself or was refreshed; the rest comes a moment later.
+so that they go where the collection goes. A read sees everything written before through the same engine, and what
+others wrote before the engine was opened, wrote or was refreshed; the rest comes a moment later.
 """
 
 import base64
@@ -20,29 +20,38 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
+from frontrank.checks import import_extra
 from frontrank.errors import InputError
 from frontrank.retrieval.engine import Facts, Hits, refuse_known, refuse_unknown
 from frontrank.retrieval.items import ID_LENGTH, ORDER, Condition, Item, Value, text_of
 
-# ==== A Milvus server: its address, the connection, and a collection that holds an index.
-
-
+LONGEST_LIST = 16_384  # the most that a server finds for one query
 LONGEST_TEXT = 65_535  # bytes of a text or of the metadata of one item
 ITEMS, SETTINGS = "_default", "settings"  # partitions of a collection
-BUILDING = 600.0  # seconds that a server has to load a collection or to build a graph
-_CONNECTING, _ANSWERING = 10.0, 60.0  # seconds
-_KIND = "a Frontrank index"
+COLUMNS = ["id", "path", "label", "category", "metadata"]
+BUILD_SECONDS = 600.0  # for a server to load a collection or to build a graph
+_CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 60.0
+_SERVE_SECONDS, _RELEASE_SECONDS = 120.0, 1.5  # until a server uses new graphs, and drops what they replace
+_DESCRIPTION = "a Frontrank index"
 _GRAPH = {"M": 16, "efConstruction": 200}
 _OPTIONS = ("exact", "secure", "token", "database")
+_MOST_CANDIDATES = 2 * LONGEST_LIST
+_ROWS, _NUMBERS = 1000, 4 << 20  # rows, and numbers of vectors, sent or requested at once
+_PART, _PARTS = 45_000, 50  # bytes of settings in a row, and such rows sent at once
+_SMALL = 1024  # rows of a segment, below which a server builds no graph
+_HEAD = "\x01head"  # an id that no item can have
+_KINDS = {str: "text", bool: "flag", int: "number", float: "number"}
+_UNSAFE = re.compile(r"[^A-Za-z0-9 _./-]")
 
+Row = dict[str, Any]
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class MilvusAddress:
-    """What a URL says: milvus://user:password@host:port/collection, and options as in ?exact=true&secure=true
+    """The parts of a URL: milvus://user:password@host:port/collection, and options as in ?exact=true&secure=true
 
-    exact:    a new collection compares queries with all its vectors, instead of looking for near ones in a graph
+    exact:    a new collection compares queries with all its vectors, instead of searching a graph
     secure:   the connection is encrypted
     token:    in place of user and password
     database: of the server, if it has several
@@ -63,7 +72,7 @@ class MilvusAddress:
 
     @classmethod
     def read(cls, url: str) -> "MilvusAddress":
-        """No message shows the URL, which may hold a password."""
+        """Read a URL. No error shows it, as it may hold a password."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port or 19530
@@ -96,69 +105,74 @@ class MilvusServer:
     """A connection that several threads may use; bounded in time, and its errors are one line of ours."""
 
     def __init__(self, address: MilvusAddress) -> None:
-        self.named = f"collection {address.collection} of milvus://{address.place}"
+        self.where = f"collection {address.collection} of milvus://{address.place}"
         self._address = address
-        self._library, self._errors = _import_pymilvus()
-        known = {
+        self._pymilvus: Any = import_extra("pymilvus", "milvus", "an index at milvus://")
+        self._errors = (
+            self._pymilvus.MilvusException,
+            import_extra("grpc", "milvus", "an index at milvus://").RpcError,
+        )
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that it raises
+        login = {
             "user": address.user,
             "password": address.password,
             "token": address.token,
             "db_name": address.database,
         }
         try:
-            self._client = self._library.MilvusClient(
+            self._client = self._pymilvus.MilvusClient(
                 f"{'https' if address.secure else 'http'}://{address.place}",
-                timeout=_CONNECTING,
-                **{name: text for name, text in known.items() if text},
+                timeout=_CONNECT_SECONDS,
+                **{name: text for name, text in login.items() if text},
             )
         except self._errors as error:
-            raise self._unreachable(error) from None
+            raise self._connection_error(error) from None
         self.version = str(self._ask(self._client.get_server_version)).removeprefix("v")
-        self._latest, self._seen = object(), object()  # marks of the last write, and of the last that a read waited for
+        self._last_write, self._last_seen = object(), object()  # tokens: of the last write, and the last one read
 
     def ask(self, call: str, timeout: float | None = None, **arguments: Any) -> Any:
-        """Call a method of the client on our collection, which tries again within the time it has."""
-        arguments["timeout"] = _ANSWERING if timeout is None else timeout
+        """Call a method of the client on our collection; the client tries again within its time."""
+        arguments["timeout"] = _ANSWER_SECONDS if timeout is None else timeout
         return self._ask(lambda: getattr(self._client, call)(self._address.collection, **arguments))
 
     def write(self, call: str, **arguments: Any) -> None:
-        """Change rows; whatever is read after it sees the change."""
+        """Change rows; every later read sees the change."""
         try:
             self.ask(call, **arguments)
         finally:
-            self.expect_changes()  # after a failure too: it may have come too late
+            self.expect_changes()  # after a failure too: the answer may have come too late
 
     def read(self, call: str, **arguments: Any) -> Any:
-        """Read rows as they are since the last write here, or `expect_changes`; later writes of others may be seen.
+        """Read rows as of the last write here or `expect_changes`, or newer.
 
-        To read what is newest ("Strong") a server waits for its next tick, 200 ms as it comes: only once per change.
-        "Session" would not do for that: a server gives deletions no time that could be waited for.
+        To read the newest state ("Strong") a server waits for its next tick, every 200 ms by default: only once per
+        change. "Session" alone is not enough: a server has no time for deletions that a read could wait for.
         """
-        latest = self._latest
-        rows = self.ask(call, consistency_level="Session" if latest is self._seen else "Strong", **arguments)
-        self._seen = latest
+        last_write = self._last_write
+        rows = self.ask(call, consistency_level="Session" if last_write is self._last_seen else "Strong", **arguments)
+        self._last_seen = last_write
         return rows
 
     def expect_changes(self) -> None:
-        """Have the next read see all that anyone has written before."""
-        self._latest = object()
+        """Make the next read see everything that anyone has written before."""
+        self._last_write = object()
 
     def describe(self) -> dict[str, Any] | None:
-        """What the server says of the collection, None if there is none."""
+        """Return the server's description of the collection, None if there is none."""
         if not self.ask("has_collection"):
-            self._refuse_unknown_database()
+            self._check_database()
             return None
         facts: dict[str, Any] = self.ask("describe_collection")
-        if facts["description"] != _KIND:
-            raise InputError(f"{self.named} is not {_KIND}; choose another name")
+        if facts["description"] != _DESCRIPTION:
+            raise InputError(f"{self.where} is not {_DESCRIPTION}; choose another name")
         if not self.ask("has_partition", partition_name=SETTINGS) or not self.ask("list_indexes"):
-            raise InputError(f"{self.named} was not created to its end; remove it, or choose another name")
+            raise InputError(f"{self.where} was not created completely; remove it, or choose another name")
         return facts
 
     def create(self, dim: int) -> None:
-        """Make the collection, empty and ready to search."""
-        kinds, client = self._library.DataType, self._client
-        schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=_KIND)
+        """Create the collection, empty and ready to search."""
+        kinds, client = self._pymilvus.DataType, self._client
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=_DESCRIPTION)
         schema.add_field("id", kinds.VARCHAR, is_primary=True, max_length=4 * ID_LENGTH)
         for name in ("path", "label", "category"):
             schema.add_field(name, kinds.VARCHAR, max_length=LONGEST_TEXT)
@@ -172,174 +186,55 @@ class MilvusServer:
         self.ask("create_collection", schema=schema, consistency_level="Strong")
         self.ask("create_partition", partition_name=SETTINGS)
         self.ask("create_index", index_params=index, sync=False)  # there is nothing to build yet
-        self.ask("load_collection", timeout=BUILDING)
+        self.ask("load_collection", timeout=BUILD_SECONDS)
 
     def close(self) -> None:
         self._client.close()
 
-    def _refuse_unknown_database(self) -> None:
-        """A server says only that it has no such collection there, but lists none of a database that is not there."""
+    def _check_database(self) -> None:
+        """Raise if the database does not exist: asked for a collection, a server only says that there is none."""
         if self._address.database:
             try:
-                self._client.list_collections(timeout=_ANSWERING)
+                self._client.list_collections(timeout=_ANSWER_SECONDS)
             except self._errors as error:
-                raise self._unreachable(error) from None
+                raise self._connection_error(error) from None
 
     def _ask(self, call: Callable[[], _Result]) -> _Result:
         try:
             return call()
         except self._errors as error:
             if not _answers(self._address.place):
-                raise self._unreachable(error) from None
-            raise InputError(f"{self.named} cannot do that: {_said(error):.300}") from None
+                raise self._connection_error(error) from None
+            raise InputError(f"{self.where} cannot do that: {_one_line(error):.300}") from None
 
-    def _unreachable(self, error: Exception) -> InputError:
+    def _connection_error(self, error: Exception) -> InputError:
         place = self._address.place
         if not _answers(place):
             return InputError(f"milvus://{place} does not answer; start the server, or correct host and port")
         return InputError(
-            f"milvus://{place} refuses the connection ({_said(error):.150}); correct user, password, token or database"
+            f"milvus://{place} refuses the connection ({_one_line(error):.150}); correct user, password, token or "
+            "database"
         )
 
 
-def _import_pymilvus() -> tuple[Any, tuple[type[Exception], ...]]:
-    """The library, and what its calls raise."""
-    try:
-        import grpc  # type: ignore[import-untyped]
-        import pymilvus  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError("an index at milvus:// needs pymilvus; pip install 'frontrank[milvus]'") from None
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that it raises
-    return pymilvus, (pymilvus.MilvusException, grpc.RpcError)
-
-
-def _said(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(getattr(error, "message", "") or error).split())
 
 
 def _answers(place: str) -> bool:
     host, _, port = place.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTING).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
-
-
-# ==== Items and filters as Milvus keeps and reads them.
-
-
-COLUMNS = ["id", "path", "label", "category", "metadata"]
-_KINDS = {str: "text", bool: "flag", int: "number", float: "number"}
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_UNSAFE = re.compile(r"[^A-Za-z0-9 _./-]")
-
-
-def row_of(item: Item, vector: np.ndarray) -> dict[str, Any]:
-    """An item and its vector as a row."""
-    kinds: dict[str, dict[str, Value]] = {}
-    for name, value in item.metadata.items():
-        kinds.setdefault(_KINDS[type(value)], {})[name] = value
-    return {**_texts(item), "id": item.id, "metadata": kinds, "vector": vector}
-
-
-def item_of(row: dict[str, Any]) -> Item:
-    """The item of a row."""
-    return Item(row["id"], row["path"], row["label"], row["category"], metadata_of(row))
-
-
-def metadata_of(row: dict[str, Any]) -> dict[str, Value]:
-    """The metadata of a row."""
-    return {name: value for kind in row["metadata"].values() for name, value in kind.items()}
-
-
-def refuse_long(item: Item) -> None:
-    """Refuse an item with more text than a server keeps."""
-    texts = _texts(item)
-    if item.metadata:
-        texts["metadata"] = json.dumps(row_of(item, np.empty(0))["metadata"])
-    for name, text in texts.items():
-        if len(text) > LONGEST_TEXT // 4 and len(text.encode()) > LONGEST_TEXT:
-            raise InputError(f"{name} of {item.id!r:.80} is longer than the {LONGEST_TEXT} bytes of Milvus; shorten it")
-
-
-def _texts(item: Item) -> dict[str, str]:
-    return {"path": item.path, "label": item.label or "", "category": item.category or ""}
-
-
-def expression(conditions: Iterable[Condition]) -> str | None:
-    r"""The conditions as Milvus reads them, None if nothing can meet them.
-
-    >>> expression([Condition("label", "=", ("cat", 'a"b'))])
-    '(label in ["cat", "a\\u0022b"])'
-    >>> expression([Condition("year", ">", (2020,))])
-    '(metadata["number"]["year"] > 2020.0)'
-    """
-    written = [_written(condition) for condition in conditions]
-    return None if None in written else " and ".join(f"({one})" for one in written if one)
-
-
-def _written(condition: Condition) -> str | None:
-    """One condition, "" if it always holds, None if it never does."""
-    texts = [text for text in condition.values if not _UNSTORABLE.search(text)]  # the others no item has
-    if condition.field in COLUMNS[:-1]:
-        return _on_text(condition, texts)
-    number = f'metadata["number"]["{condition.field}"]'
-    if condition.operator in ORDER:
-        return f"{number} {condition.operator} {condition.numbers[0]!r}"
-    text, flag = number.replace("number", "text", 1), number.replace("number", "flag", 1)
-    tests = [(flag, f"== {value}") for value in texts if value in ("true", "false")]
-    if texts:
-        tests.append((text, f"in {listed(texts)}"))
-    if condition.numbers:
-        tests.append((number, f"in [{', '.join(map(repr, condition.numbers))}]"))
-    if condition.operator == "=":
-        return " or ".join(f"{place} {test}" for place, test in tests) or None
-    return " and ".join(f"(not (exists {place}) or not ({place} {test}))" for place, test in tests)
-
-
-def _on_text(condition: Condition, texts: list[str]) -> str | None:
-    if condition.field != "path":
-        texts = [text for text in texts if text]  # an empty one stands for a missing one, which equals nothing
-    if condition.operator in ORDER or not texts:
-        return "" if condition.operator == "!=" else None
-    return f"{condition.field} {'in' if condition.operator == '=' else 'not in'} {listed(texts)}"
-
-
-def literal(text: str) -> str:
-    """A text in an expression: all but letters, digits and a few signs is escaped."""
-    return '"' + _UNSAFE.sub(_escaped, text) + '"'
-
-
-def listed(texts: Iterable[str]) -> str:
-    """Texts in an expression."""
-    return f"[{', '.join(map(literal, texts))}]"
-
-
-def _escaped(sign: re.Match[str]) -> str:
-    code = ord(sign[0])
-    return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
-
-
-# ==== The engine on a Milvus server or cluster, through pymilvus.
-
-
-LONGEST_LIST = 16_384  # what a server finds at most, for one query
-_MOST_CANDIDATES = 2 * LONGEST_LIST
-_ROWS, _NUMBERS = 1000, 4 << 20  # rows, and numbers of vectors, that are sent or asked for at once
-_PART = 45_000  # bytes of settings in a row
-_SMALL = 1024  # rows of a part, below which a server builds no graph
-_TAKING_OVER, _LETTING_GO = 120.0, 1.5  # seconds until graphs are searched by, and what they replace is not
-_HEAD = "\x01head"  # ids that no item can have
-
-_Row = dict[str, Any]
 
 
 class MilvusEngine:
     """An `Engine` on a Milvus server; see `open` and `create`.
 
     Writes of many items go in batches. `add` takes back what it sent if a later batch fails and the server still
-    answers; that an id is new is only certain while one process writes.
+    answers; that an id is new is certain only while one process writes.
     """
 
     name = "milvus"
@@ -350,7 +245,7 @@ class MilvusEngine:
 
     @classmethod
     def open(cls, url: str) -> "MilvusEngine | None":
-        """The engine of a collection, None if there is none of its name."""
+        """Open the index of a collection, None if there is none of its name."""
         server = MilvusServer(MilvusAddress.read(url))
         try:
             facts = server.describe()
@@ -359,7 +254,7 @@ class MilvusEngine:
                 return None
             dim = next(field["params"]["dim"] for field in facts["fields"] if field["name"] == "vector")
             index = server.ask("describe_index", index_name="vector")
-            server.ask("load_collection", timeout=BUILDING)
+            server.ask("load_collection", timeout=BUILD_SECONDS)
         except BaseException:
             server.close()
             raise
@@ -367,12 +262,12 @@ class MilvusEngine:
 
     @classmethod
     def create(cls, url: str, dim: int, settings: bytes) -> "MilvusEngine":
-        """The engine of a new collection."""
+        """Create an index in a new collection."""
         address = MilvusAddress.read(url)
         server = MilvusServer(address)
         try:
             if server.describe() is not None:
-                raise InputError(f"{server.named} is there already; open it, or choose another name")
+                raise InputError(f"{server.where} exists already; open it, or choose another name")
             server.create(dim)
             engine = cls(server, dim, address.exact)
             engine._put_settings(settings)
@@ -382,43 +277,42 @@ class MilvusEngine:
         return engine
 
     def read_settings(self) -> bytes:
-        head = self._rows(SETTINGS, f"id == {literal(_HEAD)}", ["path"])
+        head = self._read(SETTINGS, f"id == {quote_text(_HEAD)}", ["path"])
         if not head:
-            raise InputError(
-                f"{self._server.named} has no settings; remove it and create it anew, or choose another name"
-            )
-        mark, count = head[0]["path"].split()
-        names = [f"\x01{mark}-{part}" for part in range(int(count))]
-        rows = (
-            row for some in _batches(names, 50) for row in self._rows(SETTINGS, f"id in {listed(some)}", ["id", "path"])
-        )
-        texts = {row["id"]: row["path"] for row in rows}
+            raise InputError(f"{self._server.where} has no settings; remove it and index again, or choose another name")
+        digest, count = head[0]["path"].split()
+        names = [f"\x01{digest}-{part}" for part in range(int(count))]
+        texts = {
+            row["id"]: row["path"]
+            for some in _batches(names, _PARTS)
+            for row in self._read(SETTINGS, f"id in {quote_list(some)}", ["id", "path"])
+        }
         settings = b"".join(base64.b64decode(texts.get(name, "")) for name in names)
-        if hashlib.sha256(settings).hexdigest() != mark:
-            raise InputError(f"settings of {self._server.named} are damaged; create it anew under another name")
+        if hashlib.sha256(settings).hexdigest() != digest:
+            raise InputError(f"settings of {self._server.where} are damaged; index again under another name")
         return settings
 
     def write_settings(self, settings: bytes) -> None:
         new = self._put_settings(settings)
-        self._delete([row["id"] for row in self._all_rows(SETTINGS, ["id"]) if row["id"] not in new], SETTINGS)
+        self._delete([row["id"] for row in self._scan(SETTINGS, ["id"]) if row["id"] not in new], SETTINGS)
 
     def _put_settings(self, settings: bytes) -> set[str]:
-        """The parts first, then the row that points to them: whoever reads meanwhile finds the old ones or the new."""
-        mark = hashlib.sha256(settings).hexdigest()
+        """Write the parts first, then the row that points to them: a reader sees the old ones or the new ones."""
+        digest = hashlib.sha256(settings).hexdigest()
         parts = [base64.b64encode(settings[start : start + _PART]).decode() for start in range(0, len(settings), _PART)]
-        texts = {f"\x01{mark}-{part}": text for part, text in enumerate(parts)}
-        for some in (*_batches(list(texts.items()), 50), [(_HEAD, f"{mark} {len(parts)}")]):
+        texts = {f"\x01{digest}-{part}": text for part, text in enumerate(parts)}
+        for some in (*_batches(list(texts.items()), _PARTS), [(_HEAD, f"{digest} {len(parts)}")]):
             self._server.write("upsert", data=[self._settings_row(*one) for one in some], partition_name=SETTINGS)
         return {_HEAD, *texts}
 
-    def _settings_row(self, name: str, text: str) -> _Row:
-        anywhere = np.eye(1, self.dim, dtype=np.float32)[0]
-        return {**row_of(Item("settings", text), anywhere), "id": name}
+    def _settings_row(self, name: str, text: str) -> Row:
+        any_vector = np.eye(1, self.dim, dtype=np.float32)[0]
+        return {**_to_row(Item("settings", text), any_vector), "id": name}
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
         ids = [item.id for item in items]
         self._server.expect_changes()
-        refuse_known(self._found(ids, ["id"]))
+        refuse_known(self._read_ids(ids, ["id"]))
         sent = 0
         try:
             for sent in self._put(vectors, items):  # noqa: B007
@@ -432,65 +326,65 @@ class MilvusEngine:
             pass
 
     def _put(self, vectors: np.ndarray, items: Sequence[Item]) -> Iterator[int]:
-        """Send items batch by batch; gives before each how many will have been sent."""
+        """Send items batch by batch; yield before each batch how many will have been sent."""
         for item in items:
-            refuse_long(item)
+            _check_length(item)
         size = self._batch_size(1)
         for start in range(0, len(items), size):
             some = slice(start, start + size)
-            rows = [row_of(item, vector) for item, vector in zip(items[some], vectors[some], strict=True)]
+            rows = [_to_row(item, vector) for item, vector in zip(items[some], vectors[some], strict=True)]
             yield start + len(rows)
             self._server.write("upsert", data=rows, partition_name=ITEMS)
 
     def delete(self, ids: Sequence[str]) -> int:
         self._server.expect_changes()
-        there = list(self._found(ids, ["id"]))
-        self._delete(there, ITEMS)
-        return len(there)
+        known = list(self._read_ids(ids, ["id"]))
+        self._delete(known, ITEMS)
+        return len(known)
 
     def _delete(self, ids: Sequence[str], partition: str) -> None:
         for some in _batches(ids, _ROWS):
-            self._server.write("delete", filter=f"id in {listed(some)}", partition_name=partition)
+            self._server.write("delete", filter=f"id in {quote_list(some)}", partition_name=partition)
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
-        found = self._found(ids, COLUMNS)
-        return [item_of(found[name]) if name in found else None for name in ids]
+        rows = self._read_ids(ids, COLUMNS)
+        return [_to_item(rows[name]) if name in rows else None for name in ids]
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
-        found = self._found(ids, ["id", "vector"])
-        refuse_unknown(name for name in ids if name not in found)
-        return np.array([found[name]["vector"] for name in ids], np.float32).reshape(len(ids), self.dim)
+        rows = self._read_ids(ids, ["id", "vector"])
+        refuse_unknown(name for name in ids if name not in rows)
+        return np.array([rows[name]["vector"] for name in ids], np.float32).reshape(len(ids), self.dim)
 
     def search(
         self, queries: np.ndarray, k: int, conditions: tuple[Condition, ...], with_vectors: bool = False
     ) -> list[Hits]:
-        where = expression(conditions)
+        where = to_expression(conditions)
         if k >= LONGEST_LIST:
             k = self.count(conditions)
             if k >= LONGEST_LIST:
                 raise InputError(f"k must be less than {LONGEST_LIST} with Milvus, as {k} items match; lower it")
         if where is None or k == 0:
-            return [self._hits([], 0, with_vectors) for _ in queries]
+            return [self._to_hits([], 0, with_vectors) for _ in queries]
         columns = [*COLUMNS, "vector"] if with_vectors else COLUMNS
-        found: dict[int, list[_Row]] = {}
+        results: dict[int, list[Row]] = {}
         left, limit = list(range(len(queries))), k + 1
         while left:
             rows = self._nearest(queries[left], limit, _candidates(limit, bool(where)), where, columns)
-            found.update(zip(left, rows, strict=True))
+            results.update(zip(left, rows, strict=True))
             # Where a list ends among equal scores, others may belong before them by their ids.
-            left = [query for query in left if limit < LONGEST_LIST and _ends_in_tie(found[query], k, limit)]
+            left = [query for query in left if limit < LONGEST_LIST and _ends_in_tie(results[query], k, limit)]
             limit = min(4 * limit, LONGEST_LIST)
-        short = [query for query, rows in found.items() if len(rows) < k]
-        if short and not self._is_exact and len(found[short[0]]) < self.count(conditions):
+        short = [query for query, rows in results.items() if len(rows) < k]
+        if short and not self._is_exact and len(results[short[0]]) < self.count(conditions):
             # A graph may lose what a filter cuts off from the rest.
             again = self._nearest(queries[short], k, _MOST_CANDIDATES, where, columns)
-            found.update(zip(short, again, strict=True))
-        return [self._hits(found[query], k, with_vectors) for query in range(len(queries))]
+            results.update(zip(short, again, strict=True))
+        return [self._to_hits(results[query], k, with_vectors) for query in range(len(queries))]
 
     def _nearest(
         self, queries: np.ndarray, limit: int, candidates: int, where: str, columns: list[str]
-    ) -> Iterator[list[_Row]]:
-        """The best rows of each query, in the order of their scores."""
+    ) -> Iterator[list[Row]]:
+        """Yield the best rows of each query, in the order of their scores."""
         size = self._batch_size(limit) if "vector" in columns else max(1, min(_ROWS, 8 * _ROWS // limit))
         for some in _batches(queries, size):
             yield from self._server.read(
@@ -504,28 +398,28 @@ class MilvusEngine:
                 search_params={"metric_type": "IP", "params": {} if self._is_exact else {"ef": candidates}},
             )
 
-    def _hits(self, rows: list[_Row], k: int, with_vectors: bool) -> Hits:
+    def _to_hits(self, rows: list[Row], k: int, with_vectors: bool) -> Hits:
         best = sorted(rows, key=lambda row: (-row["distance"], row["entity"]["id"]))[:k]
         vectors = [row["entity"]["vector"] for row in best] if with_vectors else []
         return Hits(
-            tuple(item_of(row["entity"]) for row in best),
+            tuple(_to_item(row["entity"]) for row in best),
             np.array([row["distance"] for row in best], np.float32),
             np.array(vectors, np.float32).reshape(len(best), self.dim) if with_vectors else None,
         )
 
     def count(self, conditions: tuple[Condition, ...]) -> int:
-        where = expression(conditions)
-        return 0 if where is None else int(self._rows(ITEMS, where, ["count(*)"])[0]["count(*)"])
+        where = to_expression(conditions)
+        return 0 if where is None else int(self._read(ITEMS, where, ["count(*)"])[0]["count(*)"])
 
     def scan(self, after: str | None, limit: int) -> list[Item]:
-        return [item_of(row) for row in self._all_rows(ITEMS, COLUMNS, after, limit)]
+        return [_to_item(row) for row in self._scan(ITEMS, COLUMNS, after, limit)]
 
     def values(self, field: str) -> dict[str, int]:
-        """Milvus cannot count values: all items pass through here, a batch at a time."""
+        """Count values here, batch by batch over all items: Milvus cannot."""
         column = field if field in COLUMNS[:-1] else "metadata"
         counts: dict[str, int] = {}
-        for row in self._all_rows(ITEMS, sorted({"id", column})):
-            value = metadata_of(row).get(field) if column == "metadata" else row[column]
+        for row in self._scan(ITEMS, sorted({"id", column})):
+            value = _to_metadata(row).get(field) if column == "metadata" else row[column]
             if value is not None and (value != "" or column not in ("label", "category")):
                 counts[text_of(value)] = counts.get(text_of(value), 0) + 1
         return counts
@@ -534,75 +428,160 @@ class MilvusEngine:
         return {"search": "exact" if self._is_exact else "hnsw", "server": f"Milvus {self._server.version}"}
 
     def prepare(self) -> None:
-        """Have the server close what it still adds to, build graphs of that, and search by them."""
-        self._server.ask("flush", timeout=BUILDING)
-        until = time.monotonic() + BUILDING
-        while (facts := self._graph_facts()).get("pending_index_rows") and time.monotonic() < until:
+        """Make the server close the segments it still adds to, build their graphs, and search by them."""
+        self._server.ask("flush", timeout=BUILD_SECONDS)
+        until = time.monotonic() + BUILD_SECONDS
+        while (facts := self._server.ask("describe_index", index_name="vector")).get("pending_index_rows"):
+            if time.monotonic() >= until:
+                break
             time.sleep(0.2)
         if not self._is_exact:
-            with suppress(InputError):  # it may not tell everybody what it has loaded
+            with suppress(InputError):  # not every user may ask what is loaded
                 self._wait_until_served(int(facts.get("total_rows", 0)))
 
-    def _graph_facts(self) -> dict[str, Any]:
-        return dict(self._server.ask("describe_index", index_name="vector"))
-
     def _wait_until_served(self, rows: int) -> None:
-        """A graph that is built is not searched by yet: until then a quicker one, that finds less, is in its place."""
-        until, waited = time.monotonic() + _TAKING_OVER, False
+        """Wait until searches use the new graph; until then they use a quicker one that finds less."""
+        until, is_late = time.monotonic() + _SERVE_SECONDS, False
         while time.monotonic() < until:
-            parts = self._server.ask("list_loaded_segments")
-            has_graphs = all(part.index_id or part.num_rows < _SMALL for part in parts)
-            if has_graphs and sum(part.num_rows for part in parts) >= rows:
-                if waited:
-                    time.sleep(_LETTING_GO)
+            segments = self._server.ask("list_loaded_segments")
+            has_graphs = all(segment.index_id or segment.num_rows < _SMALL for segment in segments)
+            if has_graphs and sum(segment.num_rows for segment in segments) >= rows:
+                if is_late:
+                    time.sleep(_RELEASE_SECONDS)
                 return
-            waited = True
+            is_late = True
             time.sleep(0.2)
 
     def refresh(self) -> bool:
-        """Have the next read see all that others wrote; a server does not tell whether that is anything."""
+        """Make the next read see all that others wrote; a server does not say whether that is anything."""
         self._server.expect_changes()
         return False
 
     def close(self) -> None:
         self._server.close()
 
-    def _found(self, ids: Sequence[str], columns: list[str]) -> dict[str, _Row]:
+    def _read_ids(self, ids: Sequence[str], columns: list[str]) -> dict[str, Row]:
         size = self._batch_size(1) if "vector" in columns else _ROWS
-        rows = (row for some in _batches(ids, size) for row in self._rows(ITEMS, f"id in {listed(some)}", columns))
+        rows = (row for some in _batches(ids, size) for row in self._read(ITEMS, f"id in {quote_list(some)}", columns))
         return {row["id"]: row for row in rows}
 
     def _batch_size(self, vectors: int) -> int:
-        """How many go at once, if each has so many vectors."""
+        """Return how many go at once, if each has so many vectors."""
         return max(1, min(_ROWS, _NUMBERS // (vectors * self.dim)))
 
-    def _all_rows(
+    def _scan(
         self, partition: str, columns: list[str], after: str | None = None, limit: int | None = None
-    ) -> Iterator[_Row]:
-        """Rows by their ids: of those that match, a server gives the ones with the lowest ids."""
+    ) -> Iterator[Row]:
+        """Yield rows by their ids: of those that match, a server returns the ones with the lowest ids."""
         while limit is None or limit > 0:
             size = _ROWS if limit is None else min(limit, _ROWS)
-            where = "" if after is None else f"id > {literal(after)}"
-            rows = sorted(self._rows(partition, where, columns, limit=size), key=lambda row: row["id"])
+            where = "" if after is None else f"id > {quote_text(after)}"
+            rows = sorted(self._read(partition, where, columns, limit=size), key=lambda row: row["id"])
             yield from rows
             if len(rows) < size:
                 return
             after, limit = rows[-1]["id"], None if limit is None else limit - size
 
-    def _rows(self, partition: str, where: str, columns: list[str], **limits: int) -> list[_Row]:
-        chosen: dict[str, Any] = {"filter": where, "output_fields": columns, "partition_names": [partition], **limits}
-        return list(self._server.read("query", **chosen))
+    def _read(self, partition: str, where: str, columns: list[str], **limits: int) -> list[Row]:
+        arguments: dict[str, Any] = {"filter": where, "output_fields": columns, "partition_names": [partition]}
+        return list(self._server.read("query", **arguments, **limits))
 
 
-def _ends_in_tie(rows: list[_Row], k: int, limit: int) -> bool:
+def _ends_in_tie(rows: list[Row], k: int, limit: int) -> bool:
     return len(rows) == limit and rows[k - 1]["distance"] == rows[-1]["distance"]
 
 
 def _candidates(limit: int, is_filtered: bool) -> int:
-    """How many vectors a search of a graph compares at least; a filter throws most of them away."""
+    """Return how many vectors a search of a graph compares at least; a filter discards most of them."""
     return min(max(512, 8 * limit) if is_filtered else max(128, 2 * limit), _MOST_CANDIDATES)
 
 
 def _batches(some: Any, size: int) -> Iterator[Any]:
     for start in range(0, len(some), size):
         yield some[start : start + size]
+
+
+# Items and filters in the form of Milvus.
+
+
+def _to_row(item: Item, vector: np.ndarray) -> Row:
+    kinds: dict[str, dict[str, Value]] = {}
+    for name, value in item.metadata.items():
+        kinds.setdefault(_KINDS[type(value)], {})[name] = value
+    return {**_to_texts(item), "id": item.id, "metadata": kinds, "vector": vector}
+
+
+def _to_texts(item: Item) -> dict[str, str]:
+    return {"path": item.path, "label": item.label or "", "category": item.category or ""}
+
+
+def _to_item(row: Row) -> Item:
+    return Item(row["id"], row["path"], row["label"], row["category"], _to_metadata(row))
+
+
+def _to_metadata(row: Row) -> dict[str, Value]:
+    return {name: value for kind in row["metadata"].values() for name, value in kind.items()}
+
+
+def _check_length(item: Item) -> None:
+    """Raise if an item has more text than a server can store."""
+    texts = _to_texts(item)
+    if item.metadata:
+        texts["metadata"] = json.dumps(_to_row(item, np.empty(0))["metadata"])
+    for name, text in texts.items():
+        if len(text) > LONGEST_TEXT // 4 and len(text.encode()) > LONGEST_TEXT:
+            raise InputError(f"{name} of {item.id!r:.80} is longer than the {LONGEST_TEXT} bytes of Milvus; shorten it")
+
+
+def to_expression(conditions: Iterable[Condition]) -> str | None:
+    r"""Return the conditions as Milvus reads them, None if nothing can meet them.
+
+    >>> to_expression([Condition("label", "=", ("cat", 'a"b'))])
+    '(label in ["cat", "a\\u0022b"])'
+    >>> to_expression([Condition("year", ">", (2020,))])
+    '(metadata["number"]["year"] > 2020.0)'
+    """
+    tests = [_to_test(condition) for condition in conditions]
+    return None if None in tests else " and ".join(f"({test})" for test in tests if test)
+
+
+def _to_test(condition: Condition) -> str | None:
+    """Return one condition, "" if it always holds, None if it never does."""
+    texts = condition.storable_values
+    if condition.field in COLUMNS[:-1]:
+        return _to_text_test(condition, texts)
+    number = f'metadata["number"]["{condition.field}"]'
+    if condition.operator in ORDER:
+        return f"{number} {condition.operator} {condition.numbers[0]!r}"
+    text, flag = number.replace("number", "text", 1), number.replace("number", "flag", 1)
+    tests = [(flag, f"== {value}") for value in texts if value in ("true", "false")]
+    if texts:
+        tests.append((text, f"in {quote_list(texts)}"))
+    if condition.numbers:
+        tests.append((number, f"in [{', '.join(map(repr, condition.numbers))}]"))
+    if condition.operator == "=":
+        return " or ".join(f"{place} {test}" for place, test in tests) or None
+    return " and ".join(f"(not (exists {place}) or not ({place} {test}))" for place, test in tests)
+
+
+def _to_text_test(condition: Condition, texts: list[str]) -> str | None:
+    if condition.field != "path":
+        texts = [text for text in texts if text]  # an empty one stands for a missing one, which equals nothing
+    if condition.operator in ORDER or not texts:
+        return "" if condition.operator == "!=" else None
+    return f"{condition.field} {'in' if condition.operator == '=' else 'not in'} {quote_list(texts)}"
+
+
+def quote_text(text: str) -> str:
+    """Return a text for an expression; all but letters, digits and a few signs is escaped."""
+
+    def escape(sign: re.Match[str]) -> str:
+        code = ord(sign[0])
+        return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+    return '"' + _UNSAFE.sub(escape, text) + '"'
+
+
+def quote_list(texts: Iterable[str]) -> str:
+    """Return texts for an expression."""
+    return f"[{', '.join(map(quote_text, texts))}]"

@@ -1,7 +1,7 @@
 """The nearest items of each query: exact, in one pass over the gallery for each group of queries.
 
-Scores of a group of queries and a chunk of the gallery are multiplied in the dtype of the embeddings. That leaves open
-only the order of scores that are closer than its rounding (`slack`), so whatever could be among the first k is scored
+A group of queries and a chunk of the gallery are multiplied in the dtype of the embeddings. That leaves open only the
+order of scores that are closer than its rounding (`slack`), so everything that could be among the first k is scored
 again in float64 and sorted by that. The result is the same for any size of groups and chunks.
 """
 
@@ -14,13 +14,13 @@ from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_
 
 GROUP = 512  # queries that share one reading of the gallery
 _ITEMS = CHUNK  # items scored at once
-_MANY = 4  # times k: with more items left open, it is cheaper to multiply again in float64 than to score them all
+_MANY = 4  # times k: with more candidates, it is cheaper to multiply again in float64 than to score them all
 
 
 def nearest(
     queries: Vectors, gallery: Vectors, k: int, *, own: bool = False, progress: bool | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The cosines and the indices of the k nearest items of each query, nearest first [query, k].
+    """Return the cosines and the indices of the k nearest items of each query, nearest first [query, k].
 
     Fewer than k where the gallery has fewer. Of equal cosines (in float64) the lower index comes first.
 
@@ -44,7 +44,7 @@ def nearest(
 def exact_nearest(
     queries: Vectors, gallery: Vectors, k: int, *, own: bool = False, progress: bool | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same of checked arguments, with the cosines in float64, where float64 is to be had."""
+    """Do the same with checked arguments; the cosines are in float64, on a device that has float64."""
     k = min(k, len(gallery) - own)
     scores = torch.empty(len(queries), k, dtype=torch.float64, device=queries.exact_device)
     index = torch.empty(len(queries), k, dtype=torch.long, device=queries.exact_device)
@@ -52,60 +52,62 @@ def exact_nearest(
     with full_precision(queries.device), progress_bar("nearest neighbours", work, progress) as step:
         for rows in queries.chunks(GROUP):
             some = queries.read(rows)
-            best = _nothing(some, k)
+            best = _empty_lists(some, k)
             for where in gallery.chunks(_ITEMS):
                 items = gallery.read(where)
                 if k:
-                    found = _best_of_chunk(some, items, best[0][:, -1], k, rows.start - where.start if own else None)
-                    best = _merged(best, (found[0], found[1] + where.start))
+                    diagonal = rows.start - where.start if own else None
+                    chunk_scores, chunk_index = _best_of_chunk(some, items, best[0][:, -1], k, diagonal)
+                    best = _merge(best, (chunk_scores, chunk_index + where.start))
                 step(len(some) * len(items))
             scores[rows], index[rows] = best
     return scores, index
 
 
-def _nothing(some: Chunk, k: int) -> tuple[Tensor, Tensor]:
+def _empty_lists(some: Chunk, k: int) -> tuple[Tensor, Tensor]:
     scores = some.length.new_full((len(some), k), -torch.inf)
     return scores, torch.zeros_like(scores, dtype=torch.long)
 
 
-def _merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The best of two lists per query as long as the first, whose indices are the lower ones."""
+def _merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the best of two lists per query, as long as the first, whose indices are the lower ones."""
     scores, order = torch.cat([first[0], second[0]], 1).sort(dim=1, descending=True, stable=True)
     k = first[0].shape[1]
     return scores[:, :k], torch.cat([first[1], second[1]], 1).gather(1, order[:, :k])
 
 
 def _best_of_chunk(some: Chunk, items: Chunk, floor: Tensor, k: int, diagonal: int | None) -> tuple[Tensor, Tensor]:
-    """At most k items per query, sorted, in lists padded with -inf [query, k].
+    """Return at most k items per query, sorted, in lists padded with -inf [query, k].
 
-    floor:    the k-th best score so far [query]; items below it are of no use
-    diagonal: where in the chunk query 0 finds itself, which may be outside
+    floor:    the k-th best score so far [query]; items below it are not needed
+    diagonal: the place of query 0 in the chunk, which may be outside
     """
     dtype = min(some.unit.dtype, items.unit.dtype, key=lambda dtype: torch.finfo(dtype).bits)
-    is_open = _left_open(some.unit.to(dtype), items.unit.to(dtype), floor, k, diagonal)
-    if int(is_open.sum()) > _MANY * k * len(some):
-        is_open = _left_open(some.exact_unit(), items.exact_unit(), floor, k, diagonal) & ~_has_copies(items, k)
-    i, j = is_open.nonzero().to(floor.device).T
+    is_candidate = _can_be_among_best(some.unit.to(dtype), items.unit.to(dtype), floor, k, diagonal)
+    if int(is_candidate.sum()) > _MANY * k * len(some):
+        is_candidate = _can_be_among_best(some.exact_unit(), items.exact_unit(), floor, k, diagonal)
+        is_candidate &= ~_has_copies(items, k)
+    i, j = is_candidate.nonzero().to(floor.device).T
     exact = exact_scores(some, items, i, j)
     order = exact.sort(descending=True, stable=True).indices
     order = order[i[order].sort(stable=True).indices]
     i, j, exact = i[order], j[order], exact[order]
     place = _places(i)
-    kept = place < k
-    scores, index = _nothing(some, k)
-    scores[i[kept], place[kept]] = exact[kept]
-    index[i[kept], place[kept]] = j[kept]
+    is_best = place < k
+    scores, index = _empty_lists(some, k)
+    scores[i[is_best], place[is_best]] = exact[is_best]
+    index[i[is_best], place[is_best]] = j[is_best]
     return scores, index
 
 
-def _left_open(rows: Tensor, items: Tensor, floor: Tensor, k: int, diagonal: int | None) -> Tensor:
-    """Which items could be among the k best of each query, and not below its floor [query, item]."""
+def _can_be_among_best(rows: Tensor, items: Tensor, floor: Tensor, k: int, diagonal: int | None) -> Tensor:
+    """Return which items could be among the k best of each query, and not below its floor [query, item]."""
     scores = rows @ items.T
     if diagonal is not None:
         scores.diagonal(diagonal).fill_(-torch.inf)
     dim, dtype = rows.shape[1], rows.dtype
     off = slack(dim, dtype) + slack(dim, torch.float64) + torch.finfo(dtype).eps
-    low = floor.clamp(min=-2)  # no cosine is lower: only a query itself
+    low = floor.clamp(min=-2)  # no cosine is lower; a query itself is
     if k <= len(items):
         kth = scores.topk(k, sorted=False).values.amin(1)
         low = torch.maximum(low, kth.to(low.device).double() - off)
@@ -113,20 +115,20 @@ def _left_open(rows: Tensor, items: Tensor, floor: Tensor, k: int, diagonal: int
 
 
 def _has_copies(items: Chunk, k: int) -> Tensor:
-    """Which items have k + 1 exact copies before them: not among the first k, even if one copy is the query [item]."""
+    """Return which items have k + 1 exact copies before them: never among the first k, even if one is the query."""
     same = items.raw.unique(dim=0, return_inverse=True)[1]
     groups, order = same.sort(stable=True)
     return torch.empty_like(order).scatter_(0, order, _places(groups)) > k
 
 
 def _places(groups: Tensor) -> Tensor:
-    """The place of each entry among those of its group, from 0; entries come in the order of their groups."""
+    """Return the place of each entry in its group, from 0; entries come in the order of their groups."""
     counts = torch.bincount(groups)
     return torch.arange(len(groups), device=groups.device) - (counts.cumsum(0) - counts)[groups]
 
 
 def read_sides(queries: object, gallery: object) -> tuple[Vectors, Vectors]:
-    """Queries and gallery, on the device of the queries; the same object twice where there is no gallery."""
+    """Return queries and gallery, on the device of the queries; the same object twice if there is no gallery."""
     rows = Vectors("queries", queries)
     if gallery is None:
         return rows, rows

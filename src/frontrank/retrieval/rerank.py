@@ -12,116 +12,7 @@ from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import Vectors, full_precision
 from frontrank.retrieval.neighbours import GROUP, exact_nearest, read_sides
 
-# ==== Sparse rows, and the k-reciprocal neighbours that fill them.
-
-
-BUDGET = 1 << 21  # numbers worked on at once
-
-
-class SparseRows(NamedTuple):
-    """Rows of numbers, most of them 0: those of row i are at start[i] to start[i + 1] of col and value."""
-
-    start: Tensor
-    col: Tensor
-    value: Tensor
-
-    @classmethod
-    def of(cls, row: Tensor, col: Tensor, value: Tensor, rows: int) -> "SparseRows":
-        """From entries in the order of their rows."""
-        counts = torch.bincount(row, minlength=rows)
-        return cls(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), col, value)
-
-    @property
-    def counts(self) -> Tensor:
-        return self.start.diff()
-
-    def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The entries of some rows: the place of the row in `rows`, the column, the value [entry]."""
-        counts = self.counts[rows]
-        place = torch.repeat_interleave(counts)
-        entry = torch.arange(len(place)) + (self.start[rows] - counts.cumsum(0) + counts)[place]
-        return place, self.col[entry], self.value[entry]
-
-    def sums(self) -> Tensor:
-        """The sum of each row."""
-        rows = torch.repeat_interleave(self.counts)
-        return self.value.new_zeros(len(self.start) - 1).index_add_(0, rows, self.value)
-
-    def columns(self, rows: slice) -> "SparseRows":
-        """The columns of a range of rows, as sparse rows; row numbers count from the start of the range."""
-        entries = slice(int(self.start[rows.start]), int(self.start[rows.stop]))
-        col, order = self.col[entries].sort(stable=True)
-        row = torch.repeat_interleave(self.counts[rows])
-        return SparseRows.of(col, row[order], self.value[entries][order], len(self.start) - 1)
-
-
-def even_spans(count: int, size: int) -> list[slice]:
-    """Ranges of items of this size each that fill about the budget, or that are one item."""
-    step = max(1, BUDGET // size)
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
-
-
-def spans(sizes: Tensor) -> list[slice]:
-    """Ranges of items whose sizes sum up to about the budget, or that are one item."""
-    group = (sizes.cumsum(0) - sizes) // BUDGET
-    edges = [0, *(1 + group.diff().nonzero()[:, 0]).tolist(), len(sizes)]
-    return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
-
-
-def reciprocal_pairs(near: Tensor) -> tuple[Tensor, Tensor]:
-    """The members of the expanded k-reciprocal set of each item: item and member [pair], in order.
-
-    near: each item itself, then its k nearest others, nearest first [item, 1 + k]
-    """
-    half = near[:, : 1 + round((near.shape[1] - 1) / 2)]
-    is_member, is_half_member = _is_reciprocal(near), _is_reciprocal(half)
-    half_size = is_half_member.sum(1)
-    n = len(near)
-    keys = []
-    for rows in even_spans(n, near.shape[1] * half.shape[1]):
-        members = torch.where(is_member[rows], near[rows], n).sort(1).values  # n: no member
-        added = half[near[rows]]  # the half-size sets of all neighbours [row, neighbour, member]
-        is_added = is_half_member[near[rows]] & is_member[rows, :, None]
-        place = torch.searchsorted(members, added.flatten(1)).clamp_(max=members.shape[1] - 1)
-        shared = (members.gather(1, place).view_as(added) == added) & is_added
-        is_added &= (3 * shared.sum(2) >= 2 * half_size[near[rows]])[:, :, None]
-        start = (torch.arange(rows.start, rows.stop) * n)[:, None]
-        first, second = (start + near[rows])[is_member[rows]], (start[:, :, None] + added)[is_added]
-        keys.append(torch.cat([first, second]).unique())
-    key = torch.cat(keys)
-    return key // n, key % n
-
-
-def _is_reciprocal(near: Tensor) -> Tensor:
-    """Whether each neighbour counts the item among its own neighbours [item, neighbour]."""
-    item = torch.arange(len(near))[:, None, None]
-    return torch.cat([(near[near[rows]] == item[rows]).any(2) for rows in even_spans(len(near), near.shape[1] ** 2)])
-
-
-def mean_rows(vectors: SparseRows, near: Tensor) -> SparseRows:
-    """For each item the mean of the rows of some items [item, some]."""
-    n, some = near.shape
-    parts = []
-    for rows in spans(vectors.counts[near].sum(1)):
-        place, col, value = vectors.take(near[rows].flatten())
-        key, at = (place // some * n + col).unique(return_inverse=True)
-        total = value.new_zeros(len(key)).index_add_(0, at, value)
-        parts.append((key // n + rows.start, key % n, total / some))
-    row, col, value = (torch.cat(part) for part in zip(*parts, strict=True))
-    return SparseRows.of(row, col, value, n)
-
-
-def shared_sums(first: SparseRows, columns: SparseRows, rows: slice, width: int) -> Tensor:
-    """sum_c min(first[i, c], second[j, c]) for some rows i and all j, second given by its columns [row, width]."""
-    place, col, value = first.take(torch.arange(rows.start, rows.stop))
-    sums = value.new_zeros((rows.stop - rows.start) * width)
-    for entries in spans(columns.counts[col]):
-        at, j, other = columns.take(col[entries])
-        sums.index_add_(0, place[entries][at] * width + j, torch.minimum(value[entries][at], other))
-    return sums.view(-1, width)
-
-
-# ==== k-reciprocal re-ranking: items are near if they share neighbours, not only if they are close.
+_BUDGET = 1 << 21  # numbers worked on at once
 
 
 def rerank(
@@ -133,7 +24,7 @@ def rerank(
     *,
     progress: bool | None = None,
 ) -> Tensor:
-    """Scores that also count the neighbours a query and an item have in common [query, gallery], higher = nearer.
+    """Return scores that also count the neighbours a query and an item share [query, gallery], higher = nearer.
 
     Zhun Zhong, Liang Zheng, Donglin Cao, Shaozi Li, "Re-ranking Person Re-identification with k-reciprocal Encoding",
     CVPR 2017. Queries and gallery are one set of items; d = 1 - cosine, which is half the squared distance of unit
@@ -153,8 +44,8 @@ def rerank(
     gallery: None if the queries are their own gallery; a query's own column is then -inf
     lam:     1 gives the cosines, 0 the shared neighbours alone
 
-    Other queries are items too: they can be the neighbours that are shared. Besides the scores, memory
-    grows with items x k1^2 x k2 at most, never with items x items.
+    Other queries are items, too: they can be shared neighbours. Besides the scores, memory grows with
+    items x k1^2 x k2 at most, never with items x items.
     """
     check_integer("k1", k1, at_least=1)
     check_integer("k2", k2, at_least=1)
@@ -181,12 +72,12 @@ def rerank(
 
 
 def _neighbours(both: tuple[Vectors, ...], k: int, progress: bool | None) -> Tensor:
-    """Each item of one or two sets itself, then its k nearest others among all [item, 1 + k]; on the CPU."""
+    """Return each item of one or two sets, then its k nearest others among all [item, 1 + k]; on the CPU."""
     lists = []
     for first in both:
-        found = [exact_nearest(first, second, k, own=first is second, progress=progress) for second in both]
-        scores = torch.cat([scores for scores, _ in found], 1)
-        index = torch.cat([found[0][1], *(index + len(both[0]) for _, index in found[1:])], 1)
+        parts = [exact_nearest(first, second, k, own=first is second, progress=progress) for second in both]
+        scores = torch.cat([scores for scores, _ in parts], 1)
+        index = torch.cat([parts[0][1], *(index + len(both[0]) for _, index in parts[1:])], 1)
         order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
         lists.append(index.gather(1, order).cpu())
     near = torch.cat(lists)
@@ -194,7 +85,7 @@ def _neighbours(both: tuple[Vectors, ...], k: int, progress: bool | None) -> Ten
 
 
 def _cosines(both: tuple[Vectors, ...], i: Tensor, j: Tensor) -> Tensor:
-    """Cosines of pairs of items in float64 on the CPU [pair]."""
+    """Return the cosines of pairs of items in float64 on the CPU [pair]."""
     pairs = even_spans(len(i), both[0].dim)
     return torch.cat([(_unit(both, i[some]) * _unit(both, j[some])).sum(1) for some in pairs])
 
@@ -218,3 +109,106 @@ def _all_cosines(queries: Vectors, gallery: Vectors) -> Tensor:
             for where in gallery.chunks():
                 scores[rows, where] = some @ gallery.unit(where).to(dtype).T
     return scores
+
+
+class SparseRows(NamedTuple):
+    """Rows of numbers, most of them 0: row i has the entries start[i] to start[i + 1] of col and value."""
+
+    start: Tensor
+    col: Tensor
+    value: Tensor
+
+    @classmethod
+    def of(cls, row: Tensor, col: Tensor, value: Tensor, rows: int) -> "SparseRows":
+        """Make them of entries in the order of their rows."""
+        counts = torch.bincount(row, minlength=rows)
+        return cls(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), col, value)
+
+    @property
+    def counts(self) -> Tensor:
+        return self.start.diff()
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the entries of some rows: the place of the row in `rows`, the column, the value [entry]."""
+        counts = self.counts[rows]
+        place = torch.repeat_interleave(counts)
+        entry = torch.arange(len(place)) + (self.start[rows] - counts.cumsum(0) + counts)[place]
+        return place, self.col[entry], self.value[entry]
+
+    def sums(self) -> Tensor:
+        """Return the sum of each row."""
+        rows = torch.repeat_interleave(self.counts)
+        return self.value.new_zeros(len(self.start) - 1).index_add_(0, rows, self.value)
+
+    def columns(self, rows: slice) -> "SparseRows":
+        """Return the columns of a range of rows, as sparse rows; row numbers count from the start of the range."""
+        entries = slice(int(self.start[rows.start]), int(self.start[rows.stop]))
+        col, order = self.col[entries].sort(stable=True)
+        row = torch.repeat_interleave(self.counts[rows])
+        return SparseRows.of(col, row[order], self.value[entries][order], len(self.start) - 1)
+
+
+def even_spans(count: int, size: int) -> list[slice]:
+    """Return ranges of items of this size each that fill about the budget, or that are one item."""
+    step = max(1, _BUDGET // size)
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def spans(sizes: Tensor) -> list[slice]:
+    """Return ranges of items whose sizes sum up to about the budget, or that are one item."""
+    group = (sizes.cumsum(0) - sizes) // _BUDGET
+    edges = [0, *(1 + group.diff().nonzero()[:, 0]).tolist(), len(sizes)]
+    return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+
+
+def reciprocal_pairs(near: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the members of the expanded k-reciprocal set of each item: item and member [pair], in order.
+
+    near: each item itself, then its k nearest others, nearest first [item, 1 + k]
+    """
+    half = near[:, : 1 + round((near.shape[1] - 1) / 2)]
+    is_member, is_half_member = _is_reciprocal(near), _is_reciprocal(half)
+    half_size = is_half_member.sum(1)
+    n = len(near)
+    keys = []
+    for rows in even_spans(n, near.shape[1] * half.shape[1]):
+        members = torch.where(is_member[rows], near[rows], n).sort(1).values  # n: no member
+        candidates = half[near[rows]]  # the half-size sets of all neighbours [row, neighbour, member]
+        is_member_too = is_half_member[near[rows]] & is_member[rows, :, None]
+        place = torch.searchsorted(members, candidates.flatten(1)).clamp_(max=members.shape[1] - 1)
+        shared = (members.gather(1, place).view_as(candidates) == candidates) & is_member_too
+        is_member_too &= (3 * shared.sum(2) >= 2 * half_size[near[rows]])[:, :, None]
+        start = (torch.arange(rows.start, rows.stop) * n)[:, None]
+        first, second = (start + near[rows])[is_member[rows]], (start[:, :, None] + candidates)[is_member_too]
+        keys.append(torch.cat([first, second]).unique())
+    key = torch.cat(keys)
+    return key // n, key % n
+
+
+def _is_reciprocal(near: Tensor) -> Tensor:
+    """Return whether each neighbour has the item among its own neighbours [item, neighbour]."""
+    item = torch.arange(len(near))[:, None, None]
+    return torch.cat([(near[near[rows]] == item[rows]).any(2) for rows in even_spans(len(near), near.shape[1] ** 2)])
+
+
+def mean_rows(vectors: SparseRows, near: Tensor) -> SparseRows:
+    """Return for each item the mean of the rows of some items [item, some]."""
+    n, some = near.shape
+    parts = []
+    for rows in spans(vectors.counts[near].sum(1)):
+        place, col, value = vectors.take(near[rows].flatten())
+        key, at = (place // some * n + col).unique(return_inverse=True)
+        total = value.new_zeros(len(key)).index_add_(0, at, value)
+        parts.append((key // n + rows.start, key % n, total / some))
+    row, col, value = (torch.cat(part) for part in zip(*parts, strict=True))
+    return SparseRows.of(row, col, value, n)
+
+
+def shared_sums(first: SparseRows, columns: SparseRows, rows: slice, width: int) -> Tensor:
+    """Return sum_c min(first[i, c], second[j, c]) for some rows i and all j, second by its columns [row, width]."""
+    place, col, value = first.take(torch.arange(rows.start, rows.stop))
+    sums = value.new_zeros((rows.stop - rows.start) * width)
+    for entries in spans(columns.counts[col]):
+        at, j, other = columns.take(col[entries])
+        sums.index_add_(0, place[entries][at] * width + j, torch.minimum(value[entries][at], other))
+    return sums.view(-1, width)

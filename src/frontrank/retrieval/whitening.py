@@ -2,30 +2,31 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from frontrank.checks import check_integer, check_number
-from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.checks import check_integer, check_number, import_extra
+from frontrank.errors import FrontrankError, InputError
+from frontrank.files import as_path, atomic_write
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import Vectors, full_precision
 
 _FORMAT, _VERSION = "frontrank.whitening", "1"
+_TENSORS = ("mean", "components", "variance")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Whitening:
-    """A PCA learned on training descriptors, whose coordinates are divided by a power of their variance.
+    """PCA fitted to training descriptors, with coordinates divided by a power of their variance.
 
         y = normalise((x / |x| - mean) C^T / variance^power)
 
     Hervé Jégou, Ondřej Chum, "Negative evidences and co-occurences in image retrieval: the benefit of PCA and
     whitening", ECCV 2012. power 0.25 is the square-rooted form, used by Jerome Revaud, Jon Almazán, Rafael Sampaio
     de Rezende, César Roberto de Souza, "Learning with Average Precision: Training Image Retrieval with a Listwise
-    Loss", ICCV 2019 (Sec. 4.2); 0.5 is full whitening, 0 plain PCA. Rows are brought to length 1 before, in fitting
-    and in use: all scores here are cosines, so their lengths mean nothing.
+    Loss", ICCV 2019 (Sec. 4.2); 0.5 is full whitening, 0 plain PCA. Rows are brought to length 1 first, in fitting
+    and in use: all scores here are cosines, so lengths do not matter.
 
     mean [dimension], components C [component, dimension] and variance [component], largest first, are in float64.
 
@@ -53,10 +54,10 @@ class Whitening:
     def fit(
         cls, embeddings: object, power: float = 0.25, dim: int | None = None, *, progress: bool | None = None
     ) -> "Whitening":
-        """The whitening of these training descriptors, read once.
+        """Fit a whitening to training descriptors, which are read once.
 
         dim: how many leading components to keep; None keeps all whose variance is more than rounding, which are
-            fewer than there are rows
+             fewer than there are rows
         """
         check_number("power", power, at_least=0, at_most=1)
         if dim is not None:
@@ -64,7 +65,7 @@ class Whitening:
         rows = Vectors("embeddings", embeddings)
         mean, covariance = _moments(rows, progress)
         variance, vectors = torch.linalg.eigh(covariance)
-        variance, components = variance.flip(0), _oriented(vectors.T.flip(0))
+        variance, components = variance.flip(0), _fix_signs(vectors.T.flip(0))
         rank = int((variance > _rounding(rows, float(variance[0]))).sum())
         if rank == 0:
             raise InputError("embeddings point in the same direction in every row; fit on rows that differ")
@@ -73,13 +74,13 @@ class Whitening:
                 f"dim is {dim}, but the {len(rows)} rows of embeddings vary in {rank} directions only; "
                 f"ask for at most {rank}, or fit on more rows"
             )
-        kept = slice(rank if dim is None else dim)
-        return cls(mean, components[kept].contiguous(), variance[kept].contiguous(), float(power))
+        leading = slice(rank if dim is None else dim)
+        return cls(mean, components[leading].contiguous(), variance[leading].contiguous(), float(power))
 
     def apply(self, embeddings: object, *, progress: bool | None = None) -> Tensor:
-        """Whitened descriptors at length 1 [row, component].
+        """Return whitened descriptors at length 1 [row, component].
 
-        A row that equals the mean, as far as the kept components go, has no direction left and is refused.
+        A row that equals the mean in all components has no direction left: that is an error.
         """
         rows = Vectors("embeddings", embeddings)
         components, dimensions = self.components.shape
@@ -89,73 +90,67 @@ class Whitening:
                 "use both with the same model"
             )
         mean = self.mean.to(rows.exact_device)
-        turned = self.components.to(rows.dtype).to(rows.device).T
+        projection = self.components.to(rows.dtype).to(rows.device).T
         scale = (self.variance**-self.power).to(rows.dtype).to(rows.device)
         result = torch.empty(len(rows), components, dtype=rows.dtype, device=rows.device)
-        lost: list[int] = []
+        zeros: list[int] = []
         with full_precision(rows.device), progress_bar("whitening", len(rows), progress) as step:
             for where in rows.chunks():
                 centred = rows.read(where).exact_unit() - mean  # in float64: here two close numbers are subtracted
-                projected = centred.to(rows.dtype).to(rows.device) @ turned
-                nothing = torch.linalg.vector_norm(projected, dim=1) <= 16 * torch.finfo(rows.dtype).eps
-                lost += (where.start + nothing.nonzero()[:, 0]).tolist()
+                projected = centred.to(rows.dtype).to(rows.device) @ projection
+                is_zero = torch.linalg.vector_norm(projected, dim=1) <= 16 * torch.finfo(rows.dtype).eps
+                zeros += (where.start + is_zero.nonzero()[:, 0]).tolist()
                 result[where] = torch.nn.functional.normalize(projected * scale)
                 step(len(centred))
-        if lost:
-            named = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
+        if zeros:
+            few = ", ".join(map(str, zeros[:5])) + (", ..." if len(zeros) > 5 else "")
             raise InputError(
-                f"embeddings has {len(lost)} row{'s' * (len(lost) > 1)} (number {named}) that whitening maps to zero, "
-                "being no different from the mean in the directions kept; drop them, or keep more components"
+                f"embeddings has {len(zeros)} row{'s' * (len(zeros) > 1)} (number {few}) that whitening maps to zero, "
+                "as they equal the mean in all components; drop them, or keep more components"
             )
         return result
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write a safetensors file; refuses to replace one unless told to."""
-        target = _as_path(path)
-        try:
-            from safetensors.torch import save
-        except ImportError:
-            raise _no_safetensors() from None
-        if target.exists() and not overwrite:
-            raise InputError(f"{target} exists already; give another path, or overwrite=True")
-        kept = {"mean": self.mean, "components": self.components, "variance": self.variance}
-        said = {"format": _FORMAT, "version": _VERSION, "power": repr(self.power)}
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            unfinished.write_bytes(save(kept, said))
-            unfinished.replace(target)
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)
-            raise InputError(f"{target} cannot be written: {error.strerror}; give another path") from error
+        """Write a safetensors file.
+
+        overwrite: replace a file that exists
+        """
+        target = as_path("path", path)
+        safetensors = import_extra("safetensors.torch", "train", "saving a whitening")
+        facts = {"format": _FORMAT, "version": _VERSION, "power": repr(self.power)}
+        content = safetensors.save({name: getattr(self, name) for name in _TENSORS}, facts)
+        atomic_write(target, content, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Whitening":
-        """The whitening of a file that `save` wrote."""
-        source = _as_path(path)
-        try:
-            from safetensors import SafetensorError, safe_open
-        except ImportError:
-            raise _no_safetensors() from None
+        """Read a file of `save`."""
+        source = as_path("path", path)
+        safetensors = import_extra("safetensors", "train", "loading a whitening")
         if not source.is_file():
             raise InputError(f"{source} is not a file; give the path of a saved whitening")
         try:
-            with safe_open(source, framework="pt") as file:
-                said = file.metadata() or {}
-                _check_format(source, said)
-                mean, components, variance = (file.get_tensor(name) for name in ("mean", "components", "variance"))
-            power = float(said["power"])
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            if isinstance(error, FrontrankError):
-                raise
-            raise InputError(f"{source} is damaged, or no whitening ({error}); save it again") from error
-        found = cls(mean, components, variance, power)
-        if not _is_whole(found):
+            with safetensors.safe_open(source, framework="pt") as file:
+                facts = file.metadata() or {}
+                if facts.get("format") != _FORMAT:
+                    raise InputError(f"{source} is not a whitening; give the path of a file of Whitening.save")
+                if facts.get("version") != _VERSION:
+                    raise InputError(
+                        f"{source} has version {facts.get('version')} of the format, this is {_VERSION}; "
+                        "update frontrank"
+                    )
+                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+                whitening = cls(**tensors, power=float(facts["power"]))
+        except FrontrankError:
+            raise
+        except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+            raise InputError(f"{source} is damaged, or not a whitening ({error}); save it again") from error
+        if not _is_consistent(whitening):
             raise InputError(f"{source} is damaged: its tensors do not fit together; save it again")
-        return found
+        return whitening
 
 
 def _moments(rows: Vectors, show: bool | None) -> tuple[Tensor, Tensor]:
-    """Mean and covariance (over the number of rows) of unit rows in float64 on the CPU, chunk by chunk.
+    """Return mean and covariance (over the number of rows) of unit rows in float64 on the CPU, chunk by chunk.
 
     Each chunk is centred by its own mean and joined by the rule of Chan, Golub and LeVeque, "Algorithms for computing
     the sample variance", 1983: large numbers are never subtracted from each other.
@@ -176,47 +171,28 @@ def _moments(rows: Vectors, show: bool | None) -> tuple[Tensor, Tensor]:
 
 
 def _rounding(rows: Vectors, largest: float) -> float:
-    """The variance that rounding alone can make: of the embeddings themselves, and of the sums in float64.
+    """Return the variance that rounding alone can make: of the embeddings themselves, and of the sums in float64.
 
     A unit row is off by at most half an eps of its dtype, so no direction gains more variance than the square of that.
     """
     return (torch.finfo(rows.dtype).eps / 2) ** 2 + max(rows.shape) * torch.finfo(torch.float64).eps * largest
 
 
-def _oriented(components: Tensor) -> Tensor:
-    """The components with the sign that makes the largest entry positive, the first of those about as large."""
+def _fix_signs(components: Tensor) -> Tensor:
+    """Return components with their largest entry positive; of several about as large, the first."""
     size = components.abs()
     leading = (size >= (1 - 1e-6) * size.amax(1, keepdim=True)).int().argmax(1, keepdim=True)
     return components * components.gather(1, leading).sign()
 
 
-def _as_path(path: object) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise InputTypeError(f"path must be a path, got {path!r}")
-    return Path(path)
-
-
-def _no_safetensors() -> FrontrankError:
-    return FrontrankError("saving and loading a whitening needs safetensors; pip install 'frontrank[train]'")
-
-
-def _check_format(source: Path, said: dict[str, str]) -> None:
-    if said.get("format") != _FORMAT:
-        raise InputError(f"{source} holds no whitening; give the path of a file that Whitening.save wrote")
-    if said.get("version") != _VERSION:
-        raise InputError(
-            f"{source} has version {said.get('version')} of the format, this is {_VERSION}; update frontrank"
-        )
-
-
-def _is_whole(whitening: Whitening) -> bool:
+def _is_consistent(whitening: Whitening) -> bool:
     mean, components, variance = whitening.mean, whitening.components, whitening.variance
     return (
         components.ndim == 2
         and 0 < len(components) <= components.shape[1]
         and mean.shape == components.shape[1:]
         and variance.shape == components.shape[:1]
-        and all(kept.dtype == torch.float64 and bool(kept.isfinite().all()) for kept in (mean, components, variance))
+        and all(part.dtype == torch.float64 and bool(part.isfinite().all()) for part in (mean, components, variance))
         and bool((variance > 0).all())
         and 0 <= whitening.power <= 1
     )
