@@ -11,9 +11,9 @@ import pytest
 from frontrank.errors import InputError
 from frontrank.retrieval import embedded as faiss_engine
 from frontrank.retrieval import journal as index_folder
-from frontrank.retrieval.journal import Journal, write_journal
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
+from frontrank.retrieval.journal import Journal, write_journal
 from tests.retrieval.index_engines import halves, some_items
 
 

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.retrieval.items import Item, read_ids, is_field, refuse_repeats, text_of
+from frontrank.retrieval.items import Item, is_field, read_ids, text_of
 
 
 def test_holds_what_it_was_given():
@@ -102,9 +102,6 @@ def test_lists_of_ids():
             read_ids(wrong)
     with pytest.raises(InputTypeError, match="id must be text, got 1"):
         read_ids([1])
-    with pytest.raises(InputError, match="items has the id 'b' twice"):
-        refuse_repeats(["a", "b", "c", "b", "c"])
-    refuse_repeats(["a", "b"])
 
 
 def test_names_of_fields():
