@@ -182,7 +182,7 @@ def case_processes(batch: int, steps: int) -> dict[str, float]:
     distributed.start("cpu")
     world = distributed.world_size()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
-    model, loss = distributed.wrapped(network()), fr.PNP()
+    model, loss = distributed.wrap_model(network()), fr.PNP()
     images, labels = pictures(batch)
     start, stop = batch * distributed.rank() // world, batch * (distributed.rank() + 1) // world
     whole, exchange = [], []

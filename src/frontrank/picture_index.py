@@ -28,7 +28,7 @@ from frontrank.retrieval.index import Index, url_scheme
 from frontrank.retrieval.items import FIELDS, ID_LENGTH, Item, Value, is_field
 from frontrank.retrieval.journal import is_index, list_folder
 from frontrank.training import distributed
-from frontrank.training.embedding import embedded_batches, model_sizes, on_all_ranks
+from frontrank.training.embedding import embedded_batches, model_sizes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -105,7 +105,7 @@ def index_images(
                 part = table.rows(np.arange(start, min(start + _TABLE_ROWS, len(table))))
                 images = _Images(part, ids[start : start + _TABLE_ROWS], index, model.dim, batch_size)
                 wanted -= images.update_index(embed, summary, step)
-    with on_all_ranks():
+    with distributed.fail_together():
         if prune and index is not None and wanted:
             gone = [item.id for item in index.items() if item.id not in wanted]
             summary.removed = sum(index.delete(gone[start : start + _PAGE]) for start in range(0, len(gone), _PAGE))
@@ -174,11 +174,11 @@ class _Images:
 
     def update_index(self, embed: Embed, summary: IndexSummary, step: Callable[[float], None]) -> set[str]:
         """Store what is new or has changed, and count it in the summary; return the ids of broken images."""
-        with on_all_ranks():
+        with distributed.fail_together():
             share = self._read_items(range(*_share_bounds(len(self._ids))))
         items: list[Any] = [item for part in distributed.gather_objects(share) for item in part]
         stored = self._read_stored_items()
-        with on_all_ranks():
+        with distributed.fail_together():
             if self._index is not None:
                 _refuse_other_files(items, stored)
         new = [row for row, item in enumerate(items) if isinstance(item, Item) and _is_other_image(item, stored[row])]
@@ -192,7 +192,7 @@ class _Images:
         batches = self._embed(embed, new[slice(*_share_bounds(len(new)))])
         while shares := self._gather_next(batches):
             rows = [row for part in shares for row in part.rows]
-            with on_all_ranks():
+            with distributed.fail_together():
                 if self._index is not None and rows:
                     self._index.upsert(np.concatenate([part.vectors for part in shares]), [items[row] for row in rows])
             known = sum(stored[row] is not None for row in rows)
@@ -225,7 +225,7 @@ class _Images:
     def _read_stored_items(self) -> list[Item | None]:
         """Return the item in the index for each image."""
         stored: list[Item | None] = []
-        with on_all_ranks():
+        with distributed.fail_together():
             if self._index is not None:
                 for start in range(0, len(self._ids), _PAGE):
                     stored += self._index.get(self._ids[start : start + _PAGE])
@@ -233,7 +233,7 @@ class _Images:
 
     def _relabel(self, items: Sequence[Any]) -> None:
         """Replace items, and leave their vectors."""
-        with on_all_ranks():
+        with distributed.fail_together():
             if self._index is not None:
                 for start in range(0, len(items), _PAGE):
                     some = items[start : start + _PAGE]
@@ -241,7 +241,7 @@ class _Images:
 
     def _gather_next(self, batches: Iterator[_Share]) -> list[_Share]:
         """Return the next embeddings of every process; empty when none has any."""
-        with on_all_ranks():
+        with distributed.fail_together():
             some = _take_for_seconds(islice(batches, _STORE_BATCHES))
         rows = [row for part in some for row in part.rows]
         vectors = np.concatenate([self._no_vectors, *(part.vectors for part in some)])

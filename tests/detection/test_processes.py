@@ -38,7 +38,7 @@ class Whole(torch.nn.Module):
 def two_steps(scores, share):
     """Losses, changes of the weights, and remembered scores of two steps with these pictures of each batch."""
     model = Whole(scores)
-    network = distributed.wrapped(model)
+    network = distributed.wrap_model(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     before = torch.cat([each.detach().flatten() for each in model.parameters()])
     found = []

@@ -13,10 +13,10 @@ import time
 
 import torch
 
-from frontrank.training import checkpoints as state_files
-from frontrank.training.checkpoints import latest_checkpoint, load_checkpoint, save_checkpoint
+from frontrank.training import checkpoints
+from frontrank.training.checkpoints import latest_checkpoint, read_state, save_checkpoint
 
-MOMENTS = ((os, "fsync"), (os, "replace"), (os, "unlink"), (os, "open"), (state_files, "_bytes"))
+MOMENTS = ((os, "fsync"), (os, "replace"), (os, "unlink"), (os, "open"), (checkpoints._HashingWriter, "write"))
 
 
 def state_of(step):
@@ -46,8 +46,8 @@ def kill_at(owner, name, count, after):
     setattr(owner, name, deadly)
 
 
-def killed(folder, step, plan, patience):
-    """The last step that a writer acknowledged before it was killed, or None."""
+def kill_a_writer(folder, step, plan, patience):
+    """Return the last step that a writer acknowledged before it was killed, or None."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -66,13 +66,13 @@ def killed(folder, step, plan, patience):
 
 
 def check(folder, before, acknowledged):
-    found = latest_checkpoint(folder)
-    if found is None:
+    path = latest_checkpoint(folder)
+    if path is None:
         assert before == 0
         assert acknowledged is None
         return 0
-    state = load_checkpoint(found)
-    assert state["step"] >= (acknowledged or before), (found, before, acknowledged)
+    state = read_state(path)
+    assert state["step"] >= (acknowledged or before), (path, before, acknowledged)
     for weights in state["weights"]:
         assert weights.unique().tolist() == [float(state["step"])]
     return state["step"]
@@ -85,7 +85,7 @@ def main(folder, kills, seed):
     draw.shuffle(plans)
     step = 0
     for plan in plans:
-        step = check(folder, step, killed(folder, step, plan, draw.uniform(0.0, 0.06)))
+        step = check(folder, step, kill_a_writer(folder, step, plan, draw.uniform(0.0, 0.06)))
     save_checkpoint(folder, step + 1, state_of(step + 1))
     assert len(os.listdir(folder)) <= 2, os.listdir(folder)
     print(len(plans), "kills", step, "checkpoints")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from frontrank.settings import BatchConfig, DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
-from frontrank.training.checkpoints import latest_checkpoint, load_checkpoint
+from frontrank.training.checkpoints import latest_checkpoint, read_state
 from tests.pictures import glyph_pictures
 
 SMALL = TrainConfig(
@@ -41,7 +41,7 @@ def config_of(path, **groups):
 
 def last_state(folder):
     """The state of the newest checkpoint of a run."""
-    return load_checkpoint(latest_checkpoint(Path(folder) / "checkpoints"))
+    return read_state(latest_checkpoint(Path(folder) / "checkpoints"))
 
 
 def differences(one, other, path="state"):

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.training import checkpoints
 from frontrank.training.logs import Log, line_text, read_log
 
 
@@ -38,19 +37,13 @@ def test_a_line_is_an_object(tmp_path, monkeypatch):
     with plain_log(tmp_path / "new" / "run") as log:
         log.write(3, {"loss": 0.25, "R@1": 1, "what": "best", "late": False}, epoch=1.5)
         log.write(4, {})
+        assert len(read_log(tmp_path / "new" / "run" / "log.jsonl")) == 2  # before it is closed
     text = (tmp_path / "new" / "run" / "log.jsonl").read_text()
     assert text == (
         '{"step": 3, "epoch": 1.5, "time": 1234.568, "loss": 0.25, "R@1": 1, "what": "best", "late": false}\n'
         '{"step": 4, "epoch": null, "time": 1234.568}\n'
     )
     assert read_log(tmp_path / "new" / "run" / "log.jsonl")[1] == {"step": 4, "epoch": None, "time": 1234.568}
-
-
-def test_every_line_is_there_at_once(tmp_path):
-    with plain_log(tmp_path) as log:
-        for step in (1, 2, 3):
-            log.write(step, {"loss": 0.5})
-            assert steps_of(tmp_path) == list(range(1, step + 1))
 
 
 def refuse(constant):
@@ -78,32 +71,23 @@ def test_numbers_of_other_libraries(tmp_path):
                 "i": torch.tensor([3]),
                 "n": np.float32(0.25),
                 "d": np.float64(2),
+                "f": np.float32(math.inf),
             },
         )
-    (found,) = read_log(tmp_path / "log.jsonl")
-    assert [found[name] for name in "tind"] == [0.5, 3, 0.25, 2.0]
+    (line,) = read_log(tmp_path / "log.jsonl")
+    assert [line[name] for name in "tindf"] == [0.5, 3, 0.25, 2.0, math.inf]
 
 
-def test_numbers_of_other_libraries_that_are_not_finite(tmp_path):
-    with plain_log(tmp_path) as log:
-        log.write(1, {"t": torch.tensor(math.inf), "n": np.float32(math.inf), "d": np.float64(math.inf)})
-    (found,) = read_log(tmp_path / "log.jsonl")
-    assert [found[name] for name in "tnd"] == [math.inf] * 3
-
-
-@pytest.mark.parametrize("value", [None, [1], torch.zeros(2), np.zeros(2), object(), 1j, np.complex64(1)], ids=range(7))
+@pytest.mark.parametrize("value", [None, torch.zeros(2), np.zeros(2), np.complex64(1)], ids=range(4))
 def test_values_that_are_no_numbers(value, tmp_path):
-    with (
-        plain_log(tmp_path) as log,
-        pytest.raises(InputTypeError, match=r"values has .* as loss; give a number or text"),
-    ):
+    with plain_log(tmp_path) as log, pytest.raises(InputTypeError, match="loss"):
         log.write(1, {"loss": value})
     assert steps_of(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["step", "epoch", "time", "not_finite"])
-def test_names_that_are_taken(name, tmp_path):
-    with plain_log(tmp_path) as log, pytest.raises(InputError, match=f"values has the name {name}, which each line"):
+@pytest.mark.parametrize("name", ["step", "not_finite"])
+def test_names_that_every_line_has(name, tmp_path):
+    with plain_log(tmp_path) as log, pytest.raises(InputError, match=name):
         log.write(1, {"loss": 1.0, name: 1.0})
     assert steps_of(tmp_path) == []
 
@@ -124,23 +108,23 @@ def test_any_values_come_back(tmp_path, values):
 
 def test_a_log_is_not_overwritten(tmp_path):
     write(tmp_path, (1, 2))
-    with pytest.raises(InputError, match=r"log.jsonl exists already; resume that run, or choose another folder"):
+    with pytest.raises(InputError, match=r"log\.jsonl"):
         plain_log(tmp_path)
     assert steps_of(tmp_path) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("resume", "kept"), [(0, []), (10, [10]), (25, [10, 20]), (30, [10, 20, 30]), (99, [10, 20, 30])]
-)
-def test_a_run_that_goes_on_says_every_step_once(resume, kept, tmp_path):
+@pytest.mark.parametrize(("resume", "kept_steps"), [(0, []), (10, [10]), (25, [10, 20]), (99, [10, 20, 30])])
+def test_a_run_that_goes_on_has_every_step_once(resume, kept_steps, tmp_path):
     write(tmp_path, (10, 20, 30))
     before = (tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)
     write(tmp_path, (31, 41), resume_step=resume)
-    assert steps_of(tmp_path) == [*kept, 31, 41]
-    assert (tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)[: len(kept)] == before[: len(kept)]
+    assert steps_of(tmp_path) == [*kept_steps, 31, 41]
+    assert (tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)[: len(kept_steps)] == before[
+        : len(kept_steps)
+    ]
 
 
-def test_a_run_that_begins_anew_says_nothing_of_before_its_first_step(tmp_path):
+def test_a_run_that_begins_anew_has_no_lines_from_before(tmp_path):
     for _ in range(2):
         with Log(tmp_path, resume_step=0) as log:
             log.write(0, {"R@1": 0.25})
@@ -151,37 +135,19 @@ def test_a_run_that_begins_anew_says_nothing_of_before_its_first_step(tmp_path):
     assert steps_of(tmp_path) == [0, 1, 2]
 
 
-def test_a_run_without_a_log_goes_on_with_a_new_one(tmp_path):
-    write(tmp_path, (31,), resume_step=30)
-    assert steps_of(tmp_path) == [31]
-
-
 def test_a_line_that_was_cut_off_anywhere(tmp_path):
     path = tmp_path / "log.jsonl"
     write(tmp_path, (10, 20))
     content = path.read_bytes()
     first = content.index(b"\n") + 1
-    for end in range(first, len(content)):
+    for end in (first, first + 1, first + 9, len(content) - 1):
         path.write_bytes(content[:end])
         assert steps_of(tmp_path) == [10]
         write(tmp_path, (20,), resume_step=15)
         assert steps_of(tmp_path) == [10, 20]
 
 
-DAMAGE = [
-    b"",
-    b"{",
-    b"\0\0\0",
-    b"\xff",
-    b"[]",
-    b"3",
-    b'{"epoch": 1}',
-    b'{"step": "1"}',
-    b'{"step": 1.5}',
-    b'{"step": true}',
-    b'{"step": 1, "not_finite": 3}',
-    b'{"step": 1, "not_finite": {"a": "b"}}',
-]
+DAMAGE = [b"", b"\xff", b"[]", b'{"epoch": 1}', b'{"step": true}', b'{"step": 1, "not_finite": {"a": "b"}}']
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
@@ -190,24 +156,15 @@ def test_a_damaged_line_in_the_middle(damage, tmp_path):
     write(tmp_path, (10, 20))
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + damage + b"\n" + second)
-    with pytest.raises(InputError, match=r"log.jsonl line 2 is damaged; delete that line"):
+    with pytest.raises(InputError, match=r"log\.jsonl line 2"):
         read_log(path)
-    with pytest.warns(
-        FrontrankWarning, match=r"log.jsonl is damaged in 1 of its lines \(first: 2\), which are dropped"
-    ):
+    with pytest.warns(FrontrankWarning, match=r"log\.jsonl"):
         write(tmp_path, (30,), resume_step=20)
     assert steps_of(tmp_path) == [10, 20, 30]
 
 
-def test_lines_of_windows(tmp_path):
-    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1}\r\n{"step": 2}\r\n')
-    assert steps_of(tmp_path) == [1, 2]
-
-
 def test_a_log_that_is_not_there(tmp_path):
-    with pytest.raises(
-        InputError, match=r"none cannot be read: No such file or directory; give the path of a log.jsonl"
-    ):
+    with pytest.raises(InputError, match="none"):
         read_log(tmp_path / "none")
 
 
@@ -216,7 +173,7 @@ def test_the_old_log_survives_a_kill_while_it_is_shortened(tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     write(tmp_path, (10, 20))
-    monkeypatch.setattr(checkpoints.os, "replace", killed)
+    monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         plain_log(tmp_path, resume_step=10)
     assert steps_of(tmp_path) == [10, 20]
@@ -226,29 +183,21 @@ def test_the_old_log_survives_a_kill_while_it_is_shortened(tmp_path, monkeypatch
 def test_other_processes_write_nothing(tmp_path, capsys):
     with Log(tmp_path / "run", enabled=False) as log:
         log.write(1, {"loss": 0.5})
+    log.close()
     assert os.listdir(tmp_path) == []
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_closed_log_can_be_closed_again(tmp_path):
-    log = plain_log(tmp_path)
-    log.write(1, {})
-    log.close()
-    log.close()
-    assert steps_of(tmp_path) == [1]
 
 
 # A disk that fails
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path):
+def test_a_full_disk(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    says = r"log.jsonl cannot be written: File too large; free some space, or choose another folder"
     with plain_log(tmp_path) as log:
         log.write(1, {"note": "x" * 1000})
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
         try:
-            with pytest.raises(InputError, match=says):
+            with pytest.raises(InputError, match=r"log\.jsonl.*File too large"):
                 log.write(2, {"note": "x" * 3000})
             log.close()
         finally:
@@ -258,9 +207,7 @@ def test_a_full_disk_is_told_in_one_line(tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InputError, match=r"file/log.jsonl cannot be written: .*; free some space, or choose another folder"
-    ):
+    with pytest.raises(InputError, match=r"file/log\.jsonl"):
         plain_log(tmp_path / "file")
 
 
@@ -289,17 +236,11 @@ def test_tensorboard_says_the_same(tmp_path):
 
 def test_without_tensorboard_there_is_the_file(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    says = r"^tensorboard is not installed, so the log is log.jsonl only; pip install 'frontrank\[train\]'$"
-    with pytest.warns(FrontrankWarning, match=says) as seen, Log(tmp_path) as log:
+    with pytest.warns(FrontrankWarning, match="tensorboard") as warnings, Log(tmp_path) as log:
         log.write(1, {"loss": 0.5})
-    assert len(seen) == 1
+    assert len(warnings) == 1
     assert os.listdir(tmp_path) == ["log.jsonl"]
     assert steps_of(tmp_path) == [1]
-
-
-def test_tensorboard_is_left_out_if_not_wanted(tmp_path):
-    write(tmp_path, (1,))
-    assert os.listdir(tmp_path) == ["log.jsonl"]
 
 
 # The console
@@ -308,14 +249,13 @@ def test_tensorboard_is_left_out_if_not_wanted(tmp_path):
 @pytest.mark.parametrize(
     ("step", "epoch", "values", "text"),
     [
-        (1, 0, {}, "epoch 0  step 1/400"),
         (1, None, {"loss": 1.0}, "step 1/400  loss 1"),
         (120, 2.71828, {"loss": 0.00001234567}, "epoch 2.718  step 120/400  loss 1.235e-05"),
         (9, 3, {"queries used": 112, "loss": math.nan}, "epoch 3  step 9/400  queries used 112  loss nan"),
         (9, 3, {"images/s": 1234.5, "steps/s": 2}, "epoch 3  step 9/400  1234 images/s  2 steps/s"),
         (9, 3, {"loss": torch.tensor(0.5), "note": "best"}, "epoch 3  step 9/400  loss 0.5  note best"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_text_of_a_line(step, epoch, values, text):
     assert line_text(step, 400, epoch, values) == text

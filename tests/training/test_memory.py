@@ -1,9 +1,6 @@
 """The memory of past embeddings: what it holds, what gallery it makes, and that losses treat it as one."""
 
-import copy
 import io
-import pickle
-import re
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ def rows(n, start=0, dim=2):
     return numbers[:, None].expand(n, dim).float().clone(), numbers + 100
 
 
-def held(memory):
+def content(memory):
     state = memory.state_dict()
     assert len(memory) == len(state["labels"])
     assert state["embeddings"][:, 0].tolist() == [label - 100 for label in state["labels"].tolist()]
@@ -35,20 +32,7 @@ def test_holds_the_newest(size, batches):
     for n in batches:
         memory.add(*rows(n, len(seen)))
         seen += range(len(seen), len(seen) + n)
-        assert held(memory) == [100 + each for each in seen[-size:]]
-
-
-def test_by_hand():
-    memory = EmbeddingMemory(3, dim=2)
-    assert len(memory) == 0
-    memory.add(*rows(2))
-    assert held(memory) == [100, 101]
-    memory.add(*rows(2, 2))
-    assert held(memory) == [101, 102, 103]
-    memory.add(*rows(5, 4))
-    assert held(memory) == [106, 107, 108]
-    memory.add(*rows(0))
-    assert held(memory) == [106, 107, 108]
+        assert content(memory) == [100 + each for each in seen[-size:]]
 
 
 def test_nothing_is_shared_with_what_was_added():
@@ -58,25 +42,25 @@ def test_nothing_is_shared_with_what_was_added():
         embeddings.fill_(7)
     labels.fill_(7)
     state = memory.state_dict()
-    assert held(memory) == [100, 101, 102, 103]
+    assert content(memory) == [100, 101, 102, 103]
     assert not state["embeddings"].requires_grad
     state["embeddings"].fill_(9)
-    assert held(memory) == [100, 101, 102, 103]
+    assert content(memory) == [100, 101, 102, 103]
     assert memory.state_dict()["embeddings"].untyped_storage().nbytes() == 4 * 2 * 4
 
 
 @pytest.mark.parametrize(
-    ("given_dtype", "kept"),
+    ("given_dtype", "stored"),
     [(torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.float64, torch.float64)],
     ids=str,
 )
-def test_dtypes(given_dtype, kept):
+def test_dtypes(given_dtype, stored):
     memory, (embeddings, labels) = EmbeddingMemory(4), rows(3)
     memory.add(embeddings.to(given_dtype), labels.int())
-    assert memory.state_dict()["embeddings"].dtype == kept
+    assert memory.state_dict()["embeddings"].dtype == stored
     assert memory.state_dict()["labels"].dtype == torch.int64
     ref_emb, ref_labels, _ = memory.gallery(embeddings.to(given_dtype), labels)
-    assert (ref_emb.dtype, ref_labels.dtype) == (kept, torch.int64)
+    assert (ref_emb.dtype, ref_labels.dtype) == (stored, torch.int64)
     ref_emb, _, _ = memory.gallery(embeddings, labels)  # the gallery is as wide as the batch
     assert ref_emb.dtype == torch.float32
 
@@ -88,20 +72,11 @@ def test_gallery_is_the_batch_and_then_the_memory():
     ref_emb, ref_labels, candidates = memory.gallery(batch.requires_grad_(), labels)
     assert ref_emb[:, 0].tolist() == [50, 51, 2, 3, 4]
     assert ref_labels.tolist() == [150, 151, 102, 103, 104]
+    assert memory.gallery(batch, labels, include_query=True)[2] is None
     assert candidates.tolist() == [[False, True, True, True, True], [True, False, True, True, True]]
-    assert held(memory) == [102, 103, 104]
+    assert content(memory) == [102, 103, 104]
     (ref_emb * torch.arange(5.0)[:, None]).sum().backward()
     assert batch.grad.tolist() == [[0, 0], [1, 1]]
-
-
-@pytest.mark.parametrize("filled", [False, True])
-def test_gallery_with_the_query(filled):
-    memory = EmbeddingMemory(3)
-    if filled:
-        memory.add(*rows(3))
-    ref_emb, ref_labels, candidates = memory.gallery(*rows(2, 9), include_query=True)
-    assert candidates is None
-    assert len(ref_emb) == len(ref_labels) == (5 if filled else 2)
 
 
 # With losses
@@ -179,59 +154,42 @@ def test_a_smaller_memory_takes_the_newest():
     memory, small = EmbeddingMemory(10), EmbeddingMemory(4)
     memory.add(*rows(9))
     small.load_state_dict(memory.state_dict())
-    assert held(small) == [105, 106, 107, 108]
+    assert content(small) == [105, 106, 107, 108]
     assert small.size == 4
-
-
-@pytest.mark.parametrize(
-    "way", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))], ids=["copy", "pickle"]
-)
-def test_copies(way):
-    memory = EmbeddingMemory(4)
-    memory.add(*rows(3))
-    again = way(memory)
-    memory.add(*rows(3, 3))
-    assert held(again) == [100, 101, 102]
-
-
-def test_repr():
-    memory = EmbeddingMemory(4)
-    memory.add(*rows(3))
-    assert repr(memory) == "EmbeddingMemory(size=4, dim=2), 3 held"
 
 
 # What is refused
 
 
-@pytest.mark.parametrize("arguments", [(0,), (-1,), (2.0,), (True,), ("3",), (3, 0), (3, 1.5)], ids=str)
-def test_refused_settings(arguments):
-    with pytest.raises(InputError, match="must be a whole number, at least 1"):
+@pytest.mark.parametrize(
+    ("arguments", "name"), [((0,), "size"), ((2.0,), "size"), ((True,), "size"), ((3, 0), "dim")], ids=str
+)
+def test_sizes_that_are_not_valid(arguments, name):
+    with pytest.raises((InputError, InputTypeError), match=name):
         EmbeddingMemory(*arguments)
 
 
 BAD = {
-    "one dimension": (torch.zeros(3), torch.arange(3), InputError, "embeddings must have the shape"),
-    "whole numbers": (torch.zeros(3, 2).long(), torch.arange(3), InputTypeError, "embeddings must be floating point"),
-    "float labels": (torch.zeros(3, 2), torch.zeros(3), InputTypeError, "labels must be whole numbers"),
-    "few labels": (torch.zeros(3, 2), torch.arange(2), InputError, "labels has the shape (2,) but embeddings has 3"),
-    "labels of two dimensions": (torch.zeros(3, 2), torch.arange(3)[:, None], InputError, "give one label per row"),
-    "another dimension": (torch.zeros(3, 5), torch.arange(3), InputError, "has 5 dimensions but the memory has 2"),
+    "one dimension": (torch.zeros(3), torch.arange(3), InputError, "embeddings"),
+    "whole numbers": (torch.zeros(3, 2).long(), torch.arange(3), InputTypeError, "embeddings"),
+    "float labels": (torch.zeros(3, 2), torch.zeros(3), InputTypeError, "labels"),
+    "few labels": (torch.zeros(3, 2), torch.arange(2), InputError, "labels"),
+    "another dimension": (torch.zeros(3, 5), torch.arange(3), InputError, "embeddings"),
 }
 
 
 @pytest.mark.parametrize("call", ["add", "gallery", "load_state_dict"])
 @pytest.mark.parametrize("name", BAD)
-def test_refused_batches(name, call):
-    embeddings, labels, error, message = BAD[name]
+def test_batches_that_do_not_fit(name, call):
+    embeddings, labels, error, argument = BAD[name]
     memory = EmbeddingMemory(6)
     memory.add(*rows(3))
-    given = [{"embeddings": embeddings, "labels": labels}] if call == "load_state_dict" else [embeddings, labels]
-    with pytest.raises(error, match=re.escape(message)) as raised:
-        getattr(memory, call)(*given)
-    assert "\n" not in str(raised.value)
-    assert held(memory) == [100, 101, 102]
+    arguments = [{"embeddings": embeddings, "labels": labels}] if call == "load_state_dict" else [embeddings, labels]
+    with pytest.raises(error, match=argument):
+        getattr(memory, call)(*arguments)
+    assert content(memory) == [100, 101, 102]
 
 
-def test_refused_state():
-    with pytest.raises(InputError, match="state of a memory must have embeddings and labels"):
+def test_a_state_without_labels():
+    with pytest.raises(InputError, match="state"):
         EmbeddingMemory(3).load_state_dict({"embeddings": torch.zeros(2, 2)})

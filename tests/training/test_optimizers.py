@@ -17,7 +17,7 @@ def parts():
     return backbone, nn.Linear(4, 2), nn.Parameter(torch.ones(5, 2))
 
 
-def built(config, parts):
+def build(config, parts):
     backbone, head, proxies = parts
     return build_optimizer(config, list(backbone.named_parameters()), head.named_parameters(), [proxies])
 
@@ -32,7 +32,7 @@ def settings_of(optimizer, parameter):
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
 def test_all_parameters_decay_and_the_head_learns_faster(name, kind, parts):
-    optimizer = built(OptimizerConfig(name=name, lr=0.01, head_lr=5.0, weight_decay=4e-4, momentum=0.7), parts)
+    optimizer = build(OptimizerConfig(name=name, lr=0.01, head_lr=5.0, weight_decay=4e-4, momentum=0.7), parts)
     assert type(optimizer) is kind
     backbone, head, proxies = parts
     assert [settings_of(optimizer, each) for each in backbone.parameters()] == [(0.01, 4e-4)] * 4
@@ -44,7 +44,7 @@ def test_all_parameters_decay_and_the_head_learns_faster(name, kind, parts):
 
 
 def test_adamw_decays_no_biases_and_norms(parts):
-    optimizer = built(OptimizerConfig(name="adamw", lr=0.01, head_lr=2.0, weight_decay=0.1), parts)
+    optimizer = build(OptimizerConfig(name="adamw", lr=0.01, head_lr=2.0, weight_decay=0.1), parts)
     assert type(optimizer) is torch.optim.AdamW
     backbone, head, proxies = parts
     assert settings_of(optimizer, backbone[0].weight) == (0.01, 0.1)
@@ -72,17 +72,17 @@ def test_frozen_parameters_and_empty_parts_are_left_out(parts):
     ((only,),) = [group["params"] for group in optimizer.param_groups]
     assert only is head.weight
     head.weight.requires_grad_(False)
-    with pytest.raises(InputError, match="backbone and head have no parameter that needs a gradient; unfreeze some"):
+    with pytest.raises(InputError, match="backbone and head"):
         build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters())
 
 
 def test_a_parameter_given_twice(parts):
     backbone, head, _ = parts
-    with pytest.raises(InputError, match=r"loss.0 is head.weight as well; give every parameter once"):
+    with pytest.raises(InputError, match=r"loss\.0 and head\.weight"):
         build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters(), [head.weight])
 
 
-def stepped(name, **settings):
+def step_once(name, **settings):
     """A weight of 2 and a bias of 1 after one step at lr 0.1 with gradients 0.5 and 0."""
     module = nn.Linear(1, 1)
     with torch.no_grad():
@@ -96,10 +96,10 @@ def stepped(name, **settings):
 
 def test_a_step_by_hand():
     # sgd: 2 - .1 (.5 + .2 x 2), 1 - .1 (.2 x 1); adam goes lr towards the sign of gradient + decay; adamw decays apart
-    assert stepped("sgd", weight_decay=0.2) == pytest.approx((1.91, 0.98))
-    assert stepped("adam", weight_decay=0.2) == pytest.approx((1.9, 0.9))
-    assert stepped("adam", weight_decay=0.0) == pytest.approx((1.9, 1.0))
-    assert stepped("adamw", weight_decay=0.2) == pytest.approx((2 * (1 - 0.1 * 0.2) - 0.1, 1.0))
+    assert step_once("sgd", weight_decay=0.2) == pytest.approx((1.91, 0.98))
+    assert step_once("adam", weight_decay=0.2) == pytest.approx((1.9, 0.9))
+    assert step_once("adam", weight_decay=0.0) == pytest.approx((1.9, 1.0))
+    assert step_once("adamw", weight_decay=0.2) == pytest.approx((2 * (1 - 0.1 * 0.2) - 0.1, 1.0))
 
 
 # Schedules
@@ -110,20 +110,10 @@ def factors(steps, *, steps_per_epoch=1, unit="epochs", **settings):
     return [learning_rate(config, step, steps, steps_per_epoch, unit) for step in range(steps)]
 
 
-def test_constant():
-    assert factors(4) == [1.0] * 4
-
-
 def test_multistep():
     settings = {"schedule": "multistep", "milestones": (1, 3), "gamma": 0.5}
     assert factors(10, steps_per_epoch=2, **settings) == [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
     assert factors(5, steps_per_epoch=2, unit="iterations", **settings) == [1, 0.5, 0.5, 0.25, 0.25]
-
-
-def test_multistep_of_the_papers():
-    config = OptimizerConfig(schedule="multistep", milestones=(120, 220, 250, 280), gamma=0.3)
-    found = [learning_rate(config, epoch * 531 + 530, 400 * 531, 531) for epoch in (119, 120, 219, 220, 250, 280, 399)]
-    assert found == pytest.approx([1, 0.3, 0.3, 0.09, 0.027, 0.0081, 0.0081])
 
 
 def test_multistep_where_steps_go_over_the_end_of_an_epoch():
@@ -132,7 +122,7 @@ def test_multistep_where_steps_go_over_the_end_of_an_epoch():
     assert factors(12, steps_per_epoch=10 / 3, **settings) == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
 
 
-@pytest.mark.parametrize("batches", range(1, 40))
+@pytest.mark.parametrize("batches", [1, 10, 13, 39])
 def test_whole_epochs_are_hit_however_they_are_divided(batches):
     for accumulate in (3, 7, 11):
         config = OptimizerConfig(schedule="multistep", milestones=(accumulate,), gamma=0.5)
@@ -176,7 +166,7 @@ TORCH = {
 def test_the_same_as_torch(name, parts):
     settings, scheduler_of = TORCH[name]
     config = OptimizerConfig(schedule=name, lr=0.1, head_lr=3.0, **settings)
-    ours, theirs = built(config, parts), built(config, parts)
+    ours, theirs = build(config, parts), build(config, parts)
     scheduler = scheduler_of(theirs)
     for step in range(20):
         set_learning_rate(ours, learning_rate(config, step, 20))
@@ -209,78 +199,74 @@ def test_factors_lie_between_0_and_1_and_fall_after_the_warmup(schedule, steps, 
 
 
 def test_rates_come_from_the_first_ones_of_each_group(parts):
-    optimizer = built(OptimizerConfig(lr=0.5, head_lr=2.0), parts)
+    optimizer = build(OptimizerConfig(lr=0.5, head_lr=2.0), parts)
     for factor, expected in ((0.5, [0.25, 0.5, 0.5]), (0, [0, 0, 0]), (1, [0.5, 1.0, 1.0])):
         set_learning_rate(optimizer, factor)
         assert [group["lr"] for group in optimizer.param_groups] == expected
 
 
 def test_an_optimizer_of_somebody_else(parts):
-    with pytest.raises(InputError, match="optimizer has a group without initial_lr; make it with build_optimizer"):
+    with pytest.raises(InputError, match="initial_lr"):
         set_learning_rate(torch.optim.SGD(parts[1].parameters()), 0.5)
-    optimizer = built(OptimizerConfig(), parts)
+    optimizer = build(OptimizerConfig(), parts)
     for factor in (-1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="factor must be at least 0, got"):
+        with pytest.raises(InputError, match="factor"):
             set_learning_rate(optimizer, factor)
 
 
 # Settings
 
-WRONG = [
-    ({"name": "lion"}, InputError, r"optimizer.name must be one of adam, adamw, sgd, got 'lion'"),
-    ({"name": "Adam"}, InputError, r"optimizer.name must be one of"),
-    (
-        {"schedule": "step"},
-        InputError,
-        r"optimizer.schedule must be one of constant, multistep, linear, cosine, got 'step'",
-    ),
-    ({"lr": 0.0}, InputError, r"optimizer.lr must be greater than 0, got 0.0"),
-    ({"lr": -1e-5}, InputError, r"optimizer.lr must be greater than 0, got -1e-05"),
-    ({"lr": math.nan}, InputError, r"optimizer.lr must be greater than 0, got nan"),
-    ({"lr": "1e-5"}, InputTypeError, r"optimizer.lr must be a number, got '1e-5'"),
-    ({"head_lr": 0}, InputError, r"optimizer.head_lr must be greater than 0"),
-    ({"gamma": 0.0}, InputError, r"optimizer.gamma must be greater than 0"),
-    ({"weight_decay": -1.0}, InputError, r"optimizer.weight_decay must be at least 0"),
-    ({"clip": -1.0}, InputError, r"optimizer.clip must be at least 0"),
-    ({"momentum": -0.1}, InputError, r"optimizer.momentum must be at least 0"),
-    ({"momentum": 1.0}, InputError, r"optimizer.momentum must be less than 1, got 1.0"),
-    ({"warmup": -1}, InputError, r"optimizer.warmup must be at least 0, got -1"),
-    ({"warmup": 1.5}, InputTypeError, r"optimizer.warmup must be a whole number"),
-    ({"milestones": (3, 2)}, InputError, r"optimizer.milestones must rise, got \[3, 2\]; sort them, each once"),
-    ({"milestones": (2, 2)}, InputError, r"optimizer.milestones must rise, got \[2, 2\]"),
-    ({"milestones": (0, 2)}, InputError, r"each of optimizer.milestones must be at least 1, got 0"),
-    ({"milestones": (1.5,)}, InputTypeError, r"each of optimizer.milestones must be a whole number"),
-    ({"schedule": "multistep"}, InputError, r"optimizer.milestones is empty; say when multistep is to lower"),
-]
-
 
 @pytest.mark.parametrize(
-    ("settings", "error", "says"), WRONG, ids=[" ".join(map(str, case[0].items())) for case in WRONG]
+    ("name", "value", "error"),
+    [
+        ("name", "Adam", InputError),
+        ("schedule", "step", InputError),
+        ("lr", 0.0, InputError),
+        ("lr", math.nan, InputError),
+        ("lr", "1e-5", InputTypeError),
+        ("head_lr", 0, InputError),
+        ("gamma", 0.0, InputError),
+        ("weight_decay", -1.0, InputError),
+        ("clip", -1.0, InputError),
+        ("momentum", -0.1, InputError),
+        ("momentum", 1.0, InputError),
+        ("warmup", -1, InputError),
+        ("milestones", (3, 2), InputError),
+        ("milestones", (2, 2), InputError),
+        ("milestones", (0, 2), InputError),
+        ("milestones", (True,), InputTypeError),
+    ],
 )
-def test_settings_that_cannot_be_meant(settings, error, says, parts):
-    config = OptimizerConfig(**settings)
-    for call in (lambda: built(config, parts), lambda: learning_rate(config, 0, 10), lambda: check_optimizer(config)):
-        with pytest.raises(error, match=says):
+def test_settings_that_are_not_valid(name, value, error, parts):
+    config = OptimizerConfig(**{name: value})
+    for call in (lambda: build(config, parts), lambda: learning_rate(config, 0, 10), lambda: check_optimizer(config)):
+        with pytest.raises(error, match=f"optimizer.{name}"):
             call()
+
+
+def test_multistep_needs_milestones():
+    with pytest.raises(InputError, match=r"optimizer\.milestones"):
+        check_optimizer(OptimizerConfig(schedule="multistep"))
 
 
 def test_a_warmup_longer_than_the_run():
     check_optimizer(OptimizerConfig(warmup=10))
     check_optimizer(OptimizerConfig(warmup=10), 10)
-    with pytest.raises(InputError, match=r"optimizer.warmup is 10, but there are 9 steps in all; make it shorter"):
+    with pytest.raises(InputError, match=r"optimizer\.warmup"):
         check_optimizer(OptimizerConfig(warmup=10), 9)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "name"),
     [
-        ((-1, 10), "step must be at least 0, got -1"),
-        ((11, 10), "step is 11, but there are 10 steps in all; give one of them"),
-        ((0, 0), "steps must be at least 1, got 0"),
-        ((0, 10, 0), "steps_per_epoch must be greater than 0, got 0"),
-        ((0, 10, 1, "hours"), "milestone_unit must be epochs or iterations, got 'hours'"),
+        ((-1, 10), "step"),
+        ((11, 10), "step"),
+        ((0, 0), "steps"),
+        ((0, 10, 0), "steps_per_epoch"),
+        ((0, 10, 1, "hours"), "milestone_unit"),
     ],
 )
-def test_steps_that_do_not_exist(arguments, says):
-    with pytest.raises(InputError, match=says):
+def test_steps_that_do_not_exist(arguments, name):
+    with pytest.raises(InputError, match=name):
         learning_rate(OptimizerConfig(), *arguments)

@@ -228,7 +228,7 @@ def test_a_half_written_checkpoint_is_never_loaded(images, tmp_path):
     newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
     before = last_state(tmp_path / "run")
     newest.write_bytes(newest.read_bytes()[:-100])
-    with pytest.warns(FrontrankWarning, match=r"step-00000015.safetensors is damaged"):
+    with pytest.warns(FrontrankWarning, match="step-00000015.pt"):
         again = fr.resume(tmp_path / "run", quiet=True)
     assert again == whole
     assert differences(before, last_state(tmp_path / "run")) == []

@@ -24,7 +24,6 @@ from frontrank.retrieval.items import is_field
 from frontrank.retrieval.whitening import Whitening
 from frontrank.samples.folder import TABLE, unfinished
 from frontrank.training import distributed
-from frontrank.training.embedding import on_all_ranks
 from frontrank.training.run import processes
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?", re.ASCII)  # 007 is a name
@@ -47,7 +46,7 @@ def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) 
     options.quiet = options.quiet or not distributed.is_main()
     tables = [with_numbers(table) for table in _tables(options)]
     refuse_repeats(tables)  # before an index is made
-    with on_all_ranks():
+    with distributed.fail_together():
         if distributed.is_main():
             refuse_unreadable(tables)
     _say_what_is_left_out(tables, options.quiet)
@@ -156,7 +155,7 @@ def roots_of(table: ImageTable) -> list[str]:
 def _opened(options: argparse.Namespace, model: Embedder, tables: list[ImageTable], stack: ExitStack) -> Index | None:
     """The index, for the first process alone; None for the others."""
     index = None
-    with on_all_ranks():
+    with distributed.fail_together():
         if distributed.is_main():
             index = stack.enter_context(_made(options, model))
             known = index.settings.notes.get("roots", ())

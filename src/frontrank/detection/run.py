@@ -113,7 +113,7 @@ class _Training:
         self._go_on()
         if self._is_over():
             return self._finished()
-        self.network = distributed.wrapped(self.run.detector)
+        self.network = distributed.wrap_model(self.run.detector)
         batches = iter(self._batches())
         start_randomness(self.config.seed, self.standing.step, distributed.rank(), self._randomness)
         self.log = Log(self.run.folder, resume_step=self.standing.step or -1, enabled=self.main)

@@ -1,11 +1,13 @@
-"""Several processes as one: each embeds its share of a batch, all of them see the whole.
+"""Several processes as one: each embeds its share of a batch, and all of them see the whole.
 
-Start with `torchrun --nproc-per-node 2 ...`; a single process is the same code with a world of one. Nothing here is
-needed to train on one device, and every function then gives back what it was given.
+Start with `torchrun --nproc-per-node 2 ...`. A single process runs the same code with a world size of one; every
+function then returns what it is given.
 """
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -16,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.checks import check_number
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 
 T = TypeVar("T")
 
@@ -24,18 +26,18 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 
 
 def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.device:
-    """Join the other processes that torchrun started, and give the device of this one.
+    """Join the other processes that torchrun started, and return the device of this one.
 
     device:  "cpu" (gloo) or "cuda" (nccl; each process of a machine gets a device of its own)
-    timeout: seconds a process waits for another before it fails; the others' evaluation is part of that wait
+    timeout: seconds a process waits for another before it fails; an evaluation in the other one is part of that wait
 
-    Where torchrun started no other process, nothing is joined.
+    If torchrun started no other process, nothing is joined.
     """
     check_number("timeout", timeout, above=0)
     device = torch.device(device)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return device
-    local = _environment()
+    local = _local_rank()
     if device.type == "cuda":
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
@@ -47,8 +49,8 @@ def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.
     return device
 
 
-def _environment() -> int:
-    """The number of this process on its machine, after a look at what torchrun sets."""
+def _local_rank() -> int:
+    """Return the number of this process on its machine, after a check of all that torchrun sets."""
     if missing := [name for name in _ENVIRONMENT if name not in os.environ]:
         raise InputError(f"WORLD_SIZE is set but {', '.join(missing)} is not; start with torchrun, or unset WORLD_SIZE")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
@@ -63,9 +65,9 @@ def _environment() -> int:
 def stop(together: bool = False) -> None:
     """Leave the other processes.
 
-    together: wait for all of them first, so that no exchange is under way; not where one of them may have failed
+    together: wait for all of them first, so that no exchange is under way; not if one of them may have failed
     """
-    if not _joined():
+    if not _is_joined():
         return
     if together:
         barrier()
@@ -74,13 +76,13 @@ def stop(together: bool = False) -> None:
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
-    return dist.get_rank() if _joined() else 0
+    """Return the number of this process, from 0."""
+    return dist.get_rank() if _is_joined() else 0
 
 
 def world_size() -> int:
-    """How many processes there are."""
-    return dist.get_world_size() if _joined() else 1
+    """Return the number of processes."""
+    return dist.get_world_size() if _is_joined() else 1
 
 
 def is_main() -> bool:
@@ -93,8 +95,8 @@ def barrier() -> None:
     any_rank(False)
 
 
-def wrapped(model: nn.Module) -> nn.Module:
-    """The model, its gradients averaged over the processes where there are several; its weights become rank 0's."""
+def wrap_model(model: nn.Module) -> nn.Module:
+    """Return a model whose gradients are averaged over all processes; its weights become those of rank 0."""
     if world_size() == 1:
         return model
     device = next(model.parameters()).device
@@ -112,16 +114,28 @@ def share_buffers(model: nn.Module) -> None:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether it is so on any process; all must ask."""
+    """Return whether the flag is set on any process; all of them must call this."""
     if world_size() == 1:
         return flag
-    asked = torch.tensor([int(flag)], device=_channel())
-    dist.all_reduce(asked, op=dist.ReduceOp.MAX)
-    return bool(asked)
+    highest = torch.tensor([int(flag)], device=_channel())
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    return bool(highest)
+
+
+@contextmanager
+def fail_together() -> Iterator[None]:
+    """Make what fails on one process fail on all, so that none is left to wait for it."""
+    failure = None
+    try:
+        yield
+    except FrontrankError as error:
+        failure = error
+    if any_rank(failure is not None):
+        raise failure or FrontrankError("another process has failed; its message says why")
 
 
 def from_main(value: T) -> T:
-    """What rank 0 has, on every process."""
+    """Return the value of rank 0, on every process."""
     if world_size() == 1:
         return value
     values: list[Any] = [value]
@@ -130,7 +144,7 @@ def from_main(value: T) -> T:
 
 
 def gather_objects(value: T) -> list[T]:
-    """What every process has, in the order of ranks."""
+    """Return the values of all processes, in the order of ranks."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -139,13 +153,13 @@ def gather_objects(value: T) -> list[T]:
 
 
 def gather(embeddings: Tensor) -> Tensor:
-    """The rows of all processes, in the order of ranks, differentiable.
+    """Return the rows of all processes, in the order of ranks, differentiable.
 
     embeddings: [row, dim] on each process; the numbers of rows may differ, and be 0
 
-    Every process computes the same loss L of all rows. Backward gives each process its own rows of dL/drows, times the
-    number of processes: what reaches the weights there is its share of the gradient, and DistributedDataParallel
-    *averages* the shares, where their sum is the gradient of L.
+    Every process computes the same loss L of all rows. Backward returns to each process its own rows of dL/drows, times
+    the number of processes: DistributedDataParallel *averages* the gradients of the processes, but their sum is the
+    gradient of L.
 
     >>> gather(torch.tensor([[1.0, 2.0]]))  # of one process
     tensor([[1., 2.]])
@@ -156,7 +170,7 @@ def gather(embeddings: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """The same for numbers without a gradient, such as labels [row]."""
+    """Return the rows of all processes like `gather`, without a gradient; for labels [row] and other numbers."""
     if not isinstance(rows, Tensor) or rows.dim() == 0:
         raise InputTypeError("rows must be a tensor with at least one dimension")
     if world_size() == 1:
@@ -179,16 +193,16 @@ class _Gather(torch.autograd.Function):
 
 
 def _exchange(rows: Tensor) -> list[Tensor]:
-    """The rows of every process. They travel padded to the largest number: unequal sizes would corrupt the exchange."""
+    """Return the rows of every process. They are sent padded to one length: unequal ones would corrupt the exchange."""
     channel = _channel()
     width = rows[:1].numel() if len(rows) else rows.new_empty((1, *rows.shape[1:])).numel()
-    shape = torch.tensor([len(rows), width, _KINDS.index(rows.dtype)], device=channel)
+    shape = torch.tensor([len(rows), width, _DTYPES.index(rows.dtype)], device=channel)
     shapes = [torch.empty_like(shape) for _ in range(world_size())]
     dist.all_gather(shapes, shape)
     counts, widths, kinds = torch.stack(shapes).T.tolist()
     if len(set(widths)) > 1 or len(set(kinds)) > 1:
         raise InputError(
-            f"rows differ between processes: {widths} numbers each, of {[str(_KINDS[kind]) for kind in kinds]}; "
+            f"rows differ between processes: {widths} numbers each, of {[str(_DTYPES[kind]) for kind in kinds]}; "
             "give every process the same model and settings"
         )
     if max(counts) == 0:
@@ -205,7 +219,7 @@ def _exchange(rows: Tensor) -> list[Tensor]:
     ]
 
 
-_KINDS = [
+_DTYPES = [
     torch.float64,
     torch.float32,
     torch.bfloat16,
@@ -219,10 +233,10 @@ _KINDS = [
 ]
 
 
-def _joined() -> bool:
+def _is_joined() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
 def _channel() -> torch.device:
-    """Where tensors must be to travel."""
+    """Return the device that tensors must be on to be sent."""
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")

@@ -1,12 +1,12 @@
-"""The embeddings of all images of a table, by one process or several."""
+"""Embed all images of a table, in one process or several; write embeddings to one file or to a folder of shards."""
 
 import hashlib
 import itertools
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,19 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import check_integer
+from frontrank.checks import check_choice, check_integer, import_extra, join_words
 from frontrank.data.loading import evaluation_loader
 from frontrank.data.samplers import shard_bounds
 from frontrank.data.table import ImageTable, shown
 from frontrank.data.transforms import Transform, evaluation_transform
-from frontrank.errors import FrontrankError, InputError, InputTypeError
-from frontrank.files import atomic_write
+from frontrank.errors import InputError, InputTypeError
+from frontrank.files import atomic_write, read_json, write_json
 from frontrank.progress import progress
 from frontrank.training import distributed
-from frontrank.training.checkpoints import is_whole, read_state, state_writer
-
-# ==== The embeddings of all images of a table, by one process or several.
-
+from frontrank.training.checkpoints import read_state, write_state
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -44,22 +41,29 @@ def embed_table(
     transform: Transform | None = None,
     show: bool | None = None,
 ) -> np.ndarray:
-    """The embedding of every image, in the order of the table [row, dimension], float32.
+    """Return the embedding of every image, in the order of the table [row, dimension], float32.
 
     Under several processes each embeds its share of the rows, and all get the whole.
 
-    device: where to embed, and where the model then is; None leaves it where it is
+    device:    where to embed, and where the model is afterwards; None leaves it where it is
     precision: of the forward pass, by autocast: float32, bf16 or fp16
     transform: None takes resize, image_size, mean and std of the model, as in evaluation
-    show: the progress bar; None draws it on a terminal
+    show:      the progress bar; None draws it on a terminal
     """
     alone = len(table) < distributed.world_size()  # too few for every process to have one: each embeds them all
     start, stop = (0, len(table)) if alone else shard_bounds(len(table), distributed.rank(), distributed.world_size())
-    embed = partial(embedded_batches, transform=transform, device=device, precision=precision, show=show)
-    with on_all_ranks():
-        share = np.concatenate(
-            list(embed(model, table.rows(np.arange(start, stop)), batch_size=batch_size, workers=workers))
+    with distributed.fail_together():
+        batches = embedded_batches(
+            model,
+            table.rows(np.arange(start, stop)),
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            precision=precision,
+            transform=transform,
+            show=show,
         )
+        share = np.concatenate(list(batches))
     return share if alone else distributed.gather_rows(torch.from_numpy(share)).cpu().numpy()
 
 
@@ -73,56 +77,41 @@ def embedded_batches(
     precision: str = "float32",
     transform: Transform | None = None,
     show: bool | None = None,
-) -> Iterator[np.ndarray]:
-    """The embeddings of one batch of rows after another [row, dimension], float32, by this process alone."""
-    if precision not in PRECISIONS:
-        raise InputError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+) -> Generator[np.ndarray]:
+    """Yield the embeddings of one batch of rows after another [row, dimension], float32, in this process alone."""
+    autocast = PRECISIONS[check_choice("precision", precision, PRECISIONS)]
     transform = evaluation_transform(*model_sizes(model)) if transform is None else transform
     if device is not None:
         model.to(device)
-    target, done = _device(model), 0
-    with _evaluating(model), progress("embedding", len(table), show) as step:
+    weight = next(model.parameters(), None)
+    target = torch.device("cpu") if weight is None else weight.device
+    done = 0
+    with _evaluation_mode(model), progress("embedding", len(table), show) as step:
         for images, _ in evaluation_loader(table, transform, batch_size, workers):
-            embeddings = _embedded(model, images.to(target, non_blocking=True), PRECISIONS[precision])
-            _check(embeddings, table, done, len(images))
+            # Not inference_mode: a model could not be trained with what it keeps then, such as position tables.
+            with torch.no_grad(), torch.autocast(target.type, autocast, enabled=autocast is not None):
+                embeddings = model(images.to(target, non_blocking=True)).float().cpu()
+            _check_embeddings(embeddings, table, done, len(images))
             done += len(images)
             step(len(images))
             yield embeddings.numpy()
 
 
-@contextmanager
-def on_all_ranks() -> Iterator[None]:
-    """What fails on one process fails on all: none is left to wait for it."""
-    failed = None
-    try:
-        yield
-    except FrontrankError as error:
-        failed = error
-    if distributed.any_rank(failed is not None):
-        raise failed or FrontrankError("another process could not embed its images; its message says why")
-
-
-def _embedded(model: nn.Module, images: Tensor, precision: torch.dtype | None) -> Tensor:
-    # Not inference_mode: what a model keeps for later calls, such as position tables, could then not be trained with.
-    with torch.no_grad(), torch.autocast(images.device.type, precision, enabled=precision is not None):
-        return model(images).float().cpu()
-
-
-def _check(embeddings: Tensor, table: ImageTable, start: int, rows: int) -> None:
+def _check_embeddings(embeddings: Tensor, table: ImageTable, start: int, rows: int) -> None:
     if embeddings.ndim != 2 or len(embeddings) != rows:
         shape = tuple(embeddings.shape)
-        raise InputError(f"model gave the shape {shape} for {rows} images; it must give (images, dimensions)")
-    bad = (~embeddings.isfinite()).any(1).nonzero()[:, 0].tolist()
-    if bad:
+        raise InputError(f"model returned the shape {shape} for {rows} images; it must return (images, dimensions)")
+    bad_rows = (~embeddings.isfinite()).any(1).nonzero()[:, 0].tolist()
+    if bad_rows:
         raise InputError(
-            f"the embedding of {shown(table.root / str(table.paths[start + bad[0]]))} is not finite; "
-            "embed with precision float32, or check the model's weights"
+            f"the embedding of {shown(table.root / str(table.paths[start + bad_rows[0]]))} is not finite; "
+            "embed with precision float32, or check the weights of the model"
         )
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode within, and in the mode it had afterwards."""
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation mode, and back into its own mode at the end."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -132,23 +121,18 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _device(model: nn.Module) -> torch.device:
-    held = next(model.parameters(), None)
-    return torch.device("cpu") if held is None else held.device
-
-
 def model_sizes(model: Any) -> tuple[int, int, Any, Any]:
-    """How large a model wants its images before and after the crop, and the mean and std it wants them to have."""
+    """Return the size of a model's images before and after the crop, and the mean and std they must have."""
     try:
         return model.resize, model.image_size, model.mean, model.std
     except AttributeError as error:
         raise InputTypeError(
-            f"model is a {type(model).__name__} that does not say its resize, image_size, mean and std; "
+            f"model is a {type(model).__name__} without resize, image_size, mean or std; "
             "give an Embedder, or a transform"
         ) from error
 
 
-# ==== Embeddings of a table as one file that `frontrank evaluate` reads, written block by block.
+# One file that `frontrank evaluate` reads, written block by block
 
 
 _COLUMNS = {"path": "paths", "category": "categories", "split": "splits", "role": "roles"}
@@ -162,56 +146,49 @@ def write_embeddings(
     overwrite: bool = False,
     show: bool | None = None,
 ) -> Path:
-    """Write the embeddings of a table, given as blocks of rows [row, dimension], as one file that `evaluate` reads.
+    """Write the embeddings of a table, given as blocks of rows [row, dimension], to one file that `evaluate` reads.
 
     path: .parquet and .npz hold path, label, category, split, role and the table's extra columns beside the embeddings.
-        The other two can hold no text: NAME.labels.json and NAME.ids.json beside them hold labels and paths.
-        .safetensors has the labels as numbers too, made from the text alone, so that they are the same in every file
-    Labels are left out where no row has one. Where some have none (distractors), these get their path, which no other
-    row has, for a label.
+        .npy and .safetensors can hold no text: NAME.labels.json and NAME.ids.json beside them hold labels and paths.
+        .safetensors also has the labels as numbers, which depend on the text only and are the same in every file
+
+    Labels are left out if no row has one. If only some rows have one, the others (distractors) get their path as the
+    label, which no other row has.
     """
     path = Path(path)
     ending = path.suffix.lower()
     if ending not in _WRITERS:
-        raise InputError(f"{path} must end in {', '.join(_WRITERS)}; rename it")
+        raise InputError(f"{path} must end in {join_words(_WRITERS)}; rename it")
     columns = _columns(table)
-    beside = {} if ending in _WITH_COLUMNS else _beside(path, columns)
-    for target in (path, *beside):
+    texts = {}
+    if ending in (".npy", ".safetensors"):
+        names = {"labels": "label", "ids": "path"}
+        texts = {path.with_suffix(f".{kind}.json"): columns[name] for kind, name in names.items() if name in columns}
+    for target in (path, *texts):
         if target.exists() and not overwrite:
             raise InputError(f"{target} exists already; give another path, or overwrite=True")
     with progress("writing", len(table), show) as step:
-        counted = _counted(blocks, len(table), step)
-        atomic_write(path, lambda file: _WRITERS[ending](file, counted, columns))
-    for target, values in beside.items():
-        atomic_write(target, partial(write_json, values))
+        rows = _check_rows(blocks, len(table), step)
+        atomic_write(path, lambda file: _WRITERS[ending](file, rows, columns))
+    for target, values in texts.items():
+        atomic_write(target, json.dumps(values.tolist(), indent=1))
     return path
 
 
-def write_json(values: object, file: BinaryIO) -> None:
-    """Write them to an open file."""
-    file.write(json.dumps(values, indent=1).encode())
-
-
 def _columns(table: ImageTable) -> dict[str, np.ndarray]:
-    """The text of each row by the name a reader knows it by."""
-    found = {name: getattr(table, column) for name, column in _COLUMNS.items()}
+    """Return the columns of a table by the names that readers of the file know."""
+    columns = {name: getattr(table, column) for name, column in _COLUMNS.items()}
     blank = table.labels == ""
     if not blank.all():
-        found["label"] = np.where(blank, table.paths, table.labels)
+        columns["label"] = np.where(blank, table.paths, table.labels)
     for name, column in table.extra.items():
-        if name not in found and column.ndim == 1 and column.dtype.kind in "biUf":
-            found[name] = column
-    return found
+        if name not in columns and column.ndim == 1 and column.dtype.kind in "biUf":
+            columns[name] = column
+    return columns
 
 
-def _beside(path: Path, columns: dict[str, np.ndarray]) -> dict[Path, list[str]]:
-    names = {"labels": "label", "ids": "path"}
-    return {
-        path.with_suffix(f".{kind}.json"): columns[name].tolist() for kind, name in names.items() if name in columns
-    }
-
-
-def _counted(blocks: Iterable[np.ndarray], rows: int, step: Callable[[float], None]) -> Iterator[np.ndarray]:
+def _check_rows(blocks: Iterable[np.ndarray], rows: int, step: Callable[[float], None]) -> Iterator[np.ndarray]:
+    """Yield the blocks as float32; raise at the end if they do not have this many rows together."""
     done = 0
     for block in blocks:
         done += len(block)
@@ -247,7 +224,7 @@ def _write_npz(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[str, 
 
 def _write_safetensors(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[str, np.ndarray]) -> None:
     (rows, dim), blocks = _shape(blocks, columns)
-    labels = np.array([_number(label) for label in columns.get("label", np.array([])).tolist()], dtype="<i8")
+    labels = np.array([_label_number(label) for label in columns.get("label", np.array([])).tolist()], dtype="<i8")
     ends = labels.nbytes, labels.nbytes + 4 * rows * dim
     entries: dict[str, Any] = {"embeddings": {"dtype": "F32", "shape": [rows, dim], "data_offsets": ends}}
     if len(labels):
@@ -259,17 +236,14 @@ def _write_safetensors(file: BinaryIO, blocks: Iterator[np.ndarray], columns: di
         file.write(block.astype("<f4", copy=False).data)
 
 
-def _number(label: str) -> int:
-    """63 bits of a digest."""
+def _label_number(label: str) -> int:
+    """Return 63 bits of a digest of the label."""
     return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def _write_parquet(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[str, np.ndarray]) -> None:
-    try:
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError("writing .parquet needs pyarrow; pip install 'frontrank[train]'") from None
+    pa = import_extra("pyarrow", "train", "writing .parquet")
+    pq = import_extra("pyarrow.parquet", "train", "writing .parquet")
     (_, dim), blocks = _shape(blocks, columns)
     types = {"U": pa.string(), "i": pa.int64(), "b": pa.bool_(), "f": pa.float64()}
     fields = [(name, types[values.dtype.kind]) for name, values in columns.items()]
@@ -288,25 +262,24 @@ _WRITERS: dict[str, Callable[[BinaryIO, Iterator[np.ndarray], dict[str, np.ndarr
     ".parquet": _write_parquet,
     ".safetensors": _write_safetensors,
 }
-_WITH_COLUMNS = (".npz", ".parquet")
 
 
-# ==== The embeddings of a large table as a folder of shards: made by one process or several, stopped and continued a
+# A folder of shards: made by one process or several, stopped and continued at any time
 
 
-_FORMAT = "frontrank embeddings 1"
 _MANIFEST = "manifest.json"
+_FORMAT = "embeddings in shards", 2  # 2: shards are files of `write_state`
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What the shards of a folder were made of.
 
-    model: the fingerprint of the model, and images: how large and in which range it wants them
-    table: a digest of root, paths, labels and boxes
+    model:  the fingerprint of the model
+    images: the size, mean and std that it wants its images to have
+    table:  a digest of root, paths, labels and boxes
     """
 
-    format: str
     model: str
     images: str
     precision: str
@@ -315,7 +288,7 @@ class Manifest:
     shard_rows: int
 
     def shards(self) -> list[tuple[int, int]]:
-        """The first row of each shard, and the one after its last."""
+        """Return the first row of each shard, and the one after its last."""
         starts = range(0, self.rows, self.shard_rows)
         return [(start, min(start + self.shard_rows, self.rows)) for start in starts]
 
@@ -332,7 +305,7 @@ def embed_to_folder(
     precision: str = "float32",
     show: bool | None = None,
 ) -> Path:
-    """Write the embeddings of all rows as shards, and give the folder; a second call goes on where the first stopped.
+    """Write the embeddings of all rows as shards, and return the folder; a second call goes on where the first stopped.
 
     A folder that another model, table or setting began is refused. An image that was replaced by another under its old
     name is not noticed. Under several processes each writes its share of the shards.
@@ -340,17 +313,17 @@ def embed_to_folder(
     check_integer("shard_rows", shard_rows, at_least=1)
     out = Path(out)
     sizes = json.dumps(model_sizes(model), default=list)
-    manifest = Manifest(_FORMAT, _fingerprint(model), sizes, precision, _digest(table), len(table), shard_rows)
-    with on_all_ranks():
+    manifest = Manifest(_fingerprint(model), sizes, precision, _table_digest(table), len(table), shard_rows)
+    with distributed.fail_together():
         if distributed.is_main():
-            _begin(out, manifest)
-    missing = _missing(out, manifest)
+            _begin_folder(out, manifest)
+    missing = _missing_shards(out, manifest)
     distributed.barrier()  # all must have looked before the first of them writes
     mine = missing[slice(*shard_bounds(len(missing), distributed.rank(), distributed.world_size()))]
     embed = partial(
         embedded_batches, model, batch_size=batch_size, workers=workers, device=device, precision=precision, show=show
     )
-    with on_all_ranks():
+    with distributed.fail_together():
         if mine:
             _write_shards(embed, table, out, [manifest.shards()[number] for number in mine], shard_rows)
     return out
@@ -362,50 +335,48 @@ def merge_embeddings(
     """Make one file of all shards of a folder, as `write_embeddings` does; they are read one by one."""
     folder = Path(folder)
     manifest = _read_manifest(folder)
-    if manifest.table != _digest(table):
+    if manifest.table != _table_digest(table):
         raise InputError(f"{folder} holds the embeddings of another table; give the one that was embedded")
-    if missing := _missing(folder, manifest):
+    if missing := _missing_shards(folder, manifest):
         raise InputError(
-            f"{folder} lacks {len(missing)} of its {len(manifest.shards())} shards, the first being "
+            f"{folder} lacks {len(missing)} of its {len(manifest.shards())} shards, the first is "
             f"{_shard(folder, missing[0]).name}; embed the rest first"
         )
-    shards = (_read_shard(_shard(folder, number))["embeddings"] for number in range(len(manifest.shards())))
+    shards = (read_state(_shard(folder, number))["embeddings"].numpy() for number in range(len(manifest.shards())))
     return write_embeddings(path, shards, table, overwrite=overwrite, show=show)
 
 
 def _write_shards(
-    embed: Callable[[ImageTable], Iterator[np.ndarray]],
+    embed: Callable[[ImageTable], Generator[np.ndarray]],
     table: ImageTable,
     out: Path,
     shards: list[tuple[int, int]],
     shard_rows: int,
 ) -> None:
-    """All by one set of workers: batches go on over the ends of shards."""
+    """Write some shards with one set of workers: a batch may span the end of one and the start of the next."""
     rows = np.concatenate([np.arange(*shard) for shard in shards])
-    held: list[np.ndarray] = []
-    waiting = iter(shards)
-    start, stop = next(waiting)
-    for block in embed(table.rows(rows)):
-        held.append(block)
-        while (start, stop) != (0, 0) and sum(map(len, held)) >= stop - start:
-            embeddings = np.concatenate(held)
-            state = {"embeddings": embeddings[: stop - start], "rows": (start, stop)}
-            atomic_write(_shard(out, start // shard_rows), state_writer(state))
-            held = [embeddings[stop - start :]]
-            start, stop = next(waiting, (0, 0))
+    waiting: list[np.ndarray] = []
+    with closing(embed(table.rows(rows))) as blocks:
+        for start, stop in shards:
+            while sum(map(len, waiting)) < stop - start:
+                waiting.append(next(blocks))
+            embeddings = np.concatenate(waiting)
+            state = {"embeddings": torch.from_numpy(embeddings[: stop - start]), "rows": (start, stop)}
+            write_state(_shard(out, start // shard_rows), state)
+            waiting = [embeddings[stop - start :]]
 
 
-def _begin(out: Path, manifest: Manifest) -> None:
-    """Make the folder, or see that it was begun with the same."""
+def _begin_folder(out: Path, manifest: Manifest) -> None:
+    """Make the folder, or check that it was begun with the same manifest."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{out} cannot be made: {error.strerror}; give another folder") from error
-        atomic_write(out / _MANIFEST, partial(write_json, asdict(manifest)))
+        write_json(out / _MANIFEST, *_FORMAT, asdict(manifest), overwrite=False)
         return
-    found, wanted = asdict(_read_manifest(out)), asdict(manifest)
-    differing = [name for name in wanted if found[name] != wanted[name]]
+    there, wanted = asdict(_read_manifest(out)), asdict(manifest)
+    differing = [name for name in wanted if there[name] != wanted[name]]
     if differing:
         raise InputError(
             f"{out} was begun with another {' and '.join(differing)}; give another folder, or delete this one"
@@ -413,36 +384,36 @@ def _begin(out: Path, manifest: Manifest) -> None:
 
 
 def _read_manifest(folder: Path) -> Manifest:
+    if not (folder / _MANIFEST).exists():
+        raise InputError(f"{folder} has no {_MANIFEST}; give a folder that embed_to_folder began, or a new one")
     try:
-        return Manifest(**json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        content = read_json(folder / _MANIFEST, *_FORMAT)
+        return Manifest(**{name: value for name, value in content.items() if name not in ("format", "version")})
+    except (InputError, TypeError) as error:
         raise InputError(
-            f"{folder} has no {_MANIFEST}; give a folder that embed_to_folder began, or a new one"
-        ) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{folder / _MANIFEST} cannot be read; delete the folder, and embed again") from error
+            f"{folder / _MANIFEST} is damaged, or of an older frontrank; delete the folder, and embed again"
+        ) from error
 
 
-def _missing(folder: Path, manifest: Manifest) -> list[int]:
-    """The numbers of the shards that are not there, or damaged."""
-    found = enumerate(manifest.shards())
-    return [number for number, rows in found if _read_shard(_shard(folder, number)).get("rows") != rows]
+def _missing_shards(folder: Path, manifest: Manifest) -> list[int]:
+    """Return the numbers of the shards that are not there, or damaged."""
+    shards = enumerate(manifest.shards())
+    return [number for number, rows in shards if not _is_shard(_shard(folder, number), rows)]
 
 
-def _read_shard(path: Path) -> dict[str, Any]:
-    """What a shard holds; nothing where it is not there, or damaged."""
-    if not path.exists():
-        return {}
-    with path.open("rb") as file:
-        return read_state(file) if is_whole(file) else {}
+def _is_shard(path: Path, rows: tuple[int, int]) -> bool:
+    try:
+        return path.exists() and read_state(path)["rows"] == rows
+    except InputError:
+        return False
 
 
 def _shard(folder: Path, number: int) -> Path:
-    return folder / f"shard-{number:05d}.safetensors"
+    return folder / f"shard-{number:05d}.pt"
 
 
 def _fingerprint(model: Any) -> str:
-    """The model's own, or a digest of its weights."""
+    """Return the model's own fingerprint, or a digest of its weights."""
     if isinstance(getattr(model, "fingerprint", None), str):
         return model.fingerprint
     digest = hashlib.sha256()
@@ -452,7 +423,7 @@ def _fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _digest(table: ImageTable) -> str:
+def _table_digest(table: ImageTable) -> str:
     columns = [table.paths, table.labels, *([table.extra["box"]] if "box" in table.extra else [])]
     content = [str(table.root.resolve()), *(column.tolist() for column in columns)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,46 +1,44 @@
-"""The gradient of a loss on a whole batch, however large, with the activations of a chunk of it held at a time.
+"""The exact gradient of a loss on a batch of any size, with the activations of one chunk in memory at a time.
 
-A ranking loss needs the embeddings of all images of the batch, but only their activations are large. By the chain rule
+A ranking loss needs the embeddings of all images of the batch, but only the activations are large. By the chain rule
 the gradient is computed in three stages (AP_Q, Sec. 3.3 and Fig. 2; FastAP, Sec. 4.1):
 
     1. embed:  all chunks, without activations
     2. loss:   of all embeddings, and its slopes: d loss / d embeddings
     3. push:   embed each chunk again, with activations, and push its slopes through the model
 
-It is the gradient of the plain pass over the chunks, not an approximation, since stage 3 repeats stage 1: each chunk
-draws the same random numbers (dropout, drop path) under the same autocast. Afterwards the random numbers go on as after
+Stage 3 repeats stage 1: each chunk draws the same random numbers (dropout, drop path) under the same autocast. So this
+is the gradient of the plain pass over the chunks, not an approximation. Afterwards the random numbers go on as after
 one pass.
 
-BatchNorm that is frozen (in eval mode) changes nothing. BatchNorm that is live normalises each chunk by itself, so it
-is not the BatchNorm of the whole batch; its running statistics see each chunk once.
+Frozen BatchNorm (in eval mode) changes nothing. Live BatchNorm normalises each chunk by itself, so it is not the
+BatchNorm of the whole batch; its running statistics see each chunk once.
 """
 
-import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from frontrank.checks import check_number
+from frontrank.checks import check_integer, check_number
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.training.checkpoints import random_state, set_random_state
+from frontrank.training.checkpoints import random_state, seed_everything, set_random_state
 from frontrank.training.distributed import from_main, gather, gather_rows, world_size
 from frontrank.training.memory import EmbeddingMemory
 
-_REPEATED = 0.05  # how far stage 3 may be from stage 1, as a share of the largest number: more than any rounding
+_TOLERANCE = 0.05  # of stage 3 against stage 1, as a share of the largest number: more than any rounding
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step found, over all processes: the loss, the embeddings [image, dim] and labels [image], detached."""
+    """The loss of a step, and the embeddings [image, dim] and labels [image] of all processes, detached."""
 
     loss: Tensor
     embeddings: Tensor
@@ -59,7 +57,7 @@ def multistage_backward(
     scaler: torch.amp.GradScaler | None = None,
     weight: float = 1.0,
 ) -> Tensor:
-    """Add the gradient of the loss of a batch to the parameters' `.grad`, and give the loss.
+    """Add the gradient of the loss of a batch to the `.grad` of the parameters, and return the loss.
 
     images:   [image, ...], or a list of chunks of it, each of its own height and width; on any device
     labels:   [image], whole numbers
@@ -67,10 +65,10 @@ def multistage_backward(
     memory:   past embeddings that join the gallery; the batch is then added to it
     autocast: torch.bfloat16 or torch.float16 for the model; the loss is computed in float32
     scaler:   of float16; the gradients are then scaled, as after scaler.scale(loss).backward()
-    weight:   what the gradient is multiplied by, such as 1 / n where the gradients of n batches are added up
+    weight:   factor of the gradient, such as 1 / n if the gradients of n batches are added up
 
-    Under several processes each gives its share of the batch, `model` is a DistributedDataParallel, and the loss is
-    that of all shares together; its own parameters (proxies) get the whole gradient on each process.
+    Under several processes each passes its share of the batch, `model` is a DistributedDataParallel, and the loss is
+    that of all shares together. Parameters of the loss (proxies) get the whole gradient on each process.
 
     >>> import frontrank as fr
     >>> images, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
@@ -101,21 +99,21 @@ def step_gradient(
     scaler: torch.amp.GradScaler | None = None,
     weight: float = 1.0,
 ) -> Step:
-    """The same, for a training loop: it gives all that was found, and the memory is used but not added to."""
+    """Do the same as `multistage_backward` for a training loop: return the whole Step, add nothing to the memory."""
     check_number("weight", weight)
     chunks = _chunks(images, chunk)
     sizes = [len(each) for each in chunks]
     device = _device(model)
-    labels = _labels(labels, sum(sizes), device)
-    in_one = _is_one_pass(sizes, device)
+    labels = _check_labels(labels, sum(sizes), device)
+    one_pass = _is_one_pass(sizes, device)
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     with torch.enable_grad():
-        if in_one:
+        if one_pass:
             embeddings = _embed(model, chunks[0], autocast)
         else:
             embeddings, states = _embed_all(inner, chunks, autocast)
         step, slopes = _loss_and_slopes(embeddings.detach(), labels, loss, memory, scaler, weight)
-        if in_one:
+        if one_pass:
             _push(embeddings, slopes)
         else:
             _push_all(model, inner, chunks, autocast, states, embeddings.split(sizes), slopes.split(sizes))
@@ -125,7 +123,7 @@ def step_gradient(
 def _embed_all(
     model: nn.Module, chunks: Sequence[Tensor], autocast: torch.dtype | None
 ) -> tuple[Tensor, list[dict[str, Any]]]:
-    """Stage 1: the embeddings of all chunks, without activations, and the random state before each."""
+    """Stage 1: return the embeddings of all chunks, without activations, and the random state before each."""
     embeddings, states = [], []
     with torch.no_grad():
         for images in chunks:
@@ -142,7 +140,7 @@ def _loss_and_slopes(
     scaler: torch.amp.GradScaler | None,
     weight: float,
 ) -> tuple[Step, Tensor]:
-    """Stage 2: the loss of the embeddings of all processes, and its slopes in those of this one, as DDP wants them."""
+    """Stage 2: return the loss of the embeddings of all processes, and its slopes in those of this process, for DDP."""
     own = embeddings.requires_grad_()
     everyone, all_labels = gather(own), gather_rows(labels)
     everyone.retain_grad()
@@ -153,14 +151,14 @@ def _loss_and_slopes(
     with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False):
         value = loss(everyone, all_labels, **gallery)
         if not isinstance(value, Tensor) or value.numel() != 1:
-            raise InputTypeError(f"loss must give one number as a tensor, got {_said(value)}")
-        _require_finite("loss", value)
+            raise InputTypeError(f"loss must return one number as a tensor, got {_describe(value)}")
+        _check_finite("loss", value)
         if value.requires_grad:
             weighted = value.reshape(()) * weight
             (weighted if scaler is None else scaler.scale(weighted)).backward()
     slopes = torch.zeros_like(own) if own.grad is None else own.grad
     if scaler is None and everyone.grad is not None:  # a scaler looks for infinite gradients itself
-        _require_finite("gradient of the loss", everyone.grad)
+        _check_finite("gradient of the loss", everyone.grad)
     return Step(value.detach().reshape(()), everyone.detach(), all_labels), slopes
 
 
@@ -179,51 +177,51 @@ def _push_all(
     need not have the same number of chunks.
     """
     after, last = random_state(), len(chunks) - 1
-    off = torch.zeros((), device=before[0].device)
+    difference = torch.zeros((), device=before[0].device)
     try:
-        with _statistics_kept(inner):
+        with _fixed_statistics(inner):
             for i, images in enumerate(chunks):
                 set_random_state(states[i])
                 again = _embed(model if i == last else inner, images, autocast)
-                off = torch.maximum(off, _distance(again.detach(), before[i]))
+                difference = torch.maximum(difference, _distance(again.detach(), before[i]))
                 _push(again, slopes[i])
     finally:
         set_random_state(after)
-    if off > _REPEATED:
+    if difference > _TOLERANCE:
         warnings.warn(
-            f"model gave other embeddings when it saw the same images again (off by {float(off):.0%}), so the gradient "
-            "is wrong; it must draw random numbers from torch, numpy or random only, and keep no state between calls",
+            f"model returned other embeddings for the same images ({float(difference):.0%} apart), so the gradient is "
+            "wrong; it must draw random numbers from torch, numpy or random only, and keep no state between calls",
             FrontrankWarning,
             stacklevel=3,
         )
 
 
 def _distance(again: Tensor, before: Tensor) -> Tensor:
-    """The largest difference of two tensors, as a share of the largest number."""
+    """Return the largest difference of two tensors, as a share of the largest number."""
     return (again - before).abs().max() / before.abs().max().clamp_min(torch.finfo(before.dtype).tiny)
 
 
 def _push(embeddings: Tensor, slopes: Tensor) -> None:
-    if embeddings.requires_grad:  # not where all of the model is frozen and only the loss learns
+    if embeddings.requires_grad:  # not if the whole model is frozen and only the loss learns
         embeddings.backward(slopes)
 
 
 def _embed(model: nn.Module, images: Tensor, autocast: torch.dtype | None) -> Tensor:
-    """The embeddings of some images, in float32 or wider."""
+    """Return the embeddings of some images, in float32 or wider."""
     device = _device(model)
-    # without a cache: a weight that stage 1 cast without a gradient must not be taken again in stage 3
+    # without a cache: stage 3 must not use a weight that stage 1 cast without a gradient
     with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False):
         embeddings = model(images.to(device, non_blocking=True))
     if not isinstance(embeddings, Tensor) or embeddings.dim() != 2 or len(embeddings) != len(images):
         raise InputTypeError(
-            f"model must give embeddings of the shape ({len(images)}, dimensions) for {len(images)} images, "
-            f"got {_said(embeddings)}"
+            f"model must return embeddings of the shape ({len(images)}, dimensions) for {len(images)} images, "
+            f"got {_describe(embeddings)}"
         )
     return embeddings if embeddings.dtype == torch.float64 else embeddings.float()
 
 
 @contextmanager
-def _statistics_kept(model: nn.Module) -> Iterator[None]:
+def _fixed_statistics(model: nn.Module) -> Iterator[None]:
     """Let live norm layers normalise as they do, without updating their running statistics a second time."""
     live = [each for each in model.modules() if isinstance(each, _NormBase) and each.training]
     before = [(each, each.track_running_stats, each.running_mean, each.running_var) for each in live]
@@ -240,23 +238,21 @@ def _statistics_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _same_randomness() -> Iterator[None]:
-    """Let all processes draw the same random numbers: a loss that draws, such as of random triplets, is one loss."""
+    """Let all processes draw the same random numbers, so that a loss of random triplets is the same on all of them."""
     if world_size() == 1:
         yield
         return
     seed = from_main(int(torch.randint(1 << 31, ())))
     own = random_state()
     try:
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
+        seed_everything(seed)
         yield
     finally:
         set_random_state(own)
 
 
 def _is_one_pass(sizes: Sequence[int], device: torch.device) -> bool:
-    """Whether each process has one chunk. They decide together, since DDP's own exchanges must come in one order."""
+    """Return whether every process has one chunk. They decide together: exchanges of DDP must come in one order."""
     counts = gather_rows(torch.tensor([[sum(sizes), len(sizes)]], device=device))
     if not bool((counts[:, 0] > 0).all()):
         raise InputError("images is empty on at least one process; give each at least one image")
@@ -264,22 +260,21 @@ def _is_one_pass(sizes: Sequence[int], device: torch.device) -> bool:
 
 
 def _chunks(images: Tensor | Sequence[Tensor], chunk: int | None) -> Sequence[Tensor]:
-    if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
-        raise InputError(f"chunk must be a whole number of images, at least 1, or None, got {chunk!r}")
+    if chunk is not None:
+        check_integer("chunk", chunk, at_least=1)
+    parts = [images] if isinstance(images, Tensor) else images
+    if not isinstance(parts, Sequence) or not all(isinstance(part, Tensor) and part.dim() for part in parts):
+        raise InputTypeError(
+            f"images must be a tensor (images, ...) or a list of such tensors, got {_describe(images)}"
+        )
     if isinstance(images, Tensor):
-        return images.split(chunk or max(1, len(images))) if images.dim() else _refuse(images)
-    if not isinstance(images, Sequence) or not all(isinstance(each, Tensor) and each.dim() for each in images):
-        _refuse(images)
-    if any(len(each) == 0 for each in images):
+        return images.split(chunk or max(1, len(images)))
+    if any(len(part) == 0 for part in parts):
         raise InputError("images has an empty chunk; leave it out")
-    return images
+    return parts
 
 
-def _refuse(images: object) -> Any:
-    raise InputTypeError(f"images must be a tensor (images, ...) or a list of such tensors, got {_said(images)}")
-
-
-def _labels(labels: Tensor, rows: int, device: torch.device) -> Tensor:
+def _check_labels(labels: Tensor, rows: int, device: torch.device) -> Tensor:
     labels = torch.as_tensor(labels, device=device)
     if labels.is_floating_point() or labels.is_complex():
         raise InputTypeError(f"labels must be whole numbers, got {labels.dtype}; use labels.long()")
@@ -292,13 +287,13 @@ def _device(model: nn.Module) -> torch.device:
     return next((each.device for each in model.parameters()), torch.device("cpu"))
 
 
-def _require_finite(what: str, value: Tensor) -> None:
+def _check_finite(what: str, value: Tensor) -> None:
     if not bool(torch.isfinite(value).all()):
         raise InputError(
-            f"{what} is not finite, nothing was added to the model's gradients; "
-            "look at the learning rate, mixed precision or the inputs of the model"
+            f"{what} is not finite, and nothing was added to the gradients of the model; "
+            "check the learning rate, mixed precision and the inputs of the model"
         )
 
 
-def _said(value: object) -> str:
+def _describe(value: object) -> str:
     return f"the shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""The log of a run: a file of JSON lines, TensorBoard events, and short lines on stderr where that is no terminal."""
+"""The log of a run: a file of JSON lines, TensorBoard events, and short lines on stderr if that is not a terminal."""
 
 import json
 import math
@@ -13,21 +13,21 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.files import atomic_write
+from frontrank.files import atomic_write, unwritable
 
 _OWN = ("step", "epoch", "time", "not_finite")
 
 
 class Log:
-    """Writes `log.jsonl`, and `tensorboard/` beside it, in the folder of a run.
+    """Log that writes `log.jsonl`, and `tensorboard/` beside it, in the folder of a run.
 
-    A line is an object of step, epoch, time (seconds since 1970) and the values given. JSON has no NaN and no infinity:
-    such a value is null, and named in the entry `not_finite`. Every line is written out at once. Write what belongs to
-    a step before the checkpoint of that step: then a run that goes on from it has every line once.
+    A line is an object of step, epoch, time (seconds since 1970) and values. JSON has no NaN and no infinity: such a
+    value is null, and named in the entry `not_finite`. Every line is written at once. Write the lines of a step before
+    its checkpoint: then a run that goes on from the checkpoint has every line once.
 
-    resume_step: go on with the log of the folder after this step; what it says of later ones is dropped. 0 begins anew,
-        without what was said before the first step. None refuses a folder that has a log.
-    enabled: False, in all processes but the first, does nothing
+    resume_step: go on with the log of the folder after this step; lines of later steps are dropped. 0 begins anew, also
+        without lines from before the first step. None refuses a folder that has a log.
+    enabled: False, in all processes but the first, writes nothing
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -57,19 +57,19 @@ class Log:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if resume_step is not None:
-                _keep_until(self._path, resume_step or -1)
+                _drop_after(self._path, resume_step or -1)
             self._file = self._path.open("a", encoding="utf-8")
             if tensorboard:
-                self._events = _events(self._path.with_name("tensorboard"), resume_step)
+                self._events = _open_events(self._path.with_name("tensorboard"), resume_step)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self._path, error) from error
 
     def write(self, step: int, values: Mapping[str, object], epoch: float | None = None) -> None:
-        """Add a line. values: numbers (also tensors of one item) and text, by name."""
+        """Add a line of values by name: numbers (also tensors of one item) and text."""
         if self._file is None:
             return
-        if taken := [name for name in values if name in _OWN]:
-            raise InputError(f"values has the name {taken[0]}, which each line of the log has already; choose another")
+        if reserved := [name for name in values if name in _OWN]:
+            raise InputError(f"values must not be called {reserved[0]}, which every line has already; rename it")
         plain = {name: _plain(name, value) for name, value in values.items()}
         try:
             self._file.write(_line(step, epoch, plain))
@@ -80,13 +80,13 @@ class Log:
                         self._events.add_scalar(name, value, step)
                 self._events.flush()
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self._path, error) from error
 
     def close(self) -> None:
-        for written in (self._file, self._events):
-            if written is not None:
-                with suppress(OSError):  # every line was flushed: what fails here has been reported by `write`
-                    written.close()
+        for output in (self._file, self._events):
+            if output is not None:
+                with suppress(OSError):  # every line was flushed: `write` has reported what fails here
+                    output.close()
         self._file = self._events = None
 
     def __enter__(self) -> "Log":
@@ -97,14 +97,9 @@ class Log:
     ) -> None:
         self.close()
 
-    def _unwritable(self, error: OSError) -> InputError:
-        return InputError(
-            f"{self._path} cannot be written: {error.strerror or error}; free some space, or choose another folder"
-        )
-
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a `log.jsonl`. A last one that was cut off is left out; any other that cannot be read is refused."""
+    """Return the lines of a `log.jsonl`. A last one that was cut off is left out; any other damage raises."""
     entries = []
     for number, (_, entry) in enumerate(_lines(Path(path)), 1):
         if entry is None:
@@ -114,21 +109,21 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def print_line(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> None:
-    """A line of the log on stderr; on a terminal, which has a bar for the rest, only what evaluations found."""
+    """Print a line of the log on stderr; on a terminal, which shows a bar for the rest, only results of evaluations."""
     if not sys.stderr.isatty() or any(name.startswith("validation") for name in values):
         print(line_text(step, steps, epoch, values), file=sys.stderr, flush=True)
 
 
 def line_text(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> str:
-    """A line of the log as short text; a speed (a name that ends in /s) stands before its unit.
+    """Return a line of the log as short text; a speed (a name that ends in /s) stands before its unit.
 
     >>> line_text(120, 400, 3, {"loss": 0.43212, "R@1": 0.51, "images/s": 123.4})
     'epoch 3  step 120/400  loss 0.4321  R@1 0.51  123 images/s'
     """
     parts = [] if epoch is None else [f"epoch {epoch:.4g}"]
     parts.append(f"step {step}/{steps}")
-    for name, given in values.items():
-        value = _plain(name, given)
+    for name, item in values.items():
+        value = _plain(name, item)
         if name.endswith("/s") and not isinstance(value, str):
             parts.append(f"{value:.0f} {name}")
         else:
@@ -137,7 +132,7 @@ def line_text(step: int, steps: int, epoch: float | None, values: Mapping[str, o
 
 
 def _plain(name: str, value: Any) -> float | str:
-    """A Python number or text; tensors and numpy's numbers have `item`."""
+    """Return a Python number or text; tensors and numbers of numpy have `item`."""
     plain = value
     if not isinstance(value, int | float | str) and hasattr(value, "item"):
         try:
@@ -148,7 +143,7 @@ def _plain(name: str, value: Any) -> float | str:
         return float(plain)
     if isinstance(plain, int | str):
         return plain
-    raise InputTypeError(f"values has {value!r:.60} as {name}; give a number or text")
+    raise InputTypeError(f"values: {name} must be a number or text, got {value!r:.60}")
 
 
 def _line(step: int, epoch: float | None, values: Mapping[str, float | str]) -> str:
@@ -161,7 +156,7 @@ def _line(step: int, epoch: float | None, values: Mapping[str, float | str]) -> 
 
 
 def _lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
-    """(as written, what it says) of every line that has an end; None for one that says nothing sensible."""
+    """Return the bytes and the content of every line that has an end; None as the content of a damaged one."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -179,8 +174,8 @@ def _entry(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _keep_until(path: Path, step: int) -> None:
-    """Rewrite a log without what comes after the step, and what cannot be read."""
+def _drop_after(path: Path, step: int) -> None:
+    """Rewrite a log without the lines after a step and without damaged ones."""
     if not path.exists():
         return
     lines = _lines(path)
@@ -190,12 +185,11 @@ def _keep_until(path: Path, step: int) -> None:
             FrontrankWarning,
             stacklevel=3,
         )
-    kept = b"".join(line for line, entry in lines if entry is not None and entry["step"] <= step)
-    atomic_write(path, kept)
+    atomic_write(path, b"".join(line for line, entry in lines if entry is not None and entry["step"] <= step))
 
 
-def _events(folder: Path, resume_step: int | None) -> Any:
-    """TensorBoard's writer, or None with a warning where it is not installed."""
+def _open_events(folder: Path, resume_step: int | None) -> Any:
+    """Return a writer of TensorBoard, or None with a warning if that is not installed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

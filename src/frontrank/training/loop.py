@@ -43,7 +43,7 @@ from frontrank.progress import progress
 from frontrank.settings import TrainConfig
 from frontrank.training import distributed
 from frontrank.training.checkpoints import newest_state, random_state, save_checkpoint, start_randomness
-from frontrank.training.embedding import PRECISIONS, embed_table, on_all_ranks
+from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.gradient import Step, step_gradient
 from frontrank.training.logs import Log, print_line
 from frontrank.training.memory import EmbeddingMemory
@@ -260,7 +260,7 @@ def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, 
     used = table.rows(np.isin(table.splits, ("train", "validation")))
     rank, world = distributed.rank(), distributed.world_size()
     share = used.rows(np.arange(rank, len(used), world))
-    with on_all_ranks():
+    with distributed.fail_together():
         memory = checked_images_file(used.root, rank, world) if remember else None
         found = _broken(share, config, memory, show)
     broken = sorted({each for part in distributed.gather_objects(found) for each in part})
@@ -373,7 +373,7 @@ class _Training:
         self._go_on()
         if self._is_over():
             return self._finished()
-        self.network = distributed.wrapped(self.run.model)
+        self.network = distributed.wrap_model(self.run.model)
         batches = iter(self._batches())
         start_randomness(self.config.seed, self.standing.step, distributed.rank(), self._randomness)
         self.log = Log(self.run.folder, resume_step=self.standing.step or -1, enabled=self.main)

@@ -5,19 +5,20 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_integer
 from frontrank.errors import InputError, InputTypeError
 
 
 class EmbeddingMemory:
     """The latest `size` embeddings and their labels, first in, first out.
 
-    size: in items. RaMBO's memory of the last tau batches (Sec. 4.3, there of scores) is size = tau * batch size.
-    dim:  of the embeddings; None takes it from the first that are added
+    size: number of items. RaMBO's memory of the last tau batches (Sec. 4.3, there of scores) is tau * batch size.
+    dim:  dimension of the embeddings; None takes it from the first ones
 
-    `gallery` puts the batch before the memory. Gradients reach the batch only, as queries and as gallery; what is
-    remembered is what the weights gave at its time. This is the cross-batch memory of X. Wang, H. Zhang, W. Huang,
-    M. R. Scott: Cross-Batch Memory for Embedding Learning, CVPR 2020, for any loss. Several processes remember the
-    same as long as each adds the batch of all of them.
+    `gallery` puts the batch before the memory. Gradients reach the batch only, as queries and as gallery; past
+    embeddings stay as the weights of their time computed them. This is the cross-batch memory of X. Wang, H. Zhang,
+    W. Huang, M. R. Scott: Cross-Batch Memory for Embedding Learning, CVPR 2020, for any loss. Several processes have
+    the same memory as long as each adds the batch of all of them.
 
     >>> memory = EmbeddingMemory(size=3)
     >>> memory.add(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([5, 6]))
@@ -28,11 +29,8 @@ class EmbeddingMemory:
     """
 
     def __init__(self, size: int, dim: int | None = None) -> None:
-        for name, value in (("size", size), ("dim", 1 if dim is None else dim)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number, at least 1, got {value!r}")
-        self.size = size
-        self.dim = dim
+        self.size = check_integer("size", size, at_least=1)
+        self.dim = None if dim is None else check_integer("dim", dim, at_least=1)
         self._embeddings = torch.empty(0, dim or 0)
         self._labels = torch.empty(0, dtype=torch.int64)
 
@@ -43,8 +41,8 @@ class EmbeddingMemory:
         return f"EmbeddingMemory(size={self.size}, dim={self.dim}), {len(self)} held"
 
     def add(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Remember a batch [item, dim], [item]; the oldest beyond `size` are forgotten. Halves are kept in float32."""
-        embeddings, labels = self._checked(embeddings.detach(), labels.detach())
+        """Add a batch [item, dim], [item], and forget the oldest beyond `size`. Half precision becomes float32."""
+        embeddings, labels = self._check(embeddings.detach(), labels.detach())
         self.dim = embeddings.shape[1]
         first = max(0, len(self) - max(0, self.size - len(labels)))
         past = [self._embeddings[first:].to(embeddings)] if len(self) else []
@@ -54,11 +52,11 @@ class EmbeddingMemory:
     def gallery(
         self, embeddings: Tensor, labels: Tensor, include_query: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(ref_emb, ref_labels, candidates) of a loss whose queries are a batch: the batch, then the memory.
+        """Return ref_emb, ref_labels and candidates for a loss whose queries are a batch: the batch, then the memory.
 
-        candidates: boolean [query, gallery], which keeps every query out of its own list; None with include_query
+        candidates: boolean [query, gallery] that keeps every query out of its own list; None with include_query
         """
-        wide, labels = self._checked(embeddings, labels)
+        wide, labels = self._check(embeddings, labels)
         ref_emb = torch.cat([wide, self._embeddings.to(wide)]) if len(self) else wide
         ref_labels = torch.cat([labels, self._labels.to(labels.device)])
         if include_query:
@@ -67,19 +65,19 @@ class EmbeddingMemory:
         return ref_emb, ref_labels, candidates.fill_diagonal_(False)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What is held, oldest first."""
+        """Return the embeddings and labels in the memory, oldest first."""
         return {"embeddings": self._embeddings.clone(), "labels": self._labels.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Hold what another memory held; the newest of it where that one was larger."""
+        """Take over the content of another memory; the newest of it if that one was larger."""
         if set(state) != {"embeddings", "labels"}:
-            raise InputError(f"state of a memory must have embeddings and labels, got {sorted(state)}")
-        again = EmbeddingMemory(self.size, self.dim)
+            raise InputError(f"state must have embeddings and labels, got {sorted(state)}")
+        loaded = EmbeddingMemory(self.size, self.dim)
         if len(state["labels"]):
-            again.add(state["embeddings"], state["labels"])
-        self.__dict__ = again.__dict__
+            loaded.add(state["embeddings"], state["labels"])
+        self.__dict__ = loaded.__dict__
 
-    def _checked(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _check(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         if embeddings.dim() != 2:
             raise InputError(f"embeddings must have the shape (items, dimensions), got {tuple(embeddings.shape)}")
         if not embeddings.is_floating_point():

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from frontrank.checks import check_integer, check_number
+from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError
 from frontrank.settings import OptimizerConfig
 
@@ -25,14 +25,14 @@ def build_optimizer(
     loss_parameters: Iterable[nn.Parameter] = (),
     undecayed: Collection[str] = (),
 ) -> torch.optim.Optimizer:
-    """The optimizer of a model and its loss.
+    """Return the optimizer of a model and its loss.
 
     backbone, head: (name, parameter) pairs, as of `named_parameters()`
-    undecayed: names of further ones that adamw is not to shrink, such as position embeddings
+    undecayed: names of parameters that adamw must not shrink, such as position embeddings
 
     Head and loss learn at lr x head_lr. Parameters that need no gradient are left out. adam and sgd add weight_decay
-    times the parameter to the gradient of all of them, as the papers do; adamw shrinks weights apart from the gradient,
-    but no biases and norms (fewer than two dimensions).
+    times the parameter to the gradient of all parameters, as the papers do. adamw shrinks weights apart from the
+    gradient, but no biases and norms (fewer than two dimensions).
 
     >>> model = nn.Linear(2, 3)
     >>> config = OptimizerConfig(lr=1e-5, head_lr=10.0)
@@ -53,10 +53,10 @@ def build_optimizer(
                 continue
             full_name = f"{part}.{name}"
             if id(parameter) in seen:
-                raise InputError(f"{full_name} is {seen[id(parameter)]} as well; give every parameter once")
+                raise InputError(f"{full_name} and {seen[id(parameter)]} are one parameter; give every parameter once")
             seen[id(parameter)] = full_name
-            spared = config.name == "adamw" and (parameter.ndim <= 1 or name in undecayed)
-            decay = 0.0 if spared else config.weight_decay
+            exempt = config.name == "adamw" and (parameter.ndim <= 1 or name in undecayed)
+            decay = 0.0 if exempt else config.weight_decay
             settings = {"lr": lr, "initial_lr": lr, "weight_decay": decay, "part": part, "params": []}
             groups.setdefault((part, decay), settings)["params"].append(parameter)
     if not groups:
@@ -69,7 +69,7 @@ def build_optimizer(
 def learning_rate(
     config: OptimizerConfig, step: int, steps: int, steps_per_epoch: float = 1, milestone_unit: Unit = "epochs"
 ) -> float:
-    """What the learning rates are multiplied by in this step, the first being 0, of `steps` in all.
+    """Return the factor of the learning rates in a step, counted from 0, of `steps` in all.
 
         constant   1
         multistep  gamma ^ (milestones reached)     a milestone is reached as its epoch, counted from 0, begins
@@ -78,20 +78,17 @@ def learning_rate(
 
     times (step + 1) / warmup in the first `warmup` steps.
 
-    steps_per_epoch: what a milestone in epochs is multiplied by; need not be whole
-    milestone_unit: "iterations" counts milestones in steps
+    steps_per_epoch: steps of an epoch, for milestones in epochs; need not be whole
+    milestone_unit:  "iterations" counts milestones in steps
 
     >>> config = OptimizerConfig(schedule="multistep", milestones=(2, 4), gamma=0.3)
     >>> [round(learning_rate(config, step, 10, steps_per_epoch=2), 4) for step in (0, 3, 4, 7, 8, 9)]
     [1.0, 1.0, 0.3, 0.3, 0.09, 0.09]
     """
     check_optimizer(config, steps)
-    check_integer("step", step, at_least=0)
+    check_integer("step", step, at_least=0, at_most=steps)
     check_number("steps_per_epoch", steps_per_epoch, above=0)
-    if step > steps:
-        raise InputError(f"step is {step}, but there are {steps} steps in all; give one of them")
-    if milestone_unit not in get_args(Unit):
-        raise InputError(f"milestone_unit must be epochs or iterations, got {milestone_unit!r}")
+    check_choice("milestone_unit", milestone_unit, get_args(Unit))
     factor = 1.0
     if config.schedule == "multistep":
         unit = steps_per_epoch if milestone_unit == "epochs" else 1
@@ -104,7 +101,7 @@ def learning_rate(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Give every group its own first learning rate times the factor."""
+    """Set the learning rate of every group to its first one times the factor."""
     check_number("factor", factor, at_least=0)
     for group in optimizer.param_groups:
         if "initial_lr" not in group:
@@ -113,12 +110,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def check_optimizer(config: OptimizerConfig, steps: int | None = None) -> None:
-    """Refuse settings that cannot be meant.
+    """Raise for settings that are not valid.
 
-    steps: of the whole run, where it is known
+    steps: of the whole run, if known
     """
-    _require_choice("name", config.name, _NAMES)
-    _require_choice("schedule", config.schedule, _SCHEDULES)
+    check_choice("optimizer.name", config.name, _NAMES)
+    check_choice("optimizer.schedule", config.schedule, _SCHEDULES)
     for name in ("lr", "head_lr", "gamma"):
         check_number(f"optimizer.{name}", getattr(config, name), above=0)
     for name in ("weight_decay", "clip", "momentum"):
@@ -131,21 +128,13 @@ def check_optimizer(config: OptimizerConfig, steps: int | None = None) -> None:
     if any(later <= earlier for earlier, later in pairwise(config.milestones)):
         raise InputError(f"optimizer.milestones must rise, got {list(config.milestones)}; sort them, each once")
     if config.schedule == "multistep" and not config.milestones:
-        raise InputError("optimizer.milestones is empty; say when multistep is to lower the learning rate")
+        raise InputError("optimizer.milestones is empty; list when multistep must lower the learning rate")
     if steps is not None:
         check_integer("steps", steps, at_least=1)
-        if config.warmup > steps:
-            raise InputError(
-                f"optimizer.warmup is {config.warmup}, but there are {steps} steps in all; make it shorter"
-            )
-
-
-def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"optimizer.{name} must be one of {', '.join(choices)}, got {value!r}")
+        check_integer("optimizer.warmup", config.warmup, at_most=steps)
 
 
 def clip_gradient(optimizer: torch.optim.Optimizer, most: float) -> float:
-    """Make the gradient no longer than `most`, if that is not 0; gives the norm it had."""
+    """Make the gradient no longer than `most`, if that is not 0, and return the norm that it had."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     return float(nn.utils.clip_grad_norm_(parameters, most or math.inf))
