@@ -1,3 +1,4 @@
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -5,22 +6,22 @@ import torch
 from torch import nn
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.models import Embedder
+from frontrank.models import Embedder, Settings
 from frontrank.models.backbone import feature_maps
 from tests.models.small import SIZE, images, small
 
-POOLINGS = ["average", "max", "gem", "rmac", "flat"]
 
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("backbone", ["test_resnet", "test_vit", "test_convnext", "test_mambaout"])
+@pytest.mark.parametrize(
+    ("backbone", "pooling"),
+    [("test_resnet", "average"), ("test_vit", "max"), ("test_convnext", "gem"), ("test_mambaout", "rmac")],
+)
 def test_unit_embeddings_and_gradients(backbone, pooling):
     model = small(backbone, pooling=pooling, layer_norm=True, dropout=0.1)
-    found = model(images(3))
-    assert found.shape == (3, 8)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
-    (found * torch.randn(3, 8)).sum().backward()
+    embeddings = model(images(3))
+    assert embeddings.shape == (3, 8)
+    assert embeddings.dtype == torch.float32
+    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(3))
+    (embeddings * torch.randn(3, 8)).sum().backward()
     trained = model.backbone_parameters() + model.head_parameters()
     assert all(p.grad is not None and p.grad.isfinite().all() for _, p in trained)
     assert sum(float(p.grad.abs().sum()) > 0 for _, p in trained) > len(trained) / 2
@@ -75,15 +76,6 @@ def test_frozen_batch_norm_makes_embeddings_independent_of_their_batch():
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=0, atol=1e-6)
 
 
-def test_batch_norm_in_training():
-    model = small(batch_norm="train").train()
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    before = [norm.running_mean.clone() for norm in norms]
-    model(images())
-    assert all(norm.training for norm in norms)
-    assert all(not torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True))
-
-
 def test_batch_norm_by_itself_is_trained_only_if_weights_are_random(tmp_path):
     first = small()
     assert first.settings.batch_norm == small(weights="none").settings.batch_norm == "train"
@@ -98,11 +90,13 @@ def test_batch_norm_by_itself_is_trained_only_if_weights_are_random(tmp_path):
     assert Embedder.load(tmp_path / "m").settings.batch_norm == "train"
 
 
-def test_building_leaves_statistics_untouched():
+def test_building_leaves_statistics_untouched_and_training_does_not():
     for mode in ("frozen", "train"):
         model = small(batch_norm=mode)
         assert all(bool((x == 0).all()) for name, x in model.named_buffers() if name.endswith("running_mean"))
         assert all(int(x) == 0 for name, x in model.named_buffers() if name.endswith("num_batches_tracked"))
+    model(images(2, 100))  # a convolution takes any size
+    assert all(int(x) == 1 for name, x in model.named_buffers() if name.endswith("num_batches_tracked"))
 
 
 def test_parameters_by_name():
@@ -169,7 +163,7 @@ class TestStages:
         torch.testing.assert_close(model(x), torch.nn.functional.normalize(left.flatten(1)))
 
     def test_flat_refuses_images_of_another_size(self):
-        with pytest.raises(InputError, match=r"^images are 32 x 64, but pooling flat was built for 64 x 64; resize"):
+        with pytest.raises(InputError, match="pooling flat"):
             small(pooling="flat")(torch.zeros(1, 3, 32, 64))
 
     def test_saved_and_loaded_it_is_the_same(self, tmp_path):
@@ -184,16 +178,9 @@ class TestStages:
         del settings["stage"]
         assert Embedder.from_settings(settings).settings.stage == 0
 
-    @pytest.mark.parametrize(
-        ("stage", "said"),
-        [
-            (-1, r"^stage must be at least 0"),
-            (1.5, r"^stage must be a whole number"),
-            (99, r"after stage 99 for images"),
-        ],
-    )
-    def test_refusals(self, stage, said):
-        with pytest.raises((InputError, InputTypeError), match=said):
+    @pytest.mark.parametrize("stage", [-1, 1.5, 99])
+    def test_a_stage_that_does_not_exist(self, stage):
+        with pytest.raises(InputError, match="stage"):
             small(stage=stage)
 
 
@@ -224,13 +211,8 @@ class TestTokens:
         assert feature_maps(model.backbone, x).shape == (1, 64, 2, 3)
 
     def test_a_size_that_was_not_built_for(self):
-        with pytest.raises(InputError, match=r"^images are 32 x 64, but test_vit was built for 64 x 64; resize them"):
+        with pytest.raises(InputError, match="test_vit"):
             small("test_vit")(torch.zeros(1, 3, 32, 64))
-
-
-def test_a_convolution_takes_any_size():
-    model = small().eval()
-    assert model(torch.zeros(1, 3, 40, 100)).shape == (1, 8)
 
 
 class TestImages:
@@ -249,37 +231,26 @@ class TestImages:
     @pytest.mark.parametrize("dim", [8, 0])
     def test_none_at_all(self, backbone, dim):
         model = small(backbone, dim=dim, pooling="gem")
-        found = model(images(0))
-        assert found.shape == (0, model.dim)
+        assert model(images(0)).shape == (0, model.dim)
         assert model.double()(images(0)).dtype == torch.float64
         model(images(0)).sum().backward()
         assert all(p.grad is not None and not p.grad.any() for p in model.parameters() if p.requires_grad)
 
     @pytest.mark.parametrize(
-        ("given", "kind", "said"),
+        ("pictures", "error"),
         [
-            ([1, 2], InputTypeError, r"got list; stack them with torch.stack$"),
-            (torch.zeros(3, 64, 64), InputError, r"got \[3, 64, 64\]; add a first dimension, images\[None\]$"),
-            (torch.zeros(2, 64, 64, 3), InputError, r"\[image, 3, height, width\], got \[2, 64, 64, 3\]$"),
-            (torch.zeros(2, 1, 64, 64), InputError, r"got \[2, 1, 64, 64\]$"),
-            (torch.zeros(2, 3, 0, 64), InputError, r"got \[2, 3, 0, 64\]$"),
-            (
-                torch.zeros(2, 3, 64, 64, dtype=torch.int64),
-                InputTypeError,
-                r"float \(normalised\) or uint8, got torch.int64",
-            ),
-            (
-                torch.zeros(2, 3, 64, 64, device="meta"),
-                InputError,
-                r"images are on meta, the model is on cpu; move one",
-            ),
+            ([1, 2], InputTypeError),
+            (torch.zeros(3, 64, 64), InputError),
+            (torch.zeros(2, 64, 64, 3), InputError),
+            (torch.zeros(2, 3, 0, 64), InputError),
+            (torch.zeros(2, 3, 64, 64, dtype=torch.int64), InputTypeError),
+            (torch.zeros(2, 3, 64, 64, device="meta"), InputError),
         ],
-        ids=["list", "one-image", "channels-last", "grey", "no-height", "int64", "device"],
+        ids=["list", "one-image", "channels-last", "no-height", "int64", "device"],
     )
-    def test_what_is_refused(self, given, kind, said):
-        with pytest.raises(kind, match=said) as caught:
-            small()(given)
-        assert "\n" not in str(caught.value)
+    def test_images_that_are_not_valid(self, pictures, error):
+        with pytest.raises(error, match="images"):
+            small()(pictures)
 
 
 class TestPrecision:
@@ -287,19 +258,19 @@ class TestPrecision:
         model, x = small(pooling="gem").eval(), images()
         with torch.autocast("cpu", torch.bfloat16):
             maps = feature_maps(model.backbone, x)
-            found = model(x)
+            embeddings = model(x)
         assert maps.dtype == torch.bfloat16
-        assert found.dtype == torch.float32
-        assert torch.equal(found, model.head(model.pooling(maps)))
-        torch.testing.assert_close(found.norm(dim=1), torch.ones(2))
+        assert embeddings.dtype == torch.float32
+        assert torch.equal(embeddings, model.head(model.pooling(maps)))
+        torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(2))
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
     def test_a_converted_model(self, dtype):
         model = small(pooling="gem", layer_norm=True).eval()
         expected = model(x := images())
-        found = model.to(dtype)(x)
-        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-        torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.1 if dtype == torch.bfloat16 else 1e-5)
+        embeddings = model.to(dtype)(x)
+        assert embeddings.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        torch.testing.assert_close(embeddings.float(), expected, rtol=0, atol=0.1 if dtype == torch.bfloat16 else 1e-5)
 
 
 class TestSettings:
@@ -311,77 +282,49 @@ class TestSettings:
         assert small("test_vit").mean == (0.5, 0.5, 0.5)
         assert model.origin == "random weights"
 
-    def test_are_kept(self):
+    def test_are_recorded(self):
         model = small("test_resnet", pooling="max", resize=70, mean=[0, 0.5, 1], std=[1, 2, 3], drop_path_rate=0.1)
-        kept = model.settings
-        assert (kept.backbone, kept.pooling, kept.dim, kept.image_size, kept.resize) == (
-            "test_resnet",
-            "max",
-            8,
-            64,
-            70,
-        )
-        assert (model.mean, model.std) == (kept.mean, kept.std) == ((0.0, 0.5, 1.0), (1.0, 2.0, 3.0))
-        assert kept.backbone_options == {"drop_path_rate": 0.1}
+        colours = (0.0, 0.5, 1.0), (1.0, 2.0, 3.0)
+        expected = Settings("test_resnet", "max", 8, "train", False, 0.0, 64, 70, *colours, {"drop_path_rate": 0.1})
+        assert model.settings == expected
+        assert (model.mean, model.std) == colours
 
     @pytest.mark.parametrize(
-        ("settings", "said"),
+        ("settings", "name"),
         [
-            ({"backbone": "resnet5O"}, r"^backbone 'resnet5O' is not a model of timm; nearest: resnet50, "),
-            ({"backbone": "qqqqqqqqqqq"}, r"nearest: none$"),
-            ({"backbone": "hf-hub:someone/something"}, r"is not a model of timm"),
-            ({"backbone": None}, r"is not a model of timm"),
-            ({"pooling": "mean"}, r"^pooling is 'mean'; give one of average, max, gem, rmac, flat$"),
-            ({"batch_norm": "off"}, r"^batch_norm is 'off'; give auto, frozen or train$"),
-            ({"dim": -1}, r"^dim must be at least 0 and at most 100000, got -1$"),
-            ({"dim": 10**13}, r"^dim must be at least 0 and at most 100000, got 10000000000000$"),
-            ({"dim": 2.0}, r"^dim must be a whole number, got 2.0$"),
-            ({"layer_norm": 1}, r"^layer_norm must be true or false, got 1$"),
-            ({"dropout": 1.0}, r"^dropout must be at least 0 and at most 0.99, got 1.0$"),
-            ({"image_size": 0}, r"^image_size must be at least 1, got 0$"),
-            ({"image_size": True}, r"^image_size must be a whole number, got True$"),
-            ({"resize": 63}, r"^resize is 63, smaller than image_size, 64, the crop out of it; raise it$"),
-            ({"mean": (0.5, 0.5)}, r"^mean must be three numbers, of red, green and blue, got \(0.5, 0.5\)$"),
-            ({"mean": 0.5}, r"^mean must be three numbers"),
-            ({"std": (1.0, 0.0, 1.0)}, r"^std must be greater than 0, got \(1.0, 0.0, 1.0\)$"),
-            ({"std": (1.0, float("nan"), 1.0)}, r"^std must be "),
-            (
-                {"poolling": "gem"},
-                r"^poolling is no setting of the model, and no option of test_resnet; look for a typing",
-            ),
-            ({"num_classes": 3}, r"^num_classes is not an option of a backbone here; leave it out$"),
-            ({"checkpoint_path": "x.pth"}, r"^checkpoint_path is not an option of a backbone here"),
-            (
-                {"block_args": {1j}},
-                r"^options of the backbone must be numbers, text, lists or true/false, to be saved",
-            ),
-            (
-                {"backbone": "efficientformer_l1"},
-                r"^backbone efficientformer_l1 gives no feature map for images of 64 px",
-            ),
-            (
-                {"backbone": "pit_ti_224", "image_size": 224},
-                r"\(only class tokens\); give another image_size or backbone$",
-            ),
-            (
-                {"backbone": "coat_lite_mini", "pooling": "rmac"},
-                r"^pooling rmac needs a map, but coat_lite_mini gives tok",
-            ),
-            ({"backbone": "crossvit_tiny_240", "image_size": 240}, r"^backbone crossvit_tiny_240 gives no feature map"),
-            (
-                {"backbone": "resnet10t.c3"},
-                r"^backbone 'resnet10t.c3' is not a model of timm; nearest: resnet10t.c3_in1k",
-            ),
+            ({"backbone": "resnet5O"}, "resnet50"),
+            ({"backbone": "resnet10t.c3"}, r"resnet10t\.c3_in1k"),
+            ({"backbone": None}, "backbone"),
+            ({"pooling": "mean"}, "pooling"),
+            ({"batch_norm": "off"}, "batch_norm"),
+            ({"dim": -1}, "dim"),
+            ({"dim": 10**13}, "dim"),
+            ({"dim": 2.0}, "dim"),
+            ({"layer_norm": 1}, "layer_norm"),
+            ({"dropout": 1.0}, "dropout"),
+            ({"image_size": 0}, "image_size"),
+            ({"resize": 63}, "resize"),
+            ({"mean": (0.5, 0.5)}, "mean"),
+            ({"mean": 0.5}, "mean"),
+            ({"std": (1.0, 0.0, 1.0)}, "std"),
+            ({"std": (1.0, float("nan"), 1.0)}, "std"),
+            ({"poolling": "gem"}, "poolling"),
+            ({"num_classes": 3}, "num_classes"),
+            ({"checkpoint_path": "x.pth"}, "checkpoint_path"),
+            ({"block_args": {1j}}, "options"),
+            ({"backbone": "efficientformer_l1"}, "efficientformer_l1"),
+            ({"backbone": "pit_ti_224", "image_size": 224}, "class tokens"),
+            ({"backbone": "coat_lite_mini", "pooling": "rmac"}, "pooling rmac"),
         ],
         ids=str,
     )
-    def test_what_is_refused(self, settings, said):
-        with pytest.raises((InputError, InputTypeError), match=said) as caught:
+    def test_that_are_not_valid(self, settings, name):
+        with pytest.raises((InputError, InputTypeError), match=name) as caught:
             small(**settings)
         assert "\n" not in str(caught.value)
 
 
 def test_without_timm(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "timm", None)
-    with pytest.raises(InputError, match=r"^building a model needs timm; pip install 'frontrank\[train\]'$"):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(InputError, match="timm"):
         small()

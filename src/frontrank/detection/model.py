@@ -388,7 +388,7 @@ def colours_of(backbone: str, weights: str) -> tuple[tuple[float, ...], tuple[fl
         source = source_of(_timm_name(backbone))
         return source.mean, source.std
     if Path(weights).is_dir() and weights not in WORDS:
-        settings = storage.read_config(Path(weights), storage.DETECTOR)["settings"]
+        settings = storage.read_model_config(Path(weights), storage.DETECTOR)["settings"]
         return tuple(settings["mean"]), tuple(settings["std"])
     name = _pretrained_name(backbone) if weights != "none" else None
     return _timm_colours(name) if name is not None else (IMAGENET_MEAN, IMAGENET_STD)
@@ -420,7 +420,7 @@ def load_weights(network: nn.Module, backbone: str, weights: str) -> str:
         return f"{named}; pyramid and heads start anew"
     path = Path(weights)
     if path.is_dir():
-        return _load_detector(network, storage.read(path, storage.DETECTOR)[1], weights)
+        return _load_detector(network, storage.read_model(path, storage.DETECTOR)[1], weights)
     if not path.is_file():
         raise InputError(
             f"weights {weights!r} is no file or folder; give one that is there, pretrained, package, or none"
@@ -630,13 +630,13 @@ class Detector(nn.Module):
     def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write `model.safetensors`, `config.json` and a model card, `README.md`, to a folder: all, or nothing."""
         tensors = self.network.state_dict()
-        storage.save(folder, asdict(self.settings), tensors, 0, overwrite, kind=storage.DETECTOR, card=_card)
+        storage.save_model(folder, storage.DETECTOR, asdict(self.settings), tensors, _card, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> "Detector":
         """A saved detector, in evaluation mode."""
-        folder = storage.find(path)
-        settings, tensors = storage.read(folder, storage.DETECTOR)
+        folder = storage.find_model(path)
+        settings, tensors = storage.read_model(folder, storage.DETECTOR)
         detector = cls(_read_settings(settings, str(folder / storage.CONFIG)))
         try:
             detector.network.load_state_dict(tensors)

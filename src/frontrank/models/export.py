@@ -1,4 +1,4 @@
-"""A model as one ONNX file, compared with what it came from."""
+"""A model as one ONNX file, compared with the model itself."""
 
 import contextlib
 import copy
@@ -8,28 +8,27 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from frontrank.checks import check_number
+from frontrank.checks import check_number, import_extra
 from frontrank.errors import FrontrankError, InputError
+from frontrank.files import as_path, atomic_write, unwritable
 from frontrank.models.backbone import first_line
-from frontrank.models.storage import as_path
 
 if TYPE_CHECKING:
     from frontrank.models.embedder import Embedder
 
-_LARGEST = 2**31 - 2**20  # bytes: what a single file of this format may hold, and some room
+_LARGEST = 2**31 - 2**20  # bytes that a single file of this format may have, and some room
 
 
 def export_onnx(model: "Embedder", path: str | os.PathLike[str], overwrite: bool, tolerance: float) -> None:
-    """Write one ONNX file that gives the model's embeddings within the tolerance, for any number of images.
+    """Write one ONNX file that computes the model's embeddings within the tolerance, for any number of images.
 
     Its input `images` is float [image, 3, image_size, image_size], normalised; its output is `embeddings`. Its metadata
-    says mean, std, image_size, resize and the model's fingerprint.
+    has mean, std, image_size, resize and the model's fingerprint.
     """
     target = as_path("path", path)
     check_number("tolerance", tolerance, above=0)
@@ -37,32 +36,31 @@ def export_onnx(model: "Embedder", path: str | os.PathLike[str], overwrite: bool
         raise InputError(f"{target} is a folder; give the path of a file, e.g. {target / 'model.onnx'}")
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists already; give another path, or overwrite=True")
-    try:
-        import onnx
-        import onnxruntime  # type: ignore[import-untyped, unused-ignore]  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"exporting needs {error.name}; pip install 'frontrank[export]'") from None
+    onnx, *_ = (import_extra(name, "export", "exporting") for name in ("onnx", "onnxruntime", "onnxscript"))
     size = sum(x.numel() * x.element_size() for x in model.state_dict().values())
     if size > _LARGEST:
-        raise InputError(f"the model has {size / 2**30:.1f} GB of weights, an ONNX file holds 2; export a smaller one")
+        raise InputError(f"model has {size / 2**30:.1f} GB of weights, an ONNX file holds 2; export a smaller one")
     plain = copy.deepcopy(model).cpu().float().eval()
-    written = _onnx_model(plain)
-    onnx.helper.set_model_props(written, _metadata(model))
-    data = written.SerializeToString()
+    program = _onnx_model(plain)
+    onnx.helper.set_model_props(program, _metadata(model))
+    data = program.SerializeToString()
     for difference in _differences(data, plain):
         if not difference <= tolerance:
             raise FrontrankError(
                 f"the exported {model.settings.backbone} differs from the model by {difference:.1e}, more than the "
                 f"tolerance {tolerance:g}; nothing was written"
             )
-    _write(target, data)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    atomic_write(target, data)
 
 
 def _onnx_model(model: "Embedder") -> Any:
     side = model.image_size
     try:
-        with _quiet():
+        with _silence():
             program: Any = torch.onnx.export(
                 model,
                 (torch.zeros(2, 3, side, side),),
@@ -73,15 +71,15 @@ def _onnx_model(model: "Embedder") -> Any:
                 verbose=False,
             )
         return program.model_proto
-    except Exception as error:  # what torch cannot export it says in many ways
+    except Exception as error:  # torch raises many kinds for what it cannot export
         raise FrontrankError(
             f"torch cannot export {model.settings.backbone} to ONNX ({first_line(error)}); export another backbone"
         ) from error
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's own warnings and lines to itself: what counts is the comparison."""
+def _silence() -> Iterator[None]:
+    """Suppress the exporter's own warnings and lines: the comparison is what counts."""
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -93,8 +91,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _metadata(model: "Embedder") -> dict[str, str]:
-    said = {"mean": model.mean, "std": model.std, "image_size": model.image_size, "resize": model.resize}
-    return {name: json.dumps(value) for name, value in said.items()} | {
+    values = {"mean": model.mean, "std": model.std, "image_size": model.image_size, "resize": model.resize}
+    return {name: json.dumps(value) for name, value in values.items()} | {
         "fingerprint": model.fingerprint,
         "backbone": model.settings.backbone,
         "library": "frontrank",
@@ -102,10 +100,10 @@ def _metadata(model: "Embedder") -> dict[str, str]:
 
 
 def _differences(data: bytes, model: "Embedder", counts: tuple[int, ...] = (1, 3)) -> list[float]:
-    """The largest difference of an entry between the file's embeddings and the model's, for each number of images."""
-    import onnxruntime
+    """Return the largest difference between the file's embeddings and the model's, for each number of images."""
+    import onnxruntime  # type: ignore[import-untyped, unused-ignore]
 
-    found = []
+    differences = []
     for count in counts:
         generator = torch.Generator().manual_seed(count)
         images = torch.randn(count, 3, model.image_size, model.image_size, generator=generator)
@@ -113,24 +111,12 @@ def _differences(data: bytes, model: "Embedder", counts: tuple[int, ...] = (1, 3
             expected: Tensor = model(images)
         try:
             session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-            (given,) = session.run(None, {"images": images.numpy()})
+            (embeddings,) = session.run(None, {"images": images.numpy()})
         except Exception as error:  # the runtime's errors share no class
             raise FrontrankError(
                 f"onnxruntime cannot run the exported {model.settings.backbone} on {count} images "
                 f"({first_line(error)}); nothing was written"
             ) from error
-        same_shape = given.shape == tuple(expected.shape)
-        found.append(float((torch.from_numpy(given) - expected).abs().max()) if same_shape else float("inf"))
-    return found
-
-
-def _write(target: Path, data: bytes) -> None:
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(data)
-        unfinished.replace(target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-        raise InputError(f"{target} cannot be written: {error.strerror}; give another path") from error
+        same_shape = embeddings.shape == tuple(expected.shape)
+        differences.append(float((torch.from_numpy(embeddings) - expected).abs().max()) if same_shape else float("inf"))
+    return differences

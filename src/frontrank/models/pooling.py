@@ -1,21 +1,21 @@
-"""How a feature map becomes one vector: average, maximum, GeM, R-MAC, or all its places side by side.
+"""Pooling of a feature map to one vector: average, maximum, GeM, R-MAC, or all its places side by side.
 
-All take maps [image, channel, height, width], or [image, channel, place] where places have no order, and give
-[image, channel]; all places side by side are [image, channel * place].
+All functions take maps [image, channel, height, width], or [image, channel, place] if places have no order, and return
+[image, channel].
 """
 
 import torch
 from torch import Tensor, nn
 
-from frontrank.errors import InputError
+from frontrank.checks import check_choice
 
-KINDS = ("average", "max", "gem", "rmac", "flat")
+POOLINGS = ("average", "max", "gem", "rmac", "flat")
 _NOTHING = 1e-12  # a vector with no larger entry has no direction
 _LEAST_POWER = 0.01  # 0 has no generalised mean; training may come near
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of length 1, in the dtype given; a row of zeros stays as it is, with a gradient that is finite.
+    """Scale rows to length 1, in their own dtype; a row of zeros stays as it is, with a finite gradient.
 
     >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
@@ -29,7 +29,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def average(maps: Tensor) -> Tensor:
-    """The mean of each channel (SPoC).
+    """Return the mean of each channel (SPoC).
 
     >>> average(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
     tensor([[3.]])
@@ -38,7 +38,7 @@ def average(maps: Tensor) -> Tensor:
 
 
 def maximum(maps: Tensor) -> Tensor:
-    """The largest value of each channel (MAC).
+    """Return the largest value of each channel (MAC).
 
     >>> maximum(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
     tensor([[6.]])
@@ -47,7 +47,7 @@ def maximum(maps: Tensor) -> Tensor:
 
 
 def gem(maps: Tensor, power: Tensor | float = 3.0, eps: float = 1e-6) -> Tensor:
-    """The generalised mean of each channel: (mean of max(x, eps)^power)^(1 / power).
+    """Return the generalised mean of each channel: (mean of max(x, eps)^power)^(1 / power).
 
     power 1 is the average, a large one nears the maximum; values below eps, negative ones too, count as eps.
     Filip Radenović, Giorgos Tolias, Ondřej Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation",
@@ -57,12 +57,12 @@ def gem(maps: Tensor, power: Tensor | float = 3.0, eps: float = 1e-6) -> Tensor:
     tensor([[3.9791]])
     """
     values = maps.flatten(2).clamp(min=eps)
-    largest = values.detach().amax(2, keepdim=True)  # the mean of what is scaled by it cannot overflow
+    largest = values.detach().amax(2, keepdim=True)  # scaled by it, the mean cannot overflow
     return (values / largest).pow(power).mean(2).pow(1 / power) * largest[..., 0]
 
 
 def rmac(maps: Tensor, levels: int = 3) -> Tensor:
-    """The sum, over square regions of several sizes, of their maxima at length 1.
+    """Return the sum of the maxima of square regions of several sizes, each scaled to length 1.
 
     Giorgos Tolias, Ronan Sicre, Hervé Jégou, "Particular object retrieval with integral max-pooling of CNN
     activations", ICLR 2016, without its whitening of each region: the head does that work here.
@@ -76,19 +76,8 @@ def rmac(maps: Tensor, levels: int = 3) -> Tensor:
     return unit(torch.stack(maxima, 1)).sum(1)
 
 
-def flat(maps: Tensor) -> Tensor:
-    """All places side by side: the only pooling that knows where in the image something is.
-
-    For pictures that are aligned, such as logos, glyphs or cropped faces; the images must all be of one size.
-
-    >>> flat(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
-    tensor([[1., 2., 3., 6.]])
-    """
-    return maps.flatten(1)
-
-
 def rmac_regions(height: int, width: int, levels: int = 3) -> list[tuple[int, int, int]]:
-    """(top, left, side) of R-MAC's regions.
+    """Return (top, left, side) of the regions of R-MAC.
 
     Level l has l regions of side 2 min(height, width) / (l + 1) along the shorter side, evenly spread, and along the
     longer side as many more as bring the overlap of the first level's regions nearest to 40 % (any number; the
@@ -116,26 +105,29 @@ def _spread(room: int, count: int) -> list[int]:
 
 
 class Pooling(nn.Module):
-    """One of the five by name, computed in float32 whatever the precision of the maps; GeM's power is trained.
+    """Pooling by name, computed in float32 whatever the precision of the maps; GeM's power is trained.
 
-    >>> Pooling("gem")
-    Pooling(gem)
+    "flat" puts all places side by side [image, channel * place]. It is the only pooling that knows where in the image
+    something is, for aligned pictures of one size, such as logos, glyphs or cropped faces.
+
+    >>> Pooling("flat")(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
+    tensor([[1., 2., 3., 6.]])
     """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise InputError(f"pooling is {kind!r}; give one of {', '.join(KINDS)}")
-        self.kind = kind
+        self.kind = check_choice("pooling", kind, POOLINGS)
         if kind == "gem":
             self.power = nn.Parameter(torch.tensor([3.0]))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """[image, feature] in float32 (float64 if the maps are)."""
+        """Return [image, feature] in float32 (float64 if the maps are)."""
         maps = maps if maps.dtype == torch.float64 else maps.float()
         if self.kind == "gem":
             return gem(maps, self.power.to(maps.dtype).clamp(min=_LEAST_POWER))
-        return {"average": average, "max": maximum, "rmac": rmac, "flat": flat}[self.kind](maps)
+        if self.kind == "flat":
+            return maps.flatten(1)
+        return {"average": average, "max": maximum, "rmac": rmac}[self.kind](maps)
 
     def extra_repr(self) -> str:
         return self.kind

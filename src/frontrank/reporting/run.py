@@ -725,7 +725,7 @@ class _Embedding:
 
     def after(self) -> np.ndarray:
         model = self._folder / "model"
-        mark = storage.read_config(model)["fingerprint"]
+        mark = storage.read_model_config(model)["fingerprint"]
         return self._kept("after", mark, lambda: Embedder.load(model))
 
     def before(self) -> np.ndarray:
@@ -736,7 +736,7 @@ class _Embedding:
         config = self._config
         weights = Path(config.model.weights)
         if storage.is_model(weights):
-            stamp = storage.read_config(weights)["fingerprint"]
+            stamp = storage.read_model_config(weights)["fingerprint"]
         elif weights.is_file():
             stamp = f"{weights.stat().st_size} {weights.stat().st_mtime_ns}"
         else:
