@@ -127,6 +127,7 @@ def test_a_layout_and_a_published_data_set(folder, run):
 
 
 def test_it_goes_on_where_it_was(embed, monkeypatch):
+    embeddings, table = expected(batch_size=4)
     monkeypatch.setattr(embedding, "embed_to_folder", partial(embedding_folder.embed_to_folder, shard_rows=4))
     seen, own = [], embedding_folder.embedded_batches
 
@@ -144,7 +145,6 @@ def test_it_goes_on_where_it_was(embed, monkeypatch):
     assert len(list(Path("out.npz.parts").glob("shard-*"))) == 2
     monkeypatch.setattr(embedding_folder, "embedded_batches", partial(batches, fails=False))
     assert embed(*words).status == 0
-    embeddings, table = expected(batch_size=4)
     assert seen == table.paths.tolist()  # each once
     assert np.array_equal(fr.data.read_embeddings("out.npz").embeddings, embeddings)
     assert not Path("out.npz.parts").exists()
@@ -224,7 +224,7 @@ def test_a_file_beside_it_is_not_replaced_either(embed, folder, monkeypatch):
         ("ALL --sharts 3", "there is no option --sharts"),
         ("runs/first --data my_photos --out a.npz", "runs/first has no config.json; give the folder of a saved model"),
         ("test.npy --data my_photos --out a.npz", "test.npy is a file; give the folder of a saved model"),
-        ("my/lost/model --data my_photos --out a.npz", "my/lost/model is not there; give the folder of a saved model"),
+        ("my/lost/model --data my_photos --out a.npz", "my/lost/model does not exist"),
         ("runs/first/model --data labels.txt --out a.npz", "labels.txt"),
     ],
 )

@@ -363,7 +363,7 @@ ALL = f"{MODEL} my_photos --to a.index"
 CASES = [
     (f"{MODEL} my_photos", "the following arguments are required: --to; see frontrank index --help"),
     (f"{MODEL} --to a.index", "the following arguments are required: IMAGES; see"),
-    ("my/lost/model my_photos --to a.index", "my/lost/model is not there; give the folder of a saved model"),
+    ("my/lost/model my_photos --to a.index", "my/lost/model does not exist"),
     ("my_photos my_photos --to a.index", "my_photos has no config.json; give the folder of a saved model"),
     ("test.npy my_photos --to a.index", "test.npy is a file; give the folder of a saved model"),
     (f"{MODEL} nowhere --to a.index", "nowhere is not there; give a folder of images, a table, or a data set's root"),

@@ -307,7 +307,7 @@ CASES = [
     ("photos.index Q --expand 3 --alpha -1", "--alpha must be at least 0, got -1.0"),
     ("photos.index Q --expand 3 --no-expand", "--expand and --no-expand exclude each other; leave one out"),
     ("photos.index Q --model second", "second is not the model that photos.index was made with; give that one by"),
-    ("photos.index Q --model my/lost/one", "my/lost/one is not there; give the folder of a saved model"),
+    ("photos.index Q --model my/lost/one", "my/lost/one does not exist"),
     ("photos.index Q --device gpu", "device 'gpu' cannot be used ("),
     ("photos.index Q --force", "--force is of --sheet; add that, or leave it out"),
     ("photos.index Q --sheet out.jpg", "--sheet out.jpg must end in .png; choose such a name"),

@@ -287,7 +287,7 @@ CASES = [
     ("photos.index --port http", "argument --port: invalid int value: 'http'; see"),
     ("photos.index --token short", "token must have at least 12 letters, digits or signs, no blanks; take another"),
     ("photos.index --root nowhere", "--root nowhere is no folder; give the one that the pictures are in"),
-    ("photos.index --model my/lost/one", "my/lost/one is not there; give the folder of a saved model"),
+    ("photos.index --model my/lost/one", "my/lost/one does not exist"),
     ("photos.index --model second", "second is not the model that photos.index was made with; give that one by"),
     ("photos.index --model a --model b", "--model is there 2 times; give it once for each index"),
     ("photos.index --names a,b", "--names has 2 names for 1 indexes; give one for each"),

@@ -322,7 +322,7 @@ def test_a_validation_split_without_a_class_of_two(images, tmp_path, out):
         ({"epochs": 1.5}, "epochs takes a whole number, got 1.5"),
         ({"metric": "dists@intra"}, "metric dists@intra cannot choose a checkpoint"),
         ({"metric": "R@one"}, "R@one"),
-        ({"optimizer": {"warmup": 1000}}, "optimizer.warmup is 1000, but there are 15 steps"),
+        ({"optimizer": {"warmup": 1000}}, "optimizer.warmup"),
         (
             {
                 "loss": {
