@@ -1,32 +1,53 @@
 import pytest
 
-from tests.retrieval.index_engines import ENGINES, IndexMaker, Model, halves, some_items
+from tests.retrieval.engines import DURABLE, ENGINES, IndexMaker, Model, halves, some_items
 
 
-@pytest.fixture(params=ENGINES, ids=lambda engine: engine.name)
+@pytest.fixture(scope="module", params=ENGINES)
 def engine(request):
     return request.param
 
 
-@pytest.fixture
-def make(engine, tmp_path):
-    maker = IndexMaker(engine, tmp_path)
+@pytest.fixture(scope="module")
+def make(engine, tmp_path_factory):
+    maker = IndexMaker(engine, tmp_path_factory.mktemp("index"))
     yield maker
     maker.close()
 
 
-@pytest.fixture(params=[engine for engine in ENGINES if engine.durable], ids=lambda engine: engine.name)
-def durable(request, tmp_path):
-    maker = IndexMaker(request.param, tmp_path)
+@pytest.fixture(scope="module", params=DURABLE)
+def durable(request, tmp_path_factory):
+    maker = IndexMaker(request.param, tmp_path_factory.mktemp("index"))
     yield maker
     maker.close()
 
 
+@pytest.fixture(scope="module")
+def _shared(make):
+    return make()
+
+
 @pytest.fixture
-def filled(make):
-    """An index of 60 items whose scores have many ties, and the model of it."""
-    index, model = make(), Model()
-    rows, items = halves(60), some_items(60)
+def index(_shared):
+    """An empty index; each engine has one for all tests of a module."""
+    yield _shared
+    _shared.delete([item.id for item in _shared.items()])
+
+
+def fill(index):
+    rows, items, model = halves(60), some_items(60), Model()
     index.add(rows, items)
     model.upsert(rows, items)
     return index, model
+
+
+@pytest.fixture(scope="module")
+def filled(make):
+    """An index of 60 items whose scores have many ties, and the model of it; only to be read."""
+    return fill(make())
+
+
+@pytest.fixture
+def refilled(index):
+    """The same, to be changed."""
+    return fill(index)

@@ -1,13 +1,12 @@
-"""A process that writes to an index until it is killed, and says what was acknowledged; see test_index_crashes.
+"""A process that writes to an index until it is killed, and sends what was acknowledged; see test_journal.
 
-It sends a line as soon as a call returned: `+ name version` for an item that was put, `- name` for one that was
-deleted; and the same with a `?` before the call. What item and vector a name has in a
-version can be computed, so that a reader can check them.
+Before a call it sends `? name version` for each item to put, or `? - name` to delete; as soon as the call has returned,
+`+ name version` or `- name`. Item and vector of a name in a version can be computed, so that a reader can check them.
 """
 
 import numpy as np
 
-from frontrank.retrieval import embedded as faiss_engine
+from frontrank.retrieval import embedded
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 
@@ -24,22 +23,22 @@ def item_of(name, version):
 
 
 def write(folder, seed, pipe):
-    """Write for ever, and tell the other end of the pipe."""
-    faiss_engine._LEAST_DEAD = 20 if seed % 2 else 500  # so that the index is written anew very often, or often
+    """Write for ever."""
+    embedded._LEAST_DEAD = 20 if seed % 2 else 500  # so that the index is rewritten very often, or often
     rng = np.random.default_rng(seed)
     with Index(folder, dim=DIM) as index:
         pipe.send(["open"])
         for version in range(seed * 1_000_000, (seed + 1) * 1_000_000):
             names = [f"item {i}" for i in rng.choice(200, rng.integers(1, 60), replace=False)]
+            after = []
             if rng.random() < 0.2:
-                said = [f"? - {name}" for name in names], [f"- {name}" for name in names]
-                pipe.send(said[0])
+                pipe.send([f"? - {name}" for name in names])
                 index.delete(names)
+                after = [f"- {name}" for name in names]
             elif rng.random() < 0.1:
                 index.save(f"{folder}.copy", overwrite=True)
-                said = [], []
             else:
-                said = [f"? {name} {version}" for name in names], [f"+ {name} {version}" for name in names]
-                pipe.send(said[0])
+                pipe.send([f"? {name} {version}" for name in names])
                 index.upsert([vector_of(name, version) for name in names], [item_of(name, version) for name in names])
-            pipe.send([*said[1], "."])
+                after = [f"+ {name} {version}" for name in names]
+            pipe.send([*after, "."])

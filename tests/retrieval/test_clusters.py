@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking.vectors import Vectors
 from frontrank.retrieval import kmeans_labels
 
@@ -30,14 +30,14 @@ def groups(each=20, spread=0.05):
 def test_finds_directions_whatever_the_lengths():
     """Four bunches of directions; random starts may merge two of them, so the best of a few seeds is taken."""
     embeddings, labels = groups()
-    found = []
-    for seed in range(6):
+    has_all = []
+    for seed in range(4):
         got = kmeans_labels(rows(embeddings), 4, seed)
         assert got.dtype == torch.long
         assert got.shape == labels.shape
         assert 0 <= int(got.min()) <= int(got.max()) < 4
-        found.append(len({(int(a), int(b)) for a, b in zip(got, labels, strict=True)}) == 4)
-    assert any(found)
+        has_all.append(len({(int(a), int(b)) for a, b in zip(got, labels, strict=True)}) == 4)
+    assert any(has_all)
 
 
 @pytest.mark.usefixtures("library")
@@ -92,28 +92,26 @@ def test_a_mapped_file(tmp_path):
 def test_without_a_library(monkeypatch):
     for name in ("faiss", "sklearn", "sklearn.cluster"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(
-        FrontrankError, match=r"^k-means needs faiss or scikit-learn; pip install 'frontrank\[search\]'$"
-    ):
+    with pytest.raises(InputError, match=r"frontrank\[search\]"):
         kmeans_labels(rows(torch.randn(5, 3)), 2)
 
 
 @pytest.mark.parametrize(
-    ("k", "seed", "error", "message"),
+    ("k", "seed", "error", "name"),
     [
-        (6, 0, InputError, "k is 6, but embeddings has 5 rows; ask for as many clusters at most"),
-        (0, 0, InputError, "k must be at least 1, got 0"),
-        (2.0, 0, InputTypeError, "k must be a whole number, got 2.0"),
-        (2, -1, InputError, "seed must be at least 0, got -1"),
-        (2, 2**31, InputError, "seed must be at most"),
-        (2, None, InputTypeError, "seed must be a whole number, got None"),
+        (6, 0, InputError, "k .*embeddings"),
+        (0, 0, InputError, "k "),
+        (2.5, 0, InputError, "k "),
+        (2, -1, InputError, "seed "),
+        (2, 2**31, InputError, "seed "),
+        (2, None, InputTypeError, "seed "),
     ],
 )
-def test_wrong_settings(k, seed, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_settings(k, seed, error, name):
+    with pytest.raises(error, match=f"^{name}"):
         kmeans_labels(rows(torch.randn(5, 3)), k, seed)
 
 
 def test_wrong_rows():
-    with pytest.raises(InputError, match=r"embeddings has NaN or infinite values in 1 row \(number 2\)"):
+    with pytest.raises(InputError, match=r"^embeddings .*number 2"):
         kmeans_labels(rows(torch.tensor([[1.0], [1.0], [torch.nan]])), 2)

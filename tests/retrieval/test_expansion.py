@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -14,22 +16,21 @@ def blocks(request, monkeypatch):
         monkeypatch.setattr(neighbours, "_ITEMS", 4)
 
 
-def check(found, queries, gallery, k, alpha, own=False):
+def check(result, queries, gallery, k, alpha, own=False):
     expected = reference.expanded(queries.tolist(), gallery.tolist(), k, alpha, own)
     tolerance = 1e-12 if queries.dtype == torch.float64 else 2e-6
-    assert found.dtype == queries.dtype
-    torch.testing.assert_close(found.double(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance)
+    assert result.dtype == queries.dtype
+    torch.testing.assert_close(result.double(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance)
 
 
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("k", [1, 3, 50])
-@pytest.mark.parametrize("alpha", [0, 0.5, 2.0, 3])
-def test_equals_one_neighbour_at_a_time(dtype, k, alpha):
+def test_equals_one_neighbour_at_a_time(dtype):
     queries, gallery = torch.randn(5, 4, dtype=dtype), torch.randn(11, 4, dtype=dtype)
-    check(expand_queries(queries, gallery, k, alpha), queries, gallery, k, alpha)
-    check(expand_queries(gallery, None, k, alpha), gallery, gallery, k, alpha, own=True)
-    check(augment_database(gallery, k, alpha), gallery, gallery, k, alpha, own=True)
+    for k, alpha in itertools.product((1, 3, 50), (0, 0.5, 2.0, 3)):
+        check(expand_queries(queries, gallery, k, alpha), queries, gallery, k, alpha)
+        check(expand_queries(gallery, None, k, alpha), gallery, gallery, k, alpha, own=True)
+        check(augment_database(gallery, k, alpha), gallery, gallery, k, alpha, own=True)
 
 
 def test_by_hand():
@@ -75,9 +76,9 @@ def test_moves_towards_the_right_class():
 
 def test_input_is_left_alone_and_may_be_of_any_kind(tmp_path):
     rows = torch.randn(9, 4)
-    kept = rows.clone()
+    before = rows.clone()
     expected = expand_queries(rows[:3], rows[3:])
-    assert torch.equal(rows, kept)
+    assert torch.equal(rows, before)
     file = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=(6, 4))
     file[:] = rows[3:].numpy()
     assert torch.equal(expand_queries(rows[:3].numpy(), file), expected)

@@ -1,11 +1,48 @@
-import os
+"""The files of an embedded index: nothing acknowledged is lost, whatever is killed, damaged or full."""
 
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from frontrank.errors import InputError
+from frontrank.files import folder_lock
+from frontrank.retrieval import embedded, journal
+from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import Item
 from frontrank.retrieval.journal import Journal, is_journal, write_journal
+from tests.retrieval.engines import halves, some_items, unit
+from tests.retrieval.kill_index import item_of, vector_of, write
 
-RECORDS = [(0, b"head"), (1, b""), (255, b"x" * 100)]
+RECORDS = [(0, b"head"), (1, b""), (255, b"x" * 60)]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def sampled(places, most):
+    """At most so many of the places, the same each time, with the first and the last ones."""
+    places = list(places)
+    if len(places) <= most:
+        return places
+    return sorted({*places[:20], *places[-20:], *random.Random(0).sample(places, most - 40)})
+
+
+def disk_full(*given):
+    raise OSError(28, "No space left on device")
+
+
+# The journal by itself
 
 
 @pytest.fixture
@@ -29,7 +66,7 @@ def append(path, records):
     journal.close()
 
 
-def test_what_was_written_is_read(path):
+def test_records_are_read_as_they_were_written(path):
     assert read(path) == RECORDS
     assert is_journal(path)
     append(path, [(2, b"more"), (3, b"still more")])
@@ -52,7 +89,7 @@ def test_goes_on_reading_where_it_was(path):
     reader.close()
 
 
-def test_a_record_that_was_cut_off_before_it_was_acknowledged(path):
+def test_a_record_cut_off_before_it_was_acknowledged(path):
     """As if the process was killed at any byte of its writing: the mark still stands before the record."""
     before = path.read_bytes()
     append(path, [(2, b"more")])
@@ -63,33 +100,31 @@ def test_a_record_that_was_cut_off_before_it_was_acknowledged(path):
         append(path, [(3, b"another")])
         assert read(path) == [*RECORDS, (3, b"another")]
     path.write_bytes(before + after[len(before) :])
-    assert read(path) == [*RECORDS, (2, b"more")]  # whole, so it counts, though nobody was told
+    assert read(path) == [*RECORDS, (2, b"more")]  # complete, so it counts, though nobody was told
 
 
 def test_a_file_that_lost_its_end(path):
-    """What was acknowledged is not there, so the file is damaged, wherever it ends."""
+    """An acknowledged record is missing, so the file is damaged, wherever it ends."""
     append(path, [(2, b"more")])
     whole = path.read_bytes()
-    for size in range(len(whole)):
+    for size in sampled(range(len(whole)), 80):
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match=r"journal is damaged \(.*\); restore the folder from a copy, or index"):
+        with pytest.raises(InputError, match="journal is damaged"):
             read(path)
 
 
-@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_every_byte_counts(path, flip):
+def test_every_byte_counts(path):
     append(path, [(2, b"more")])
     whole = path.read_bytes()
     for place in range(len(whole)):
         changed = bytearray(whole)
-        changed[place] ^= flip
+        changed[place] ^= (0x01, 0x80, 0xFF)[place % 3]
         path.write_bytes(changed)
         with pytest.raises(InputError, match=r"journal (is damaged|has version)"):
             read(path)
 
 
-def test_what_a_killed_process_left_is_not_taken_for_a_later_record(path):
-    """A whole record of an earlier life, at the wrong place, does not count."""
+def test_an_old_record_at_the_wrong_place_does_not_count(path):
     before = path.read_bytes()
     append(path, [(2, b"a"), (2, b"b")])
     after = path.read_bytes()
@@ -98,42 +133,459 @@ def test_what_a_killed_process_left_is_not_taken_for_a_later_record(path):
     assert read(path) == RECORDS
 
 
-def test_other_versions_are_named(path, monkeypatch):
-    monkeypatch.setattr("frontrank.retrieval.journal._VERSION", 2)
-    with pytest.raises(InputError, match="journal has version 1 of the format, this is 2; update frontrank"):
+def test_other_versions(path, monkeypatch):
+    monkeypatch.setattr(journal, "_VERSION", 2)
+    with pytest.raises(InputError, match="journal has version 1"):
         read(path)
 
 
-def test_a_disk_that_is_full(path, monkeypatch):
-    """Whatever could be written is taken back."""
-    journal = Journal(path)
-    list(journal.read())
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
+def test_a_full_disk_takes_back_what_was_written(path, monkeypatch):
+    opened = Journal(path)
+    list(opened.read())
     with monkeypatch.context() as patch:
-        patch.setattr("frontrank.retrieval.journal.sync_data", full)
+        patch.setattr(journal, "sync_data", disk_full)
         with pytest.raises(OSError, match="No space left"):
-            journal.append([(2, b"more")])
+            opened.append([(2, b"more")])
     assert read(path) == RECORDS
-    journal.append([(3, b"later")])
-    assert list(journal.read()) == []
+    opened.append([(3, b"later")])
+    assert list(opened.read()) == []
     assert read(path) == [*RECORDS, (3, b"later")]
-    journal.close()
+    opened.close()
 
 
-def test_what_is_no_journal(tmp_path):
-    assert not is_journal(tmp_path / "none")
-    assert not is_journal(tmp_path)
+def test_files_that_are_not_a_journal(tmp_path):
     (tmp_path / "text").write_text("hello")
-    assert not is_journal(tmp_path / "text")
-    with pytest.raises(InputError, match=r"text is damaged \(it does not begin as an index does\)"):
+    assert not any(map(is_journal, (tmp_path / "none", tmp_path, tmp_path / "text")))
+    with pytest.raises(InputError, match="text is damaged"):
         Journal(tmp_path / "text")
 
 
 def test_reading_never_writes(path):
     path.chmod(0o444)
-    kept = path.read_bytes(), os.stat(path).st_mtime_ns
+    before = path.read_bytes(), os.stat(path).st_mtime_ns
     assert read(path) == RECORDS
-    assert (path.read_bytes(), os.stat(path).st_mtime_ns) == kept
+    assert (path.read_bytes(), os.stat(path).st_mtime_ns) == before
+
+
+# Processes that are killed, and two at once
+
+
+@contextmanager
+def writer(folder, seed):
+    """A process that writes, and the pipe that it sends to; forked from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.retrieval.kill_index"])
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=write, args=(folder, seed, there))
+    process.start()
+    there.close()
+    with here:
+        yield process, here
+        process.join()
+
+
+def rest_of(pipe):
+    """The lines that were sent completely."""
+    with suppress(EOFError, OSError):
+        while True:
+            yield from pipe.recv()
+
+
+def possible_versions(lines, versions):
+    """The version that each name must have; of names in an unfinished call all that it may have."""
+    possible = {name: {version} for name, version in versions.items()}
+    for line in lines:
+        sign, _, rest = line.partition(" ")
+        if sign == "?":
+            name, version = (rest[2:], None) if rest.startswith("- ") else rest.rsplit(" ", 1)
+            possible.setdefault(name, {None}).add(version if version is None else int(version))
+        elif sign in ("+", "-"):
+            name, version = (rest, None) if sign == "-" else rest.rsplit(" ", 1)
+            possible[name] = {version if version is None else int(version)}
+    return possible
+
+
+def check_index(folder, possible):
+    """Every item has a possible version and its own vector; returns the version of each name."""
+    with Index.load(folder) as index:
+        items = list(index.items())
+        versions = {item.id: item.metadata["version"] for item in items}
+        vectors = index.vectors(list(versions)) if versions else []
+        for item, vector in zip(items, vectors, strict=True):
+            assert item == item_of(item.id, versions[item.id])
+            np.testing.assert_array_equal(vector, unit(vector_of(item.id, versions[item.id])[None])[0])
+        for name, some in possible.items():
+            assert versions.get(name) in some, name
+        if items:
+            assert len(index.search(vectors[:1], k=500)[0]) == index.count() == len(items)
+    return versions
+
+
+def kill_writers(tmp_path, times, most_calls):
+    folder, moments, versions = tmp_path / "index", random.Random(1), {}
+    for turn in range(times):
+        with writer(folder, turn + 1) as (process, pipe):
+            assert pipe.recv() == ["open"]
+            lines = []
+            for _ in range(moments.randrange(most_calls)):  # it is a call after these that is killed
+                while not lines or lines[-1] != ".":
+                    lines += pipe.recv()
+                lines.append("")
+            time.sleep(moments.uniform(0.0, 0.02))
+            process.kill()
+            lines += rest_of(pipe)
+        versions = check_index(folder, possible_versions(lines, versions))
+        copy = Path(f"{folder}.copy")
+        if copy.exists():
+            with Index.load(copy) as index:
+                assert all(item == item_of(item.id, item.metadata["version"]) for item in index.items())
+    assert versions
+
+
+@pytest.mark.processes
+def test_killed_while_writing(tmp_path):
+    kill_writers(tmp_path, 12, most_calls=25)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_killed_often_while_writing(tmp_path):
+    kill_writers(tmp_path, 50, most_calls=40)
+
+
+@pytest.mark.processes
+def test_two_processes_that_write_at_once(tmp_path):
+    with writer(tmp_path / "index", 1) as (first, pipe), writer(tmp_path / "index", 2) as (second, other_pipe):
+        try:
+            assert pipe.recv() == other_pipe.recv() == ["open"]
+            calls, start = Counter(), time.monotonic()
+            while (seconds := time.monotonic() - start) < 60 and (seconds < 0.7 or min(calls.values(), default=0) < 2):
+                for one in (pipe, other_pipe):  # a writer would stop if nobody read
+                    while one.poll():
+                        calls[one] += "." in one.recv()
+                with Index.load(tmp_path / "index") as index:
+                    assert all(item == item_of(item.id, item.metadata["version"]) for item in index.items())
+            assert len(calls) == 2
+            assert min(calls.values()) > 1
+        finally:
+            first.kill()
+            second.kill()
+    assert check_index(tmp_path / "index", {})
+
+
+@pytest.mark.parametrize("step", ["_write_rows", "write_journal", "sync_folder", "replace", "unlink"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_stopped_at_any_step_of_rewriting(tmp_path, monkeypatch, step, after):
+    """The index is the old one or the new one, which have the same items."""
+    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
+    rows, items = halves(60), some_items(60)
+    with Index(tmp_path / "index", dim=8) as index:
+        index.add(rows, items)
+        index.delete([item.id for item in items[:15]])  # too few yet
+    holder = Path if step in ("replace", "unlink") else journal
+    real = getattr(holder, step)
+    steps = []
+
+    def stop(*given, **settings):
+        steps.append(step)
+        if after:
+            real(*given, **settings)
+        raise KeyboardInterrupt
+
+    with Index.load(tmp_path / "index") as index, monkeypatch.context() as patch:
+        patch.setattr(holder, step, stop)
+        with pytest.raises(KeyboardInterrupt):
+            index.delete([item.id for item in items[15:25]])
+    assert steps == [step]
+    with Index.load(tmp_path / "index") as index:
+        assert list(index.items()) == sorted(items[25:], key=lambda item: item.id)
+        index.upsert(rows[:30], items[:30])
+        index.delete([item.id for item in items[:30]])
+    with Index.load(tmp_path / "index") as index:
+        assert list(index.items()) == sorted(items[30:], key=lambda item: item.id)
+    assert [name.split(".")[0] for name in names(tmp_path / "index")] == ["journal", "vectors"]
+
+
+# Damaged files, locks, and other indexes at the same place
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A folder of an index with every kind of record, and its items."""
+    with Index(tmp_path / "index", dim=8, model="abc") as index:
+        index.add(halves(12), some_items(12))
+        index.upsert(halves(2, seed=1), some_items(2))
+        index.delete(["item-3"])
+        items = list(index.items())
+    return tmp_path / "index", items
+
+
+def test_damaged_bytes_are_noticed(stored):
+    folder, _ = stored
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for place in sampled(range(len(whole)), 120):
+            changed = bytearray(whole)
+            changed[place] ^= 0x10
+            file.write_bytes(changed)
+            with pytest.raises(InputError, match=rf"{file.name} (is damaged|has version)"):
+                Index.load(folder)
+        file.write_bytes(whole)
+    Index.load(folder).close()
+
+
+def test_a_file_that_is_missing_or_cut_short(stored):
+    folder, items = stored
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for size in (0, 1, len(whole) // 2, len(whole) - 1):
+            file.write_bytes(whole[:size])
+            with pytest.raises(InputError, match=rf"{file.name} is damaged"):
+                Index(folder, dim=8)
+        file.unlink()
+        with pytest.raises(InputError, match=rf"{file.name} is damaged"):
+            Index(folder, dim=8)
+        file.write_bytes(whole)
+    with Index.load(folder) as index:
+        assert list(index.items()) == items
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda records: records[1:],  # no head
+        lambda records: [*records, (9, b"")],  # of a kind that there is not
+        lambda records: [*records, (3, b"not JSON")],
+        lambda records: [*records[:2], *records[3:]],  # rows that no put has
+    ],
+)
+def test_records_that_make_no_sense(stored, change):
+    """Their checksums fit: such a journal was written by a mistake."""
+    folder, _ = stored
+    write_journal(folder / "journal", change(read(folder / "journal")))
+    with pytest.raises(InputError, match="journal is damaged"):
+        Index.load(folder)
+
+
+def test_vectors_of_an_unfinished_put_are_overwritten(stored):
+    folder, items = stored
+    with (folder / "vectors.000001").open("ab") as file:
+        file.write(b"left by a process that was killed")
+    with Index.load(folder) as index:
+        assert list(index.items()) == items
+        index.add(halves(1), [Item("new")])
+    with Index.load(folder) as index:
+        assert index.count() == 12
+        np.testing.assert_array_equal(index.vectors(["new"]), halves(1))
+
+
+def test_another_process_holds_the_lock_for_too_long(stored, monkeypatch):
+    folder, items = stored
+    monkeypatch.setattr(journal, "_LOCK_SECONDS", 0.1)
+    with Index.load(folder) as index, folder_lock(folder):
+        with pytest.raises(InputError, match="index is being written"):
+            index.delete(["item-1"])
+        assert list(index.items()) == items
+
+
+@pytest.mark.parametrize("call", ["add", "delete"])
+def test_interrupted_between_disk_and_memory(stored, monkeypatch, call):
+    """What the interrupted call wrote is there or not; whatever comes after it is right."""
+    folder, items = stored
+    with Index.load(folder) as index:
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded, "_apply_event", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                index.delete(["item-0"]) if call == "delete" else index.add(halves(1), [Item("b")])
+        index.add(halves(2, seed=1), [Item("c"), Item("d")])
+        np.testing.assert_array_equal(index.vectors(["c", "d"]), halves(2, seed=1))
+        in_memory = list(index.items())
+    with Index.load(folder) as index:
+        assert list(index.items()) == in_memory
+        assert len(in_memory) == len(items) + (1 if call == "delete" else 3)
+
+
+def test_a_folder_that_is_removed_meanwhile(stored):
+    folder, _ = stored
+    index = Index.load(folder)
+    shutil.rmtree(folder)
+    for call in (index.refresh, lambda: index.add(halves(1), [Item("a")])):
+        with pytest.raises(InputError, match="index does not exist"):
+            call()
+    index.close()
+
+
+def save_over(folder):
+    with Index(dim=5, model="another") as other:
+        other.add(np.eye(5), some_items(5, "other"))
+        other.save(folder, overwrite=True)
+
+
+def make_again(folder):
+    shutil.rmtree(folder)
+    with Index(folder, dim=8, model="another") as other:
+        other.add(halves(5), some_items(5, "other"))
+
+
+@pytest.mark.parametrize("replace", [save_over, make_again])
+def test_an_index_that_was_replaced_by_another_is_not_written_to(stored, replace):
+    """Its vectors would be those of two models."""
+    folder, items = stored
+    with Index.load(folder) as index:
+        replace(folder)
+        for call in (
+            lambda: index.add(halves(1), [Item("new")]),
+            lambda: index.delete(["item-0"]),
+            index.refresh,
+            lambda: index.note(a="b"),
+        ):
+            with pytest.raises(InputError, match="index was replaced"):
+                call()
+        assert list(index.items()) == items  # as it was
+    with Index.load(folder) as other:
+        assert other.settings.model == "another"
+        assert [item.id for item in other.items()] == [f"other-{i}" for i in range(5)]
+
+
+def test_a_folder_without_an_identity(tmp_path, monkeypatch):
+    """As older ones are."""
+    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
+    folder = tmp_path / "index"
+    with Index(folder, dim=8) as index:
+        index.add(halves(60), some_items(60))
+    (kind, head), *records = read(folder / "journal")
+    head = {name: value for name, value in json.loads(head).items() if name != "made"}
+    write_journal(folder / "journal", [(kind, json.dumps(head).encode()), *records])
+    with Index.load(folder) as writing, Index.load(folder) as reading:
+        writing.delete([item.id for item in some_items(40)])
+        assert names(folder) == ["journal", "vectors.000002"]
+        assert reading.refresh()
+        reading.add(halves(1), [Item("new")])
+        assert reading.count() == 21
+
+
+# Where an index can be made
+
+
+def test_two_that_make_the_same_index_at_once(tmp_path, monkeypatch):
+    real = embedded.create_folder
+
+    def create_twice(folder, dim, settings):
+        real(folder, dim, settings)  # by the other process, just before
+        real(folder, dim, settings)
+
+    monkeypatch.setattr(embedded, "create_folder", create_twice)
+    with Index(tmp_path / "index", dim=8) as index:
+        index.add(halves(1), [Item("a")])
+    assert names(tmp_path) == ["index"]
+
+
+def test_old_unfinished_folders_are_removed(tmp_path):
+    old, new = tmp_path / ".index.1.frontrank-new", tmp_path / ".index.2.frontrank-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "vectors.000001").write_text("x")
+    for path in (old / "vectors.000001", old):
+        os.utime(path, (0, 0))
+    Index(tmp_path / "index", dim=8).close()
+    assert names(tmp_path) == [new.name, "index"]
+
+
+def test_folders_that_are_not_an_index(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name in ("full", "file"):
+        with pytest.raises(InputError, match=name):
+            Index(tmp_path / name, dim=8)
+    with pytest.raises(InputError, match="none"):
+        Index.load(tmp_path / "none")
+    with Index(tmp_path / "empty", dim=8) as index:
+        index.add(halves(1), [Item("a")])
+        with pytest.raises(InputError, match="full"):
+            index.save(tmp_path / "full", overwrite=True)
+    assert names(tmp_path) == ["empty", "file", "full"]
+    assert names(tmp_path / "full") == ["precious"]
+
+
+def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / "index").mkdir()
+
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.listdir", refuse)
+    with pytest.raises(InputError, match="index cannot be read"):
+        Index.load(tmp_path / "index")
+
+
+def test_a_name_that_is_too_long(tmp_path):
+    with pytest.raises(InputError, match="xxx has no index"):
+        Index.load(tmp_path / ("x" * 300))
+    with pytest.raises(InputError, match="xxx cannot be written"):
+        Index(tmp_path / ("x" * 300), dim=8)
+
+
+# Full disks
+
+
+def test_a_full_disk_while_rewriting_leaves_nothing(tmp_path, monkeypatch):
+    """The write itself was done, and returns."""
+
+    def fill_up(path, records):
+        path.write_bytes(b"half")
+        next(iter(records))
+        disk_full()
+
+    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
+    with Index(tmp_path / "index", dim=8) as index:
+        index.add(halves(60), some_items(60))
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "write_journal", fill_up)
+            assert index.delete([item.id for item in some_items(40)]) == 40
+        assert names(tmp_path / "index") == ["journal", "vectors.000001"]
+        assert (index.count(), index.settings.facts["dead rows"]) == (20, 40)
+        assert index.delete(["item-40"]) == 1
+        assert index.settings.facts["dead rows"] == 0
+
+
+def test_a_full_disk_while_adding(tmp_path, monkeypatch):
+    with Index(tmp_path / "index", dim=8) as index:
+        index.add(halves(2), some_items(2))
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_write_rows", disk_full)
+            with pytest.raises(InputError, match="index cannot be written"):
+                index.add(halves(1), [Item("new")])
+        assert index.count() == 2
+        index.add(halves(1), [Item("new")])
+    with Index.load(tmp_path / "index") as index:
+        assert index.count() == 3
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of a megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount, "-t", "tmpfs", "-o", "size=1m", "none", folder]
+    if mount is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_can_still_be_written_to_after_rewriting_failed(small_disk, monkeypatch):
+    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
+    rows = np.random.default_rng(0).normal(size=(2600, 64))
+    with Index(small_disk / "index", dim=64) as index:
+        index.add(rows, some_items(2600))
+        assert index.delete([item.id for item in some_items(900)]) == 900
+        assert index.settings.facts["dead rows"] == 900  # there was no space
+        assert names(small_disk / "index") == ["journal", "vectors.000001"]
+        index.add(rows[:1], [Item("new")])
+        with pytest.raises(InputError, match="index cannot be written"):
+            index.add(rows, some_items(2600, "more"))
+    with Index.load(small_disk / "index") as index:
+        assert index.count() == 1701

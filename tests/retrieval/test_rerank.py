@@ -1,13 +1,16 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.retrieval import neighbours, rerank
-from frontrank.retrieval import rerank as reciprocal
+from frontrank.retrieval import neighbours
+from frontrank.retrieval.rerank import SparseRows, reciprocal_pairs, rerank, spans
 from tests.reference import retrieval_rerank as reference
 
+MODULE = sys.modules["frontrank.retrieval.rerank"]  # its name in the package is that of the function
 INF = float("inf")
 E1, E2, E3 = torch.eye(3)
 
@@ -27,22 +30,12 @@ def groups(count, each, dim=8, noise=0.5):
 @pytest.fixture(params=["whole", "blocks"])
 def blocks(request, monkeypatch):
     if request.param == "blocks":
-        monkeypatch.setattr(reciprocal, "_BUDGET", 50)
+        monkeypatch.setattr(MODULE, "_BUDGET", 50)
         monkeypatch.setattr(neighbours, "GROUP", 3)
         monkeypatch.setattr(neighbours, "_ITEMS", 5)
 
 
-SETTINGS = [
-    (1, 1, 0.3),
-    (2, 2, 0.0),
-    (4, 1, 0.3),
-    (5, 3, 0.3),
-    (7, 3, 0.3),
-    (6, 2, 0.7),
-    (9, 6, 0.1),
-    (20, 6, 0.3),
-    (60, 50, 0.3),
-]
+SETTINGS = [(1, 1, 0.3), (2, 2, 0.0), (4, 1, 0.3), (7, 3, 0.3), (6, 2, 0.7), (60, 50, 0.3)]
 
 
 @pytest.mark.usefixtures("blocks")
@@ -73,12 +66,11 @@ def test_any_items(data):
 
 
 @pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("k", [1, 2, 3, 7, 10])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("k", "seed"), [(1, 0), (2, 1), (3, 2), (7, 3), (10, 4)])
 def test_expanded_sets(k, seed):
     rows = torch.nn.functional.normalize(torch.randn(40, 3, generator=torch.Generator().manual_seed(seed)))
     order = (rows @ rows.T).fill_diagonal_(2).argsort(1, descending=True)
-    item, member = reciprocal.reciprocal_pairs(order[:, : 1 + k])
+    item, member = reciprocal_pairs(order[:, : 1 + k])
     expected = [sorted(reference.expanded(order.tolist(), i, k)) for i in range(40)]
     assert [member[item == i].tolist() for i in range(40)] == expected
     assert bool((item.diff() >= 0).all())
@@ -114,7 +106,7 @@ def test_two_thirds_are_enough():
     near = torch.tensor(
         [[i, *sorted(set(range(8)) - {i}, key=lambda j: abs(angles[i] - angles[j]))[:4]] for i in range(8)]
     )
-    item, member = reciprocal.reciprocal_pairs(near)
+    item, member = reciprocal_pairs(near)
     sets = [set(member[item == i].tolist()) for i in range(8)]
     # nearest 4 of item 0: 1 2 3 4, but 3 and 4 have 0 not among theirs: R(0, 4) = {0, 1, 2}
     # half-size set (2 nearest) of item 2: {1, 2, 3}, of which 1 and 2 are in R(0, 4): 3 joins
@@ -168,7 +160,7 @@ def test_the_order_of_the_gallery_does_not_matter():
 
 
 def test_sparse_rows():
-    rows = reciprocal.SparseRows.of(
+    rows = SparseRows.of(
         torch.tensor([0, 0, 2]), torch.tensor([1, 2, 1]), torch.tensor([0.5, 1.0, 2.0]), rows=3
     )  # (0, .5, 1), nothing, (0, 2, 0)
     assert rows.counts.tolist() == [2, 0, 1]
@@ -181,9 +173,9 @@ def test_sparse_rows():
 
 @pytest.mark.parametrize("budget", [1, 5, 6, 100])
 def test_spans_cover_everything_once(monkeypatch, budget):
-    monkeypatch.setattr(reciprocal, "_BUDGET", budget)
+    monkeypatch.setattr(MODULE, "_BUDGET", budget)
     sizes = torch.tensor([3, 0, 2, 9, 1, 1, 0, 4])
-    spans = reciprocal.spans(sizes)
-    assert [i for span in spans for i in range(span.start, span.stop)] == list(range(8))
+    ranges = spans(sizes)
+    assert [i for span in ranges for i in range(span.start, span.stop)] == list(range(8))
     largest = int(sizes.max())
-    assert all(int(sizes[span].sum()) < budget + largest for span in spans)
+    assert all(int(sizes[span].sum()) < budget + largest for span in ranges)

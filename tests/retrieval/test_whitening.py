@@ -1,10 +1,12 @@
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from frontrank.errors import InputError
+from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking import vectors
 from frontrank.retrieval import Whitening
 from tests.reference import retrieval_whitening as reference
@@ -24,22 +26,14 @@ def small_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("power", POWERS)
-@pytest.mark.parametrize("dim", [1, 3, 6])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-4), (torch.float64, 1e-11)])
-def test_equals_the_decomposition_of_scan(power, dim, dtype, tolerance):
+def test_equals_the_decomposition_of_all_rows(power, dtype, tolerance):
     training, rows = spread(40, 6, dtype), spread(9, 6, dtype)
-    found = Whitening.fit(training, power, dim).apply(rows)
-    assert found.dtype == dtype
-    expected = torch.from_numpy(reference.whitened(training.tolist(), rows.tolist(), power, dim))
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("power", POWERS)
-def test_chunks_do_not_matter(small_chunks, power):
-    training, rows = spread(40, 6), spread(9, 6)
-    found = Whitening.fit(training, power).apply(rows)
-    expected = torch.from_numpy(reference.whitened(training.tolist(), rows.tolist(), power, None))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    for dim in (1, 3, 6):
+        result = Whitening.fit(training, power, dim).apply(rows)
+        assert result.dtype == dtype
+        expected = torch.from_numpy(reference.whitened(training.tolist(), rows.tolist(), power, dim))
+        torch.testing.assert_close(result.double(), expected, rtol=0, atol=tolerance)
 
 
 def test_a_first_chunk_unlike_the_others(small_chunks):
@@ -133,17 +127,15 @@ def test_a_dimension_that_says_nothing_is_dropped(dtype):
 
 
 def test_asking_for_more_than_there_is():
-    with pytest.raises(
-        InputError, match=r"dim is 5, but the 5 rows of embeddings vary in 4 directions only; .* most 4"
-    ):
+    with pytest.raises(InputError, match=r"^dim .*at most 4"):
         Whitening.fit(torch.randn(5, 40), dim=5)
-    with pytest.raises(InputError, match="vary in 1 directions only"):
+    with pytest.raises(InputError, match=r"^dim .*at most 1"):
         Whitening.fit(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), dim=2)
 
 
 @pytest.mark.parametrize("rows", [torch.ones(1, 3), torch.rand(1, 9).expand(6, 9), torch.rand(6, 1) * torch.rand(1, 9)])
 def test_rows_that_do_not_differ(rows):
-    with pytest.raises(InputError, match="embeddings point in the same direction in every row; fit on rows that"):
+    with pytest.raises(InputError, match=r"^embeddings"):
         Whitening.fit(rows)
 
 
@@ -152,9 +144,7 @@ def test_rows_of_which_nothing_is_left(dtype):
     training = torch.tensor([[0.8, 0.6, 0.0], [0.8, -0.6, 0.0]], dtype=dtype)  # only the second dimension varies
     whitening = Whitening.fit(training)
     rows = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.3, 0.0, -2.0]], dtype=dtype)
-    with pytest.raises(
-        InputError, match=r"embeddings has 2 rows \(number 0, 2\) that whitening maps to zero, .*; drop"
-    ):
+    with pytest.raises(InputError, match=r"^embeddings .*2 rows \(number 0, 2\)"):
         whitening.apply(rows)
     with pytest.raises(InputError, match=r"embeddings has 6 rows \(number 0, 1, 2, 3, 4, \.\.\.\)"):
         whitening.apply(rows[:1].expand(6, 3))
@@ -171,7 +161,7 @@ def test_close_rows_keep_their_digits():
 
 def test_other_dimensions_than_fitted():
     whitening = Whitening.fit(torch.randn(9, 4))
-    with pytest.raises(InputError, match=r"embeddings has 5 dimensions, but the whitening was fitted on 4; use both"):
+    with pytest.raises(InputError, match=r"^embeddings .*5 .*4"):
         whitening.apply(torch.randn(3, 5))
 
 
@@ -194,3 +184,100 @@ def test_is_short_in_print_and_cannot_be_changed():
     assert repr(whitening) == "Whitening(4 -> 2 dimensions, power=0.25)"
     with pytest.raises(AttributeError):
         whitening.power = 0.5
+
+
+# Files
+
+
+@pytest.fixture
+def whitening():
+    return Whitening.fit(torch.randn(30, 5), power=0.3, dim=3)
+
+
+def test_comes_back_as_it_was(whitening, tmp_path):
+    whitening.save(tmp_path / "w.safetensors")
+    again = Whitening.load(str(tmp_path / "w.safetensors"))
+    assert again.power == 0.3
+    for name in ("mean", "components", "variance"):
+        assert torch.equal(getattr(again, name), getattr(whitening, name))
+    rows = torch.randn(4, 5)
+    assert torch.equal(again.apply(rows), whitening.apply(rows))
+    assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_replaces_a_file_only_with_overwrite(whitening, tmp_path):
+    path = tmp_path / "w"
+    path.write_text("precious")
+    with pytest.raises(InputError, match=r"w .*overwrite"):
+        whitening.save(path)
+    assert path.read_text() == "precious"
+    whitening.save(path, overwrite=True)
+    assert Whitening.load(path).power == 0.3
+
+
+def test_paths_that_cannot_be_used(whitening, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "none" / "w", tmp_path / "folder"):
+        with pytest.raises(InputError, match=f"{path.name} cannot be written"):
+            whitening.save(path, overwrite=True)
+        with pytest.raises(InputError, match=f"{path.name} is not a file"):
+            Whitening.load(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    for call in (whitening.save, Whitening.load):
+        with pytest.raises(InputTypeError, match="path"):
+            call(3)
+
+
+def test_files_of_something_else(whitening, tmp_path):
+    path = tmp_path / "w"
+    whitening.save(path)
+    for content in (b"", path.read_bytes()[:-8]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="w is damaged"):
+            Whitening.load(path)
+    save_file({"weight": torch.ones(2)}, path)
+    with pytest.raises(InputError, match="w is not a whitening"):
+        Whitening.load(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": "2"}, {"power": "strong"}, {"power": "nan"}, {"power": "2"}, {"power": None}]
+)
+def test_other_facts_in_a_file(whitening, tmp_path, change):
+    whitening.save(tmp_path / "w")
+    facts = {"format": "frontrank.whitening", "version": "1", "power": "0.25"} | change
+    save_file(load_file(tmp_path / "w"), tmp_path / "w", {name: text for name, text in facts.items() if text})
+    with pytest.raises(InputError, match=r"w (is damaged|has version 2)"):
+        Whitening.load(tmp_path / "w")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda parts: parts | {"mean": parts["mean"][:4].clone()},
+        lambda parts: parts | {"variance": parts["variance"][:2].clone()},
+        lambda parts: parts | {"variance": -parts["variance"]},
+        lambda parts: parts | {"components": parts["components"] * torch.nan},
+        lambda parts: parts | {"components": parts["components"][0].clone()},
+        lambda parts: (
+            parts | {"components": parts["components"][:0].clone(), "variance": parts["variance"][:0].clone()}
+        ),
+        lambda parts: {name: tensor.float() for name, tensor in parts.items()},
+        lambda parts: {"mean": parts["mean"], "variance": parts["variance"]},
+    ],
+)
+def test_tensors_that_do_not_fit_together(whitening, tmp_path, change):
+    whitening.save(tmp_path / "w")
+    facts = {"format": "frontrank.whitening", "version": "1", "power": "0.25"}
+    save_file(change(load_file(tmp_path / "w")), tmp_path / "w", facts)
+    with pytest.raises(InputError, match="w is damaged"):
+        Whitening.load(tmp_path / "w")
+
+
+@pytest.mark.parametrize("call", ["save", "load"])
+def test_without_safetensors(whitening, tmp_path, monkeypatch, call):
+    whitening.save(tmp_path / "w")
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=r"frontrank\[train\]"):
+        getattr(whitening, call)(tmp_path / ("v" if call == "save" else "w"))

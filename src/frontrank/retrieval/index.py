@@ -442,7 +442,7 @@ def _unpack_settings(packed: bytes, where: str) -> IndexSettings:
             return replace(settings, notes=_read_notes(content["notes"]))
     except FrontrankError:
         raise
-    except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
         raise InputError(f"{where} has damaged settings ({error}); restore a copy, or index again") from error
 
 

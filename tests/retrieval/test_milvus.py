@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.retrieval import milvus as milvus_engine
-from frontrank.retrieval import milvus as milvus_server
+from frontrank.retrieval import milvus
 from frontrank.retrieval.items import Condition, Item, parse_filter
 from frontrank.retrieval.milvus import MilvusAddress, MilvusEngine, MilvusServer, to_expression
-from tests.retrieval import engine_cases, servers
-from tests.retrieval.index_engines import halves, some_items
+from tests.retrieval import engines, servers
+from tests.retrieval.engines import halves, some_items
 
 USER, PASSWORD = servers.MILVUS_USER
 
@@ -24,49 +23,64 @@ def url_of(collection="", user=USER, password=PASSWORD, address=None, options=""
     return f"milvus://{user}:{password}@{host}:{port}/{collection or 't' + secrets.token_hex(8)}{options}"
 
 
-def removed(engine):
+def remove(engine):
     engine._server.ask("drop_collection")
     engine.close()
 
 
 @pytest.fixture
 def make():
-    made = []
+    created = []
 
     def create(dim=8, settings=b"settings", **where):
         url = url_of(**where)
-        made.append(MilvusEngine.create(url, dim, settings))
-        return made[-1], url
+        created.append(MilvusEngine.create(url, dim, settings))
+        return created[-1], url
 
     yield create
-    for engine in made:
-        removed(engine)
+    for engine in created:
+        remove(engine)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    engine = MilvusEngine.create(url_of(), 8, b"settings")
+    yield engine
+    remove(engine)
+
+
+@pytest.fixture
+def engine(shared):
+    """An empty engine, one for all tests."""
+    yield shared
+    shared.delete([item.id for item in shared.scan(None, 1000)])
 
 
 @pytest.fixture(scope="module")
 def hostile():
-    engine, kept = MilvusEngine.create(url_of(), 4, b""), engine_cases.hostile_items()
-    engine.add(np.repeat(np.eye(1, 4, dtype=np.float32), len(kept), 0), kept)
-    yield engine, kept
-    removed(engine)
+    engine, items = MilvusEngine.create(url_of(), 4, b""), engines.hostile_items()
+    engine.add(np.repeat(np.eye(1, 4, dtype=np.float32), len(items), 0), items)
+    yield engine, items
+    remove(engine)
 
 
 @pytest.fixture(scope="module")
 def empty():
     engine = MilvusEngine.create(url_of(options="?exact=true"), 4, b"")
     yield engine
-    removed(engine)
+    remove(engine)
 
 
-def one_line(error, *secret):
+def check_message(error, *secret):
+    """One line without a password."""
     text = str(error.value)
     assert "\n" not in text
     for hidden in (f":{PASSWORD}", *secret):
         assert hidden not in text
-    return text
 
 
-def test_the_server_is_on_loopback_only():
+@pytest.mark.servers
+def test_the_server_of_the_tests_is_on_loopback_only():
     host, port = servers.milvus()
     assert host == "127.0.0.1"
     listening = [
@@ -87,37 +101,41 @@ def test_the_server_is_on_loopback_only():
             continue  # it has ended, or is another user's
 
 
-@given(engine_cases.filters)
-def test_filters_mean_what_matches_says(hostile, chosen):
-    engine_cases.check_filter(*hostile, chosen)
+@pytest.mark.servers
+@given(engines.filters)
+@settings(max_examples=40)
+def test_filters_mean_what_matches_says(hostile, conditions):
+    engines.check_filter(*hostile, conditions)
 
 
-def test_every_hostile_value_is_found_alone(hostile):
-    for value in (*engine_cases.HOSTILE, *engine_cases.NUMBERS):
-        for field in ("path", "label", "a"):
-            engine_cases.check_filter(*hostile, (Condition(field, "=", (value,)),))
-        engine_cases.check_filter(*hostile, tuple(Condition(field, "!=", (value,)) for field in ("category", "b")))
+@pytest.mark.servers
+def test_every_hostile_value_is_found(hostile):
+    for value in (*engines.HOSTILE, *engines.NUMBERS):
+        engines.check_filter(*hostile, (Condition("label", "=", (value,)),))
+        engines.check_filter(*hostile, (Condition("a", "=", (value,)), Condition("path", "!=", (value,))))
+        engines.check_filter(*hostile, tuple(Condition(field, "!=", (value,)) for field in ("category", "b")))
 
 
+@pytest.mark.servers
 def test_values_are_counted_as_filters_see_them(hostile):
-    engine, kept = hostile
-    for field in engine_cases.FIELDS:
-        counts = engine.values(field)
-        assert sum(counts.values()) == sum(item.value(field) is not None for item in kept)
-    assert all(engine.count((Condition("a", "=", (text,)),)) >= count for text, count in engine.values("a").items())
+    engine, items = hostile
+    for field in engines.FIELDS:
+        assert sum(engine.values(field).values()) == sum(item.value(field) is not None for item in items)
+    for text, count in list(engine.values("a").items())[::4]:
+        assert engine.count((Condition("a", "=", (text,)),)) >= count
 
 
 @given(st.text())
 def test_no_text_ends_a_literal(text):
-    written = to_expression([Condition("label", "=", ("x" + text,))])
-    if written is not None:
-        assert written.count('"') == 2
-        assert written.isascii()
-        assert written.isprintable()
+    expression = to_expression([Condition("label", "=", ("x" + text,))])
+    if expression is not None:
+        assert expression.count('"') == 2
+        assert expression.isascii()
+        assert expression.isprintable()
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("text", "expression"),
     [
         ("label=cat", '(label in ["cat"])'),
         ("label!=cat|a'b", '(label not in ["cat", "a\\u0027b"])'),
@@ -132,8 +150,8 @@ def test_no_text_ends_a_literal(text):
         ("n!=x", '((not (exists metadata["text"]["n"]) or not (metadata["text"]["n"] in ["x"])))'),
     ],
 )
-def test_conditions_as_milvus_reads_them(text, written):
-    assert to_expression([parse_filter(text)]) == written
+def test_conditions_as_milvus_reads_them(text, expression):
+    assert to_expression([parse_filter(text)]) == expression
 
 
 def test_several_conditions_as_milvus_reads_them():
@@ -144,17 +162,15 @@ def test_several_conditions_as_milvus_reads_them():
     assert to_expression([Condition("a", "=", ("\x00",))]) is None
 
 
-@given(st.lists(engine_cases.items, min_size=1, max_size=4, unique_by=lambda item: item.id))
-@settings(max_examples=15)
-def test_items_come_back_as_they_were(empty, given_items):
-    engine_cases.check_round_trip(empty, given_items)
+@pytest.mark.servers
+@given(engines.item_lists)
+@settings(max_examples=12)
+def test_items_come_back_as_they_were(empty, items):
+    engines.check_round_trip(empty, items)
 
 
-def test_nothing_there():
-    assert MilvusEngine.open(url_of()) is None
-
-
-def test_settings_are_kept_and_replaced(make):
+@pytest.mark.servers
+def test_settings_are_stored_and_replaced(make):
     large = np.random.default_rng(0).bytes(3_000_000)
     engine, url = make(settings=large)
     again = MilvusEngine.open(url)
@@ -162,86 +178,89 @@ def test_settings_are_kept_and_replaced(make):
     assert again.read_settings() == large
     assert again.count(()) == 0
     assert again.scan(None, 10) == []
-    engine.write_settings(b"\x00new")
-    again.refresh()
-    assert again.read_settings() == b"\x00new"
-    assert len(list(again._scan(milvus_server.SETTINGS, ["id"]))) == 2
-    engine.write_settings(b"")
-    again.refresh()
-    assert again.read_settings() == b""
+    for new in (b"\x00new", b""):
+        engine.write_settings(new)
+        again.refresh()
+        assert again.read_settings() == new
+    assert len(list(again._scan(milvus.SETTINGS, ["id"]))) == 1
     again.close()
-    engine.add(halves(3), some_items(3))  # whose connection is still there
-    engine._server.ask("delete", filter='id != "x"', partition_name=milvus_server.SETTINGS)
-    with pytest.raises(InputError, match="has no settings"):
+    engine.add(halves(3), some_items(3))  # its connection is still there
+    engine.write_settings(b"some")
+    (part,) = {row["id"] for row in engine._scan(milvus.SETTINGS, ["id"])} - {milvus._HEAD}
+    engine._delete([part], milvus.SETTINGS)
+    with pytest.raises(InputError, match=r"^settings"):  # a part is missing
+        engine.read_settings()
+    engine._delete([milvus._HEAD], milvus.SETTINGS)
+    with pytest.raises(InputError, match="no settings"):
         engine.read_settings()
     assert engine.count(()) == 3
 
 
-def test_a_collection_that_is_there(make):
+@pytest.mark.servers
+def test_collections_that_cannot_be_created_or_opened(make, monkeypatch):
+    assert MilvusEngine.open(url_of()) is None
     engine, url = make()
-    with pytest.raises(InputError, match="is there already; open it, or choose another name"):
+    with pytest.raises(InputError, match="exists already"):
         MilvusEngine.create(url, 8, b"")
     client = engine._server._client
     name = "other" + secrets.token_hex(4)
     client.create_collection(name, dimension=4)
     for call in (MilvusEngine.open, lambda url: MilvusEngine.create(url, 4, b"")):
-        with pytest.raises(InputError, match=f"collection {name} of milvus://.* is not a Frontrank index"):
+        with pytest.raises(InputError, match=f"collection {name} "):
             call(url_of(name))
     client.drop_collection(name)
-
-
-def test_one_that_was_not_created_to_its_end(monkeypatch):
     url, ask = url_of(), MilvusServer.ask
 
-    def killed(server, call, *arguments, **options):
+    def kill(server, call, *arguments, **options):
         if call == "create_index":
             raise KeyboardInterrupt
         return ask(server, call, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MilvusServer, "ask", killed)
+        patch.setattr(MilvusServer, "ask", kill)
         with pytest.raises(KeyboardInterrupt):
             MilvusEngine.create(url, 8, b"")
-    with pytest.raises(InputError, match="was not created to its end; remove it, or choose another name"):
+    with pytest.raises(InputError, match="not created completely"):
         MilvusEngine.open(url)
 
 
-def test_writes_go_in_batches_and_additions_are_taken_back(make, monkeypatch):
-    monkeypatch.setattr(milvus_engine, "_ROWS", 10)
-    engine, _ = make()
+@pytest.mark.servers
+def test_writes_go_in_batches_and_additions_are_taken_back(engine, monkeypatch):
+    monkeypatch.setattr(milvus, "_ROWS", 10)
     engine.add(halves(35), some_items(35))
     assert [item.id for item in engine.scan(None, 100)] == sorted(item.id for item in some_items(35))
-    ask, sent = engine._server.ask, []
+    ask, sizes = engine._server.ask, []
 
-    def failing(call, **options):
+    def fail(call, **options):
         if call == "upsert":
-            sent.append(len(options["data"]))
-            if len(sent) == 3:
-                raise InputError("the server is full")
+            sizes.append(len(options["data"]))
+            if len(sizes) == 3:
+                raise InputError("full")
         return ask(call, **options)
 
-    monkeypatch.setattr(engine._server, "ask", failing)
-    with pytest.raises(InputError, match="the server is full"):
-        engine.add(halves(35), some_items(35, "new"))
-    assert sent == [10, 10, 10]
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._server, "ask", fail)
+        with pytest.raises(InputError, match="full"):
+            engine.add(halves(35), some_items(35, "new"))
+    assert sizes == [10, 10, 10]
     assert engine.count(()) == 35
 
 
-def test_texts_that_are_too_long(make):
-    engine, _ = make()
+@pytest.mark.servers
+def test_texts_that_are_too_long(engine):
     long = "é" * 33_000
     items = [Item("p", long), Item("l", label=long), Item("c", category=long), Item("m", metadata={"x": long, "y": 1})]
     for item, name in zip(items, ("path", "label", "category", "metadata"), strict=True):
-        with pytest.raises(InputError, match=f"{name} of '.' is longer than the 65535 bytes of Milvus; shorten it"):
+        with pytest.raises(InputError, match=rf"^{name} of"):
             engine.add(halves(2), [Item("fine"), item])
     assert engine.count(()) == 0
-    kept = Item("x" * 512, "é" * 32_000, metadata={"x": "é" * 10_000})
-    engine.add(halves(1), [kept])
-    assert engine.get([kept.id]) == [kept]
+    longest = Item("x" * 512, "é" * 32_000, metadata={"x": "é" * 10_000})
+    engine.add(halves(1), [longest])
+    assert engine.get([longest.id]) == [longest]
 
 
-def test_equal_scores_are_ordered_by_id_however_many(make):
-    engine, _ = make()
+@pytest.mark.servers
+def test_equal_scores_are_ordered_by_id_however_many(engine):
     names = [f"{i:03d}" for i in np.random.default_rng(0).permutation(300)]
     engine.add(np.repeat(halves(1), 300, 0), [Item(name) for name in names])
     queries = np.concatenate([halves(1), halves(1, seed=1)])
@@ -250,36 +269,44 @@ def test_equal_scores_are_ordered_by_id_however_many(make):
             assert list(hits.ids) == sorted(names)[:k]
 
 
-def test_a_list_that_is_too_long(make, monkeypatch):
-    monkeypatch.setattr(milvus_engine, "LONGEST_LIST", 20)
-    engine, _ = make()
+@pytest.mark.servers
+def test_long_lists_and_vectors_of_hits(engine, monkeypatch):
+    monkeypatch.setattr(milvus, "LONGEST_LIST", 20)
     engine.add(halves(25), some_items(25))
-    with pytest.raises(InputError, match="k must be less than 20 with Milvus, as 25 items match; lower it"):
+    with pytest.raises(InputError, match=r"^k .*20"):
         engine.search(halves(1), 20, ())
     assert len(engine.search(halves(1), 20, (parse_filter("n<15"),))[0]) == 15
     assert len(engine.search(halves(1), 19, ())[0]) == 19
+    (hits,) = engine.search(halves(1, seed=1), 5, (), with_vectors=True)
+    np.testing.assert_array_equal(hits.vectors, engine.vectors(list(hits.ids)))
+    assert engine.search(halves(1), 5, (parse_filter("label>1"),), with_vectors=True)[0].vectors.shape == (0, 8)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("exact", ["true", "false"])
-def test_it_finds_nearly_all_that_is_near(make, exact):
+def test_finds_nearly_all_that_is_near(make, exact):
     engine, _ = make(dim=24, options=f"?exact={exact}")
-    vectors = engine_cases.clustered(3000, 24)
+    vectors = engines.clustered(3000, 24)
     engine.add(vectors[:2500], some_items(2500))
     engine.prepare()
     engine.upsert(vectors[2000:], some_items(3000)[2000:])
-    queries = engine_cases.clustered(30, 24, seed=1)
+    queries = engines.clustered(30, 24, seed=1)
+
+    def recall(queries, k, text=None, keep=None):
+        conditions = () if text is None else (parse_filter(text),)
+        return engines.recall(lambda some, k: engine.search(some, k, conditions), vectors, queries, k, keep)
+
     least = 1 if exact == "true" else 0.95
-    assert engine_cases.recall(engine, vectors, queries, 10) >= least
-    assert engine_cases.recall(engine, vectors, queries, 10, (parse_filter("n<300"),), np.arange(3000) < 300) >= least
-    few = (parse_filter("n=7|17|2027"),)
-    assert engine_cases.recall(engine, vectors, queries, 3, few, np.isin(np.arange(3000), [7, 17, 2027])) == 1
-    assert engine_cases.recall(engine, vectors, queries[:3], 3000) == 1
+    assert recall(queries, 10) >= least
+    assert recall(queries, 10, "n<300", np.arange(3000) < 300) >= least
+    assert recall(queries, 3, "n=7|17|2027", np.isin(np.arange(3000), [7, 17, 2027])) == 1
+    assert recall(queries[:3], 3000) == 1
     assert engine.describe()["search"] == ("exact" if exact == "true" else "hnsw")
     assert engine.describe()["server"].startswith("Milvus 2.")
 
 
-def test_threads_search_while_others_write(make):
-    engine, _ = make()
+@pytest.mark.servers
+def test_threads_search_while_others_write(engine):
     rows = halves(200)
     engine.add(rows[:100], some_items(100))
 
@@ -287,70 +314,59 @@ def test_threads_search_while_others_write(make):
         if place == 0:
             engine.add(rows[100:], some_items(200)[100:])
             return engine.delete([f"item-{i}" for i in range(150, 200)])
-        return [len(hits) for _ in range(5) for hits in engine.search(rows[:4], 30, ())]
+        return [len(hits) for _ in range(3) for hits in engine.search(rows[:4], 30, ())]
 
-    results = engine_cases.in_threads(work, 8)
+    results = engines.in_threads(work, 6)
     assert results[0] == 50
-    assert all(result == [30] * 20 for result in results[1:])
+    assert all(result == [30] * 12 for result in results[1:])
     assert engine.count(()) == 150
 
 
-def test_vectors_of_hits(make):
-    engine, _ = make()
-    engine.add(halves(20), some_items(20))
-    (hits,) = engine.search(halves(1, seed=1), 5, (), with_vectors=True)
-    np.testing.assert_array_equal(hits.vectors, engine.vectors(list(hits.ids)))
-    assert engine.search(halves(1), 5, (parse_filter("label>1"),), with_vectors=True)[0].vectors.shape == (0, 8)
-
-
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"password": "wrong-secret"}, "refuses the connection"),
-        ({"options": "?database=nowhere"}, "refuses the connection .*database not found"),
-        ({"options": "?token=wrong-secret", "user": "", "password": ""}, "refuses the connection"),
-        (
-            {"address": ("127.0.0.1", 9)},
-            "milvus://127.0.0.1:9 does not answer; start the server, or correct host and port",
-        ),
-        ({"address": ("no-such-host.invalid", 9)}, "milvus://no-such-host.invalid:9 does not answer"),
-        ({"address": ("[::1]", 9)}, r"milvus://\[::1\]:9 does not answer"),
+        ({"password": "wrong-secret"}, "refuses"),
+        ({"options": "?database=nowhere"}, "database not found"),
+        ({"options": "?token=wrong-secret", "user": "", "password": ""}, "refuses"),
+        ({"address": ("127.0.0.1", 9)}, "milvus://127.0.0.1:9 "),
+        ({"address": ("no-such-host.invalid", 9)}, "milvus://no-such-host.invalid:9 "),
+        ({"address": ("[::1]", 9)}, r"milvus://\[::1\]:9 "),
     ],
     ids=["password", "database", "token", "port", "host", "ipv6"],
 )
 def test_a_server_that_cannot_be_used(change, message):
     with pytest.raises(InputError, match=message) as error:
         MilvusEngine.open(url_of(**change))
-    one_line(error, "wrong-secret")
+    check_message(error, "wrong-secret")
 
 
+@pytest.mark.servers
 def test_a_token():
     host, port = servers.milvus()
     assert MilvusEngine.open(f"milvus://{host}:{port}/nothing?token={USER}:{PASSWORD}") is None
 
 
-def test_a_server_that_goes_away(make, monkeypatch, capfd):
-    _, url = make()
+@pytest.mark.servers
+def test_a_server_or_a_collection_that_goes_away(make, monkeypatch, capfd):
+    direct, url = make()
     with servers.Relay(servers.milvus()) as relay:
         engine = MilvusEngine.open(url_of(url.rpartition("/")[2], address=relay.address))
         engine.add(halves(3), some_items(3))
-        monkeypatch.setattr(milvus_server, "_ANSWER_SECONDS", 2)  # not before: a busy server may take longer
+        monkeypatch.setattr(milvus, "_ANSWER_SECONDS", 2)  # not before: a busy server may take longer
         relay.cut()
         for call in (lambda: engine.count(()), lambda: engine.add(halves(1), [Item("new")])):
-            with pytest.raises(InputError, match="does not answer; start the server") as error:
+            with pytest.raises(InputError, match="does not answer") as error:
                 call()
-            one_line(error)
+            check_message(error)
         engine.close()
+    monkeypatch.undo()
+    direct._server.ask("drop_collection")
+    with pytest.raises(InputError, match="not found") as error:
+        direct.count(())
+    check_message(error)
+    direct._server.create(8)
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_a_collection_that_was_removed_meanwhile(make):
-    engine, _ = make()
-    engine._server.ask("drop_collection")
-    with pytest.raises(InputError, match=r"cannot do that: .*not found") as error:
-        engine.count(())
-    one_line(error)
-    engine._server.create(8)
 
 
 @pytest.mark.parametrize(
@@ -366,19 +382,17 @@ def test_a_collection_that_was_removed_meanwhile(make):
         "milvus://me:pa/ss@host/name",
         "milvus://host/a-b",
         "milvus://host/1a",
-        "milvus://host/a/b",
         "milvus://host/name?other=1",
         "milvus://host/name?exact=yes",
-        "milvus://host/name?secure=",
     ],
 )
 def test_a_url_that_cannot_be_read(url):
-    with pytest.raises(InputError, match=r"url (must be like milvus://host:port/collection|has )") as error:
+    with pytest.raises(InputError, match=r"^url") as error:
         MilvusAddress.read(url)
-    one_line(error, "pa@", "pa/")
+    check_message(error, "pa@", "pa/")
 
 
-def test_what_a_url_says():
+def test_the_parts_of_a_url():
     address = MilvusAddress.read("milvus://me:a%40b@host:5/name?secure=true&database=x&token=t%3Au")
     assert (address.user, address.password, address.token, address.database) == ("me", "a@b", "t:u", "x")
     assert (address.place, address.collection, address.secure, address.exact) == ("host:5", "name", True, False)
@@ -388,5 +402,5 @@ def test_what_a_url_says():
 
 def test_without_pymilvus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymilvus", None)
-    with pytest.raises(InputError, match=r"pip install 'frontrank\[milvus\]'"):
+    with pytest.raises(InputError, match=r"frontrank\[milvus\]"):
         MilvusEngine.open("milvus://host/name")

@@ -1,0 +1,146 @@
+"""The embedded engine: rows in memory or in their file, several readers and writers, rows that die."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from frontrank.errors import InputError
+from frontrank.retrieval import embedded
+from frontrank.retrieval.embedded import GrowingArray, ItemRows, VectorRows
+from frontrank.retrieval.index import Index
+from frontrank.retrieval.items import Condition, Item
+from tests.retrieval.engines import halves, some_items
+
+ROWS = np.arange(40, dtype="<f4").reshape(10, 4)
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "vectors").write_bytes(ROWS.tobytes())
+    with (tmp_path / "vectors").open("rb", buffering=0) as opened:
+        yield opened
+
+
+def test_a_file_that_is_too_large_is_never_in_memory(file):
+    vectors = VectorRows(4, ROWS.nbytes - 1, file)
+    assert not vectors.in_memory
+    for some in (ROWS[:3], ROWS[3:]):
+        vectors.append(some)
+        np.testing.assert_array_equal(vectors.rows, ROWS[: len(vectors)])
+    assert not vectors.in_memory
+
+
+def test_a_file_that_fits_is_in_memory_until_it_has_grown(file, tmp_path):
+    vectors = VectorRows(4, ROWS.nbytes, file)
+    vectors.append(ROWS)
+    assert vectors.in_memory
+    with (tmp_path / "vectors").open("ab") as more:
+        more.write(ROWS.tobytes())
+    vectors.append(ROWS)
+    assert not vectors.in_memory
+    np.testing.assert_array_equal(vectors.rows, np.concatenate([ROWS, ROWS]))
+
+
+def test_reading_rows_leaves_the_position_of_the_file(file):
+    """Another thread may be reading from there."""
+    vectors = VectorRows(4, 0, file)
+    vectors.append(ROWS)
+    file.seek(12)
+    np.testing.assert_array_equal(vectors.rows, ROWS)
+    assert file.tell() == 12
+
+
+def test_arrays_grow_in_proportion():
+    array, addresses = GrowingArray(np.int64), set()
+    for i in range(5000):
+        array.append(np.array([i]))
+        addresses.add(array.rows.__array_interface__["data"][0])
+    assert array.rows.tolist() == list(range(5000))
+    assert len(addresses) < 40
+
+
+def test_columns_and_filters_do_not_pile_up():
+    rows = ItemRows(VectorRows(4, np.inf))
+    rows.put(ROWS, [Item(str(i), metadata={"n": i}) for i in range(10)])
+    for number in range(100):
+        assert rows.select((Condition(f"invented_{number}", "=", ("x",)),)).count == 0
+        assert rows.select((Condition("n", "=", (str(number),)),)).count == (number < 10)
+    assert len(rows._columns) == embedded._MOST_COLUMNS
+    assert "n" in rows._columns  # used all the time
+    assert len(rows._filters) <= embedded._MOST_FILTERS
+
+
+@pytest.mark.parametrize("folder", [None, "index"])
+def test_dead_rows_go_when_they_are_a_third(tmp_path, monkeypatch, folder):
+    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
+    with Index(folder and tmp_path / folder, dim=8) as index:
+        items, rows = sorted(some_items(60), key=lambda item: item.id), halves(60)
+        index.add(rows, items)
+        index.upsert(rows[:20], items[:20])
+        assert index.settings.facts["dead rows"] == 20
+        index.upsert(rows[:20], items[:20])
+        index.delete([items[59].id])
+        assert index.settings.facts["dead rows"] <= 1
+        assert list(index.items()) == items[:59]
+        np.testing.assert_array_equal(index.vectors([item.id for item in items[:59]]), rows[:59])
+
+
+def test_two_that_write_by_turns(tmp_path):
+    """Each sees what the other wrote when it writes itself, or when it refreshes."""
+    with Index(tmp_path / "index", dim=8) as first, Index(tmp_path / "index") as second:
+        rows = halves(6)
+        first.add(rows[:2], [Item("a"), Item("b")])
+        second.add(rows[2:3], [Item("c")])
+        assert second.count() == 3
+        with pytest.raises(InputError, match="'c'"):
+            first.add(rows[3:4], [Item("c")])
+        assert first.count() == 3
+        second.delete(["a"])
+        assert first.count() == 3
+        assert first.refresh()
+        assert not first.refresh()
+        assert first.count() == 2
+
+
+def test_a_reader_follows_when_the_index_is_rewritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
+    rows, items = halves(60), some_items(60)
+    with Index(tmp_path / "index", dim=8) as writing, Index(tmp_path / "index") as reading:
+        writing.add(rows, items)
+        reading.refresh()
+        writing.delete([item.id for item in items[:40]])
+        assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["journal", "vectors.000002"]
+        assert reading.count() == 60
+        assert reading.search(rows[:1], 60)[0].ids
+        assert reading.refresh()
+        assert list(reading.items()) == list(writing.items())
+        reading.add(rows[:1], [Item("more")])
+        writing.refresh()
+        assert writing.count() == 21
+
+
+def test_threads_search_while_one_writes(tmp_path, monkeypatch):
+    """Every answer is one of the index at some moment: a list of items that were there together."""
+    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
+    rows, wrong, stop = halves(40), [], threading.Event()
+    with Index(tmp_path / "index", dim=8) as index:
+        index.add(rows, [Item(str(i), metadata={"turn": 0}) for i in range(40)])
+
+        def look():
+            while not stop.is_set():
+                (hits,) = index.search(rows[:1], 100, filter="turn>=0")
+                if len({item.metadata["turn"] for item in hits.items}) != 1 or len(hits) != 40:
+                    wrong.append(hits)
+                if index.count("turn<0") or len(index.get(["1"])) != 1:
+                    wrong.append("count")
+
+        threads = [threading.Thread(target=look) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for turn in range(1, 20):
+            index.upsert(rows, [Item(str(i), metadata={"turn": turn}) for i in range(40)])
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
