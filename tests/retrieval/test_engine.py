@@ -25,9 +25,7 @@ def milvus_url(name="", user="root", password="Milvus", address=None, options=""
     return f"milvus://{user}:{password}@{host}:{port}/{name or 't' + secrets.token_hex(8)}{options}"
 
 
-def postgres_url(
-    name="", user="postgres", password=quote(servers.PASSWORD, safe=""), address=None, database="postgres"
-):
+def postgres_url(name="", user="postgres", password=PASSWORD, address=None, database="postgres"):
     host, port = address or servers.postgres()
     return f"postgresql://{user}:{password}@{host}:{port}/{database}?table={quote(name or 't ' + secrets.token_hex(8))}"
 
