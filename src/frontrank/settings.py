@@ -1,31 +1,41 @@
-"""All settings of a training run, and how they are read from a recipe (a YAML file) and a command line.
+"""The settings of a training run, and how they are read from recipes (YAML files) and command lines.
 
-A setting is one field of a class: its type, default and help stand there. The detector's settings are in
-`frontrank.detection.settings`; the functions here take the class, `TrainConfig` or that one.
+A setting is one field of a class below: type, default, bounds and help stand there, and nowhere else. The settings of a
+loss are the arguments of its class (`frontrank.losses.registry`); those of a detector are in
+`frontrank.detection.settings`. The functions take the class of settings, which is TrainConfig if it is not given.
 """
 
-import math
 import os
 import re
-import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType, UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
 
-from frontrank.errors import InputError
+from frontrank.checks import (
+    check_choice,
+    check_integer,
+    check_number,
+    import_extra,
+    nearest_word,
+    shorten,
+    suggestion,
+)
+from frontrank.errors import FrontrankError, InputError
+from frontrank.losses import registry
 
-_OPTIONS = "loss.options"
 Kind = Any  # a class of settings: TrainConfig, or DetectConfig of frontrank.detection.settings
 Config = TypeVar("Config")
 
 
-def setting(default: Any, says: str) -> Any:
-    """A field of a group of settings, with its one line of help."""
-    return field(default=default, metadata={"help": says})
+def setting(default: Any, help: str, **bounds: float) -> Any:
+    """Return a field of a class of settings.
+
+    bounds: `above`, `at_least` and `at_most`, for numbers
+    """
+    return field(default=default, metadata={"help": help, "bounds": bounds})
 
 
 @dataclass(frozen=True)
@@ -36,39 +46,49 @@ class DataConfig:
     layout: str = setting(
         "auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ijb-c, ..."
     )
-    validation: float = setting(0.1, "share of the training classes held out to choose the checkpoint")
-    test: float = setting(0.0, "share of the classes set aside as test images, where there are none")
-    merge_classes: int = setting(1, "merge every so many training classes into one (PNP's robustness experiment)")
-    broken: Literal["fail", "skip"] = setting("fail", "a broken image fails the run before it begins, or is left out")
-    check: Literal["full", "quick", "none"] = setting(
-        "full", "decode every image first, look at its header, or trust it"
+    validation: float = setting(
+        0.1, "share of the training classes that is held out to choose the checkpoint", at_least=0, at_most=0.9
     )
-    allow_partial: bool = setting(False, "go on with a published data set whose counts are not the official ones")
-    resize: int = setting(256, "images are made this large, both sides, before they are cropped")
-    size: int = setting(224, "side of the square crop the model sees")
+    test: float = setting(
+        0.0, "share of the classes that become test images, where there are none", at_least=0, at_most=0.9
+    )
+    merge_classes: int = setting(
+        1, "merge every so many training classes into one (PNP's robustness experiment)", at_least=1
+    )
+    broken: Literal["fail", "skip"] = setting("fail", "stop before training at a broken image, or skip it")
+    check: Literal["full", "quick", "none"] = setting(
+        "full", "before training: decode every image, read its header only, or nothing"
+    )
+    allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
+    resize: int = setting(256, "width and height of an image before it is cropped", at_least=1)
+    size: int = setting(224, "width and height of the crop that the model sees", at_least=1)
     augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = setting(
-        "crop", "what training images go through"
+        "crop", "how training images are varied"
     )
     flip: bool = setting(True, "mirror half of the training images")
-    workers: int = setting(2, "processes that read images; 0 reads in the main one")
+    workers: int = setting(2, "processes that read images; 0 reads in the main process", at_least=0)
 
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How batches are drawn."""
+    """The batches."""
 
     kind: Literal["balanced", "categories", "all-classes"] = setting(
         "balanced", "balanced, categories (FastAP) or all-classes (AP_Q)"
     )
-    size: int = setting(0, "images of a batch, over all processes; 0 is 112, or as many as the classes allow")
-    per_class: int = setting(4, "images per class; 0 takes whole classes (kind categories only)")
-    categories: int = setting(2, "categories of a batch (kind categories)")
-    per_group: int = setting(5, "batches per group of categories and epoch (kind categories)")
-    groups: int = setting(0, "groups of categories drawn an epoch; 0 is all of them (kind categories)")
-    chunk: int = setting(0, "images whose activations are held at once; 0 is the whole batch, else multistage backprop")
-    accumulate: int = setting(1, "batches whose gradients are added up before a step")
-    memory: int = setting(0, "past embeddings that join the gallery; 0 is none")
-    memory_after: int = setting(0, "steps before the memory is used")
+    size: int = setting(
+        0, "images of a batch, over all processes; 0 is 112, or fewer if there are few classes", at_least=0
+    )
+    per_class: int = setting(4, "images per class; 0 takes whole classes (kind categories only)", at_least=0)
+    categories: int = setting(2, "categories of a batch (kind categories)", at_least=1)
+    per_group: int = setting(5, "batches per group of categories and epoch (kind categories)", at_least=1)
+    groups: int = setting(0, "groups of categories per epoch; 0 is all of them (kind categories)", at_least=0)
+    chunk: int = setting(
+        0, "images whose activations are in memory at once; 0 is the whole batch, else multistage backprop", at_least=0
+    )
+    accumulate: int = setting(1, "batches whose gradients are added up before a step", at_least=1)
+    memory: int = setting(0, "past embeddings that join the gallery; 0 is none", at_least=0)
+    memory_after: int = setting(0, "steps before the memory is used", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -83,61 +103,78 @@ class ModelConfig:
     pooling: Literal["average", "max", "gem", "rmac", "flat"] = setting(
         "average", "how the feature map becomes one vector; flat keeps all places, for aligned pictures"
     )
-    dim: int = setting(512, "of the embedding; 0 leaves out the linear head")
+    dim: int = setting(512, "dimensions of the embedding; 0 leaves out the linear head", at_least=0)
     batch_norm: Literal["auto", "frozen", "train"] = setting(
         "auto", "BatchNorm statistics: frozen, of each batch (train), or frozen unless the weights are random (auto)"
     )
     layer_norm: bool = setting(False, "layer normalisation of the pooled features before the head")
-    dropout: float = setting(0.0, "before the head")
-    stage: int = setting(0, "of the backbone, from 1, whose map is used; 0 is the last layer's")
+    dropout: float = setting(0.0, "dropout before the head", at_least=0, at_most=0.99)
+    stage: int = setting(0, "stage of the backbone, from 1, whose map is used; 0 is the last layer's", at_least=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class LossConfig:
-    """The loss: a name, and of the other settings those it has. An empty one is the loss's own default."""
+    """The loss."""
 
-    name: str = setting(
-        "PNP",
-        "PNP, SmoothAP, FastAP, QuantizedAP, BlackboxRecall, BlackboxAP, RankLoss, or of pytorch-metric-learning "
-        "pml.NAME",
-    )
-    metric: str | None = setting(None, "RankLoss: AveragePrecision, PenalizedNegatives (of PNP) or Recall (of RaMBO)")
-    relaxation: str | None = setting(None, "RankLoss: Sigmoid, Bins or Blackbox")
-    variant: str | None = setting(None, "PNP: O, I_u, I_b, D_s, D_q")
-    alpha: float | None = setting(None, "PNP D_q")
-    b: float | None = setting(None, "PNP I_b")
-    temperature: float | None = setting(None, "PNP, SmoothAP")
-    include_query: bool | None = setting(None, "PNP, SmoothAP: the query is in its own list")
-    bins: int | None = setting(None, "FastAP, QuantizedAP, Bins of RankLoss")
-    distance: str | None = setting(None, "FastAP: squared or euclidean")
-    tie_aware: bool | None = setting(None, "QuantizedAP")
-    balance_classes: bool | None = setting(None, "QuantizedAP: every class weighs the same")
-    weighting: str | None = setting(None, "BlackboxRecall: log or loglog")
-    lam: float | None = setting(None, "BlackboxRecall, BlackboxAP")
-    margin: float | None = setting(None, "BlackboxRecall, BlackboxAP")
-    miner: str | None = setting(None, "pml.NAME: a miner of pytorch-metric-learning")
-    options: dict[str, Any] | None = field(default=None, metadata={"help": "pml.NAME: its arguments, as {name: value}"})
+    name: str = setting("PNP", f"{', '.join(registry.LOSSES)}, or pml.NAME of pytorch-metric-learning")
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(self, name: str = "PNP", **settings: Any) -> None:
+        """Choose a loss by name; settings: arguments of its class. None is the default, as if it were not given.
+
+        >>> LossConfig("SmoothAP", temperature=0.1)
+        LossConfig(name='SmoothAP', settings={'temperature': 0.1})
+        """
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "settings", {key: value for key, value in settings.items() if value is not None})
+        for key, argument in self.arguments().items():
+            if key in settings and settings[key] == argument.default:
+                self.settings.pop(key, None)  # so that two configs of the same loss are equal
+
+    def arguments(self) -> dict[str, registry.Argument]:
+        """Return the arguments that this loss has; none if there is no such loss."""
+        try:
+            return registry.arguments(self.name, self.settings)
+        except InputError:
+            return {}
+
+    def all_settings(self) -> dict[str, Any]:
+        """Return every setting of the loss, with its default where it is not given.
+
+        >>> LossConfig("SmoothAP", temperature=0.1).all_settings()
+        {'temperature': 0.1, 'include_query': False}
+        """
+        return {name: argument.default for name, argument in self.arguments().items()} | self.settings
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The steps."""
+    """The optimizer."""
 
     name: Literal["adam", "adamw", "sgd"] = setting("adam", "adam, adamw or sgd")
-    lr: float = setting(1e-5, "learning rate of the backbone")
-    head_lr: float = setting(1.0, "learning rate of pooling and head, as a multiple of lr")
-    weight_decay: float = setting(4e-4, "of all weights; not of biases and norms with adamw")
-    momentum: float = setting(0.9, "of sgd")
-    clip: float = setting(0.0, "largest norm of the gradient; 0 does not clip")
-    schedule: Literal["constant", "multistep", "linear", "cosine"] = setting("constant", "how the learning rate goes")
-    milestones: tuple[int, ...] = setting((), "epochs (iterations, where those are set) of multistep")
-    gamma: float = setting(0.3, "what multistep multiplies by")
-    warmup: int = setting(0, "steps in which the learning rate rises from 0")
+    lr: float = setting(1e-5, "learning rate of the backbone", above=0)
+    head_lr: float = setting(1.0, "learning rate of everything after the backbone, as a multiple of lr", at_least=0)
+    weight_decay: float = setting(4e-4, "of all weights; with adamw not of biases and norms", at_least=0)
+    momentum: float = setting(0.9, "momentum of sgd", at_least=0, at_most=1)
+    clip: float = setting(0.0, "largest norm of the gradient; 0 does not clip", at_least=0)
+    schedule: Literal["constant", "multistep", "linear", "cosine"] = setting(
+        "constant", "how the learning rate changes: constant, multistep, linear or cosine"
+    )
+    milestones: tuple[int, ...] = setting((), "epochs (or iterations, if those are set) of multistep")
+    gamma: float = setting(0.3, "factor of multistep at each milestone", above=0, at_most=1)
+    warmup: int = setting(0, "steps in which the learning rate rises from 0", at_least=0)
+
+    def conflicts(self) -> Iterator[str]:
+        """Yield what is wrong with settings that are valid one by one."""
+        if self.schedule == "multistep" and not self.milestones:
+            yield "optimizer.schedule multistep needs optimizer.milestones, such as [120, 220]"
+        if list(self.milestones) != sorted({each for each in self.milestones if each > 0}):
+            yield f"optimizer.milestones must grow from at least 1, got {list(self.milestones)}"
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole run."""
+    """All settings of a training run."""
 
     command: ClassVar[str] = "frontrank train"
 
@@ -146,124 +183,46 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    epochs: int = setting(50, "passes over the training images")
-    iterations: int = setting(0, "steps in all, instead of epochs")
+    epochs: int = setting(50, "passes over the training images", at_least=1)
+    iterations: int = setting(0, "steps in all, instead of epochs", at_least=0)
     precision: Literal["float32", "bf16", "fp16"] = setting("float32", "of the forward pass, by autocast")
     channels_last: bool = setting(False, "memory layout of images; often faster for convolutions")
-    metric: str = setting("R@1", "of the held-out classes, that chooses the checkpoint")
-    evaluate_every: int = setting(1, "epochs between evaluations, where a run is counted in epochs")
-    evaluations: int = setting(10, "how many there are where a run is counted in iterations")
-    patience: int = setting(0, "evaluations without a better one before the run stops; 0 never stops")
-    checkpoint_every: int = setting(500, "steps between checkpoints; there is one after each epoch too")
-    log_every: int = setting(10, "steps between lines of the log")
-    seed: int = setting(0, "of everything random")
+    metric: str = setting("R@1", "metric of the held-out classes that chooses the checkpoint")
+    evaluate_every: int = setting(1, "epochs between evaluations, if a run counts epochs", at_least=1)
+    evaluations: int = setting(10, "number of evaluations, if a run counts iterations", at_least=1)
+    patience: int = setting(0, "evaluations without a better one before the run stops; 0 never stops", at_least=0)
+    checkpoint_every: int = setting(500, "steps between checkpoints; there is one after each epoch too", at_least=1)
+    log_every: int = setting(10, "steps between lines of the log", at_least=1)
+    seed: int = setting(0, "seed of everything random", at_least=0, at_most=2**31 - 1)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
 
-    def problems(self) -> list[str]:
-        """What cannot be, one sentence each: all of it, so that it can be mended at once."""
-        return [*out_of_bounds(self, _BOUNDS, OPTIMIZER_NOT_ZERO), *_do_not_fit(self)]
+    def conflicts(self) -> Iterator[str]:
+        """Yield what is wrong with settings that are valid one by one."""
+        data, batches = self.data, self.batches
+        try:
+            registry.check_arguments(self.loss.name, self.loss.settings)
+        except InputError as error:
+            yield str(error)
+        if data.resize < data.size:
+            yield f"data.resize {data.resize} is smaller than data.size {data.size}; make it as large"
+        if 0 < batches.size < batches.chunk:
+            yield f"batches.chunk {batches.chunk} is more than batches.size {batches.size}; make it less, or 0"
+        if batches.kind == "balanced" and batches.per_class in (0, 1):
+            yield f"batches.per_class must be at least 2, got {batches.per_class}"
+        elif batches.kind == "categories" and batches.per_class == 1:
+            yield "batches.per_class must be at least 2, or 0 for whole classes, got 1"
+        elif batches.kind == "balanced" and batches.size % batches.per_class:
+            more = batches.size + batches.per_class - batches.size % batches.per_class
+            yield (
+                f"batches.size {batches.size} is not a multiple of batches.per_class {batches.per_class}; "
+                f"make it one, such as {more}"
+            )
+        yield from self.optimizer.conflicts()
+        if data.validation == 0 and self.patience:
+            yield "patience needs held-out classes; set data.validation above 0"
 
 
-def out_of_bounds(config: Any, bounds: Mapping[str, tuple[float, float]], not_zero: Collection[str]) -> Iterator[str]:
-    """The numbers that are out of bounds, a sentence each."""
-    for name, value in _numbers(config, ""):
-        least, most = bounds.get(name, (-ANY, ANY))
-        if isinstance(value, float) and not math.isfinite(value):
-            yield f"{name} must be a finite number, got {value}"
-        elif not least <= value <= most:
-            said = f"at least {least}" if most == ANY else f"from {least} to {most}"
-            yield f"{name} must be {said}, got {value}"
-        elif value == 0 and name in not_zero:
-            yield f"{name} must be greater than 0, got {value}"
-
-
-def _do_not_fit(config: TrainConfig) -> Iterator[str]:
-    """Settings that are fine each, but not together."""
-    data, batches, optimizer = config.data, config.batches, config.optimizer
-    if data.resize < data.size:
-        yield f"data.resize {data.resize} is smaller than data.size {data.size}; make it as large"
-    if 0 < batches.size < batches.chunk:
-        yield f"batches.chunk {batches.chunk} is more than batches.size {batches.size}; make it less, or 0"
-    if batches.kind == "balanced" and batches.per_class in (0, 1):
-        yield f"batches.per_class must be at least 2, got {batches.per_class}"
-    elif batches.kind == "categories" and batches.per_class == 1:
-        yield "batches.per_class must be at least 2, or 0 for whole classes, got 1"
-    elif batches.kind == "balanced" and batches.per_class > 0 and batches.size % batches.per_class:
-        more = batches.size + batches.per_class - batches.size % batches.per_class
-        yield (
-            f"batches.size {batches.size} is not a multiple of batches.per_class {batches.per_class}; "
-            f"make it one, such as {more}"
-        )
-    yield from milestone_problems(optimizer)
-    if data.validation == 0 and config.patience:
-        yield "patience needs held-out classes; set data.validation above 0"
-
-
-def milestone_problems(optimizer: OptimizerConfig) -> Iterator[str]:
-    """What is wrong with when the learning rate is to be lowered."""
-    if optimizer.schedule == "multistep" and not optimizer.milestones:
-        yield "optimizer.schedule multistep needs optimizer.milestones, such as [120, 220]"
-    if list(optimizer.milestones) != sorted({each for each in optimizer.milestones if each > 0}):
-        yield f"optimizer.milestones must grow from at least 1, got {list(optimizer.milestones)}"
-
-
-def _numbers(group: Any, prefix: str) -> Iterator[tuple[str, float]]:
-    """The settings that are numbers, by their full names."""
-    for each in fields(group):
-        value = getattr(group, each.name)
-        if is_dataclass(value):
-            yield from _numbers(value, f"{prefix}{each.name}.")
-        elif isinstance(value, int | float):
-            yield prefix + each.name, value
-
-
-ANY = math.inf
-OPTIMIZER_NOT_ZERO = ("optimizer.lr", "optimizer.gamma")
-OPTIMIZER_BOUNDS = {
-    "optimizer.lr": (0, ANY),
-    "optimizer.head_lr": (0, ANY),
-    "optimizer.weight_decay": (0, ANY),
-    "optimizer.momentum": (0, 1),
-    "optimizer.clip": (0, ANY),
-    "optimizer.gamma": (0, 1),
-    "optimizer.warmup": (0, ANY),
-}
-_BOUNDS = {
-    **OPTIMIZER_BOUNDS,
-    "data.validation": (0, 0.9),
-    "data.test": (0, 0.9),
-    "data.merge_classes": (1, ANY),
-    "data.resize": (1, ANY),
-    "data.size": (1, ANY),
-    "data.workers": (0, ANY),
-    "batches.size": (0, ANY),
-    "batches.per_class": (0, ANY),
-    "batches.categories": (1, ANY),
-    "batches.per_group": (1, ANY),
-    "batches.groups": (0, ANY),
-    "batches.chunk": (0, ANY),
-    "batches.accumulate": (1, ANY),
-    "batches.memory": (0, ANY),
-    "batches.memory_after": (0, ANY),
-    "model.dim": (0, ANY),
-    "model.stage": (0, ANY),
-    "model.dropout": (0, 0.99),
-    "epochs": (1, ANY),
-    "iterations": (0, ANY),
-    "evaluate_every": (1, ANY),
-    "evaluations": (1, ANY),
-    "patience": (0, ANY),
-    "checkpoint_every": (1, ANY),
-    "log_every": (1, ANY),
-    "seed": (0, 2**31 - 1),
-}
-
-
-def value_of(config: Any, name: str) -> Any:
-    """The value of a setting by its full name."""
-    for part in name.split("."):
-        config = getattr(config, part)
-    return config
+# Settings by name
 
 
 @dataclass(frozen=True)
@@ -274,73 +233,128 @@ class Setting:
     type: Any
     default: Any
     help: str
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+
+    def convert(self, value: Any) -> Any:
+        """Return a value of a recipe, or a word of a command line, as the setting holds it; unchanged if it cannot."""
+        if isinstance(value, str) and self._kind not in (str, Literal):
+            value = _read_word(value)
+        if self._kind is tuple and isinstance(value, list):
+            return tuple(value)
+        if self.type is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
+            return float(value)
+        return value
+
+    def check(self, value: Any) -> None:
+        """Raise an error if this cannot be the value of the setting."""
+        if self.type is int:
+            check_integer(self.name, value, **self.bounds)
+        elif self.type is float:
+            check_number(self.name, value, **self.bounds)
+        elif self._kind is Literal:
+            check_choice(self.name, value, get_args(self.type))
+        elif not isinstance(value, self._kind) or not self._has_right_items(value):
+            quotes = "; put it in quotes" if self.type is str and isinstance(value, bool | int | float) else ""
+            raise InputError(f"{self.name} must be {_WORDS[self._kind]}, got {shorten(repr(value))}{quotes}")
+
+    def _has_right_items(self, value: Any) -> bool:
+        items = {tuple: int, dict: str}.get(self._kind)  # numbers of a list, keys of a mapping
+        return items is None or all(type(each) is items for each in value)
 
     @property
-    def takes(self) -> str:
-        """What it takes, in words."""
-        return _in_words(self.type)
+    def _kind(self) -> Any:
+        return get_origin(self.type) or self.type
+
+
+_WORDS = {
+    bool: "true or false",
+    str: "text",
+    tuple: "a list of whole numbers such as [120, 220]",
+    dict: "a mapping such as {margin: 0.1}",
+}
 
 
 @cache
 def settings(kind: Kind = TrainConfig) -> Mapping[str, Setting]:
-    """Every setting by its full name, in the order of the classes.
-
-    kind: TrainConfig, of retrieval, or DetectConfig; so in all functions here
+    """Return every setting by its full name, in the order of the classes; those of all losses are among them.
 
     >>> settings()["optimizer.lr"].default
     1e-05
     """
-    return MappingProxyType({setting.name: setting for setting in _settings(kind, "")})
+    return MappingProxyType({each.name: each for each in _list_settings(kind(), "")})
 
 
-def _settings(group: Any, prefix: str) -> Iterator[Setting]:
-    hints = get_type_hints(group)
-    for each in fields(group):
-        if is_dataclass(hints[each.name]):
-            yield from _settings(hints[each.name], f"{prefix}{each.name}.")
+def _list_settings(config: Any, prefix: str) -> Iterator[Setting]:
+    hints = get_type_hints(type(config))
+    for each in fields(config):
+        name, value = prefix + each.name, getattr(config, each.name)
+        if is_dataclass(value):
+            yield from _list_settings(value, f"{name}.")
+        elif each.metadata:
+            yield Setting(name, hints[each.name], value, **each.metadata)
+        else:  # LossConfig.settings
+            yield from _list_settings_of_losses(prefix)
+
+
+def _list_settings_of_losses(prefix: str) -> Iterator[Setting]:
+    """Yield the settings of all losses; the help names the losses that have one, with their defaults."""
+    for name, losses in registry.all_arguments().items():
+        first = next(iter(losses.values()))
+        having = ", ".join(loss if each.default is None else f"{loss} {each.default}" for loss, each in losses.items())
+        yield Setting(prefix + name, first.type, None, f"{first.help} [{having}]")
+
+
+def value_of(config: Any, name: str) -> Any:
+    """Return the value of a setting by its full name; None for a setting of another loss."""
+    for part in name.split("."):
+        if isinstance(config, LossConfig) and part != "name":
+            return config.all_settings().get(part)
+        config = getattr(config, part)
+    return config
+
+
+def values_of(config: Any, *, with_defaults_of_loss: bool = False) -> dict[str, Any]:
+    """Return the value of every setting by its full name; of the loss, those that are not its defaults."""
+    values = {}
+    for each in fields(config):
+        part = getattr(config, each.name)
+        if isinstance(part, LossConfig):
+            own = {"name": part.name, **(part.all_settings() if with_defaults_of_loss else part.settings)}
+        elif is_dataclass(part):
+            own = {inner.name: getattr(part, inner.name) for inner in fields(part)}
         else:
-            yield Setting(prefix + each.name, hints[each.name], each.default, each.metadata["help"])
+            values[each.name] = part
+            continue
+        values |= {f"{each.name}.{name}": value for name, value in own.items()}
+    return values
 
 
-def find_recipe(name: str | os.PathLike[str], kind: Kind = TrainConfig) -> Path:
-    """The file of a recipe: a path that exists, or the name of a recipe that comes with the package."""
-    path = Path(name)
-    if os.path.isfile(path):
-        return path
-    known = _recipes(kind)
-    if (found := known.get(str(name).removesuffix(".yaml"))) is not None:
-        return found
-    if os.path.isdir(path):
-        raise InputError(f"recipe {path} is a folder; give a YAML file in it, or the name of a recipe")
-    if path.stem in _recipe_files():
-        raise InputError(f"recipe {path.stem} is for {_recipe_command(path.stem)}; use that, or another recipe")
-    near = get_close_matches(path.stem, known, 1)
-    remedy = f"did you mean {near[0]}?" if near else f"give a YAML file, or a name of {kind.command} --recipes"
-    raise InputError(f"there is no recipe {_short(repr(str(name)))}; {remedy}")
+def check_config(config: Any) -> None:
+    """Raise an error that names everything in a config that is not valid."""
+    known = _settings_for(config)
+    problems = []
+    for name, value in values_of(config).items():
+        try:
+            if name in known:  # else conflicts() names it
+                known[name].check(value)
+        except FrontrankError as error:
+            problems.append(str(error))
+    if problems := problems or list(config.conflicts()):
+        raise InputError("; ".join(problems))
 
 
-def recipe_names(kind: Kind = TrainConfig) -> dict[str, str]:
-    """The recipes that come with the package: name and title, which is the first line of the file."""
-    titles = {}
-    for name, path in _recipes(kind).items():
-        with path.open(encoding="utf-8") as file:
-            titles[name] = file.readline().lstrip("# ").strip()
-    return titles
+def _settings_for(config: Any) -> Mapping[str, Setting]:
+    """Return the settings by name, those of the loss as its own class has them."""
+    kind: Kind = type(config)
+    loss = getattr(config, "loss", None)
+    own = loss.arguments() if isinstance(loss, LossConfig) else {}
+    of_loss = {
+        f"loss.{name}": Setting(f"loss.{name}", each.type, each.default, each.help) for name, each in own.items()
+    }
+    return {**settings(kind), **of_loss}
 
 
-def read_recipe(path: Path, kind: Kind = TrainConfig) -> dict[str, Any]:
-    """The settings of a YAML file, by their full names."""
-    yaml = _yaml()
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _loader(yaml))
-        return _unique(_flat({} if content is None else content, "", kind))
-    except InputError as error:
-        raise InputError(f"recipe {path}: {error}") from error
-    except OSError as error:
-        raise InputError(f"recipe {path} cannot be read ({error.strerror}); give the path of a YAML file") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a date such as 2020-13-01
-        said = _short(" ".join(str(error).split()), 200)
-        raise InputError(f"recipe {path} is not YAML ({said}); correct it there") from error
+# Recipes and command lines
 
 
 @overload
@@ -352,115 +366,94 @@ def read_config(
 def read_config(
     recipe: Mapping[str, Any] | None = None, overrides: Mapping[str, str] | None = None, kind: Any = TrainConfig
 ) -> Any:
-    """The settings of a recipe, and on top of them overrides as they stand on a command line.
+    """Return the config of a recipe and, above it, of overrides, which are words of a command line.
 
-    >>> read_config({"loss.name": "SmoothAP"}, {"loss.temperature": "1e-2"}).loss.temperature
+    >>> value_of(read_config({"loss.name": "SmoothAP"}, {"loss.temperature": "1e-2"}), "loss.temperature")
     0.01
     >>> read_config({}, {"loss.temprature": "0.1"})
     Traceback (most recent call last):
     frontrank.errors.InputError: there is no setting loss.temprature; did you mean loss.temperature?
     """
-    parser = _parser(kind)
-    for name in [*(recipe or {}), *(overrides or {})]:
-        _require_known(name, kind)
-    words = dict(overrides or {})
-    given = {name: value for name, value in (recipe or {}).items() if name not in words}
-    for name, value in given.items():
-        if value is None and settings(kind)[name].default is not None:
-            raise _refusal(name, None, kind)
-    options = _options(given.pop(_OPTIONS, None), words.pop(_OPTIONS, None))
-    try:
-        parsed = parser.parse_object(_nested(given))
-        if words:
-            parsed = parser.parse_args([f"--{name}={value}" for name, value in words.items()], namespace=parsed)
-        config = parser.instantiate(parsed)
-    except Exception as error:  # of argparse or jsonargparse: several kinds, of one meaning
-        raise _refusal_of(error, given | words, kind) from error
-    config = kind(**{each.name: config[each.name] for each in fields(kind)})
-    if kind is TrainConfig:
-        config = replace(config, loss=replace(config.loss, options=options))
+    given = {**(recipe or {}), **(overrides or {})}
+    for name in given:
+        _check_name(name, kind)
+    first = _build_config(given, kind)  # to know the loss, whose class knows the types of its settings
+    known = _settings_for(first)
+    config = _build_config({name: known[name].convert(value) for name, value in given.items()}, kind)
     check_config(config)
-    if "epochs" in words and config.iterations:
+    if overrides and "epochs" in overrides and config.iterations:
         raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; set that, or 0")
     return config
 
 
-def check_config(config: Any) -> None:
-    """Refuse settings that cannot be, also where they were made in Python."""
-    kind: Kind = type(config)
-    for setting in settings(kind).values():
-        if not _fits(value_of(config, setting.name), setting.type):
-            raise _refusal(setting.name, value_of(config, setting.name), kind)
-    if said := "; ".join(config.problems()):
-        raise InputError(said)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(each, inner[0]) for each in value)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, origin or kind)
+def _build_config(values: Mapping[str, Any], kind: Kind) -> Any:
+    config = kind()
+    changes: dict[str, Any] = {}
+    for name, value in _nest(values).items():
+        part: Any = getattr(config, name)
+        if isinstance(part, LossConfig):
+            changes[name] = LossConfig(**value)
+        else:
+            changes[name] = replace(part, **value) if is_dataclass(part) else value
+    return replace(config, **changes)
 
 
 def as_yaml(config: Any, *, changed_only: bool = False) -> str:
-    """The settings as a recipe: all of them, or those that are not the defaults."""
-    values = values_of(config)
+    """Return the settings as a recipe: all of them, or those that are not the defaults."""
+    values = values_of(config, with_defaults_of_loss=not changed_only)
     if changed_only:
-        defaults = values_of(type(config)())
-        values = {name: value for name, value in values.items() if value != defaults[name]}
-    return str(_yaml().safe_dump(_nested(values), sort_keys=False, allow_unicode=True))
+        kind: Kind = type(config)
+        values = {name: value for name, value in values.items() if value != settings(kind)[name].default}
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    yaml, _, dumper = _yaml()
+    return str(yaml.dump(_nest(values), Dumper=dumper, sort_keys=False, allow_unicode=True))
 
 
-def values_of(config: Any) -> dict[str, Any]:
-    """The value of every setting by its full name."""
-    kind: Kind = type(config)
-    return {name: value_of(config, name) for name in settings(kind)}
-
-
-@cache
-def _parser(kind: Kind) -> Any:
+def read_recipe(path: Path, kind: Kind = TrainConfig) -> dict[str, Any]:
+    """Return the settings of a YAML file by their full names, as they stand there."""
+    yaml, loader, _ = _yaml()
     try:
-        from jsonargparse import ArgumentParser
-    except ImportError as error:
-        raise InputError("settings are read by jsonargparse; pip install 'frontrank[train]'") from error
-    parser = ArgumentParser(exit_on_error=False, default_env=False)
-    parser.add_class_arguments(kind, None)
-    return parser
+        content = yaml.load(path.read_text(encoding="utf-8"), loader)
+        values: dict[str, Any] = {}
+        for name, value in _flatten({} if content is None else content, "", kind):
+            if name in values:
+                raise InputError(f"{name} stands twice; leave one out")
+            values[name] = value
+        return values
+    except InputError as error:
+        raise InputError(f"recipe {path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"recipe {path} cannot be read ({error.strerror}); give the path of a YAML file") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a date such as 2020-13-01
+        reason = shorten(" ".join(str(error).split()), 200)
+        raise InputError(f"recipe {path} is not YAML ({reason}); correct it there") from error
 
 
-def _yaml() -> Any:
-    try:
-        import yaml  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise InputError("recipes are read by PyYAML; pip install 'frontrank[train]'") from error
-    return yaml
+def find_recipe(name: str | os.PathLike[str], kind: Kind = TrainConfig) -> Path:
+    """Return the file of a recipe: a path that exists, or the name of a recipe that comes with the package."""
+    path = Path(name)
+    if os.path.isfile(path):
+        return path
+    files = _recipe_files()
+    stem = str(name).removesuffix(".yaml")
+    if stem in files and _recipe_command(stem) == kind.command:
+        return files[stem]
+    if os.path.isdir(path):
+        raise InputError(f"recipe {path} is a folder; give a YAML file in it, or the name of a recipe")
+    if path.stem in files:
+        raise InputError(f"recipe {path.stem} is for {_recipe_command(path.stem)}; use that, or another recipe")
+    near = suggestion(path.stem, recipe_names(kind)) or f"; give a YAML file, or a name of {kind.command} --recipes"
+    raise InputError(f"there is no recipe {shorten(repr(str(name)))}{near}")
 
 
-def _loader(yaml: Any) -> Any:
-    """PyYAML's safe loader, which of a key that stands twice takes the last, taught to refuse it."""
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if twice := [key for key in keys if keys.count(key) > 1]:
-                lines = [key.start_mark.line + 1 for key, _ in node.value if key.value == twice[0]]
-                raise InputError(f"{twice[0]} stands twice, in lines {lines[0]} and {lines[1]}; leave one out")
-            return super().construct_mapping(node, deep)
-
-    return Loader
-
-
-def _recipes(kind: Kind) -> dict[str, Path]:
-    """Return the recipes of the package that are for this kind of settings."""
-    return {name: path for name, path in _recipe_files().items() if _recipe_command(name) == kind.command}
+def recipe_names(kind: Kind = TrainConfig) -> dict[str, str]:
+    """Return the recipes that come with the package: name and title, which is the first line of the file."""
+    titles = {}
+    for name, path in _recipe_files().items():
+        if _recipe_command(name) == kind.command:
+            with path.open(encoding="utf-8") as file:
+                titles[name] = file.readline().lstrip("# ").strip()
+    return titles
 
 
 def _recipe_files() -> dict[str, Path]:
@@ -478,119 +471,92 @@ def _recipe_command(name: str) -> str:
     return "frontrank detect train" if name.startswith("detect-") else "frontrank train"
 
 
-def _options(of_recipe: Any, word: str | None) -> dict[str, Any] | None:
-    """The arguments of another library's loss. Not left to jsonargparse, which imports what a `class_path` names."""
-    value = of_recipe
-    if word is not None:
-        yaml = _yaml()
-        try:
-            value = yaml.load(word, _loader(yaml))
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise _refusal(_OPTIONS, word, TrainConfig) from error
-    if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-        raise _refusal(_OPTIONS, value if word is None else word, TrainConfig)
-    return None if value is None else {name: _number_or(each) for name, each in value.items()}
-
-
-def _number_or(value: Any) -> Any:
-    """To PyYAML 1e-5 is a text: here it is a number, as in every other setting."""
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?e[-+]?\d+", value, re.IGNORECASE):
-        return float(value)
-    return value
-
-
-def _flat(content: Any, prefix: str, kind: Kind) -> Iterator[tuple[str, Any]]:
-    """Full names and values of a nested mapping."""
+def _flatten(content: Any, prefix: str, kind: Kind) -> Iterator[tuple[str, Any]]:
+    """Yield the full names and the values of a nested mapping."""
     if not isinstance(content, Mapping):
-        what = f"{prefix[:-1]} holds settings, and" if prefix else "a recipe holds settings by name;"
-        raise InputError(f"{what} {_short(repr(content))} has no names; write name: value lines")
+        what = f"{prefix[:-1]} is a group of settings" if prefix else "a recipe is a mapping of settings"
+        raise InputError(f"{what}, got {shorten(repr(content))}; write name: value lines")
     for key, value in content.items():
         name = f"{prefix}{key}"
         if name in _groups(kind):
-            yield from _flat({} if value is None else value, name + ".", kind)
+            yield from _flatten({} if value is None else value, f"{name}.", kind)
         else:
-            _require_known(name, kind)
+            _check_name(name, kind)
             yield name, value
 
 
-def _unique(pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse loss.name beside name within loss."""
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise InputError(f"{name} stands twice; leave one out")
-        values[name] = value
-    return values
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping of full names as groups of settings."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
-        *groups, last = name.split(".")
-        part = nested
-        for group in groups:
-            part = part.setdefault(group, {})
-        part[last] = value
+        group, _, last = name.rpartition(".")
+        (nested.setdefault(group, {}) if group else nested)[last] = value
     return nested
 
 
 @cache
 def _groups(kind: Kind) -> Mapping[str, str]:
-    """Each group of settings, and the first of them."""
+    """Return each group of settings with the first of them."""
     groups: dict[str, str] = {}
     for name in settings(kind):
-        groups.setdefault(name.rpartition(".")[0], name)
-    del groups[""]
+        if "." in name:
+            groups.setdefault(name.rpartition(".")[0], name)
     return MappingProxyType(groups)
 
 
-def _require_known(name: str, kind: Kind) -> None:
-    known = settings(kind)
+def _check_name(name: str, kind: Kind) -> None:
+    """Raise an error if there is no setting of this name."""
+    known, groups = settings(kind), _groups(kind)
     if name in known:
         return
-    if name in _groups(kind):
-        raise InputError(f"{name} is a group of settings; name one of them, such as {_groups(kind)[name]}")
-    near = _nearest(name, list(known))
-    remedy = f"did you mean {near}?" if near else f"{kind.command} --help lists them"
-    raise InputError(f"there is no setting {_short(name)}; {remedy}")
+    if name in groups:
+        raise InputError(f"{name} is a group of settings; name one of them, such as {groups[name]}")
+    # first the setting whose own name is nearest, whatever its group; then the nearest full name
+    own = nearest_word(name.rpartition(".")[2], [each.rpartition(".")[2] for each in known])
+    alike = [each for each in known if own is not None and each.rpartition(".")[2] == own]
+    near = suggestion(name, alike, 0) or suggestion(name, known) or f"; {kind.command} --help lists them"
+    raise InputError(f"there is no setting {shorten(name)}{near}")
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    """The setting whose own name is nearest, and of those of one name the one whose group is; else by the full name."""
-    own = {each: each.rpartition(".")[2] for each in known}
-    near = get_close_matches(name.rpartition(".")[2], list(own.values()), 1)
-    alike = [each for each in known if own[each] in near]
-    return next(iter(get_close_matches(name, alike, 1, cutoff=0) or get_close_matches(name, known, 1)), "")
+def _read_word(word: str) -> Any:
+    """Return a word of a command line as YAML reads it, or the word itself."""
+    yaml, loader, _ = _yaml()
+    try:
+        return yaml.load(word, loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return word
 
 
-def _refusal_of(error: Exception, given: Mapping[str, Any], kind: Kind) -> InputError:
-    """One line from the several of the library."""
-    found = re.search(r'Parser key "([\w.]+)"', str(error))
-    if found is None or found[1] not in given:
-        return InputError(_short(" ".join(str(error).split()), 300))
-    return _refusal(found[1], given[found[1]], kind)
+@cache
+def _yaml() -> tuple[Any, Any, Any]:
+    """Return PyYAML, and its safe loader and dumper, taught three things.
 
+    A key that stands twice is an error, not the last of the two; 1e-5 is a number, not text; text with a line break
+    that is not a newline is written in double quotes, as it would come back as a space otherwise.
+    """
+    yaml: Any = import_extra("yaml", "train", "a recipe")
 
-def _refusal(name: str, value: Any, kind: Kind) -> InputError:
-    setting = settings(kind)[name]
-    if value is None:
-        return InputError(f"{name} takes {setting.takes}, got nothing; leave it out for its default")
-    quotes = "; put it in quotes" if setting.takes == "text" and not isinstance(value, Mapping | list) else ""
-    return InputError(f"{name} takes {setting.takes}, got {_short(repr(value))}{quotes}")
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            lines: dict[str, int] = {}
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    line = key.start_mark.line + 1
+                    if key.value in lines:
+                        where = f"in lines {lines[key.value]} and {line}"
+                        raise InputError(f"{key.value} stands twice, {where}; leave one out")
+                    lines[key.value] = line
+            return super().construct_mapping(node, deep)
 
+    class Dumper(yaml.SafeDumper):
+        pass
 
-def _short(text: str, most: int = 80) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
+    def represent_text(dumper: Any, text: str) -> Any:
+        style = '"' if re.search("[\x85\u2028\u2029]", text) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
-
-def _in_words(kind: Any) -> str:
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_in_words(each) for each in get_args(kind) if each is not type(None))
-    if get_origin(kind) is Literal:
-        *most, last = get_args(kind)
-        return f"{', '.join(most)} or {last}"
-    if get_origin(kind) is tuple:
-        return "a list such as [120, 220]"
-    if get_origin(kind) is dict:
-        return "a mapping such as {margin: 0.1}"
-    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
+    Dumper.add_representer(str, represent_text)
+    exponent = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+    for each in (Loader, Dumper):
+        each.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return yaml, Loader, Dumper

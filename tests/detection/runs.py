@@ -9,10 +9,10 @@ from PIL import Image
 from frontrank.detection.settings import (
     ClassifierConfig,
     DetectConfig,
-    DetectionOptimizerConfig,
     DetectorConfig,
     SceneConfig,
 )
+from frontrank.settings import OptimizerConfig
 
 CLASSES = ("blue", "green", "red")
 _COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 60, 220)}
@@ -24,7 +24,7 @@ SMALL = DetectConfig(
         samples=16,
     ),
     loss=ClassifierConfig(lam=0.5, memory=2, warmup=1),
-    optimizer=DetectionOptimizerConfig(lr=0.01, schedule="constant", milestones=(), warmup=2),
+    optimizer=OptimizerConfig("sgd", lr=0.01, weight_decay=1e-4, gamma=0.1, warmup=2),
     batch=4,
     epochs=2,
     checkpoint_every=2,

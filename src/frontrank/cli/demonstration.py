@@ -8,7 +8,7 @@ from pathlib import Path
 from frontrank.cli.demo_job import RECIPE, demo_config, demo_images, demo_run, own_options, train_demo
 from frontrank.errors import InterruptedRunError
 from frontrank.reporting.run import RunReport, loss_name, write_run_report
-from frontrank.settings import TrainConfig
+from frontrank.settings import TrainConfig, value_of
 from frontrank.training.loop import Standing
 
 
@@ -39,7 +39,7 @@ def _trained(config: TrainConfig, folder: Path) -> Standing:
 def _training(config: TrainConfig) -> str:
     """The network, the loss and the time, in a line."""
     return (
-        f"{config.model.backbone} with {loss_name(config.loss)}, temperature {config.loss.temperature}, "
+        f"{config.model.backbone} with {loss_name(config.loss)}, temperature {value_of(config, 'loss.temperature')}, "
         f"{config.iterations} steps at {config.data.size} px (recipe {RECIPE})"
     )
 

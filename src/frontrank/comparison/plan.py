@@ -8,33 +8,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from frontrank.checks import nearest_word
 from frontrank.errors import InputError
+from frontrank.losses import registry
 from frontrank.models.weights import WORDS
 from frontrank.settings import TrainConfig, check_config, read_config, settings, value_of, values_of
 from frontrank.training.optimizers import check_optimizer
-from frontrank.training.run import LOSSES, PARTS, PEERS, build_loss, settings_of_loss
+from frontrank.training.run import build_loss
 
-# ==== Losses by the names that a command line has for them.
-
-
-NAMED_LOSSES: dict[str, dict[str, Any]] = {
-    **{f"PNP-{variant}": {"name": "PNP", "variant": variant} for variant in ("O", "I_u", "I_b", "D_s", "D_q")},
-    "SmoothAP": {"name": "SmoothAP"},
-    "FastAP": {"name": "FastAP"},
-    "QuantizedAP": {"name": "QuantizedAP"},
-    "BlackboxRecall-log": {"name": "BlackboxRecall", "weighting": "log"},
-    "BlackboxRecall-loglog": {"name": "BlackboxRecall", "weighting": "loglog"},
-    "BlackboxAP": {"name": "BlackboxAP"},
-    "contrastive": {"name": "pml.ContrastiveLoss"},
-    "triplet": {"name": "pml.TripletMarginLoss", "options": {"margin": 0.2}, "miner": "BatchEasyHardMiner"},
-    "triplet-hard": {"name": "pml.TripletMarginLoss", "options": {"margin": 0.2}, "miner": "BatchHardMiner"},
-    "multi-similarity": {"name": "pml.MultiSimilarityLoss", "miner": "MultiSimilarityMiner"},
-}
 DEFAULT_LOSSES = "PNP-D_q,PNP-D_s,SmoothAP,FastAP,QuantizedAP,BlackboxRecall-loglog,contrastive,triplet"
 
 
 def named_loss(text: str) -> dict[str, str]:
-    """The settings that a loss on the command line stands for, as words.
+    """Return the settings that a loss on the command line stands for, as words.
 
     >>> named_loss("PNP-D_q(alpha=2)")
     {'loss.name': 'PNP', 'loss.variant': 'D_q', 'loss.alpha': '2'}
@@ -43,20 +29,22 @@ def named_loss(text: str) -> dict[str, str]:
     if match is None:
         raise InputError(f"--losses {text!r} cannot be read; write NAME or NAME(setting=value,setting=value)")
     name, inside = match[1], match[2] or ""
-    preset = NAMED_LOSSES.get(name) or ({"name": name} if name in LOSSES or name.startswith(PEERS) else None)
+    preset = registry.presets().get(name)
+    if preset is None and (name in registry.LOSSES or name.startswith(registry.PEERS)):
+        preset = {"name": name}
     if preset is None:
-        raise InputError(f"--losses: there is no loss {name!r}{_nearest_loss(name)}")
+        raise InputError(f"--losses: there is no loss {name!r}{_suggest_loss(name)}")
     words = {f"loss.{key}": value for key, value in preset.items() if key != "options"}
     options = dict(preset.get("options", {}))
     for part in split_list(inside):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key or not value:
             raise InputError(f"--losses {text!r}: {part!r} is no setting; write NAME(setting=value)")
-        if words["loss.name"].startswith(PEERS) and key != "miner":
+        if words["loss.name"].startswith(registry.PEERS) and key != "miner":
             options[key] = value
         elif f"loss.{key}" not in settings():
-            has = ", ".join(each.removeprefix("loss.") for each in settings_of(words))
-            raise InputError(f"--losses {text!r}: there is no setting {key!r}; {name} has {has}")
+            known = ", ".join(each.removeprefix("loss.") for each in settings_of(words))
+            raise InputError(f"--losses {text!r}: there is no setting {key!r}; {name} has {known}")
         else:
             words[f"loss.{key}"] = value
     if options:
@@ -64,18 +52,21 @@ def named_loss(text: str) -> dict[str, str]:
     return words
 
 
-def settings_of(words: Mapping[str, str]) -> tuple[str, ...]:
-    """The settings that a loss has, by their full names; words: what stands for it."""
-    if words["loss.name"].startswith(PEERS):
-        return "loss.options", "loss.miner"
-    parts = {part: words.get(f"loss.{part}") for part in PARTS}
-    return tuple(f"loss.{name}" for name in settings_of_loss(words["loss.name"], parts))
+def settings_of(words: Mapping[str, str]) -> list[str]:
+    """Return the settings of a loss by their full names; words: as of `named_loss`."""
+    parts = {part: words.get(f"loss.{part}") for part in registry.PARTS}
+    return [f"loss.{name}" for name in registry.arguments(words["loss.name"], parts)]
 
 
-def _nearest_loss(name: str) -> str:
-    known = {each.lower(): each for each in (*NAMED_LOSSES, *LOSSES)}
-    near = get_close_matches(name.lower(), known, 1, 0.4)
-    return f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(NAMED_LOSSES)}, and {PEERS}NAME"
+def _suggest_loss(name: str) -> str:
+    """Return the end of an error message about a loss that does not exist."""
+    known = {each.lower(): each for each in (*registry.presets(), *registry.LOSSES)}
+    near = nearest_word(name.lower(), known, 0.4)
+    return f"; did you mean {known[near]}?" if near else f"; there are {_all_names()}"
+
+
+def _all_names() -> str:
+    return f"{', '.join(registry.presets())}, and {registry.PEERS}NAME"
 
 
 def split_list(text: str) -> list[str]:
@@ -165,7 +156,10 @@ class Plan:
 
     def config(self, way: Way, lr: float, seed: int, table: Path, *, search: bool = False) -> TrainConfig:
         """The settings of one run. table: of the images with their splits, which are the same for all runs."""
-        config = self.on(table, read_config({**_plain(values_of(self.base)), **way.settings}))
+        base = _plain(values_of(self.base))
+        if "loss.name" in way.settings:
+            base = {name: value for name, value in base.items() if not name.startswith("loss.")}
+        config = self.on(table, read_config({**base, **way.settings}))
         config = replace(config, seed=self.base.seed + seed)
         if search and self.search_steps:
             config = replace(config, iterations=self.search_steps)
@@ -263,7 +257,7 @@ def _of_losses(
     if unused := [name for name in shared if name not in used]:
         raise InputError(f"--{unused[0]} is not a setting of any of the losses; leave it out")
     if not found:
-        raise InputError(f"--losses names none; there are {', '.join(NAMED_LOSSES)}, and {PEERS}NAME")
+        raise InputError(f"--losses names none; there are {_all_names()}")
     return base, found
 
 
@@ -282,13 +276,14 @@ def _way(
         _refuse_unused(name or config.loss.name, config, point)
         place = ", ".join(f"{key}={value}" for key, value in point.items())
         name = place if single else f"{name}, {place}"
-    was = _plain(values_of(base))
+    shared = _plain(values_of(base))
     is_loss = bool(name) and not (point and single)
     changed = {
-        k: v
-        for k, v in _plain(values_of(config)).items()
-        if k in point or ((v != was[k] or (is_loss and k.startswith("loss.") and v is not None)) and k != "data.path")
+        key: value
+        for key, value in _plain(values_of(config)).items()
+        if key != "data.path" and (value != shared.get(key) or (is_loss and key.startswith("loss.")))
     }
+    changed |= _plain({key: value_of(config, key) for key in point})
     if "optimizer.lr" in point:
         rates = (config.optimizer.lr,)
     folder = re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:60]
@@ -301,7 +296,7 @@ def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> 
         if axis not in _USED_BY or (axis.startswith("loss.") and config.loss.name != "PNP"):
             continue
         other, needed = _USED_BY[axis]
-        now = value_of(config, other) or "D_q"  # the variant of PNP that is not given
+        now = value_of(config, other)
         if now != needed:
             remedy = f"--losses PNP-{needed}" if other == "loss.variant" else f"--{other} {needed}"
             raise InputError(

@@ -15,8 +15,9 @@ class FastAP(HistogramLoss):
     """1 - FastAP: 1 - (1 / N+) sum over bins j of H+_j h+_j / H_j (Eq. 14), triangular soft bins.
 
     bins:     intervals between the bins + 1 centres
-    distance: "squared", 2 - 2s on [0, 4], as in the authors' code, which gave the published figures; or
-              "euclidean", sqrt(2 - 2s) on [0, 2], as in the text
+    distance: squared or euclidean
+              "squared" is 2 - 2s on [0, 4], as in the authors' code, which gave the published figures;
+              "euclidean" is sqrt(2 - 2s) on [0, 2], as in the text.
 
     F. Cakir, K. He, X. Xia, B. Kulis, S. Sclaroff: Deep Metric Learning to Rank. CVPR 2019. Eq. 16 as
     printed is not the derivative of Eq. 14, and the authors' backward is (queries / 2) times it; the

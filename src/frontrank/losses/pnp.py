@@ -13,9 +13,13 @@ from frontrank.ranking.metrics import Variant
 class PNP(RankLoss):
     """Mean over positives of f(R), R the sigmoid-relaxed number of negatives before the positive.
 
-    variant: O, I_u, I_b, D_s or D_q (Eq. 5, 7, 9, 12, 13); the D variants go easy on positives with
-             many negatives before them, which often belong to another cluster of their class
-    alpha:   steepness of D_q, at least 1;  b: f' of I_b is bounded by 1 / b
+    variant:       O, I_u, I_b, D_s or D_q (Eq. 5, 7, 9, 12, 13)
+                   The D variants go easy on positives with many negatives before them, which often belong to
+                   another cluster of their class.
+    alpha:         steepness of D_q, at least 1
+    b:             bound of I_b: f' is at most 1 / b
+    temperature:   width of the sigmoid; smaller is closer to true ranks
+    include_query: keep each query as one of its own positives
 
     Z. Li, W. Min, J. Song, Y. Zhu, L. Kang, X. Wei, X. Wei, S. Jiang: Rethinking the Optimization of
     Average Precision: Only Penalizing Negative Instances before Positive Ones is Enough. AAAI 2022.

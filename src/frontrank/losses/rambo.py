@@ -17,11 +17,12 @@ from frontrank.ranking.metrics import Weighting
 class BlackboxRecall(RankLoss):
     """Mean over positives of l(r), or l(l(r)), l(r) = log(1 + r), r = negatives before it (Eq. 20).
 
-    weighting: "log" or "loglog"
-    lam:       how far scores are perturbed in the backward pass (Algorithm 1): by lam times the slope of
-               the mean loss in a rank, so the step shrinks with the batch. To be tuned. Ranks are 1 .. n;
-               the authors' code ranks by 1/n .. 1, so its lambda is this one divided by n.
-    margin:    alpha of Eq. 14: positives are ranked alpha/2 lower, negatives alpha/2 higher
+    weighting: log or loglog
+    lam:       how far scores are moved in the backward pass (lambda of Algorithm 1)
+               They move by lam times the slope of the mean loss in a rank, so the step shrinks with the batch;
+               tune it. Ranks are 1 .. n; the authors' code ranks by 1/n .. 1, so its lambda is this one divided
+               by n.
+    margin:    positives are ranked margin/2 lower, negatives margin/2 higher (alpha of Eq. 14)
 
     M. Rolinek, V. Musil, A. Paulus, M. Vlastelica, C. Michaelis, G. Martius: Optimizing Rank-based Metrics
     with Blackbox Differentiation. CVPR 2020. The ranks among positives are a constant of the backward pass.
@@ -37,7 +38,10 @@ class BlackboxRecall(RankLoss):
 
 
 class BlackboxAP(RankLoss):
-    """1 - AP on exact ranks, differentiated as a black box (Eq. 21, 22). Arguments as in BlackboxRecall.
+    """1 - AP on exact ranks, differentiated as a black box (Eq. 21, 22).
+
+    lam:    how far scores are moved in the backward pass, as in BlackboxRecall
+    margin: positives are ranked margin/2 lower, negatives margin/2 higher
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
     >>> BlackboxAP()(embeddings, torch.tensor([0, 0, 1, 1]))  # (2/3 + 0) / 2

@@ -105,9 +105,10 @@ def warn_without_positive() -> None:
 class RankLoss(BatchLoss):
     """Mean of a metric over each query's positives, on relaxed ranks.
 
-    metric:     AveragePrecision(), Recall(), PenalizedNegatives() or, for your own function of the
-                ranks, FunctionMetric(...), all in frontrank.ranking
-    relaxation: Sigmoid(), Bins(), Blackbox() or Exact() (a value without gradient), in frontrank.ranking
+    metric:        what is optimised: AveragePrecision, PenalizedNegatives (of PNP) or Recall (of RaMBO)
+                   In Python an object of frontrank.ranking; FunctionMetric(...) is your own function of the ranks.
+    relaxation:    how ranks get a gradient: Sigmoid, Bins or Blackbox
+                   In Python an object of frontrank.ranking; Exact() gives a value without gradient.
     include_query: keep each query as one of its own positives
 
     PNP's D_q on blackbox ranks, which no paper tried:

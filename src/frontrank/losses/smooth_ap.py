@@ -10,6 +10,9 @@ class SmoothAP(RankLoss):
     AP_q = mean over positives i of (1 + R_P(i)) / (1 + R_P(i) + R_N(i)), R(i) = sum over j != i of
     1 / (1 + exp((s_i - s_j) / temperature)) over the positives, over the negatives (Eq. 5 to 7).
 
+    temperature:   width of the sigmoid; smaller is closer to true ranks
+    include_query: keep each query as one of its own positives
+
     A. Brown, W. Xie, V. Kalogeiton, A. Zisserman: Smooth-AP: Smoothing the Path Towards Large-Scale
     Image Retrieval. ECCV 2020. The authors' code needs batches laid out in equal consecutive groups and
     keeps the query among its own positives (include_query=True here).

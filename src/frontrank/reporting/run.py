@@ -24,6 +24,7 @@ from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
 from frontrank.evaluation.report import is_distance
 from frontrank.files import atomic_write
+from frontrank.losses.registry import preset_name
 from frontrank.models import Embedder, storage
 from frontrank.reporting.charts import (
     HUES,
@@ -441,8 +442,7 @@ def loss_name(loss: LossConfig) -> str:
     >>> loss_name(LossConfig("PNP", variant="D_q")), loss_name(LossConfig("pml.TripletMarginLoss"))
     ('PNP-D_q', 'TripletMarginLoss')
     """
-    kind = loss.variant or loss.weighting
-    return loss.name.removeprefix("pml.") + (f"-{kind}" if kind else "")
+    return preset_name(loss.name, loss.all_settings())
 
 
 def licences(table: ImageTable) -> dict[str, int]:
@@ -512,8 +512,8 @@ def _weights(weights: str) -> str:
 
 
 def _loss(loss: LossConfig) -> str:
-    given = {name: value for name, value in vars(loss).items() if name != "name" and value is not None}
-    said = ", ".join(f"{name} {value}" for name, value in given.items())
+    own = {name: value for name, value in loss.all_settings().items() if value is not None}
+    said = ", ".join(f"{name} {value}" for name, value in own.items())
     return f"{loss.name.removeprefix('pml.')}{f' ({said})' if said else ''}"
 
 

@@ -1,17 +1,17 @@
-"""The losses of pytorch-metric-learning, called as ours are: to train a peer on the same footing."""
+"""The losses of pytorch-metric-learning with the call of ours, so that both train in the same way."""
 
 import inspect
 from collections.abc import Mapping
-from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from frontrank.errors import InputError, InputTypeError
+from frontrank.checks import suggestion
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 
-# These compute what is in the indices they are given, and nothing else, so that a pair can be left out.
+# These compute exactly the pairs of the indices they are given, so that a pair can be left out.
 _BY_INDICES = ("GenericPairLoss", "TripletMarginLoss", "MarginLoss")
 _BY_TRIPLETS = ("TripletMarginLoss", "MarginLoss")
 _WITH_CLASSES = "WeightRegularizerMixin"  # the losses that compare with a weight per class
@@ -63,7 +63,7 @@ class PeerLoss(nn.Module):
         relevant: Tensor | None = None,
         candidates: Tensor | None = None,
     ) -> Tensor:
-        """The loss of the queries `embeddings`; see frontrank.losses for the arguments. `relevant` is refused."""
+        """Return the loss of the queries `embeddings`; arguments as in frontrank.losses, but no `relevant`."""
         if relevant is not None or labels is None:
             raise InputError(f"{self._name} of pytorch-metric-learning knows labels only; give labels, not relevant")
         if (ref_emb is None) != (ref_labels is None):
@@ -75,30 +75,41 @@ class PeerLoss(nn.Module):
         indices = None if self.miner is None else self.miner(embeddings, labels, **gallery)
         if ref_emb is not None or candidates is not None:
             self._require_indices()
-            indices = self._all(pairs) if indices is None else self._mined(pairs, indices)
+            indices = self._all_indices(pairs) if indices is None else self._mined_indices(pairs, indices)
         try:
             return self.loss(embeddings, labels, indices, **gallery)
         except (ValueError, AssertionError) as error:
             raise InputError(f"{self._name} of pytorch-metric-learning: {' '.join(str(error).split())}") from error
 
+    def try_out(self, dim: int) -> None:
+        """Raise an error if a small batch fails: the library may accept wrong options and fail when it is called."""
+        try:
+            self(torch.eye(4, max(1, dim)).requires_grad_() + 0.1, torch.tensor([0, 0, 1, 1])).backward()
+        except FrontrankError:
+            raise
+        except Exception as error:  # whatever the library does with its options
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"loss.options of {self._name} cannot be used ({reason}); correct them") from error
+        self.zero_grad(set_to_none=True)
+
     @property
     def _name(self) -> str:
         return type(self.loss).__name__
 
-    def _all(self, pairs: "_Pairs") -> Indices:
+    def _all_indices(self, pairs: "_Pairs") -> Indices:
         if not _is_one_of(self.loss, _BY_TRIPLETS):
             return pairs.pairs()
         each: Any = self.loss.triplets_per_anchor
         return pairs.triplets() if each == "all" else pairs.random_triplets(int(each))
 
-    def _mined(self, pairs: "_Pairs", indices: Indices) -> Indices:
-        kept = pairs.among(indices)
-        if len(indices[1]) and not len(kept[1]):
+    def _mined_indices(self, pairs: "_Pairs", indices: Indices) -> Indices:
+        listed = pairs.among(indices)
+        if len(indices[1]) and not len(listed[1]):
             raise InputError(
                 f"{type(self.miner).__name__} pairs every query with itself only, as its own nearest positive; "
                 "choose a miner of hard positives, or train without a memory"
             )
-        return kept
+        return listed
 
     def _require_indices(self) -> None:
         if not _is_one_of(self.loss, _BY_INDICES):
@@ -182,58 +193,51 @@ def peer_loss(
     classes: int | None = None,
     dim: int | None = None,
 ) -> PeerLoss:
-    """A loss of pytorch-metric-learning by name, with its arguments, and a miner likewise.
+    """Return a loss of pytorch-metric-learning by name, with its arguments, and a miner likewise.
 
     options: its arguments; `distance` and `reducer` may be names too, such as "CosineSimilarity"
-    classes, dim: num_classes and embedding_size of the losses that need them, where options does not say
+    classes, dim: num_classes and embedding_size of the losses that need them, if options does not have them
 
     >>> peer_loss("TripletMarginLoss", {"margin": 0.1}, miner="BatchHardMiner").loss.margin
     0.1
     """
     library = _library()
-    losses = _named(library.losses, library.losses.BaseMetricLossFunction)
-    found = _nearest("loss", name, losses)
-    known = {"num_classes": classes, "embedding_size": dim}
-    needed = {key: value for key, value in known.items() if value is not None and key in _arguments(found)[0]}
-    of_loss = _built(library, name, found, {**needed, **(options or {})})
+    kind = _find_class("loss", name, library.losses, library.losses.BaseMetricLossFunction)
+    sizes = {"num_classes": classes, "embedding_size": dim}
+    needed = {key: value for key, value in sizes.items() if value is not None and key in _arguments(kind)[0]}
+    loss = _build(library, name, kind, {**needed, **(options or {})})
     if miner is None:
         if miner_options:
             raise InputError("miner_options was given without miner; give the name of a miner too")
-        return PeerLoss(of_loss)
-    kind = _nearest("miner", miner, _named(library.miners, library.miners.BaseMiner))
-    return PeerLoss(of_loss, _built(library, miner, kind, miner_options or {}))
+        return PeerLoss(loss)
+    kind = _find_class("miner", miner, library.miners, library.miners.BaseMiner)
+    return PeerLoss(loss, _build(library, miner, kind, miner_options or {}))
 
 
 def _library() -> ModuleType:
     try:
         import pytorch_metric_learning as library  # type: ignore[import-untyped]
         from pytorch_metric_learning import distances, losses, miners, reducers  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "pytorch-metric-learning is not installed; pip install pytorch-metric-learning, or choose another loss"
-        ) from error
+    except ImportError as error:  # in no extra: only comparisons need it
+        raise InputError("this loss needs pytorch-metric-learning; pip install pytorch-metric-learning") from error
     return library
 
 
-def _named(module: ModuleType, kind: type) -> dict[str, Any]:
-    """The classes of a kind that a module offers, without those that are only meant to be inherited from."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, kind) and value is not kind and name not in _NOT_OFFERED
+def _find_class(what: str, name: str, module: ModuleType, base: type) -> Any:
+    """Return a class of a module by name; not one that is only meant to be inherited from."""
+    known = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, base) and value is not base and key not in _NOT_OFFERED
     }
-
-
-def _nearest(what: str, name: str, known: Mapping[str, Any]) -> Any:
-    if name in known:
-        return known[name]
-    near = get_close_matches(str(name), known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
-    raise InputError(f"pytorch-metric-learning has no {what} {name!r}; {hint}")
+    if name not in known:
+        near = suggestion(str(name), known, 0.4) or f"; it has {', '.join(sorted(known))}"
+        raise InputError(f"pytorch-metric-learning has no {what} {name!r}{near}")
+    return known[name]
 
 
 def _arguments(kind: Any) -> tuple[set[str], set[str]]:
-    """The arguments of a class that must be given, and all of them; classes there hand on what they do not know."""
+    """Return the arguments of a class that must be given, and all of them; a class hands on those of its bases."""
     required, accepted = set(), set()
     each: Any
     for each in inspect.getmro(kind):
@@ -250,24 +254,27 @@ def _arguments(kind: Any) -> tuple[set[str], set[str]]:
     return required, accepted
 
 
-def _built(library: ModuleType, name: str, kind: Any, options: Mapping[str, Any]) -> nn.Module:
+def _build(library: ModuleType, name: str, kind: Any, options: Mapping[str, Any]) -> nn.Module:
+    """Return an object of a class of the library, after checks of the names of its options."""
     required, accepted = _arguments(kind)
     for option in options:
         if option not in accepted:
-            near = get_close_matches(str(option), accepted, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(accepted))}"
-            raise InputError(f"{name} has no argument {option!r}; {hint}")
+            near = suggestion(str(option), accepted, 0.4) or f"; it has {', '.join(sorted(accepted))}"
+            raise InputError(f"{name} has no argument {option!r}{near}")
     if missing := sorted(required - set(options)):
         raise InputError(f"{name} needs {', '.join(missing)}; set it in options")
-    settings = dict(options)
-    for option, module in (("distance", library.distances), ("reducer", library.reducers)):
-        if isinstance(settings.get(option), str):
-            base = {"distance": "BaseDistance", "reducer": "BaseReducer"}[option]
-            settings[option] = _nearest(option, settings[option], _named(module, getattr(module, base)))()
+    values = dict(options)
+    for option, module, base in (
+        ("distance", library.distances, "BaseDistance"),
+        ("reducer", library.reducers, "BaseReducer"),
+    ):
+        if isinstance(values.get(option), str):
+            values[option] = _find_class(option, values[option], module, getattr(module, base))()
     try:
-        return kind(**settings)
+        loss: nn.Module = kind(**values)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise InputError(f"{name} cannot be built with {dict(options)}: {' '.join(str(error).split())}") from error
+    return loss
 
 
 def _is_one_of(loss: nn.Module, names: tuple[str, ...]) -> bool:

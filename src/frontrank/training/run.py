@@ -1,6 +1,5 @@
 """Settings to objects, and a training run from its beginning to its end."""
 
-import inspect
 import json
 import os
 import platform
@@ -19,17 +18,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from frontrank import losses
 from frontrank.data.images import write_report
 from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches, EpochBatches
 from frontrank.data.table import ImageTable, read_folder, read_table
-from frontrank.errors import FrontrankError, FrontrankWarning, InputError
+from frontrank.errors import FrontrankWarning, InputError
 from frontrank.evaluation.measures import read_metrics
 from frontrank.files import atomic_write
+from frontrank.losses import registry
 from frontrank.models import Embedder
 from frontrank.models.weights import WORDS
-from frontrank.ranking import AveragePrecision, Bins, Blackbox, PenalizedNegatives, Recall, Sigmoid
 from frontrank.samples.folder import TABLE as OWN_TABLE  # a folder that holds it is that table
 from frontrank.samples.folder import unfinished
 from frontrank.settings import (
@@ -184,21 +182,7 @@ def _commit() -> str | None:
 # ==== The one place where a name in the settings becomes an object; and `train`, which does it all.
 
 
-LOSSES: dict[str, type[nn.Module]] = {
-    "PNP": losses.PNP,
-    "SmoothAP": losses.SmoothAP,
-    "FastAP": losses.FastAP,
-    "QuantizedAP": losses.QuantizedAP,
-    "BlackboxRecall": losses.BlackboxRecall,
-    "BlackboxAP": losses.BlackboxAP,
-    "RankLoss": losses.RankLoss,
-}
-PARTS: dict[str, dict[str, type[Any]]] = {  # of RankLoss; the first is what is not given
-    "metric": {kind.__name__: kind for kind in (AveragePrecision, PenalizedNegatives, Recall)},
-    "relaxation": {kind.__name__: kind for kind in (Sigmoid, Bins, Blackbox)},
-}
 _BATCH = 112
-PEERS = "pml."  # the prefix of losses of pytorch-metric-learning
 _CHANGEABLE = (
     "epochs",
     "iterations",
@@ -375,69 +359,19 @@ def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
 
 
 def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
-    """The loss, with those of its settings that are given.
+    """Return the loss of the settings.
 
     classes, dim: of the training images and the embeddings, for losses that learn a proxy per class
 
     >>> build_loss(LossConfig("SmoothAP", temperature=0.1))
     SmoothAP(metric=AveragePrecision(), relaxation=Sigmoid(temperature=0.1), include_query=False)
-    >>> build_loss(LossConfig("RankLoss", metric="Recall", weighting="log", temperature=0.1))
-    RankLoss(metric=Recall(weighting='log'), relaxation=Sigmoid(temperature=0.1), include_query=False)
     """
-    given = {name: value for name, value in vars(config).items() if name != "name" and value is not None}
-    if config.name.startswith(PEERS):
-        options, miner = given.pop("options", {}), given.pop("miner", None)
-        _refuse_settings(config.name, given, ("options", "miner"))
-        loss = peer_loss(config.name.removeprefix(PEERS), options, miner=miner, classes=classes, dim=dim)
-        return _tried(config, loss, dim)
-    if config.name not in LOSSES:
-        near = _nearest(config.name, LOSSES) or f"; there are {', '.join(LOSSES)}, and {PEERS}NAME"
-        raise InputError(f"loss.name {config.name!r} is not known{near}")
-    parts = {"metric": config.metric, "relaxation": config.relaxation}
-    _refuse_settings(config.name, given, settings_of_loss(config.name, parts))
-    if config.name == "RankLoss":
-        given = {**_made_parts(parts, given), **{k: v for k, v in given.items() if k == "include_query"}}
-    return LOSSES[config.name](**given)
-
-
-def settings_of_loss(name: str, parts: Mapping[str, str | None]) -> tuple[str, ...]:
-    """The settings that a loss of ours has; parts: of a RankLoss, whose metric and relaxation have their own."""
-    own = tuple(inspect.signature(LOSSES[name]).parameters)
-    if name != "RankLoss":
-        return own
-    return own + tuple(each for part in PARTS for each in inspect.signature(_part(part, parts)).parameters)
-
-
-def _part(part: str, parts: Mapping[str, str | None]) -> type[Any]:
-    """The class of a part of a RankLoss."""
-    name = parts.get(part) or next(iter(PARTS[part]))
-    if name not in PARTS[part]:
-        near = _nearest(name, PARTS[part]) or f"; there are {', '.join(PARTS[part])}"
-        raise InputError(f"loss.{part} {name!r} is not known{near}")
-    return PARTS[part][name]
-
-
-def _made_parts(parts: Mapping[str, str | None], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The metric and the relaxation of a RankLoss, each with those settings that are its own."""
-    made = {}
-    for part in PARTS:
-        kind = _part(part, parts)
-        made[part] = kind(**{name: given[name] for name in inspect.signature(kind).parameters if name in given})
-    return made
-
-
-def _tried(config: LossConfig, loss: nn.Module, dim: int) -> nn.Module:
-    """A peer's loss, after a small batch: it may take options of a wrong kind, and fail when it is called."""
-    try:
-        loss(torch.eye(4, max(1, dim)).requires_grad_() + 0.1, torch.tensor([0, 0, 1, 1])).backward()
-    except FrontrankError:
-        raise
-    except Exception as error:  # whatever it does with its options
-        said = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"loss.options {config.options} of {config.name} cannot be used ({said}); mend them"
-        ) from error
-    loss.zero_grad(set_to_none=True)
+    if not config.name.startswith(registry.PEERS):
+        return registry.build(config.name, config.settings)
+    registry.check_arguments(config.name, config.settings)
+    options, miner = config.settings.get("options"), config.settings.get("miner")
+    loss = peer_loss(config.name.removeprefix(registry.PEERS), options, miner=miner, classes=classes, dim=dim)
+    loss.try_out(dim)
     return loss
 
 
@@ -468,12 +402,6 @@ def require_metric(name: str) -> None:
     read_metrics((name,))
     if name.startswith("dists@"):
         raise InputError(f"metric {name} cannot choose a checkpoint, as more of it is not better; use R@1 or mAP")
-
-
-def _refuse_settings(loss: str, given: Mapping[str, Any], has: tuple[str, ...]) -> None:
-    for name in given:
-        if name not in has:
-            raise InputError(f"loss.{name} is not a setting of {loss}, which has {', '.join(has)}; leave it out")
 
 
 def _nearest(word: str, words: Any) -> str:
