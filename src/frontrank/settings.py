@@ -119,22 +119,29 @@ class LossConfig:
     name: str = setting("PNP", f"{', '.join(registry.LOSSES)}, or pml.NAME of pytorch-metric-learning")
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def __init__(self, name: str = "PNP", **settings: Any) -> None:
-        """Choose a loss by name; settings: arguments of its class. None is the default, as if it were not given.
+    def __init__(self, name: str = "PNP", settings: Mapping[str, Any] | None = None, **more: Any) -> None:
+        """Choose a loss by name, with arguments of its class as settings. None stands for the default.
 
         >>> LossConfig("SmoothAP", temperature=0.1)
         LossConfig(name='SmoothAP', settings={'temperature': 0.1})
         """
+        given = {key: value for key, value in {**(settings or {}), **more}.items() if value is not None}
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "settings", {key: value for key, value in settings.items() if value is not None})
+        object.__setattr__(self, "settings", given)
         for key, argument in self.arguments().items():
-            if key in settings and settings[key] == argument.default:
-                self.settings.pop(key, None)  # so that two configs of the same loss are equal
+            if key in given and given[key] == argument.default:
+                del given[key]  # so that two configs of the same loss are equal
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a setting of the loss, or its default, as if it were a field."""
+        if name.startswith("_") or name in ("name", "settings") or name not in (known := self.all_settings()):
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        return known[name]
 
     def arguments(self) -> dict[str, registry.Argument]:
         """Return the arguments that this loss has; none if there is no such loss."""
         try:
-            return registry.arguments(self.name, self.settings)
+            return registry.arguments(self.name, self.settings) if isinstance(self.name, str) else {}
         except InputError:
             return {}
 
@@ -307,9 +314,7 @@ def _list_settings_of_losses(prefix: str) -> Iterator[Setting]:
 def value_of(config: Any, name: str) -> Any:
     """Return the value of a setting by its full name; None for a setting of another loss."""
     for part in name.split("."):
-        if isinstance(config, LossConfig) and part != "name":
-            return config.all_settings().get(part)
-        config = getattr(config, part)
+        config = getattr(config, part, None) if isinstance(config, LossConfig) else getattr(config, part)
     return config
 
 
@@ -388,13 +393,10 @@ def read_config(
 
 def _build_config(values: Mapping[str, Any], kind: Kind) -> Any:
     config = kind()
-    changes: dict[str, Any] = {}
-    for name, value in _nest(values).items():
-        part: Any = getattr(config, name)
-        if isinstance(part, LossConfig):
-            changes[name] = LossConfig(**value)
-        else:
-            changes[name] = replace(part, **value) if is_dataclass(part) else value
+    groups: Any = {name: getattr(config, name) for name in _groups(kind)}
+    changes = {
+        name: replace(groups[name], **value) if name in groups else value for name, value in _nest(values).items()
+    }
     return replace(config, **changes)
 
 

@@ -10,7 +10,7 @@ import pytest
 from frontrank.cli import _parser
 from frontrank.cli import compare as command
 from frontrank.comparison import runner as comparison
-from frontrank.comparison.plan import NAMED_LOSSES
+from frontrank.losses.registry import presets
 from frontrank.settings import settings
 from tests.cli.images import TINY, tree
 from tests.cli.test_main import WITHOUT_TORCH
@@ -57,7 +57,7 @@ def test_help_is_short_and_names_every_loss(run):
     assert found.status == 0
     assert found.out.endswith(command.EPILOG)
     assert "--optimizer.lr" not in found.out
-    assert all(name in " ".join(command.EPILOG.split()) for name in NAMED_LOSSES)
+    assert all(name in " ".join(command.EPILOG.split()) for name in presets())
     assert max(map(len, found.out.splitlines())) <= 84
     parser, commands = _parser()
     command.add_arguments(commands["compare"])

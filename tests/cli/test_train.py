@@ -16,7 +16,7 @@ import frontrank as fr
 from frontrank.cli import _parser, training
 from frontrank.cli import train as command
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.settings import read_config, read_recipe, recipe_names, settings, values_of
+from frontrank.settings import LossConfig, read_config, read_recipe, recipe_names, settings, values_of
 from frontrank.training import loop
 from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, tree
 
@@ -126,7 +126,7 @@ def test_a_recipe_by_path_and_settings_on_top(here, run):
     found = run("train", "--recipe", "my.yaml", "--data", "my_photos", *TINY, "--loss.temperature", "2e-2")
     assert found.status == 0, found.err
     config = config_in("runs/my")  # named after the recipe
-    assert config.loss == fr.build.LossConfig("SmoothAP", temperature=0.02)
+    assert config.loss == LossConfig("SmoothAP", temperature=0.02)
     assert (config.optimizer.lr, config.model.dim, config.batches.size) == (1e-3, 8, 8)
     assert config.optimizer.weight_decay == 4e-4
     assert config.data.path == str(here / "my_photos")

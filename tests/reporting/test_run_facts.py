@@ -68,7 +68,7 @@ def test_facts(folder):
         "trained on": "2 images of 2 classes",
         "model": "lite0, gem pooling, 64 dimensions; images of 128 px",
         "first weights": "ImageNet, from a registry package",
-        "loss": "PNP (variant D_q, temperature 0.02)",
+        "loss": "PNP (variant D_q, alpha 4.0, b 2.0, temperature 0.02, include_query False)",
         "training": "400 steps of 0 images, adam, learning rate 0.0003 (cosine), seed 4",
         "checkpoint": "step 300: R@1 50.0 % on 1 held-out class, from 25.0 %",
         "time": "2 min 11 s on cpu",

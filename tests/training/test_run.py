@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from frontrank.data.samplers import AllClassesBatches, BalancedBatches, Category
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.samples.folder import begun
-from frontrank.settings import BatchConfig, DataConfig, LossConfig, ModelConfig
+from frontrank.settings import BatchConfig, DataConfig, ModelConfig
 from frontrank.training import loop as run_images
 from frontrank.training import run as build
 from frontrank.training import run as run_folder
@@ -37,135 +37,6 @@ def refusal(call, *args, **more):
 
 
 # Losses
-
-SETTINGS = {  # of each loss: a value of each setting that is not its default
-    "PNP": {"variant": "I_b", "alpha": 2.0, "b": 3.0, "temperature": 0.5, "include_query": True},
-    "SmoothAP": {"temperature": 0.5, "include_query": True},
-    "FastAP": {"bins": 7, "distance": "euclidean"},
-    "QuantizedAP": {"bins": 7, "tie_aware": True, "balance_classes": True},
-    "BlackboxRecall": {"weighting": "log", "lam": 2.0, "margin": 0.5},
-    "BlackboxAP": {"lam": 2.0, "margin": 0.5},
-}
-OF_LOSSES = [each.name for each in fields(LossConfig) if each.name != "name"]
-ALL = {name: value for values in SETTINGS.values() for name, value in values.items()} | {
-    "miner": "BatchHardMiner",
-    "options": {"margin": 0.1},
-}
-
-
-def test_the_table_above_is_of_every_loss_and_setting():
-    assert [*SETTINGS, "RankLoss"] == list(build.LOSSES)
-    assert {*ALL, *build.PARTS} == set(OF_LOSSES)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_reaches_its_loss(name):
-    kind = getattr(fr, name)
-    assert str(build.build_loss(LossConfig(name))) == str(kind())
-    assert type(build.build_loss(LossConfig(name))) is kind
-    for setting, value in SETTINGS[name].items():
-        built = build.build_loss(LossConfig(name, **{setting: value}))
-        assert str(built) == str(kind(**{setting: value}))
-    assert str(build.build_loss(LossConfig(name, **SETTINGS[name]))) == str(kind(**SETTINGS[name])) != str(kind())
-
-
-@pytest.mark.parametrize("setting", ALL)
-@pytest.mark.parametrize("name", SETTINGS)
-def test_settings_of_other_losses_are_refused_by_name(name, setting):
-    config = LossConfig(name, **{setting: ALL[setting]})
-    if setting in SETTINGS[name]:
-        assert isinstance(build.build_loss(config), build.LOSSES[name])
-        return
-    has = ", ".join(SETTINGS[name])
-    said = refusal(build.build_loss, config)
-    assert said == f"loss.{setting} is not a setting of {name}, which has {has}; leave it out"
-
-
-PAIRS = [
-    ({}, "AveragePrecision()", "Sigmoid(temperature=0.01)"),
-    ({"relaxation": "Blackbox", "lam": 2.0}, "AveragePrecision()", "Blackbox(lam=2.0, margin=0.02)"),
-    ({"relaxation": "Bins", "bins": 5}, "AveragePrecision()", "Bins(bins=5)"),
-    (
-        {"metric": "Recall", "weighting": "log", "temperature": 0.1},
-        "Recall(weighting='log')",
-        "Sigmoid(temperature=0.1)",
-    ),
-    (
-        {"metric": "PenalizedNegatives", "relaxation": "Blackbox", "variant": "I_b", "b": 3.0, "margin": 0.0},
-        "PenalizedNegatives(variant='I_b', alpha=4.0, b=3.0)",
-        "Blackbox(lam=4.0, margin=0.0)",
-    ),
-]
-
-
-@pytest.mark.parametrize(("given", "metric", "relaxation"), PAIRS)
-@pytest.mark.parametrize("include_query", [None, True])
-def test_any_metric_on_any_relaxation(given, metric, relaxation, include_query):
-    built = build.build_loss(LossConfig("RankLoss", **given, include_query=include_query))
-    assert type(built) is fr.RankLoss
-    assert (repr(built.metric), repr(built.relaxation)) == (metric, relaxation)
-    assert built.include_query is bool(include_query)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"metric": "Recal"}, "loss.metric 'Recal' is not known; did you mean Recall?"),
-        ({"metric": "mAP"}, "loss.metric 'mAP' is not known; there are AveragePrecision, PenalizedNegatives, Recall"),
-        ({"relaxation": "Exact"}, "loss.relaxation 'Exact' is not known; there are Sigmoid, Bins, Blackbox"),
-        (
-            {"relaxation": "Blackbox", "temperature": 0.1},
-            "loss.temperature is not a setting of RankLoss, which has metric, relaxation, include_query, lam, margin; "
-            "leave it out",
-        ),
-        (
-            {"variant": "O"},
-            "loss.variant is not a setting of RankLoss, which has metric, relaxation, include_query, temperature; "
-            "leave it out",
-        ),
-        ({"metric": "Recall", "weighting": "lin"}, 'weighting must be "log" or "loglog", got \'lin\''),
-    ],
-)
-def test_pairs_that_cannot_be(given, message):
-    assert refusal(build.build_loss, LossConfig("RankLoss", **given)) == message
-
-
-def test_parts_belong_to_rank_loss_alone():
-    said = refusal(build.build_loss, LossConfig("SmoothAP", metric="Recall"))
-    assert said == "loss.metric is not a setting of SmoothAP, which has temperature, include_query; leave it out"
-
-
-def test_zero_and_false_are_given():
-    assert "loss.margin" in refusal(build.build_loss, LossConfig("SmoothAP", margin=0.0))
-    assert "loss.tie_aware" in refusal(build.build_loss, LossConfig("PNP", tie_aware=False))
-
-
-def test_losses_of_another_package():
-    built = build.build_loss(LossConfig("pml.TripletMarginLoss", options={"margin": 0.25}, miner="BatchHardMiner"))
-    assert built.loss.margin == 0.25
-    embeddings = torch.nn.functional.normalize(torch.randn(8, 4), dim=1)
-    assert built(embeddings, torch.arange(8) // 2).isfinite()
-    proxies = build.build_loss(LossConfig("pml.ProxyAnchorLoss"), classes=5, dim=6)
-    assert [tuple(each.shape) for each in proxies.parameters()] == [(5, 6)]
-    said = refusal(build.build_loss, LossConfig("pml.TripletMarginLoss", margin=0.1))
-    assert said == "loss.margin is not a setting of pml.TripletMarginLoss, which has options, miner; leave it out"
-    assert "TripletMarginLos" in refusal(build.build_loss, LossConfig("pml.TripletMarginLos"))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("smoothap", "loss.name 'smoothap' is not known; did you mean SmoothAP?"),
-        ("QuantisedAP", "loss.name 'QuantisedAP' is not known; did you mean QuantizedAP?"),
-        ("triplet", "loss.name 'triplet' is not known; there are PNP, SmoothAP, FastAP, QuantizedAP, "),
-        ("", "loss.name '' is not known; there are PNP"),
-    ],
-)
-def test_a_loss_that_is_not_known(name, message):
-    said = refusal(build.build_loss, LossConfig(name))
-    assert said.startswith(message)
-    assert "did you mean" in said or said.endswith("BlackboxAP, RankLoss, and pml.NAME")
-
 
 # Devices
 

@@ -170,7 +170,7 @@ def _find_part(part: str, chosen: Mapping[str, Any]) -> tuple[str, str]:
     """Return the module and the class of the metric or relaxation of a RankLoss."""
     kinds = PARTS[part]
     kind = chosen.get(part) or next(iter(kinds))
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         near = suggestion(str(kind), kinds) or f"; there are {', '.join(kinds)}"
         raise InputError(f"loss.{part} {kind!r} is not known{near}")
     return kinds[kind], kind
@@ -179,9 +179,7 @@ def _find_part(part: str, chosen: Mapping[str, Any]) -> tuple[str, str]:
 @cache
 def _signature(module: str, name: str) -> Mapping[str, Argument]:
     """Read the arguments of a class from its source: those of `__init__`, or the fields of a dataclass."""
-    file = Path(__file__).parents[1].joinpath(*module.split(".")[1:]).with_suffix(".py")
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    body = next(node for node in _parse(module).body if isinstance(node, ast.ClassDef) and node.name == name)
     rows: list[tuple[str, ast.expr | None, ast.expr | None]]
     init = next((node for node in body.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
     if init is None:
@@ -200,3 +198,9 @@ def _signature(module: str, name: str) -> Mapping[str, Argument]:
         line = re.search(rf"^(?:\w+, )*{argument}(?:, \w+)*: +(.+)$", text, re.MULTILINE)
         result[argument] = Argument(kind, value, line[1] if line else "")
     return result
+
+
+@cache
+def _parse(module: str) -> ast.Module:
+    file = Path(__file__).parents[1].joinpath(*module.split(".")[1:]).with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
