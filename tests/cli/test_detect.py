@@ -83,10 +83,10 @@ def test_recipes_are_listed(run):
 
 REFUSALS = [
     ("--loss.lamb 1", "there is no option --loss.lamb; did you mean --loss.lam?"),
-    ("--loss.lam much", "loss.lam takes a number, got 'much'"),
-    ("--loss.name AP", "loss.name takes RaMBO or cross-entropy, got 'AP'"),
-    ("--loss.scores sigmoid", "loss.scores takes softmax or logits, got 'sigmoid'"),
-    ("--batch 0", "batch must be at least 1, got 0"),
+    ("--loss.lam much", "loss.lam must be"),
+    ("--loss.name AP", "loss.name must be"),
+    ("--loss.scores sigmoid", "loss.scores must be"),
+    ("--batch 0", "batch must be"),
     ("--batch 40", "batch is 40, but there are 12 pictures to train with"),
     ("--backbone resnet5", "backbone 'resnet5' is not known; did you mean resnet50?"),
     ("--weights package", "weights package are by timm's names"),

@@ -314,9 +314,9 @@ def test_a_validation_split_without_a_class_of_two(images, tmp_path, out):
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"batches": {"kind": "category"}}, "batches.kind takes balanced, categories or all-classes, got 'category'"),
-        ({"log_every": 0}, "log_every must be at least 1, got 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
+        ({"batches": {"kind": "category"}}, "batches.kind must be"),
+        ({"log_every": 0}, "log_every must be"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be"),
         ({"batches": {"accumulate": 0}}, "batches.accumulate must be"),
         ({"precision": "fp32"}, "precision must be float32, bf16 or fp16, got 'fp32'"),
         ({"epochs": 1.5}, "epochs must be a whole number, at least 1, got 1.5"),
