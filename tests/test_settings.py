@@ -126,6 +126,8 @@ def test_values_of_a_recipe(recipe, text, name, value):
         ("optimizer.lr", "1e-5", 1e-5),
         ("loss.alpha", "null", 4.0),
         ("loss.variant", "O", "O"),
+        ("loss.variant", "null", "D_q"),
+        ("loss.distance", "null", None),
         ("model.weights", "null", "null"),
         ("model.weights", "no", "no"),
         ("data.path", "2020-01-01", "2020-01-01"),

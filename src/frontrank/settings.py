@@ -234,16 +234,22 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting, by its full name such as "loss.temperature"."""
+    """One setting, by its full name such as "loss.temperature".
+
+    of_loss: an argument of a loss; null leaves it at its default, whatever the loss
+    """
 
     name: str
     type: Any
     default: Any
     help: str
     bounds: Mapping[str, Any] = field(default_factory=dict)
+    of_loss: bool = False
 
     def convert(self, value: Any) -> Any:
         """Return a value of a recipe, or a word of a command line, as the setting holds it; unchanged if it cannot."""
+        if self.of_loss and value == "null":
+            return None
         if isinstance(value, str) and self._kind not in (str, Literal):
             value = _read_word(value)
         if self._kind is tuple and isinstance(value, list):
@@ -308,7 +314,7 @@ def _list_settings_of_losses(prefix: str) -> Iterator[Setting]:
     for name, losses in registry.all_arguments().items():
         first = next(iter(losses.values()))
         having = ", ".join(loss if each.default is None else f"{loss} {each.default}" for loss, each in losses.items())
-        yield Setting(prefix + name, first.type, None, f"{first.help} [{having}]")
+        yield Setting(prefix + name, first.type, None, f"{first.help} [{having}]", of_loss=True)
 
 
 def value_of(config: Any, name: str) -> Any:
@@ -352,11 +358,10 @@ def _settings_for(config: Any) -> Mapping[str, Setting]:
     """Return the settings by name, those of the loss as its own class has them."""
     kind: Kind = type(config)
     loss = getattr(config, "loss", None)
-    own = loss.arguments() if isinstance(loss, LossConfig) else {}
-    of_loss = {
-        f"loss.{name}": Setting(f"loss.{name}", each.type, each.default, each.help) for name, each in own.items()
-    }
-    return {**settings(kind), **of_loss}
+    known = dict(settings(kind))
+    for name, argument in loss.arguments().items() if isinstance(loss, LossConfig) else ():
+        known[f"loss.{name}"] = Setting(f"loss.{name}", **vars(argument), of_loss=True)
+    return known
 
 
 # Recipes and command lines

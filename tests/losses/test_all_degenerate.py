@@ -1,5 +1,6 @@
 """One table of degenerate batches over every loss: never NaN, never infinite, in value or gradient."""
 
+import itertools
 import math
 import warnings
 
@@ -85,21 +86,21 @@ WITHOUT_POSITIVES = {
 KEEPS_ITSELF = ("all labels differ", "one item", "only the query itself relevant")
 
 
-@pytest.mark.parametrize("batch", WITHOUT_POSITIVES)
 @pytest.mark.parametrize("name", LOSSES)
-def test_no_positive_at_all(name, batch):
-    embeddings, labels, more = WITHOUT_POSITIVES[batch]()
-    loss = LOSSES[name]()
-    if loss.include_query and batch in KEEPS_ITSELF:
-        value, _ = run(loss, embeddings, labels, **more)  # its own positive, before everybody
-        assert value < 0.05
-        assert loss.last == {"queries_used": len(embeddings), "queries_skipped": 0}
-        return
-    with pytest.warns(FrontrankWarning, match="positive"):
-        value, gradients = run(loss, embeddings, labels, **more)
-    assert value == 0
-    assert all((gradient == 0).all() for gradient in gradients)
-    assert loss.last == {"queries_used": 0, "queries_skipped": len(embeddings)}
+def test_no_positive_at_all(name):
+    for batch, draw in WITHOUT_POSITIVES.items():
+        embeddings, labels, more = draw()
+        loss = LOSSES[name]()
+        if loss.include_query and batch in KEEPS_ITSELF:
+            value, _ = run(loss, embeddings, labels, **more)  # its own positive, before everybody
+            assert value < 0.05, batch
+            assert loss.last == {"queries_used": len(embeddings), "queries_skipped": 0}, batch
+            continue
+        with pytest.warns(FrontrankWarning, match="positive"):
+            value, gradients = run(loss, embeddings, labels, **more)
+        assert value == 0, batch
+        assert all((gradient == 0).all() for gradient in gradients), batch
+        assert loss.last == {"queries_used": 0, "queries_skipped": len(embeddings)}, batch
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -120,13 +121,13 @@ def test_query_without_positive_is_skipped_and_counted(name):
     assert value == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("size", [2, 5, 20])
 @pytest.mark.parametrize("name", LOSSES)
-def test_all_one_class(name, size):
+def test_all_one_class(name):
     """Nothing can stand before a positive but positives."""
-    value, gradients = run(LOSSES[name](), torch.randn(size, 4), torch.zeros(size, dtype=torch.long))
-    assert value == pytest.approx(0, abs=1e-6)
-    assert gradients[0].abs().max() < 1e-5
+    for size in (2, 5, 20):
+        value, gradients = run(LOSSES[name](), torch.randn(size, 4), torch.zeros(size, dtype=torch.long))
+        assert value == pytest.approx(0, abs=1e-6), size
+        assert gradients[0].abs().max() < 1e-5, size
 
 
 def orthogonal_pairs():
@@ -185,11 +186,11 @@ EQUAL_ROWS = {
 }
 
 
-@pytest.mark.parametrize("rows", EQUAL_ROWS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_ties_and_zero_rows(name, rows):
-    value, _ = run(LOSSES[name](), EQUAL_ROWS[rows](), TWO_CLASSES)
-    assert value >= -1e-6
+def test_ties_and_zero_rows(name):
+    for rows, draw in EQUAL_ROWS.items():
+        value, _ = run(LOSSES[name](), draw(), TWO_CLASSES)
+        assert value >= -1e-6, rows
 
 
 @pytest.mark.parametrize("name", ["BlackboxRecall-log", "BlackboxAP", "exact-recall"])
@@ -204,32 +205,23 @@ def test_collapsed_embedding_is_as_bad_as_can_be(name):
     assert value == pytest.approx(worst[name])
 
 
-@pytest.mark.parametrize("norm", [1e-38, 1e-30, 1e-19, 1e18, 1e30, 1e38])
 @pytest.mark.parametrize("name", LOSSES)
-def test_huge_and_tiny_norms(name, norm):
+def test_huge_and_tiny_norms(name):
     unit = torch.nn.functional.normalize(torch.randn(8, 4))
-    value, _ = run(LOSSES[name](), unit * norm, TWO_CLASSES)
     expected, _ = run(LOSSES[name](), unit, TWO_CLASSES)
-    assert value == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    of_all_sizes = torch.tensor([1e-38, 1.0, 1e38, 1e-30, 1e30, 1e-10, 1e10, 2.0])[:, None]
+    for norm in (1e-38, 1e-30, 1e-19, 1e18, 1e30, 1e38, of_all_sizes):
+        value, _ = run(LOSSES[name](), unit * norm, TWO_CLASSES)
+        assert value == pytest.approx(expected, rel=1e-3, abs=1e-3), norm
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_norms_of_all_sizes_in_one_batch(name):
-    unit = torch.nn.functional.normalize(torch.randn(8, 4))
-    norms = torch.tensor([1e-38, 1.0, 1e38, 1e-30, 1e30, 1e-10, 1e10, 2.0])[:, None]
-    value, _ = run(LOSSES[name](), unit * norms, TWO_CLASSES)
-    expected, _ = run(LOSSES[name](), unit, TWO_CLASSES)
-    assert value == pytest.approx(expected, rel=1e-3, abs=1e-3)
-
-
-@pytest.mark.parametrize("size", [1.0, 1e30, 3e38])
-@pytest.mark.parametrize("positives", [2, 20])
 @pytest.mark.parametrize("name", [name for name in LOSSES if "balanced" not in name])
-def test_given_scores_of_any_finite_size(name, positives, size):
-    scores = torch.linspace(-1, 1, 30).mul(size)[None, torch.randperm(30)].requires_grad_()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        value = LOSSES[name]().of_scores(scores, (torch.arange(30) < positives)[None])
-    value.backward()
-    assert torch.isfinite(value)
-    assert torch.isfinite(scores.grad).all()
+def test_given_scores_of_any_finite_size(name):
+    for positives, size in itertools.product((2, 20), (1.0, 1e30, 3e38)):
+        scores = torch.linspace(-1, 1, 30).mul(size)[None, torch.randperm(30)].requires_grad_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            value = LOSSES[name]().of_scores(scores, (torch.arange(30) < positives)[None])
+        value.backward()
+        assert torch.isfinite(value), (positives, size)
+        assert torch.isfinite(scores.grad).all(), (positives, size)

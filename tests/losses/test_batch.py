@@ -122,15 +122,6 @@ NUMBERS = {
     "distance": (fr.FastAP, ["cosine", None]),
 }
 SETTINGS = {
-    **{
-        f"{name}={value!r}": (
-            name,
-            (ValueError, TypeError),
-            lambda build=build, name=name, value=value: build(**{name: value}),
-        )
-        for name, (build, values) in NUMBERS.items()
-        for value in values
-    },
     "SmoothAP temperature": ("temperature", ValueError, lambda: fr.SmoothAP(temperature=0.0)),
     "Sigmoid temperature": ("temperature", ValueError, lambda: Sigmoid(-1.0)),
     "Blackbox lam": ("lam", ValueError, lambda: Blackbox(lam=0.0)),
@@ -156,9 +147,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("what", [*INPUTS, *SETTINGS])
-def test_wrong_input(what):
-    name, kind, act = {**INPUTS, **SETTINGS}[what]
+def check_error(name, kind, act):
     with pytest.raises(fr.FrontrankError) as caught:
         act()
     message = str(caught.value)
@@ -166,6 +155,18 @@ def test_wrong_input(what):
     assert name in message
     assert "\n" not in message
     assert len(message) < 300
+
+
+@pytest.mark.parametrize("what", [*INPUTS, *SETTINGS])
+def test_wrong_input(what):
+    check_error(*{**INPUTS, **SETTINGS}[what])
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_wrong_settings(name):
+    build, values = NUMBERS[name]
+    for value in values:
+        check_error(name, (ValueError, TypeError), lambda value=value: build(**{name: value}))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
