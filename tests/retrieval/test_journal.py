@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -28,14 +27,6 @@ RECORDS = [(0, b"head"), (1, b""), (255, b"x" * 60)]
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def sampled(places, most):
-    """At most so many of the places, the same each time, with the first and the last ones."""
-    places = list(places)
-    if len(places) <= most:
-        return places
-    return sorted({*places[:20], *places[-20:], *random.Random(0).sample(places, most - 40)})
 
 
 def disk_full(*given):
@@ -66,21 +57,15 @@ def append(path, records):
     journal.close()
 
 
-def test_records_are_read_as_they_were_written(path):
-    assert read(path) == RECORDS
+def test_reads_records_and_goes_on_where_it_was(path):
     assert is_journal(path)
-    append(path, [(2, b"more"), (3, b"still more")])
-    append(path, [])
-    append(path, [(4, b"last")])
-    assert read(path) == [*RECORDS, (2, b"more"), (3, b"still more"), (4, b"last")]
-
-
-def test_goes_on_reading_where_it_was(path):
     reader = Journal(path)
     assert list(reader.read()) == RECORDS
     assert list(reader.read()) == []
-    append(path, [(2, b"more")])
-    assert list(reader.read()) == [(2, b"more")]
+    append(path, [(2, b"more"), (3, b"still more")])
+    append(path, [])
+    assert list(reader.read()) == [(2, b"more"), (3, b"still more")]
+    assert read(path) == [*RECORDS, (2, b"more"), (3, b"still more")]
     assert not reader.is_replaced()
     write_journal(path.with_name("new"), [(0, b"other")])
     path.with_name("new").replace(path)
@@ -103,25 +88,17 @@ def test_a_record_cut_off_before_it_was_acknowledged(path):
     assert read(path) == [*RECORDS, (2, b"more")]  # complete, so it counts, though nobody was told
 
 
-def test_a_file_that_lost_its_end(path):
-    """An acknowledged record is missing, so the file is damaged, wherever it ends."""
-    append(path, [(2, b"more")])
-    whole = path.read_bytes()
-    for size in sampled(range(len(whole)), 80):
-        path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match="journal is damaged"):
-            read(path)
-
-
 def test_every_byte_counts(path):
+    """A file with another byte, or that ends early, lacks something that was acknowledged."""
     append(path, [(2, b"more")])
     whole = path.read_bytes()
     for place in range(len(whole)):
         changed = bytearray(whole)
         changed[place] ^= (0x01, 0x80, 0xFF)[place % 3]
-        path.write_bytes(changed)
-        with pytest.raises(InputError, match=r"journal (is damaged|has version)"):
-            read(path)
+        for content in (changed, whole[:place]):
+            path.write_bytes(content)
+            with pytest.raises(InputError, match=r"journal (is damaged|has version)"):
+                read(path)
 
 
 def test_an_old_record_at_the_wrong_place_does_not_count(path):
@@ -131,12 +108,6 @@ def test_an_old_record_at_the_wrong_place_does_not_count(path):
     second = after[len(before) + (len(after) - len(before)) // 2 :]
     path.write_bytes(before + second)
     assert read(path) == RECORDS
-
-
-def test_other_versions(path, monkeypatch):
-    monkeypatch.setattr(journal, "_VERSION", 2)
-    with pytest.raises(InputError, match="journal has version 1"):
-        read(path)
 
 
 def test_a_full_disk_takes_back_what_was_written(path, monkeypatch):
@@ -153,18 +124,14 @@ def test_a_full_disk_takes_back_what_was_written(path, monkeypatch):
     opened.close()
 
 
-def test_files_that_are_not_a_journal(tmp_path):
-    (tmp_path / "text").write_text("hello")
-    assert not any(map(is_journal, (tmp_path / "none", tmp_path, tmp_path / "text")))
+def test_files_that_are_not_a_journal(path, monkeypatch):
+    (path.parent / "text").write_text("hello")
+    assert not any(map(is_journal, (path.parent / "none", path.parent, path.parent / "text")))
     with pytest.raises(InputError, match="text is damaged"):
-        Journal(tmp_path / "text")
-
-
-def test_reading_never_writes(path):
-    path.chmod(0o444)
-    before = path.read_bytes(), os.stat(path).st_mtime_ns
-    assert read(path) == RECORDS
-    assert (path.read_bytes(), os.stat(path).st_mtime_ns) == before
+        Journal(path.parent / "text")
+    monkeypatch.setattr(journal, "_VERSION", 2)
+    with pytest.raises(InputError, match="journal has version 1"):
+        read(path)
 
 
 # Processes that are killed, and two at once
@@ -274,7 +241,7 @@ def test_two_processes_that_write_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["_write_rows", "write_journal", "sync_folder", "replace", "unlink"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", [False, True])
 def test_stopped_at_any_step_of_rewriting(tmp_path, monkeypatch, step, after):
     """The index is the old one or the new one, which have the same items."""
     monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
@@ -324,7 +291,7 @@ def test_damaged_bytes_are_noticed(stored):
     folder, _ = stored
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
-        for place in sampled(range(len(whole)), 120):
+        for place in (*range(40), *range(40, len(whole), 13)):
             changed = bytearray(whole)
             changed[place] ^= 0x10
             file.write_bytes(changed)
@@ -383,7 +350,7 @@ def test_another_process_holds_the_lock_for_too_long(stored, monkeypatch):
     folder, items = stored
     monkeypatch.setattr(journal, "_LOCK_SECONDS", 0.1)
     with Index.load(folder) as index, folder_lock(folder):
-        with pytest.raises(InputError, match="index is being written"):
+        with pytest.raises(InputError, match=r"index .*another process"):
             index.delete(["item-1"])
         assert list(index.items()) == items
 
@@ -410,7 +377,7 @@ def test_a_folder_that_is_removed_meanwhile(stored):
     index = Index.load(folder)
     shutil.rmtree(folder)
     for call in (index.refresh, lambda: index.add(halves(1), [Item("a")])):
-        with pytest.raises(InputError, match="index does not exist"):
+        with pytest.raises(InputError, match=r"index .*any more"):
             call()
     index.close()
 
@@ -509,22 +476,19 @@ def test_folders_that_are_not_an_index(tmp_path):
     assert names(tmp_path / "full") == ["precious"]
 
 
-def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
+def test_names_and_folders_that_cannot_be_used(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="xxx has no index"):
+        Index.load(tmp_path / ("x" * 300))
+    with pytest.raises(InputError, match=r"xxx .*written"):
+        Index(tmp_path / ("x" * 300), dim=8)
     (tmp_path / "index").mkdir()
 
     def refuse(folder):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("os.listdir", refuse)
-    with pytest.raises(InputError, match="index cannot be read"):
+    with pytest.raises(InputError, match=r"index .*Permission denied"):
         Index.load(tmp_path / "index")
-
-
-def test_a_name_that_is_too_long(tmp_path):
-    with pytest.raises(InputError, match="xxx has no index"):
-        Index.load(tmp_path / ("x" * 300))
-    with pytest.raises(InputError, match="xxx cannot be written"):
-        Index(tmp_path / ("x" * 300), dim=8)
 
 
 # Full disks
@@ -555,37 +519,9 @@ def test_a_full_disk_while_adding(tmp_path, monkeypatch):
         index.add(halves(2), some_items(2))
         with monkeypatch.context() as patch:
             patch.setattr(journal, "_write_rows", disk_full)
-            with pytest.raises(InputError, match="index cannot be written"):
+            with pytest.raises(InputError, match=r"index .*written"):
                 index.add(halves(1), [Item("new")])
         assert index.count() == 2
         index.add(halves(1), [Item("new")])
     with Index.load(tmp_path / "index") as index:
         assert index.count() == 3
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of a megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    command = [mount, "-t", "tmpfs", "-o", "size=1m", "none", folder]
-    if mount is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("nothing can be mounted here")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def test_a_full_disk_can_still_be_written_to_after_rewriting_failed(small_disk, monkeypatch):
-    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
-    rows = np.random.default_rng(0).normal(size=(2600, 64))
-    with Index(small_disk / "index", dim=64) as index:
-        index.add(rows, some_items(2600))
-        assert index.delete([item.id for item in some_items(900)]) == 900
-        assert index.settings.facts["dead rows"] == 900  # there was no space
-        assert names(small_disk / "index") == ["journal", "vectors.000001"]
-        index.add(rows[:1], [Item("new")])
-        with pytest.raises(InputError, match="index cannot be written"):
-            index.add(rows, some_items(2600, "more"))
-    with Index.load(small_disk / "index") as index:
-        assert index.count() == 1701

@@ -55,16 +55,6 @@ def test_by_hand():
     torch.testing.assert_close(new[0], y / y.norm())
 
 
-def test_full_whitening_makes_the_training_rows_white():
-    """Before the last normalisation: mean 0, unit variance, no correlation."""
-    rows = spread(200, 5)
-    whitening = Whitening.fit(rows, power=0.5)
-    unit = torch.nn.functional.normalize(rows)
-    white = (unit - whitening.mean) @ whitening.components.T / whitening.variance.sqrt()
-    torch.testing.assert_close(white.mean(0), torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-9)
-    torch.testing.assert_close(white.T @ white / 200, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("power", POWERS)
 def test_rows_have_length_one_and_lengths_do_not_matter(power):
     rows = spread(30, 6)
@@ -72,22 +62,6 @@ def test_rows_have_length_one_and_lengths_do_not_matter(power):
     found = Whitening.fit(longer, power).apply(rows)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(30, dtype=torch.float64))
     torch.testing.assert_close(found, Whitening.fit(rows, power).apply(longer), rtol=0, atol=1e-10)
-
-
-def test_without_power_and_with_all_components_distances_to_the_mean_keep_their_angles():
-    rows = spread(30, 6)
-    centred = torch.nn.functional.normalize(rows)
-    centred = torch.nn.functional.normalize(centred - centred.mean(0))
-    found = Whitening.fit(rows, power=0.0).apply(rows)
-    torch.testing.assert_close(found @ found.T, centred @ centred.T, rtol=0, atol=1e-11)
-
-
-def test_fewer_dimensions_are_the_leading_ones():
-    rows = spread(30, 6)
-    whole, some = Whitening.fit(rows), Whitening.fit(rows, dim=2)
-    assert torch.equal(some.components, whole.components[:2])
-    assert bool((whole.variance.diff() < 0).all())
-    torch.testing.assert_close(some.apply(rows), torch.nn.functional.normalize(whole.apply(rows)[:, :2]))
 
 
 def test_signs_are_fixed():
@@ -177,13 +151,6 @@ def test_arrays_mapped_files_and_half_precision(tmp_path, small_chunks):
     half = Whitening.fit(rows.half()).apply(rows.half())
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, expected, rtol=0, atol=0.05)
-
-
-def test_is_short_in_print_and_cannot_be_changed():
-    whitening = Whitening.fit(torch.randn(9, 4), dim=2)
-    assert repr(whitening) == "Whitening(4 -> 2 dimensions, power=0.25)"
-    with pytest.raises(AttributeError):
-        whitening.power = 0.5
 
 
 # Files
