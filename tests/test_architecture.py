@@ -49,7 +49,8 @@ def test_every_name_is_where_the_page_says(page: Path) -> None:
         module = find(path)
         assert module is not None, path
         last = name.rpartition(".")[2]
-        assert re.search(rf"^\s*(?:async def|def|class) {last}\b|^{last}\b.*=", text(module), re.MULTILINE), f"{name} in {path}"
+        definition = rf"^\s*(?:async def|def|class) {last}\b|^{last}\b.*="
+        assert re.search(definition, text(module), re.MULTILINE), f"{name} in {path}"
 
 
 def test_the_architecture_fits_in_one_reading() -> None:
