@@ -1,8 +1,10 @@
 """`frontrank detect train`: from its options to a run's folder, and what it refuses before it works."""
 
 import json
+import os
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,9 @@ import pytest
 from frontrank.cli import _parser
 from frontrank.cli import detect as command
 from frontrank.detection import Detector
-from frontrank.detection import run as loop
 from frontrank.detection.settings import DetectConfig
-from frontrank.errors import InterruptedRunError
 from frontrank.settings import read_config, read_recipe, recipe_names, settings
+from frontrank.training import loop
 from tests.cli.images import tree
 from tests.detection.runs import draw_scenes
 
@@ -157,15 +158,14 @@ def test_what_a_run_prints_and_leaves(here, run):
 
 
 def test_a_run_is_resumed(here, run, monkeypatch):
-    own = loop._Training._after_step
+    own = loop.take_step
 
-    def after_step(self):
-        own(self)
-        self._save()
-        raise InterruptedRunError("stopped at step 1 of 2, and saved")
+    def step(*parts):
+        os.kill(os.getpid(), signal.SIGINT)
+        return own(*parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Training, "_after_step", after_step)
+        patch.setattr(loop, "take_step", step)
         found = run("detect", "train", "--data", "scenes", *TINY, "--out", "run", "--quiet")
     assert found.status == 130
     assert found.err.endswith("stopped at step 1 of 2, and saved; go on with: frontrank detect train --resume run\n")

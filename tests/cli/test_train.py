@@ -18,6 +18,7 @@ from frontrank.cli import train as command
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.settings import LossConfig, read_config, read_recipe, recipe_names, settings
 from frontrank.training import loop
+from frontrank.training.run import RetrievalRun
 from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, tree
 
 
@@ -324,7 +325,8 @@ def test_quiet_prints_the_result_only(here, run):
 
 
 def test_early_stop_is_said(here, run, monkeypatch):
-    monkeypatch.setattr(loop._Training, "_report", lambda self: {"R@1": 0.5 - self.standing.step / 100, "mAP": 0.1})
+    values = iter([0.5, 0.46, 0.42])
+    monkeypatch.setattr(RetrievalRun, "evaluate", lambda self: {"R@1": next(values), "mAP": 0.1})
     found = run("train", "--data", "my_photos", *TINY, "--iterations", "40", "--patience", "1", "--quiet")
     assert found.out.startswith("trained 8 steps, stopped early; held-out classes: 0.5000 before, 0.4600 at the best")
     assert "\nthe training did not help on the held-out classes: try" in found.out
@@ -337,14 +339,15 @@ def test_the_other_processes_print_nothing(here, run, monkeypatch):
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(here, run, monkeypatch):
-    own = loop._Training._step
+    own = loop.take_step
 
-    def step(self, batches):
-        own(self, batches)
-        if self.standing.step == 2:
+    def step(run, standing, *rest):
+        result = own(run, standing, *rest)
+        if standing.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
+        return result
 
-    monkeypatch.setattr(loop._Training, "_step", step)
+    monkeypatch.setattr(loop, "take_step", step)
     words = ["train", "--data", "my_photos", *TINY, "--iterations", "4", "--out", "my run", "--quiet"]
     found = run(*words)
     assert (found.status, found.out) == (130, "")
@@ -352,7 +355,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(here, run, monkeypatch):
         "\nstopping after this step, to save the run (again: stop at once) ...\n"
         "frontrank train: stopped at step 2 of 4, and saved; go on with: frontrank train --resume 'my run'\n"
     )
-    monkeypatch.setattr(loop._Training, "_step", own)
+    monkeypatch.setattr(loop, "take_step", own)
     found = run("train", "--resume", "my run", "--quiet")
     assert found.out.startswith("trained 4 steps; ")
     found = run("train", "--resume", "my run", "--iterations", "6", "--data", "my_photos/../my_photos", "--quiet")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from frontrank.detection.evaluation import judged
-from frontrank.detection.report import COLOURS, LEAST, Mark, draw_marks, marks_of
+from frontrank.detection.evaluation import judge_detections
+from frontrank.detection.predict import COLOURS, LEAST, Mark, draw_marks, scene_marks
 from tests.detection.scenes import found_of, table_of
 
 BOX = (60.0, 80.0, 200.0, 220.0)
@@ -29,19 +29,19 @@ def test_marks_of_a_picture():
         [([10, 10, 30, 30], 1, 0.9), ([50, 10, 70, 30], 2, 0.8), ([80, 80, 90, 90], 3, 0.7), ([0, 0, 9, 9], 3, 0.1)]
     ]
     table, found = table_of(objects), found_of(found)
-    marks = marks_of(table, 0, found[0], judged(table, found)[0], least=0.5)
+    marks = scene_marks(table, 0, found[0], judge_detections(table, found)[0], least=0.5)
     assert [(mark.kind, mark.text) for mark in marks] == [
         ("missed", "bee missed"),
         ("wrong", "cat 0.70"),
         ("ignored", "bee 0.80"),
         ("right", "ant 0.90"),
     ]
-    assert {mark.kind for mark in marks_of(table, 0, found[0])} == {"found"}
+    assert {mark.kind for mark in scene_marks(table, 0, found[0])} == {"found"}
 
 
 def test_an_object_is_missed_if_its_box_is_below_the_score():
     table, found = table_of([[([10, 10, 30, 30], 1, False)]]), found_of([[([10, 10, 30, 30], 1, 0.4)]])
-    marks = marks_of(table, 0, found[0], judged(table, found)[0], least=0.5)
+    marks = scene_marks(table, 0, found[0], judge_detections(table, found)[0], least=0.5)
     assert [mark.kind for mark in marks] == ["missed"]
 
 

@@ -11,7 +11,7 @@ from frontrank.detection.evaluation import (
     Detections,
     as_coco_results,
     evaluate_detections,
-    judged,
+    judge_detections,
 )
 from frontrank.errors import InputError
 from tests.detection.scenes import CLASSES, found_of, random_scenes, table_of
@@ -48,7 +48,7 @@ def test_equal_to_the_devkit(seed):
 def test_that_the_scenes_are_a_test():
     """The random scenes have right, wrong and ignored detections, and AP is neither 0 nor 1."""
     objects, found = random_scenes(np.random.default_rng(1))
-    verdicts = judged(table_of(objects), found_of(found))
+    verdicts = judge_detections(table_of(objects), found_of(found))
     right, ignored = (np.concatenate([getattr(each, name) for each in verdicts]) for name in ("right", "ignored"))
     assert right.any()
     assert ignored.any()
@@ -148,7 +148,7 @@ def test_detections_that_cannot_be(found, said):
 def test_verdicts():
     objects = [[], [(BOX, 1, False), ([50, 50, 70, 70], 2, False), ([50, 10, 70, 30], 2, True)]]
     found = [[(BOX, 1, 0.5)], [(BOX, 1, 0.9), (BOX, 1, 0.8), (BOX, 2, 0.7), ([50, 10, 70, 30], 2, 0.6)]]
-    first, second = judged(table_of(objects), found_of(found))
+    first, second = judge_detections(table_of(objects), found_of(found))
     assert first.right.tolist() == [False]
     assert first.objects.tolist() == [-1]
     assert second.right.tolist() == [True, False, False, False]
@@ -158,9 +158,9 @@ def test_verdicts():
 
 def test_a_verdict_does_not_depend_on_worse_detections():
     objects, found = random_scenes(np.random.default_rng(4))
-    whole = judged(table_of(objects), found_of(found))
+    whole = judge_detections(table_of(objects), found_of(found))
     kept = [[each for each in scene if each[2] >= 0.4] for scene in found]
-    fewer = judged(table_of(objects), found_of(kept))
+    fewer = judge_detections(table_of(objects), found_of(kept))
     for scene, one, other in zip(found, whole, fewer, strict=True):
         left = np.array([each[2] >= 0.4 for each in scene], dtype=bool)
         assert one.right[left].tolist() == other.right.tolist()

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from frontrank.detection.evaluation import KINDS, Tally, best_score, judged, kinds_of_mistakes, overlaps, tallies
+from frontrank.detection.evaluation import (
+    MISTAKES,
+    Tally,
+    best_score,
+    count_mistakes,
+    judge_detections,
+    overlaps,
+    tally_scenes,
+)
 from tests.detection.scenes import found_of, random_scenes, table_of
 from tests.reference.detection import overlap
 
@@ -12,7 +20,7 @@ BOX, OTHER = [10, 10, 30, 30], [50, 50, 70, 70]
 
 def made(objects, found):
     table, found = table_of(objects), found_of(found)
-    return table, found, judged(table, found)
+    return table, found, judge_detections(table, found)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -23,7 +31,7 @@ def test_the_score_of_the_best_f1(seed):
 
     def f1(least):
         sums = [
-            sum(getattr(each, name) for each in tallies(table, found, verdicts, least))
+            sum(getattr(each, name) for each in tally_scenes(table, found, verdicts, least))
             for name in Tally.__annotations__
         ]
         right, wrong, missed, _ = sums
@@ -43,16 +51,16 @@ def test_equal_scores_are_taken_together():
 def test_nothing_found():
     table, found, verdicts = made([[(BOX, 1, False)]], [[]])
     assert best_score(table, found, verdicts) == 0.5
-    assert tallies(table, found, verdicts, 0.5) == [Tally(0, 0, 1, 0.0)]
-    assert kinds_of_mistakes(table, found, verdicts, 0.0) == dict.fromkeys(KINDS, 0)
+    assert tally_scenes(table, found, verdicts, 0.5) == [Tally(0, 0, 1, 0.0)]
+    assert count_mistakes(table, found, verdicts, 0.0) == dict.fromkeys(MISTAKES, 0)
 
 
 def test_a_picture_in_numbers():
     objects = [[(BOX, 1, False), (OTHER, 2, False), ([10, 50, 30, 70], 2, True)]]
     found = [[(BOX, 1, 0.9), (BOX, 1, 0.8), (OTHER, 1, 0.7), ([10, 50, 30, 70], 2, 0.6), (OTHER, 2, 0.3)]]
     table, found, verdicts = made(objects, found)
-    assert tallies(table, found, verdicts, 0.5) == [Tally(right=1, wrong=2, missed=1, worst=0.8)]
-    assert tallies(table, found, verdicts, 0.0) == [Tally(right=2, wrong=2, missed=0, worst=0.8)]
+    assert tally_scenes(table, found, verdicts, 0.5) == [Tally(right=1, wrong=2, missed=1, worst=0.8)]
+    assert tally_scenes(table, found, verdicts, 0.0) == [Tally(right=2, wrong=2, missed=0, worst=0.8)]
 
 
 def test_kinds():
@@ -65,7 +73,7 @@ def test_kinds():
         ([80, 80, 90, 90], 2, 0.1),  # below the score
     ]
     table, found, verdicts = made([[(BOX, 1, False), (OTHER, 2, False)]], [found])
-    assert kinds_of_mistakes(table, found, verdicts, 0.4) == dict.fromkeys(KINDS, 1)
+    assert count_mistakes(table, found, verdicts, 0.4) == dict.fromkeys(MISTAKES, 1)
 
 
 def test_overlaps():

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from frontrank.detection.evaluation import Tally, evaluate_detections
-from frontrank.detection.report import chosen, class_charts, detection_page, find_detections, mean_curve
+from frontrank.detection.report import choose_scenes, class_charts, detection_findings, detection_page, mean_curve
 from frontrank.reporting.findings import Curve, RunFacts
 from tests.browser import contrasts, picture_widths, too_wide, visit
 from tests.detection.scenes import CLASSES, found_of, random_scenes, table_of
@@ -53,7 +53,7 @@ def scenes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(scenes):
-    return detection_page(find_detections(*scenes, show=False), facts())
+    return detection_page(detection_findings(*scenes, show=False), facts())
 
 
 def test_the_numbers_of_the_page(scenes, page):
@@ -89,8 +89,8 @@ def ap(scenes, name):
 def test_which_pictures_are_shown():
     counts = [Tally(2, 0, 0, 0.0), Tally(5, 0, 0, 0.0), Tally(1, 1, 4, 0.6), Tally(0, 2, 1, 0.9), Tally(0, 0, 3, 0.0)]
     counts += [Tally(0, 0, 0, 0.0)]  # nothing there, nothing found: nothing to see
-    assert chosen(counts) == {"all found": [1, 0], "sure and wrong": [3, 2], "missed": [4]}
-    assert chosen(counts, each=1) == {"all found": [1], "sure and wrong": [3], "missed": [2]}
+    assert choose_scenes(counts) == {"all found": [1, 0], "sure and wrong": [3, 2], "missed": [4]}
+    assert choose_scenes(counts, size=1) == {"all found": [1], "sure and wrong": [3], "missed": [2]}
 
 
 def test_curves(scenes):
@@ -110,7 +110,7 @@ def test_nothing_found_and_pictures_that_cannot_be_read(tmp_path):
     table, found = made(tmp_path)
     (tmp_path / "0.jpg").write_bytes(b"")
     empty = found_of([[] for _ in found])
-    findings = find_detections(table, empty, show=False, notes=["a note"])
+    findings = detection_findings(table, empty, show=False, notes=["a note"])
     text = detection_page(findings, facts(curves={}))
     assert "a note" in text
     assert "0.0\N{NARROW NO-BREAK SPACE}%" in text
@@ -123,7 +123,7 @@ def test_nothing_found_and_pictures_that_cannot_be_read(tmp_path):
 
 def test_names_are_text(tmp_path):
     table, found = made(tmp_path, classes=("<script>alert(1)</script>", "&amp;", "x" * 300))
-    text = detection_page(find_detections(table, found, show=False), facts(title="<b>"))
+    text = detection_page(detection_findings(table, found, show=False), facts(title="<b>"))
     assert "<script>alert" not in text
     assert "<b>" not in re.search(r"<title>(.*?)</title>", text)[1]
 

@@ -9,8 +9,8 @@ from frontrank.data.table import ImageTable, shown
 from frontrank.errors import InputError
 from frontrank.samples.emoji import build_emoji
 from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe
-from frontrank.training.loop import Standing, split_images
-from frontrank.training.run import resume, train
+from frontrank.training.loop import Standing
+from frontrank.training.run import resume, split_images, train
 
 RECIPE = "emoji-demo"
 

@@ -11,17 +11,15 @@ import torch
 from frontrank.cli.train import overrides
 from frontrank.cli.training import default_folder, print_plan, told_how_to_go_on
 from frontrank.detection.run import (
-    METRIC,
     DetectionRun,
-    DetectionStanding,
     build_detection_run,
     resume_detector,
-    steps_of,
     train_detector,
 )
 from frontrank.detection.settings import DetectConfig
 from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.training import distributed
+from frontrank.training.loop import Standing, steps_of
 from frontrank.training.run import processes, require_new
 
 
@@ -43,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     _report(folder, lambda: train_detector(config, folder, quiet=options.quiet))
 
 
-def _report(folder: Path, work: Callable[[], DetectionStanding]) -> None:
+def _report(folder: Path, work: Callable[[], Standing]) -> None:
     """Do the work and say how it went; where it was told to stop, the error says how to go on."""
     with told_how_to_go_on("frontrank detect train", folder):
         standing = work()
@@ -51,9 +49,8 @@ def _report(folder: Path, work: Callable[[], DetectionStanding]) -> None:
         return
     chosen = ""
     if standing.best is not None:
-        chosen = (
-            f"; held-out pictures: {METRIC} {standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
-        )
+        best = f"{DetectionRun.metric} {standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
+        chosen = f"; held-out pictures: {best}"
     print(f"trained {standing.step:,} steps{chosen}")
     word = shlex.quote(str(folder))
     print(f"detector: {shlex.quote(str(folder / 'model'))}    try: frontrank detect evaluate {word}")
@@ -63,8 +60,8 @@ def _print_plan(run: DetectionRun) -> None:
     """What would be done."""
     if not distributed.is_main():
         return
-    config, detector = run.config, run.detector
-    steps, weights = steps_of(config, len(run.sampler)), sum(each.numel() for each in detector.parameters())
+    config, detector = run.config, run.model
+    steps, weights = steps_of(run), sum(each.numel() for each in detector.parameters())
     held_out = f"{len(run.validation):,} held out to choose the checkpoint" if len(run.validation) else "none held out"
     loss = detector.classifier_loss
     lines = {
@@ -81,9 +78,9 @@ def _print_plan(run: DetectionRun) -> None:
 
 def _lists(run: DetectionRun) -> str:
     """How many scores are ranked in a step, and what the memory of them takes."""
-    if run.detector.classifier_loss is None:
+    if run.model.classifier_loss is None:
         return "none are ranked"
-    config, classes = run.config, len(run.detector.classes)
+    config, classes = run.config, len(run.model.classes)
     each = config.batch * config.model.samples * classes
     size = torch.float32.itemsize + torch.bool.itemsize
     held = each * config.loss.memory * size / 1e6

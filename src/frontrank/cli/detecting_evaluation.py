@@ -8,8 +8,8 @@ from frontrank.cli.rows import print_page, say
 from frontrank.data.table import shown
 from frontrank.detection.model import Detector
 from frontrank.detection.predict import DRAWN, RESULTS, predict
-from frontrank.detection.report import find_detector, require_page, write_detection_page
-from frontrank.detection.run import evaluate_detector
+from frontrank.detection.report import require_page, write_detection_page
+from frontrank.detection.run import evaluate_detector, find_detector
 from frontrank.errors import InputError
 from frontrank.training.run import build_device
 

@@ -33,8 +33,8 @@ def report_run(options: argparse.Namespace) -> None:
 
 def report_detection(options: argparse.Namespace) -> None:
     """The report of a detector's run."""
-    from frontrank.detection.report import find_detector, require_page, write_detection_page
-    from frontrank.detection.run import evaluate_detector
+    from frontrank.detection.report import require_page, write_detection_page
+    from frontrank.detection.run import evaluate_detector, find_detector
 
     if options.no_before:
         raise InputError(f"--no-before is of a model that ranks, and {options.run} trained a detector; leave it out")

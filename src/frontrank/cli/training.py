@@ -15,8 +15,8 @@ from frontrank.detection.settings import DetectConfig
 from frontrank.errors import InterruptedRunError
 from frontrank.settings import TrainConfig, as_yaml, find_recipe, read_config, read_recipe
 from frontrank.training import distributed
-from frontrank.training.loop import Run, Standing, images_that_fit, steps_of
-from frontrank.training.run import build_run, processes, require_new, resume, train
+from frontrank.training.loop import Standing, images_that_fit, steps_of
+from frontrank.training.run import RetrievalRun, build_run, processes, require_new, resume, train
 
 
 def run(options: argparse.Namespace) -> None:
@@ -80,12 +80,12 @@ def _word(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def _print_plan(run: Run) -> None:
+def _print_plan(run: RetrievalRun) -> None:
     """What would be done, and whether it fits."""
     if not distributed.is_main():
         return
     config, batches, model = run.config, run.config.batches, run.model
-    steps, weights = steps_of(config, len(run.sampler)), sum(each.numel() for each in model.parameters())
+    steps, weights = steps_of(run), sum(each.numel() for each in model.parameters())
     lines = {
         "batches": f"{batches.size} images each ({batches.kind}), {len(run.sampler):,} an epoch; {steps:,} steps",
         "model": f"{config.model.backbone}, {weights / 1e6:.1f} M weights, {model.dim} dimensions; {model.origin}",
@@ -105,7 +105,7 @@ def print_plan(data: str, lines: Mapping[str, str], config: TrainConfig | Detect
     print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")
 
 
-def _memory(run: Run) -> str:
+def _memory(run: RetrievalRun) -> str:
     size = run.config.data.size
     each, most = images_that_fit(run.model, torch.zeros(2, 3, size, size, device=run.device), run.device)
     own = math.ceil(run.config.batches.size / distributed.world_size())

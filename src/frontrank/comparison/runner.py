@@ -51,16 +51,18 @@ from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.progress import progress
 from frontrank.settings import ModelConfig, TrainConfig, as_yaml
-from frontrank.training.loop import StopRequest, checked_images_file, split_images, steps_of
+from frontrank.training.loop import StopRequest, count_steps
 from frontrank.training.optimizers import check_optimizer
 from frontrank.training.run import (
     build_device,
     build_images,
     build_model,
     build_sampler,
+    fill_batch_size,
+    image_check_cache,
     require_metric,
     require_new,
-    sized_batches,
+    split_images,
 )
 
 # ==== All that a comparison can be refused for, before its first run; and the images that its runs share.
@@ -89,7 +91,7 @@ def prepare(plan: Plan, *, show: bool | None = None) -> Prepared:
     steps = {way.name: _steps(plan, way, parted) for way in plan.ways}
     _check_models(plan)
     data = plan.base.data
-    memory = checked_images_file(table.root, 0, 1)
+    memory = image_check_cache(table.root, 0, 1)
     found = check_images(table, data.check, data.broken, max(1, data.workers), remembered=memory, show=show)
     if found.broken:  # a split of images of which some are missing could leave a class of one
         parted, notes = _parted(found.table, plan)
@@ -158,9 +160,9 @@ def _steps(plan: Plan, way: Way, table: ImageTable) -> int:
     training = table.of("train")
     config = plan.config(way, way.lrs[0], 0, Path("images.csv"))
     try:
-        config = replace(config, batches=sized_batches(config.batches, training))
+        config = replace(config, batches=fill_batch_size(config.batches, training))
         sampler = build_sampler(config.batches, training, config.seed)
-        steps = steps_of(config, len(sampler))
+        steps = count_steps(config, len(sampler), config.batches.accumulate)
         check_optimizer(config.optimizer, steps)
         if plan.search_steps and len(way.lrs) > 1:
             check_optimizer(config.optimizer, plan.search_steps)

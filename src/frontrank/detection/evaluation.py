@@ -111,7 +111,7 @@ def match_classes(table: SceneTable, found: Sequence[Detections]) -> list[ClassM
     return matches
 
 
-def judged(table: SceneTable, found: Sequence[Detections]) -> list[Verdicts]:
+def judge_detections(table: SceneTable, found: Sequence[Detections]) -> list[Verdicts]:
     """Which detections of each picture are right, at an overlap of a half.
 
     A detection's verdict depends on better ones only, so that it stays when those below some score are left out.
@@ -234,7 +234,7 @@ def _annotation(number: int, row: int, box: Floats) -> dict[str, Any]:
 # ==== How well objects are found: AP of Pascal VOC and of COCO, per class and over all, and precision over recall.
 
 
-__all__ = ["ClassResult", "DetectionReport", "Detections", "Verdicts", "evaluate_detections", "judged"]
+__all__ = ["ClassResult", "DetectionReport", "Detections", "Verdicts", "evaluate_detections", "judge_detections"]
 
 METRICS = ("AP50", "AP50-07", "mAP", "AP75")
 _KIND, _VERSION = "detection report", 1
@@ -441,7 +441,7 @@ def as_coco_results(found: Sequence[Detections], image_ids: Sequence[Any], categ
 # ==== What goes wrong where objects are found: which score to look from, what the wrong boxes are, and where to look.
 
 
-KINDS = {  # as a page lists them; what is both "twice" and "another class" counts as the former
+MISTAKES = {  # as a page lists them; what is both "twice" and "another class" counts as the former
     "another class": "overlaps an object of another class by half or more",
     "twice": "an object that a better box has found already",
     "misplaced": "overlaps an object of its class, but by less than half",
@@ -481,7 +481,9 @@ def best_score(table: SceneTable, found: Sequence[Detections], verdicts: Sequenc
     return float(scores[order][np.argmax(np.where(last, f1, -1.0))])
 
 
-def tallies(table: SceneTable, found: Sequence[Detections], verdicts: Sequence[Verdicts], least: float) -> list[Tally]:
+def tally_scenes(
+    table: SceneTable, found: Sequence[Detections], verdicts: Sequence[Verdicts], least: float
+) -> list[Tally]:
     """Each picture in numbers."""
     counted = []
     for ignored, each, of in zip(table.ignored, found, verdicts, strict=True):
@@ -493,11 +495,11 @@ def tallies(table: SceneTable, found: Sequence[Detections], verdicts: Sequence[V
     return counted
 
 
-def kinds_of_mistakes(
+def count_mistakes(
     table: SceneTable, found: Sequence[Detections], verdicts: Sequence[Verdicts], least: float
 ) -> dict[str, int]:
     """How many wrong detections there are of each kind, from some score on."""
-    counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+    counts: Counter[str] = Counter(dict.fromkeys(MISTAKES, 0))
     for row, (each, of) in enumerate(zip(found, verdicts, strict=True)):
         for place in np.flatnonzero((np.asarray(each.scores) >= least) & ~of.right & ~of.ignored).tolist():
             own = table.labels[row] == each.labels[place]

@@ -1,33 +1,42 @@
-"""Settings to objects, and a training run from its beginning to its end."""
+"""A training run: from settings to objects, its images, its folder, and how it starts and continues."""
 
 import json
+import math
 import os
 import platform
 import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from difflib import get_close_matches
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from frontrank.data.images import write_report
+from frontrank.checks import suggestion
+from frontrank.data.images import broken_note, check_images, write_report
+from frontrank.data.loading import training_loader
 from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches, EpochBatches
-from frontrank.data.table import ImageTable, read_folder, read_table
+from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
+from frontrank.data.table import ImageTable, read_folder, read_table, shown
+from frontrank.data.transforms import training_transform
 from frontrank.errors import FrontrankWarning, InputError
+from frontrank.evaluation import ap_error, evaluate
 from frontrank.evaluation.measures import read_metrics
 from frontrank.files import atomic_write
-from frontrank.losses import registry
+from frontrank.losses import FastAP, QuantizedAP, RankLoss, registry
 from frontrank.models import Embedder
 from frontrank.models.weights import WORDS
+from frontrank.packages import cache_folder
 from frontrank.samples.folder import TABLE as OWN_TABLE  # a folder that holds it is that table
 from frontrank.samples.folder import unfinished
 from frontrank.settings import (
@@ -43,146 +52,16 @@ from frontrank.settings import (
     read_recipe,
 )
 from frontrank.training import distributed
-from frontrank.training.loop import Run, Standing, check_run_images, split_images, steps_of
-from frontrank.training.loop import train as train_run
+from frontrank.training.embedding import PRECISIONS, embed_table
+from frontrank.training.gradient import Step, step_gradient
+from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
+from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_optimizer
 from frontrank.training.peer_losses import peer_loss
 
-# ==== What a run's folder says of the run, beside its checkpoints: settings, images, versions, results.
-
-
-_PACKAGES = ("frontrank", "torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
-
-
-def require_new(folder: Path) -> None:
-    """Refuse a folder that has something in it already."""
-    if folder.is_file():
-        raise InputError(f"--out {folder} is a file; choose another name")
-    if folder.is_dir() and any(not name.startswith(".") for name in os.listdir(folder)):
-        what = "holds a run" if (folder / "config.yaml").exists() else "is not empty"
-        remedy = f"go on with --resume {folder}, or " if (folder / "config.yaml").exists() else ""
-        raise InputError(f"--out {folder} {what}; {remedy}choose another name")
-
-
-def write_beginning(run: Run) -> None:
-    """Write what a run is, before it begins; its settings first, as a folder with them is a run that can go on."""
-    make_folder(run.folder)
-    write_config(run.folder, run.config)
-    try:
-        run.images.readable().save(run.folder / "images.csv")
-    except InputError:
-        (run.folder / "config.yaml").unlink()  # no run, then
-        raise
-    if run.images.broken:
-        report = write_report(run.folder / "broken.csv", run.images.broken)
-        note = f"{run.images.note()}; left out, and listed in {report}"
-        warnings.warn(note, FrontrankWarning, stacklevel=2)
-    write_facts(run.folder, _facts(run))
-
-
-def write_resumption(run: Run) -> None:
-    """Write that a run goes on, with the settings it goes on with."""
-    write_config(run.folder, run.config)
-    add_resumption(run.folder, _facts(run))
-
-
-def write_end(run: Run, standing: Standing) -> None:
-    """Write how it went."""
-    found = {"metric": run.config.metric, "steps": standing.step, "before": standing.before, "best": standing.best}
-    write_facts(run.folder, read_facts(run.folder, _facts(run)) | found | {"best_step": standing.best_step})
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of a run, with those above it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {folder} cannot be written to ({error.strerror}); choose another folder") from error
-
-
-def write_config(folder: Path, config: Any) -> None:
-    """The settings as a recipe, with whole paths: a run may go on from another folder."""
-    config = replace(config, data=replace(config.data, path=str(Path(config.data.path).resolve())))
-    if config.model.weights not in WORDS and Path(config.model.weights).exists():
-        config = replace(config, model=replace(config.model, weights=str(Path(config.model.weights).resolve())))
-    atomic_write(folder / "config.yaml", as_yaml(config).encode())
-
-
-def resumed_config(
-    folder: Path, overrides: Mapping[str, str], kind: type[Config], changeable: Collection[str]
-) -> Config:
-    """The settings that the run of a folder goes on with; of them only some can change."""
-    if not (folder / "config.yaml").is_file():
-        raise InputError(f"--resume {folder} holds no run (there is no config.yaml); give the folder of --out")
-    for name in overrides:
-        if name not in changeable:
-            raise InputError(
-                f"--{name} cannot change in a run that goes on; leave it out, or start a new run with --out"
-            )
-    recipe = read_recipe(folder / "config.yaml", kind)
-    unit, other = ("iterations", "epochs") if recipe.get("iterations") else ("epochs", "iterations")
-    if other in overrides:  # milestones are counted in the same unit
-        raise InputError(f"--{other} cannot be given to a run that counts {unit}; give --{unit}")
-    return read_config(recipe, overrides, kind)
-
-
-def read_facts(folder: Path, otherwise: dict[str, Any]) -> dict[str, Any]:
-    """What the run.json of a folder says, or what it should."""
-    with suppress(OSError, ValueError):
-        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        if isinstance(facts, dict):
-            return facts
-    return otherwise
-
-
-def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Make them the run.json of a folder."""
-    atomic_write(folder / "run.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def add_resumption(folder: Path, facts: dict[str, Any]) -> None:
-    """Add to run.json that the run goes on."""
-    said = read_facts(folder, facts)
-    write_facts(folder, {**said, "resumed": [*said.get("resumed", []), facts]})
-
-
-def run_facts(device: object, seed: int) -> dict[str, Any]:
-    """What is needed to make a run again, beside its settings and its images."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return {
-        "command": shlex.join(sys.argv),
-        "commit": _commit(),
-        "versions": versions,
-        "machine": platform.platform(),
-        "device": str(device),
-        "processes": distributed.world_size(),
-        "seed": seed,
-    }
-
-
-def _facts(run: Run) -> dict[str, Any]:
-    return {**run_facts(run.device, run.config.seed), "broken_images": len(run.images.broken)}
-
-
-def _commit() -> str | None:
-    """The commit of the package's own checkout, if it has one."""
-    with suppress(OSError, subprocess.SubprocessError):
-        where = Path(__file__).parent
-        known = subprocess.run(
-            ["git", "ls-files", "--error-unmatch", __file__], cwd=where, capture_output=True, timeout=5
-        )
-        said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, timeout=5)
-        return said.stdout.strip() or None if known.returncode == 0 else None
-    return None
-
-
-# ==== The one place where a name in the settings becomes an object; and `train`, which does it all.
-
-
 _BATCH = 112
+_AHEAD_BYTES = 1 << 30  # of images that are read ahead of their batch
+_PACKAGES = ("frontrank", "torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
 _CHANGEABLE = (
     "epochs",
     "iterations",
@@ -195,35 +74,73 @@ _CHANGEABLE = (
 )
 
 
+# Start and continue
+
+
 def train(config: TrainConfig, out: str | os.PathLike[str], *, quiet: bool = False) -> Standing:
-    """Train as the settings say, and leave everything in the folder `out`; gives how it went.
+    """Train a model for retrieval, leave everything in the folder `out`, and return how it went.
 
     The model is then `fr.Embedder.load(out + "/model")`.
     """
-    folder = Path(out)
-    require_new(folder)
-    with processes(config.device) as device:
-        run = build_run(config, folder, device, quiet=quiet)
-        if distributed.is_main():
-            write_beginning(run)
-        distributed.barrier()
-        return _trained(run)
+    return start_run(build_run, config, out, quiet)
 
 
 def resume(out: str | os.PathLike[str], overrides: Mapping[str, str] | None = None, *, quiet: bool = False) -> Standing:
-    """Go on with the run in `out` from its last checkpoint; of its settings only a few can change."""
+    """Continue the run in `out` from its last checkpoint; only a few of its settings can change."""
+    return continue_run(build_run, out, overrides or {}, TrainConfig, _CHANGEABLE, quiet)
+
+
+def start_run(build: Callable[..., Run], config: Any, out: str | os.PathLike[str], quiet: bool) -> Standing:
+    """Train in a new folder; build: `build_run`, or that of another kind of run."""
     folder = Path(out)
-    config = resumed_config(folder, overrides or {}, TrainConfig, _CHANGEABLE)
+    require_new(folder)
     with processes(config.device) as device:
-        run = build_run(config, folder, device, quiet=quiet)
+        run = build(config, folder, device, quiet=quiet)
         if distributed.is_main():
-            write_resumption(run)
-        return _trained(run)
+            make_folder(folder)
+            run.write_data()
+            write_facts(folder, run.facts())
+            write_config(folder, run.config)  # last: a folder with settings is a run that can continue
+        distributed.barrier()
+        return _finish(run, train_loop(run))
+
+
+def continue_run(
+    build: Callable[..., Run],
+    out: str | os.PathLike[str],
+    overrides: Mapping[str, str],
+    kind: type[Any],
+    changeable: Collection[str],
+    quiet: bool,
+) -> Standing:
+    """Train on from the newest checkpoint; kind: of settings, of which those named in `changeable` can change."""
+    folder = Path(out)
+    config = read_run_config(folder, overrides, kind, changeable)
+    with processes(config.device) as device:
+        run = build(config, folder, device, quiet=quiet)
+        standing, randomness = restore(run)
+        if distributed.is_main():
+            write_config(folder, run.config)
+            run.write_data()  # data.path may have changed
+            facts = run.facts()
+            earlier = read_facts(folder, facts)
+            write_facts(folder, {**earlier, "resumed": [*earlier.get("resumed", []), facts]})
+        return _finish(run, train_loop(run, standing, randomness))
+
+
+def _finish(run: Run, standing: Standing) -> Standing:
+    """Add the results to run.json."""
+    if distributed.is_main():
+        before = {"before": standing.before} if run.evaluate_first else {}
+        best = {"best": standing.best, "best_step": standing.best_step}
+        results = {"metric": run.metric, "steps": standing.step, **before, **best}
+        write_facts(run.folder, read_facts(run.folder, run.facts()) | results)
+    return standing
 
 
 @contextmanager
 def processes(device: str) -> Iterator[torch.device]:
-    """Within, this process works with the others that torchrun started, if any, on the device it is given."""
+    """Join the other processes that torchrun started, if any, and yield the device of this one."""
     own = not torch.distributed.is_initialized()
     done = False
     try:
@@ -234,23 +151,179 @@ def processes(device: str) -> Iterator[torch.device]:
             distributed.stop(together=done)
 
 
+# A run of retrieval
+
+
+@dataclass
+class RetrievalRun:
+    """A run that trains a model for retrieval; `build_run` makes it from the settings."""
+
+    config: TrainConfig
+    folder: Path
+    images: "RunImages"
+    model: Embedder
+    loss: nn.Module
+    sampler: EpochBatches
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    quiet: bool = False
+    memory: EmbeddingMemory | None = field(init=False)
+    scaler: torch.amp.GradScaler | None = field(init=False)
+    tie_breaker: ClassVar[str] = "mAP"
+    evaluate_first: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        size = self.config.batches.memory
+        self.memory = EmbeddingMemory(size) if size else None
+        self.scaler = torch.amp.GradScaler(self.device.type) if self.config.precision == "fp16" else None
+
+    @cached_property
+    def validation(self) -> ImageTable:
+        """Images of the held-out classes."""
+        return self.images.used.of("validation")
+
+    @property
+    def metric(self) -> str:
+        return self.config.metric
+
+    @property
+    def patience(self) -> int:
+        return self.config.patience
+
+    @property
+    def accumulate(self) -> int:
+        return self.config.batches.accumulate
+
+    def batches(self, start: int, stop: int) -> Any:
+        """Iterate over images as bytes, which the model normalises on its device, and labels."""
+        config = self.config
+        chunk = config.batches.chunk
+        return training_loader(
+            self.images.used.of("train"),
+            self.sampler,
+            training_transform(config.data, None, None),
+            seed=config.seed,
+            workers=config.data.workers,
+            start=start,
+            stop=stop,
+            chunk=chunk or None,
+            ahead=_chunks_ahead(config) if chunk else 2,
+            channels_last=config.channels_last,
+        )
+
+    def gradient(
+        self, network: nn.Module, batch: tuple[Tensor | list[Tensor], Tensor], step: int
+    ) -> tuple[int, Callable[[], dict[str, float]]]:
+        """Add the gradient of a batch, which is compared with the memory of earlier ones too."""
+        config = self.config
+        use_memory = self.memory is not None and step >= config.batches.memory_after
+        result = step_gradient(
+            network,
+            self.loss,
+            *batch,
+            chunk=config.batches.chunk or None,
+            memory=self.memory if use_memory else None,
+            autocast=PRECISIONS[config.precision],
+            scaler=self.scaler,
+            weight=1 / config.batches.accumulate,
+        )
+        if self.memory is not None:
+            self.memory.add(result.embeddings, result.labels)
+        return len(result.labels), lambda: self._log_values(result)
+
+    def _log_values(self, result: Step) -> dict[str, float]:
+        values = {"loss": float(result.loss), **getattr(self.loss, "last", {})}
+        error = _approximation_error(self.loss, result)
+        return values if error is None else {**values, "AP error": error}
+
+    def evaluate(self) -> dict[str, float]:
+        """Rank the held-out classes. All processes embed, the main one ranks."""
+        config = self.config
+        distributed.share_buffers(self.model)  # live BatchNorm: the statistics that will be saved
+        embeddings = embed_table(
+            self.model,
+            self.validation,
+            device=self.device,
+            workers=config.data.workers,
+            precision=config.precision,
+            show=False,
+        )
+        if not distributed.is_main():
+            return {}
+        metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
+        return dict(evaluate(embeddings, self.validation.codes(), metrics=metrics, progress=False))
+
+    def save_model(self) -> None:
+        self.model.save(self.folder / "model", overwrite=True)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "loss": self.loss.state_dict(),
+            "memory": None if self.memory is None else self.memory.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.loss.load_state_dict(state["loss"])
+        if self.memory is not None and state["memory"] is not None:
+            self.memory.load_state_dict(state["memory"])
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
+
+    def fingerprints(self) -> dict[str, Any]:
+        return {"sampler": self.sampler.state_dict()["fingerprint"], "images": images_digest(self.images.used)}
+
+    def facts(self) -> dict[str, Any]:
+        return {**environment_facts(self.device, self.config.seed), "broken_images": len(self.images.broken)}
+
+    def write_data(self) -> None:
+        """Write images.csv, and broken.csv if some images cannot be read."""
+        self.images.readable().save(self.folder / "images.csv", overwrite=True)
+        if self.images.broken:
+            report = write_report(self.folder / "broken.csv", self.images.broken)
+            note = f"{self.images.note()}; left out, and listed in {report}"
+            warnings.warn(note, FrontrankWarning, stacklevel=2)
+
+
+def _chunks_ahead(config: TrainConfig) -> int:
+    """Return the chunks that each worker reads ahead: a whole batch in all, if that is no more than a gigabyte."""
+    chunk, workers = config.batches.chunk, max(1, config.data.workers)
+    share = math.ceil(config.batches.size / distributed.world_size())
+    fit = _AHEAD_BYTES // (chunk * 3 * config.data.size**2)
+    return max(1, math.ceil(min(math.ceil(share / chunk), fit) / workers))
+
+
+def _approximation_error(loss: nn.Module, step: Step) -> float | None:
+    """Return |AP as the loss sees it - AP| on the batch (Smooth-AP, Eq. 8); None for losses that approximate no AP."""
+    if not isinstance(loss, RankLoss | FastAP | QuantizedAP):
+        return None
+    counts = step.labels.unique(return_counts=True)[1]
+    approximation = loss.relaxation if isinstance(loss, RankLoss) else loss
+    return ap_error(step.embeddings, step.labels, approximation).mean if bool((counts > 1).any()) else None
+
+
+# Settings to objects
+
+
 def build_run(
     config: TrainConfig, folder: Path, device: torch.device, *, quiet: bool = False, remember: bool = True
-) -> Run:
-    """All that a run works with; reads and checks the images, writes nothing to the folder.
+) -> RetrievalRun:
+    """Build everything that a run works with; reads and checks the images, writes nothing to the folder.
 
     What takes long comes last: a misspelt name is found before a million images are decoded.
     """
     check_config(config)
     require_metric(config.metric)
-    images = split_images(build_images(config.data), config)
-    training = images.of("train")
-    config = replace(config, batches=sized_batches(config.batches, training))
+    table = split_images(build_images(config.data), config)
+    training = table.of("train")
+    config = replace(config, batches=fill_batch_size(config.batches, training))
     sampler = build_sampler(config.batches, training, config.seed)
-    check_optimizer(config.optimizer, steps_of(config, len(sampler)))
+    check_optimizer(config.optimizer, count_steps(config, len(sampler), config.batches.accumulate))
     build_loss(config.loss, 2, 2)
     if not quiet:
-        say_fetching(config.model)
+        announce_weights(config.model.backbone, config.model.weights)
     torch.manual_seed(config.seed)  # the same first weights in every process
     model = build_model(config.model, config.data).to(device)
     frozen = model.settings.batch_norm == "frozen"
@@ -258,71 +331,32 @@ def build_run(
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
     show = None if distributed.is_main() and not quiet else False
-    found = check_run_images(images, config, remember=remember, show=show)
-    if found.broken:
-        training = found.used.of("train")
+    images = check_run_images(table, config, remember=remember, show=show)
+    if images.broken:
+        training = images.used.of("train")
         sampler = build_sampler(config.batches, training, config.seed)
     loss = build_loss(config.loss, len(set(training.labels)), model.dim).to(device)
     parts = model.backbone_parameters(), model.head_parameters(), list(loss.parameters())
     optimizer = build_optimizer(config.optimizer, *parts, undecayed=model.undecayed_names())
-    return Run(config, folder, found, model, loss, sampler, optimizer, device, quiet)
+    return RetrievalRun(config, folder, images, model, loss, sampler, optimizer, device, quiet)
 
 
-def say_fetching(model: Any) -> None:  # ModelConfig, or that of a detector
-    """Say that weights are fetched, where they may have to be."""
-    if model.weights == "pretrained" and distributed.is_main():
-        print(f"fetching pretrained weights of {model.backbone}, unless they are here already", file=sys.stderr)
-
-
-def build_images(config: DataConfig) -> ImageTable:
-    """The images a path stands for, by its layout."""
-    if not config.path:
-        raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
-    path = Path(config.path)
-    if not os.path.exists(path):
-        raise InputError(f"--data {path} is not there; give a folder of images, a table, or a data set's root")
-    if command := unfinished(path.parent if path.name == OWN_TABLE else path):
-        raise InputError(f"--data {path} is not finished yet; go on with it: {command}")
-    layout = config.layout
-    if layout == "auto" and path.is_dir():
-        layout = detect_layout(path) or ("table" if (path / OWN_TABLE).is_file() else "folder")
-    if layout == "folder":
-        return read_folder(path)
-    if layout in ("auto", "table"):
-        return _read_table(path, guessed=config.layout == "auto" and path.is_dir())
-    if layout in PUBLISHED:
-        return read_published(layout, path, allow_partial=config.allow_partial)
-    raise InputError(f"data.layout {layout!r} is not known{_nearest(layout, ['auto', 'folder', 'table', *PUBLISHED])}")
-
-
-def _read_table(path: Path, guessed: bool) -> ImageTable:
-    """A table, or the one that a folder of images holds, as those do that `frontrank data` builds.
-
-    guessed: nobody said that the folder's table is meant
-    """
-    file = path / OWN_TABLE if path.is_dir() else path
-    if path.is_dir() and not file.is_file():
-        raise InputError(f"{path} is a folder without {OWN_TABLE}; give a table, or leave out data.layout")
-    try:
-        table = read_table(file)
-    except InputError as error:
-        if not guessed:
-            raise
-        raise InputError(f"{error}; or, if {file.name} is not about these images, move it away") from error
-    return replace(table, name=file.parent.resolve().name) if file.name == OWN_TABLE else table
+def announce_weights(backbone: str, weights: str) -> None:
+    """Print that pretrained weights may have to be downloaded."""
+    if weights == "pretrained" and distributed.is_main():
+        print(f"fetching pretrained weights of {backbone}, unless they are here already", file=sys.stderr)
 
 
 def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBatches:
-    """The batches of training images."""
+    """Build the sampler of training batches."""
     if config.kind == "categories":
-        per_class = config.per_class or None
         if not any(table.categories):
             raise InputError("batches.kind categories needs images with categories; use batches.kind balanced")
         return CategoryBatches(
             table.labels,
             table.categories,
             config.size,
-            per_class,
+            config.per_class or None,
             categories_per_batch=config.categories,
             batches_per_group=config.per_group,
             groups_per_epoch=config.groups or None,
@@ -333,8 +367,8 @@ def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBat
     return BalancedBatches(table.labels, config.size, config.per_class, seed=seed)
 
 
-def sized_batches(config: BatchConfig, table: ImageTable) -> BatchConfig:
-    """The settings with a batch size, where that was left open."""
+def fill_batch_size(config: BatchConfig, table: ImageTable) -> BatchConfig:
+    """Return the settings with a batch size that fits the images, if none was set."""
     if config.size:
         return config
     per_class, classes = config.per_class or 4, len(set(table.labels))
@@ -343,7 +377,7 @@ def sized_batches(config: BatchConfig, table: ImageTable) -> BatchConfig:
 
 
 def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
-    """The network, with its first weights."""
+    """Build the network with its first weights."""
     return Embedder(
         config.backbone,
         weights=None if config.weights == "none" else config.weights,
@@ -356,6 +390,34 @@ def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
         image_size=data.size,
         resize=data.resize,
     )
+
+
+def frozen_model(config: TrainConfig) -> Embedder:
+    """Build the model that a run starts from, to compare what it learnt with.
+
+    It has no new head, as a random projection would only blur the features; a saved model keeps its own head. Random
+    weights are those of the seed.
+    """
+    weights = config.model.weights
+    with torch.random.fork_rng(devices=[]):
+        if weights not in ("none", "pretrained", "package") and not Path(weights).is_file():
+            torch.manual_seed(config.seed)
+            model = build_model(config.model, config.data)
+            if model.origin.startswith("backbone and head"):
+                return model.eval()
+        torch.manual_seed(config.seed)
+        bare = replace(config.model, dim=0, layer_norm=False, dropout=0.0)
+        return build_model(bare, config.data).eval()
+
+
+def frozen_title(config: TrainConfig) -> str:
+    """Return the name of that model in tables.
+
+    >>> frozen_title(TrainConfig())
+    'resnet50, not trained further'
+    """
+    random = config.model.weights == "none"
+    return f"{config.model.backbone}{' with random weights' if random else ', not trained further'}"
 
 
 def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
@@ -376,13 +438,11 @@ def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
 
 
 def build_device(name: str) -> torch.device:
-    """The device by name; "auto" takes the best there is. Each process of a machine has a GPU of its own."""
+    """Return the device of a name; "auto" takes the best one. Each process of a machine has a GPU of its own."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if local >= count:
-            raise InputError(
-                f"process {local + 1} of this machine has no GPU of its own, there are {count}; start fewer"
-            )
+            raise InputError(f"process {local + 1} of this machine has no GPU: there are only {count}; start fewer")
         return torch.device("cuda", local)
     if name == "auto":
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
@@ -390,57 +450,230 @@ def build_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        said = str(error).splitlines()[0][:120]
+        reason = str(error).splitlines()[0][:120]
         raise InputError(
-            f"device {name!r} cannot be used ({said}); use auto, cpu, or a device of this machine"
+            f"device {name!r} cannot be used ({reason}); use auto, cpu, or a device of this machine"
         ) from error
     return device
 
 
 def require_metric(name: str) -> None:
-    """Refuse what is no metric, or one of which less is better."""
+    """Raise if a name is not a metric, or one of which less is better."""
     read_metrics((name,))
     if name.startswith("dists@"):
         raise InputError(f"metric {name} cannot choose a checkpoint, as more of it is not better; use R@1 or mAP")
 
 
-def _nearest(word: str, words: Any) -> str:
-    near = get_close_matches(word, list(words), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+# The images of a run
 
 
-def _trained(run: Run) -> Standing:
-    standing = train_run(run)
-    if distributed.is_main():
-        write_end(run, standing)
-    return standing
+@dataclass(frozen=True, eq=False)
+class RunImages:
+    """The images of a run.
 
-
-# ==== The model that a run began with, as what it learnt is measured against.
-
-
-def frozen_model(config: TrainConfig) -> Embedder:
-    """The first weights of a run, without a head that starts anew: a random projection would only blur the features.
-
-    A saved model whose own head goes on is taken with it. Where the weights are random, they are those of the seed.
+    all:    with their splits
+    used:   those of train and validation that can be read
+    broken: the others of these splits, with the reason
     """
-    weights = config.model.weights
-    with torch.random.fork_rng(devices=[]):
-        if weights not in ("none", "pretrained", "package") and not Path(weights).is_file():
-            torch.manual_seed(config.seed)
-            model = build_model(config.model, config.data)
-            if model.origin.startswith("backbone and head"):
-                return model.eval()
-        torch.manual_seed(config.seed)
-        bare = replace(config.model, dim=0, layer_norm=False, dropout=0.0)
-        return build_model(bare, config.data).eval()
+
+    all: ImageTable
+    used: ImageTable
+    broken: list[tuple[str, str]]
+
+    def readable(self) -> ImageTable:
+        """Return all images that are not broken."""
+        broken = {path for path, _ in self.broken}
+        return self.all.rows(np.array([path not in broken for path in self.all.paths.tolist()]))
+
+    def note(self) -> str:
+        """Return one line about the broken images."""
+        return broken_note(self.broken, len(self.used) + len(self.broken))
 
 
-def frozen_title(config: TrainConfig) -> str:
-    """What to call it.
+def build_images(config: DataConfig) -> ImageTable:
+    """Read the table of images at a path, by its layout."""
+    if not config.path:
+        raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
+    path = Path(config.path)
+    if not os.path.exists(path):
+        raise InputError(f"--data {path} does not exist; give a folder of images, a table, or a data set's root")
+    if command := unfinished(path.parent if path.name == OWN_TABLE else path):
+        raise InputError(f"--data {path} is not finished yet; continue with: {command}")
+    layout = config.layout
+    if layout == "auto" and path.is_dir():
+        layout = detect_layout(path) or ("table" if (path / OWN_TABLE).is_file() else "folder")
+    if layout == "folder":
+        return read_folder(path)
+    if layout in ("auto", "table"):
+        return _read_table(path, guessed=config.layout == "auto" and path.is_dir())
+    if layout in PUBLISHED:
+        return read_published(layout, path, allow_partial=config.allow_partial)
+    near = suggestion(layout, ["auto", "folder", "table", *PUBLISHED])
+    raise InputError(f"data.layout {layout!r} is not known{near}")
 
-    >>> frozen_title(TrainConfig())
-    'resnet50, not trained further'
+
+def _read_table(path: Path, guessed: bool) -> ImageTable:
+    """Read a table, or the one in a folder of images, such as `frontrank data` builds.
+
+    guessed: the user did not say that the table of the folder is meant
     """
-    random = config.model.weights == "none"
-    return f"{config.model.backbone}{' with random weights' if random else ', not trained further'}"
+    file = path / OWN_TABLE if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise InputError(f"{path} is a folder without {OWN_TABLE}; give a table, or leave out data.layout")
+    try:
+        table = read_table(file)
+    except InputError as error:
+        if not guessed:
+            raise
+        raise InputError(f"{error}; or, if {file.name} is not about these images, move it away") from error
+    return replace(table, name=file.parent.resolve().name) if file.name == OWN_TABLE else table
+
+
+def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
+    """Set aside the classes for test and validation, and merge classes, as the settings say."""
+    if not len(table.of("train")):
+        raise InputError(f"--data {config.data.path} has no images to train with; give some the split train")
+    if config.data.test:
+        if len(table.of("test")):
+            raise InputError(f"--data {config.data.path} has test images already; leave out data.test")
+        table = split_test_classes(table, config.data.test, config.seed)
+    table = hold_out_classes(table, config.data.validation, config.seed)
+    if config.data.merge_classes > 1:
+        table = merge_classes(table, config.data.merge_classes, config.seed)
+    held_out = table.of("validation")
+    if len(held_out) and np.unique(held_out.labels, return_counts=True)[1].max() < 2:
+        raise InputError(
+            f"--data {config.data.path} has no class of two images in its split validation, so nothing can be "
+            "evaluated; add images, or move all of it to train"
+        )
+    return table
+
+
+def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, show: bool | None) -> RunImages:
+    """Read all images of train and validation once. Each process checks a share, and all get the same result."""
+    used = table.rows(np.isin(table.splits, ("train", "validation")))
+    rank, world = distributed.rank(), distributed.world_size()
+    share = used.rows(np.arange(rank, len(used), world))
+    with distributed.fail_together():
+        cache = image_check_cache(used.root, rank, world) if remember else None
+        workers = max(1, config.data.workers)
+        own: list[tuple[str, str]] = []
+        if len(share):
+            own = check_images(share, config.data.check, "list", workers, remembered=cache, show=show).broken
+    broken = sorted({each for part in distributed.gather_objects(own) for each in part})
+    paths = {path for path, _ in broken}
+    images = RunImages(table, used.rows(np.array([path not in paths for path in used.paths.tolist()])), broken)
+    if broken and config.data.broken == "fail":
+        raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
+    if broken and not len(images.used.of("train")):
+        raise InputError(f"{images.note()}; no image to train with is left: check the root {shown(table.root)}")
+    return images
+
+
+def image_check_cache(root: Path, rank: int, world: int) -> Path | None:
+    """Return the file that remembers which images could be read; None if there is no cache folder."""
+    try:
+        cache = cache_folder()
+        cache.mkdir(parents=True, exist_ok=True)
+    except (OSError, InputError):  # no home, or none that can be written to
+        return None
+    share = "" if world == 1 else f"-{rank}-of-{world}"
+    return cache / f"checked-{sha256(os.fsencode(root.resolve())).hexdigest()[:16]}{share}.json"
+
+
+def images_digest(table: ImageTable) -> str:
+    """Return a digest of the paths, labels and splits of a table."""
+    digest = sha256()
+    for column in (table.paths, table.labels, table.splits):
+        digest.update("\0".join(column.tolist()).encode("utf-8", "surrogateescape") + b"\1")
+    return digest.hexdigest()
+
+
+# The folder of a run
+
+
+def require_new(folder: Path) -> None:
+    """Raise if a folder has something in it already."""
+    if folder.is_file():
+        raise InputError(f"--out {folder} is a file; choose another name")
+    if folder.is_dir() and any(not name.startswith(".") for name in os.listdir(folder)):
+        if (folder / "config.yaml").exists():
+            raise InputError(f"--out {folder} holds a run; go on with --resume {folder}, or choose another name")
+        raise InputError(f"--out {folder} is not empty; choose another name")
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run and those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {folder} cannot be written to ({error.strerror}); choose another folder") from error
+
+
+def write_config(folder: Path, config: Any) -> None:
+    """Write the settings as a recipe, with whole paths: a run may continue from another working folder."""
+    config = replace(config, data=replace(config.data, path=str(Path(config.data.path).resolve())))
+    if config.model.weights not in WORDS and Path(config.model.weights).exists():
+        config = replace(config, model=replace(config.model, weights=str(Path(config.model.weights).resolve())))
+    atomic_write(folder / "config.yaml", as_yaml(config))
+
+
+def read_run_config(
+    folder: Path, overrides: Mapping[str, str], kind: type[Config], changeable: Collection[str]
+) -> Config:
+    """Read the settings that the run of a folder continues with; only those named in `changeable` can change."""
+    if not (folder / "config.yaml").is_file():
+        raise InputError(f"--resume {folder} holds no run (there is no config.yaml); give the folder of --out")
+    for name in overrides:
+        if name not in changeable:
+            raise InputError(
+                f"--{name} cannot change when a run continues; leave it out, or start a new run with --out"
+            )
+    recipe = read_recipe(folder / "config.yaml", kind)
+    unit, other = ("iterations", "epochs") if recipe.get("iterations") else ("epochs", "iterations")
+    if other in overrides:  # milestones are counted in the same unit
+        raise InputError(f"--{other} cannot be given to a run that counts {unit}; give --{unit}")
+    return read_config(recipe, overrides, kind)
+
+
+def read_facts(folder: Path, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """Read the run.json of a folder; return `otherwise` if it is missing or damaged."""
+    with suppress(OSError, ValueError):
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        if isinstance(facts, dict):
+            return facts
+    return otherwise
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write the run.json of a folder."""
+    atomic_write(folder / "run.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def environment_facts(device: object, seed: int) -> dict[str, Any]:
+    """Return what is needed to repeat a run, beside its settings and its images."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "command": shlex.join(sys.argv),
+        "commit": _commit(),
+        "versions": versions,
+        "machine": platform.platform(),
+        "device": str(device),
+        "processes": distributed.world_size(),
+        "seed": seed,
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that holds this package, if there is one."""
+    with suppress(OSError, subprocess.SubprocessError):
+        here = Path(__file__).parent
+        tracked = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, timeout=5
+        )
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5)
+        return head.stdout.strip() or None if tracked.returncode == 0 else None
+    return None
