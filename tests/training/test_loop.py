@@ -1,23 +1,49 @@
-"""What a run does, writes and refuses."""
+"""The loop on a toy run and on real ones: steps, evaluations, logs, checkpoints, stops and memory."""
 
 import contextlib
-import csv
-import json
-import shutil
-from dataclasses import replace
+import mmap
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import frontrank as fr
-from frontrank.errors import FrontrankWarning, InputError
-from frontrank.settings import TrainConfig, read_config, read_recipe
+from frontrank.errors import FrontrankError, FrontrankWarning, InputError, InterruptedRunError
+from frontrank.settings import as_yaml
 from frontrank.training import loop
-from frontrank.training import run as build
 from frontrank.training.logs import read_log
-from tests.training.runs import config_of, last_state, small_table
+from frontrank.training.loop import (
+    StepMemory,
+    StopRequest,
+    bytes_per_image,
+    free_bytes,
+    images_that_fit,
+    restore,
+    train_loop,
+)
+from tests.training.runs import (
+    Killed,
+    ToyRun,
+    config_of,
+    differences,
+    kill_after,
+    last_state,
+    no_space,
+    signal_at,
+    small_table,
+    steps_with,
+    timeless_log,
+)
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -30,389 +56,522 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def steps_of_log(folder, name):
-    return [line["step"] for line in read_log(Path(folder) / "log.jsonl") if name in line]
+# Steps, evaluations and logs
 
 
-def test_what_a_run_leaves(images, tmp_path):
-    config = config_of(images, epochs=2)
-    standing = fr.train(config, tmp_path / "run", quiet=True)
-    assert standing.step == 10  # of 10 training classes, 8 images each make 5 batches of 4 x 4, twice
-    left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"config.yaml", "run.json", "images.csv", "log.jsonl", "tensorboard", "checkpoints", "model"}
-    assert read_config(read_recipe(tmp_path / "run" / "config.yaml")) == config
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert torch.__version__.startswith(facts["versions"]["torch"])
-    assert (facts["best"], facts["steps"], facts["seed"]) == (standing.best, 10, 0)
-    table = fr.data.read_table(tmp_path / "run" / "images.csv")
-    assert set(table.splits) == {"train", "validation", "test"}
-    lines = read_log(tmp_path / "run" / "log.jsonl")
-    logged = {"loss", "queries_used", "queries_skipped", "AP error", "gradient norm", "learning rate", "images/s"}
-    assert logged <= set(lines[1])
+def test_a_run_logs_evaluates_and_saves(tmp_path):
+    run = ToyRun(tmp_path)
+    standing = train_loop(run)
+    assert (standing.step, standing.before, standing.best, standing.best_step) == (10, 0.5, 0.5, 10)
+    assert run.seen == list(range(10))
+    lines = read_log(tmp_path / "log.jsonl")
     steps = [line for line in lines if "loss" in line]
-    assert all(line["seconds per step"] > 0 and line["peak MB"] >= 0 for line in steps)  # 0: there was room before
-    assert steps_of_log(tmp_path / "run", "loss") == list(range(1, 11))
-    assert steps_of_log(tmp_path / "run", "validation R@1") == [0, 5, 10]
-    assert any((tmp_path / "run" / "tensorboard").iterdir())
-    assert list((tmp_path / "run" / "model").iterdir())
+    assert list(steps[0])[3:] == [
+        *("loss", "gradient norm", "learning rate", "images/s", "waiting for images", "seconds per step", "peak MB")
+    ]
+    assert [(line["step"], line["epoch"]) for line in steps] == [(n, n / 5) for n in range(1, 11)]
+    assert all(line["images/s"] > 0 and line["seconds per step"] > 0 and line["peak MB"] >= 0 for line in steps)
+    assert steps_with(tmp_path, "validation R@1") == [0, 5, 10]
+    assert differences(run.saved[-1], run.model.state_dict()) == []
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        *("step-00000008.pt", "step-00000010.pt")
+    ]
 
 
-def reports(monkeypatch, *found):
-    """Let the held-out classes give these R@1 and mAP, one pair after another."""
-    left = iter(found)
-    monkeypatch.setattr(loop._Training, "_report", lambda self: dict(zip(("R@1", "mAP"), next(left), strict=True)))
-
-
-def test_the_model_is_the_best_on_held_out_classes(images, tmp_path, monkeypatch):
-    kept = []
-    reports(monkeypatch, (0.9, 0.9), (0.5, 0.3), (0.4, 0.9), (0.5, 0.2), (0.5, 0.3), (0.1, 0.1))
-    monkeypatch.setattr(loop._Training, "_keep_model", lambda self: kept.append(self.standing.step))
-    standing = fr.train(config_of(images, epochs=5), tmp_path / "run", quiet=True)
-    assert kept == [5, 20]  # never the one before training; of equal R@1 that of more mAP, then the later one
+def test_the_model_is_the_best_on_held_out_images(tmp_path):
+    values = [(0.9, 0.9), (0.5, 0.3), (0.4, 0.9), (0.5, 0.2), (0.5, 0.3), (0.1, 0.1)]
+    run = ToyRun(tmp_path, values, epochs=5)
+    standing = train_loop(run)
+    assert len(run.saved) == 2  # never the one before training; of equal R@1 that of more mAP, then the later one
     assert (standing.before, standing.best, standing.best_step, standing.since_best) == (0.9, 0.5, 20, 1)
-    assert [entry["R@1"] for entry in standing.history] == [0.9, 0.5, 0.4, 0.5, 0.5, 0.1]
+    assert [entry["R@1"] for entry in standing.history] == [value for value, _ in values]
 
 
-def test_early_stop(images, tmp_path, monkeypatch):
-    reports(monkeypatch, (0.2, 0.2), (0.5, 0.3), (0.4, 0.3), (0.5, 0.2))
-    standing = fr.train(config_of(images, epochs=40, patience=2), tmp_path / "run", quiet=True)
+def test_a_run_without_a_tie_breaker_and_a_first_evaluation(tmp_path):
+    run = ToyRun(tmp_path, [(0.5, 0.9), (0.5, 0.1)])
+    run.tie_breaker, run.evaluate_first = "", False
+    standing = train_loop(run)
+    assert (standing.before, standing.best_step, len(run.saved)) == (None, 10, 2)
+    assert steps_with(tmp_path, "validation R@1") == [5, 10]
+
+
+def test_patience(tmp_path):
+    run = ToyRun(tmp_path, [(0.2, 0.2), (0.5, 0.3), (0.4, 0.3), (0.5, 0.2)], epochs=40, patience=2)
+    standing = train_loop(run)
     assert (standing.step, standing.stopped_early, standing.best_step) == (15, True, 5)
+    again = ToyRun(tmp_path, epochs=40, patience=2)
+    assert train_loop(again, *restore(again)) == standing  # it does not go on
+    assert again.seen == []
 
 
-def test_without_held_out_classes_the_last_model_is_kept(images, tmp_path):
-    standing = fr.train(config_of(images, epochs=1, data={"validation": 0.0}), tmp_path / "run", quiet=True)
-    assert (standing.best, standing.before) == (None, None)
-    model = fr.Embedder.load(tmp_path / "run" / "model")
-    held = last_state(tmp_path / "run")["model"]
-    assert all(torch.equal(value, held[name]) for name, value in model.state_dict().items())
-
-
-def test_iterations_in_place_of_epochs(images, tmp_path):
-    config = config_of(images, iterations=20, log_every=7, checkpoint_every=1000)
-    fr.train(config, tmp_path / "run", quiet=True)
-    assert steps_of_log(tmp_path / "run", "validation R@1") == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
-    assert steps_of_log(tmp_path / "run", "loss") == [1, 7, 14, 20]
+def test_without_held_out_images_the_last_model_is_saved(tmp_path):
+    run = ToyRun(tmp_path, ())
+    standing = train_loop(run)
+    assert (standing.best, standing.before, len(run.saved)) == (None, None, 1)
+    assert differences(run.saved[0], last_state(tmp_path)["model"]) == []
 
 
 @pytest.mark.parametrize(
-    ("iterations", "evaluations", "steps"),
-    [(7, 2, [0, 4, 7]), (6, 1, [0, 6]), (3, 10, [0, 1, 2, 3])],
-    ids=["uneven", "once", "more-than-steps"],
-)
-def test_evaluations_of_a_run_counted_in_iterations(images, tmp_path, iterations, evaluations, steps):
-    fr.train(config_of(images, iterations=iterations, evaluations=evaluations), tmp_path / "run", quiet=True)
-    assert steps_of_log(tmp_path / "run", "validation R@1") == steps
-
-
-def test_evaluation_every_other_epoch_with_accumulation(images, tmp_path):
-    config = config_of(images, epochs=4, evaluate_every=2, batches={"accumulate": 2})
-    standing = fr.train(config, tmp_path / "run", quiet=True)
-    assert standing.step == 10  # 20 batches
-    assert steps_of_log(tmp_path / "run", "validation R@1") == [0, 5, 10]
-
-
-def test_learning_rates_of_a_run(images, tmp_path):
-    schedule = {"lr": 0.01, "schedule": "multistep", "milestones": (1, 2), "gamma": 0.5, "warmup": 2}
-    fr.train(config_of(images, optimizer=schedule), tmp_path / "run", quiet=True)
-    rates = [line["learning rate"] for line in read_log(tmp_path / "run" / "log.jsonl") if "loss" in line]
-    assert rates == pytest.approx([0.005, *[0.01] * 4, *[0.005] * 5, *[0.0025] * 5])
-
-
-def test_accumulation_adds_up_gradients(images, tmp_path):
-    """Two batches at half weight: the gradient is the mean of both, and the norm that is logged is of that."""
-    gradients = {}
-    for accumulate in (1, 2):
-        found = []
-        config = config_of(
-            images,
-            iterations=1,
-            batches={"accumulate": accumulate},
-            optimizer={"name": "sgd", "lr": 1.0, "weight_decay": 0.0},
-        )
-        run = build.build_run(config, tmp_path, torch.device("cpu"), quiet=True)
-        before = {name: value.clone() for name, value in run.model.state_dict().items()}
-        training = loop._Training(run)
-        training._randomness = None
-        training.network = run.model
-        batches = list(training._batches())
-        for pictures, labels in batches:
-            run.model.zero_grad()
-            training._gradient(pictures, labels)
-            found.append(torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None]))
-        gradients[accumulate] = sum(found)
-        assert before.keys() == run.model.state_dict().keys()
-        assert len(batches) == accumulate
-    config = config_of(
-        images, iterations=1, batches={"accumulate": 2}, optimizer={"name": "sgd", "lr": 1.0, "weight_decay": 0.0}
-    )
-    fr.train(config, tmp_path / "run", quiet=True)
-    (norm,) = [line["gradient norm"] for line in read_log(tmp_path / "run" / "log.jsonl") if "loss" in line]
-    assert norm == pytest.approx(float(gradients[2].norm()), rel=1e-4)
-    assert not torch.allclose(gradients[1], gradients[2])
-
-
-def test_weights_move_by_the_clipped_gradient(images, tmp_path):
-    config = config_of(
-        images,
-        iterations=1,
-        data={"validation": 0.0},
-        optimizer={"name": "sgd", "lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": 1e-3},
-    )
-    first = build.build_run(config, tmp_path, torch.device("cpu"), quiet=True).model.state_dict()
-    first = {name: value.clone() for name, value in first.items()}
-    fr.train(config, tmp_path / "run", quiet=True)
-    last = last_state(tmp_path / "run")["model"]
-    moved = torch.sqrt(sum(((last[name] - first[name]).double() ** 2).sum() for name in first))
-    assert float(moved) == pytest.approx(1e-3, rel=1e-2)
-
-
-LOSSES = {
-    "PNP": {"variant": "D_q"},
-    "SmoothAP": {},
-    "FastAP": {},
-    "QuantizedAP": {"tie_aware": True},
-    "BlackboxRecall": {"weighting": "log"},
-    "BlackboxAP": {},
-    "pml.TripletMarginLoss": {"miner": "BatchHardMiner"},
-    "pml.ArcFaceLoss": {},
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("batches", [{}, {"chunk": 6, "memory": 20}], ids=["plain", "chunks-and-memory"])
-def test_every_loss_trains(name, batches, images, tmp_path):
-    if name == "pml.ArcFaceLoss" and batches:
-        batches = {"chunk": 6}  # it compares with class centres, not with images
-    loss = {"variant": None, "temperature": None, "name": name, **LOSSES[name]}
-    config = config_of(images, iterations=3, loss=loss, batches=batches)
-    standing = fr.train(config, tmp_path / "run", quiet=True)
-    lines = [line for line in read_log(tmp_path / "run" / "log.jsonl") if "loss" in line]
-    assert standing.step == 3
-    assert all(np.isfinite(line["loss"]) and line["gradient norm"] > 0 for line in lines)
-    assert ("AP error" in lines[0]) == (not name.startswith("pml."))
-
-
-def test_a_gradient_that_is_not_finite_ends_the_run(images, tmp_path, monkeypatch):
-    own = loop._Training._gradient
-
-    def gradient(self, *batch):
-        step = own(self, *batch)
-        if self.standing.step == 2:
-            next(self.run.model.parameters()).grad.fill_(float("inf"))
-        return step
-
-    monkeypatch.setattr(loop._Training, "_gradient", gradient)
-    with pytest.raises(InputError, match=r"the gradient is not finite at step 3; lower optimizer.lr"):
-        fr.train(config_of(images), tmp_path / "run", quiet=True)
-    assert last_state(tmp_path / "run")["standing"]["step"] == 2
-    assert all(value.isfinite().all() for value in last_state(tmp_path / "run")["model"].values())
-
-
-def test_two_runs_are_the_same_and_workers_do_not_matter(images, tmp_path):
-    for name, workers in (("a", 0), ("b", 0), ("c", 2)):
-        fr.train(config_of(images, epochs=1, data={"workers": workers}), tmp_path / name, quiet=True)
-    states = [last_state(tmp_path / name)["model"] for name in "abc"]
-    assert all(torch.equal(states[0][name], other[name]) for other in states[1:] for name in other)
-
-
-# What is refused, before anything is written
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "run"
-
-
-def refused(config, out, match):
-    with pytest.raises(InputError, match=match) as caught:
-        fr.train(config, out, quiet=True)
-    assert "\n" not in str(caught.value)
-    assert not (Path(out) / "config.yaml").exists() or "holds a run" in match
-
-
-def test_no_images(out):
-    refused(TrainConfig(), out, "there are no images; give --data")
-
-
-def test_images_that_are_not_there(out):
-    refused(config_of("nowhere"), out, "--data nowhere is not there")
-
-
-def test_a_layout_that_is_not_known(images, out):
-    refused(
-        config_of(images, data={"layout": "inshop"}), out, "data.layout 'inshop' is not known; did you mean in-shop?"
-    )
-
-
-def test_a_single_class(tmp_path, out):
-    folder = tmp_path / "images" / "only"
-    folder.mkdir(parents=True)
-    source = next(Path(small_table(tmp_path / "glyphs")).parent.glob("*/*/*.png"))
-    for number in range(3):
-        shutil.copy(source, folder / f"{number}.png")
-    refused(config_of(str(tmp_path / "images")), out, "class")
-
-
-def test_only_test_images(images, tmp_path, out):
-    table = fr.data.read_table(images)
-    replace(table, splits=np.full(len(table), "test")).save(tmp_path / "test.csv")
-    refused(config_of(str(tmp_path / "test.csv")), out, "has no images to train with")
-
-
-def test_a_broken_image_fails_before_the_run_or_is_left_out(tmp_path, out):
-    table = small_table(tmp_path / "glyphs")
-    name = next(str(path) for path in fr.data.read_table(table).of("train").paths)
-    (tmp_path / "glyphs" / name).write_bytes(b"no picture")
-    refused(config_of(table), out, "is no image|cannot be read|broken")
-    with pytest.warns(FrontrankWarning, match="^1 of 96 images cannot be read"):
-        standing = fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
-    assert standing.step == 1
-    assert len(fr.data.read_table(out / "images.csv")) == len(fr.data.read_table(table)) - 1
-
-
-def test_broken_images_that_are_left_out_are_named_and_counted(tmp_path, out):
-    table = small_table(tmp_path / "glyphs")
-    names = [str(path) for path in fr.data.read_table(table).of("train").paths[:5]]
-    for name in names:
-        (tmp_path / "glyphs" / name).write_bytes(b"")
-    with pytest.warns(FrontrankWarning, match="^5 of 96 images cannot be read: .*left out, and listed in") as caught:
-        fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
-    assert all(name in str(caught[0].message) for name in names[:3])
-    with (out / "broken.csv").open(newline="") as file:
-        header, *listed = csv.reader(file)
-    assert header == ["path", "reason"]
-    assert [path for path, _ in listed] == sorted(names)
-    assert json.loads((out / "run.json").read_text())["broken_images"] == 5
-
-
-def test_classes_set_aside_as_test(tmp_path, out):
-    table = fr.data.read_table(small_table(tmp_path / "glyphs"))
-    replace(table, splits=np.full(len(table), "train")).save(tmp_path / "glyphs" / "plain.csv")
-    config = config_of(str(tmp_path / "glyphs" / "plain.csv"), iterations=1, data={"test": 0.3})
-    fr.train(config, out, quiet=True)
-    found = fr.data.read_table(out / "images.csv")
-    classes = {split: set(found.of(split).labels) for split in ("train", "validation", "test")}
-    assert len(classes["test"]) == 6  # of 20
-    assert not (classes["test"] & classes["train"])
-    assert not (classes["test"] & classes["validation"])
-    refused(
-        config_of(str(tmp_path / "glyphs" / "images.csv"), data={"test": 0.3}),
-        out.with_name("b"),
-        "has test images already",
-    )
-
-
-def test_a_validation_split_without_a_class_of_two(images, tmp_path, out):
-    table = fr.data.read_table(images)
-    table = table.of("train")
-    splits = table.splits.copy()
-    splits[np.unique(table.labels, return_index=True)[1][:3]] = "validation"
-    replace(table, splits=splits).save(tmp_path / "odd.csv")
-    refused(config_of(str(tmp_path / "odd.csv")), out, "has no class of two images in its split validation")
-
-
-@pytest.mark.parametrize(
-    ("changed", "match"),
+    ("changes", "steps"),
     [
-        ({"batches": {"kind": "category"}}, "batches.kind must be"),
-        ({"log_every": 0}, "log_every must be"),
-        ({"checkpoint_every": 0}, "checkpoint_every must be"),
-        ({"batches": {"accumulate": 0}}, "batches.accumulate must be"),
-        ({"precision": "fp32"}, "precision must be float32, bf16 or fp16, got 'fp32'"),
-        ({"epochs": 1.5}, "epochs must be a whole number, at least 1, got 1.5"),
-        ({"metric": "dists@intra"}, "metric dists@intra cannot choose a checkpoint"),
-        ({"metric": "R@one"}, "R@one"),
-        ({"optimizer": {"warmup": 1000}}, "optimizer.warmup"),
-        (
-            {
-                "loss": {
-                    "name": "pml.TripletMarginLoss",
-                    "variant": None,
-                    "temperature": None,
-                    "options": {"margin": "x"},
-                }
-            },
-            "loss.options of TripletMarginLoss cannot be used",
-        ),
+        ({"iterations": 20}, list(range(0, 21, 2))),
+        ({"iterations": 7, "evaluations": 2}, [0, 4, 7]),
+        ({"iterations": 6, "evaluations": 1}, [0, 6]),
+        ({"iterations": 3, "evaluations": 10}, [0, 1, 2, 3]),
+        ({"epochs": 4, "evaluate_every": 2, "accumulate": 2}, [0, 5, 10]),
+        ({"epochs": 3, "evaluate_every": 2}, [0, 10, 15]),
+        ({"epochs": 1, "accumulate": 2}, [0, 3]),
     ],
-    ids=range(10),
+    ids=str,
 )
-def test_settings_made_in_python_are_checked(changed, match, images, out, monkeypatch):
-    monkeypatch.setattr("frontrank.training.run.build_model", None)  # before anything that takes long
-    refused(config_of(images, **changed), out, match)
+def test_steps_of_evaluations(changes, steps, tmp_path):
+    standing = train_loop(ToyRun(tmp_path, **changes))
+    assert steps_with(tmp_path, "validation R@1") == [entry["step"] for entry in standing.history] == steps
 
 
-def test_an_image_that_breaks_during_the_run(tmp_path, out):
-    table = small_table(tmp_path / "glyphs")
-    config = config_of(table, data={"check": "none"})
-    name = next(str(path) for path in fr.data.read_table(table).of("train").paths)
-    (tmp_path / "glyphs" / name).unlink()
-    with pytest.raises(InputError, match=Path(name).name) as caught:
-        fr.train(config, out, quiet=True)
-    assert "\n" not in str(caught.value)
+def test_lines_of_the_log_and_checkpoints(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(loop, "save_checkpoint", lambda folder, step, state: saved.append(step))
+    train_loop(ToyRun(tmp_path, iterations=20, evaluations=1, log_every=7, checkpoint_every=8))
+    assert steps_with(tmp_path, "loss") == [1, 7, 14, 20]
+    assert saved == [8, 16, 20]
 
 
-def test_categories_that_are_not_there(images, tmp_path, out):
-    table = fr.data.read_table(images)
-    replace(table, categories=np.full(len(table), "")).save(tmp_path / "plain.csv")
-    refused(config_of(str(tmp_path / "plain.csv"), batches={"kind": "categories"}), out, "needs images with categories")
+def test_learning_rates(tmp_path):
+    schedule = {"lr": 0.01, "schedule": "multistep", "milestones": (1, 2), "gamma": 0.5, "warmup": 2}
+    train_loop(ToyRun(tmp_path / "batches", epochs=3, optimizer=schedule))
+    rates = [line["learning rate"] for line in read_log(tmp_path / "batches" / "log.jsonl") if "loss" in line]
+    assert rates == pytest.approx([0.005, *[0.01] * 4, *[0.005] * 5, *[0.0025] * 5])
+    train_loop(ToyRun(tmp_path / "pairs", epochs=3, accumulate=2, optimizer={**schedule, "warmup": 0}))
+    rates = [line["learning rate"] for line in read_log(tmp_path / "pairs" / "log.jsonl") if "loss" in line]
+    assert rates == pytest.approx([*[0.01] * 3, *[0.005] * 2, *[0.0025] * 3])  # 2.5 steps an epoch
 
 
-def test_a_batch_of_more_classes_than_there_are(images, out):
-    refused(config_of(images, batches={"size": 112}), out, "needs 28 classes, but labels holds 10")
+def test_accumulation_and_clipping(tmp_path):
+    """The step is along the sum of the gradients of its batches, cut to the norm that is asked for."""
+    run = ToyRun(tmp_path, iterations=1, accumulate=2, optimizer={"lr": 1.0, "clip": 1e-3})
+    run.model.eval()
+    expected = ToyRun(tmp_path)
+    expected.model[1].p = run.model[1].p = 0.0
+    for batch in (0, 1):
+        ((expected.model(torch.full((4, 3), 1 / (batch + 1))) - 1).square().mean() / 2).backward()
+    gradient = torch.cat([weight.grad.flatten() for weight in expected.model.parameters()])
+    before = torch.cat([weight.detach().flatten() for weight in run.model.parameters()])
+    train_loop(run)
+    moved = torch.cat([weight.detach().flatten() for weight in run.model.parameters()]) - before
+    torch.testing.assert_close(moved, -1e-3 * gradient / gradient.norm(), rtol=1e-3, atol=1e-7)
+    (norm,) = [line["gradient norm"] for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
+    assert norm == pytest.approx(float(gradient.norm()), rel=1e-5)
+    assert run.seen == [0, 1]
 
 
-def test_the_batch_size_that_is_left_open(images, out):
-    fr.train(config_of(images, iterations=1, batches={"size": 0}), out, quiet=True)
-    assert read_config(read_recipe(out / "config.yaml")).batches.size == 40  # 10 classes of 4 are fewer than 112
-
-
-def test_a_folder_that_holds_something(images, tmp_path, out):
-    out.mkdir()
-    (out / "notes.txt").write_text("mine")
-    refused(config_of(images), out, "is not empty; choose another name")
-    assert (out / "notes.txt").read_text() == "mine"
-
-
-def test_a_folder_that_holds_a_run(images, out):
-    fr.train(config_of(images, iterations=1), out, quiet=True)
-    refused(config_of(images), out, f"holds a run; go on with --resume {out}, or choose another name")
-
-
-def test_an_out_that_is_a_file(images, out):
-    out.write_text("mine")
-    refused(config_of(images), out, "is a file; choose another name")
-
-
-def test_a_folder_that_cannot_be_made(images, tmp_path):
-    (tmp_path / "file").write_text("")
-    refused(config_of(images), tmp_path / "file" / "run", "cannot be written to")
-
-
-def test_settings_of_another_loss(images, out):
-    refused(
-        config_of(images, loss={"bins": 10}), out, r"loss.bins is not a setting of PNP, which has variant, alpha, b"
-    )
-
-
-def test_a_loss_that_is_not_known(images, out):
-    refused(config_of(images, loss={"name": "SmothAP"}), out, "loss.name 'SmothAP' is not known; did you mean SmoothAP")
-
-
-def test_a_device_that_is_not_there(images, out):
-    refused(config_of(images, device="cuda:7"), out, "device 'cuda:7' cannot be used")
+def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
+    run = ToyRun(tmp_path)
+    run.bad_batch = 2
+    with pytest.raises(InputError, match=r"step 3.*optimizer\.lr"):
+        train_loop(run)
+    state = last_state(tmp_path)
+    assert state["standing"]["step"] == 2
+    assert all(value.isfinite().all() for value in state["model"].values())
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_lines_on_stderr(terminal, images, tmp_path, monkeypatch, capsys):
-    """On a terminal a bar shows the steps, and only what was found on held-out classes is a line."""
+def test_lines_on_stderr(terminal, tmp_path, monkeypatch, capsys):
+    """On a terminal a bar shows the steps, and only evaluations are lines."""
     monkeypatch.setattr(loop, "progress", lambda *_, **__: contextlib.nullcontext(lambda amount: None))
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    fr.train(config_of(images, iterations=2), tmp_path / "run")
+    run = ToyRun(tmp_path, iterations=2)
+    run.quiet = False
+    train_loop(run)
     lines = capsys.readouterr().err.splitlines()
-    assert [("loss" in line, "validation R@1" in line) for line in lines if "loss" in line] == (
-        [] if terminal else [(True, False)] * 2
-    )
     assert sum("validation R@1" in line for line in lines) == 3
-    fr.train(config_of(images, iterations=2), tmp_path / "silent", quiet=True)
+    assert sum("loss" in line for line in lines) == (0 if terminal else 2)
+    assert not any("peak MB" in line for line in lines)
+    train_loop(ToyRun(tmp_path / "quiet", iterations=2))
     assert capsys.readouterr().err == ""
+
+
+# Checkpoints: a run that is killed, stopped or interrupted ends with the same bits
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, train_loop(ToyRun(folder))
+
+
+def test_killed_after_any_step_a_run_ends_with_the_same_bits(whole, tmp_path, monkeypatch):
+    for steps in range(10):
+        folder = tmp_path / str(steps)
+        with monkeypatch.context() as patch:
+            kill_after(patch, steps)
+            with pytest.raises(Killed):
+                train_loop(ToyRun(folder))
+        torch.rand(steps + 1)  # the random numbers of the process are elsewhere
+        run = ToyRun(folder, seed=0)
+        assert train_loop(run, *restore(run)) == whole[1]
+        assert differences(last_state(whole[0]), last_state(folder)) == []
+        assert timeless_log(whole[0]) == timeless_log(folder)
+
+
+def test_states_of_different_seeds_differ(whole, tmp_path):
+    """The comparison above can fail."""
+    train_loop(ToyRun(tmp_path, seed=1))
+    assert any(".model." in path for path in differences(last_state(whole[0]), last_state(tmp_path)))
+
+
+VARIANTS = {
+    "dropout, chunks, accumulation, workers": {
+        "data": {"workers": 1},
+        "model": {"dropout": 0.3},
+        "batches": {"chunk": 5, "accumulate": 2},
+        "optimizer": {"name": "adamw", "schedule": "cosine", "warmup": 3, "head_lr": 10.0, "clip": 0.1},
+    },
+    "memory, all classes": {
+        "batches": {"kind": "all-classes", "size": 24, "memory": 40, "memory_after": 1},
+        "loss": {"name": "SmoothAP", "variant": None},
+        "optimizer": {"name": "sgd"},
+    },
+    "bf16, categories": {"precision": "bf16", "batches": {"kind": "categories", "per_group": 1, "per_class": 4}},
+    "fp16, no validation": {"precision": "fp16", "data": {"validation": 0.0}},
+    "proxies, live BatchNorm": {
+        "loss": {"name": "pml.ProxyAnchorLoss", "variant": None, "temperature": None},
+        "model": {"batch_norm": "train"},
+    },
+}
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_real_runs_that_are_killed_end_with_the_same_bits(variant, images, tmp_path, monkeypatch):
+    config = config_of(images, iterations=6, evaluations=2, **VARIANTS[variant])
+    whole = fr.train(config, tmp_path / "whole", quiet=True)
+    with monkeypatch.context() as patch:
+        kill_after(patch, random.Random(variant).randint(2, 5))
+        with pytest.raises(Killed):
+            fr.train(config, tmp_path / "killed", quiet=True)
+    assert fr.resume(tmp_path / "killed", quiet=True) == whole
+    one, other = last_state(tmp_path / "whole"), last_state(tmp_path / "killed")
+    assert one["standing"]["step"] == 6
+    assert differences(one, other) == []
+    models = [fr.Embedder.load(tmp_path / name / "model").fingerprint for name in ("whole", "killed")]
+    assert models[0] == models[1]
+    logs = [repr(timeless_log(tmp_path / name)) for name in ("whole", "killed")]
+    assert logs[0] == logs[1]  # as text: a step that overflows in fp16 has the norm NaN, which is not itself
+
+
+@pytest.mark.processes
+@pytest.mark.training
+def test_kill_9_of_the_command(images, tmp_path):
+    config = config_of(images, iterations=12, data={"workers": 1}, model={"dropout": 0.3})
+    (tmp_path / "recipe.yaml").write_text(as_yaml(config, changed_only=True))
+    whole = fr.train(config, tmp_path / "whole", quiet=True)
+    out, command = tmp_path / "killed", [sys.executable, "-m", "frontrank", "train", "--quiet"]
+    start = [*command, "--recipe", str(tmp_path / "recipe.yaml"), "--out", str(out)]
+    process = subprocess.Popen(start, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    end = time.monotonic() + 60
+    while process.poll() is None and _logged_steps(out) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    error = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == -signal.SIGKILL, error
+    subprocess.run([*command, "--resume", str(out)], check=True, stdout=subprocess.DEVNULL, timeout=120)
+    assert differences(last_state(tmp_path / "whole"), last_state(out)) == []
+    assert last_state(out)["standing"]["step"] == whole.step == 12
+
+
+def _logged_steps(out):
+    path = Path(out) / "log.jsonl"
+    return max((line["step"] for line in read_log(path)), default=0) if path.exists() else 0
+
+
+def test_a_half_written_checkpoint_is_never_loaded(tmp_path):
+    standing = train_loop(ToyRun(tmp_path))
+    newest = sorted((tmp_path / "checkpoints").iterdir())[-1]
+    before = last_state(tmp_path)
+    newest.write_bytes(newest.read_bytes()[:-100])
+    again = ToyRun(tmp_path)
+    with pytest.warns(FrontrankWarning, match=newest.name):
+        assert train_loop(again, *restore(again)) == standing
+    assert differences(before, last_state(tmp_path)) == []
+
+
+def test_a_full_disk_is_one_line_and_the_checkpoint_before_survives(whole, tmp_path, monkeypatch):
+    own, calls = loop.save_checkpoint, []
+
+    def save(folder, step, state):
+        calls.append(step)
+        if len(calls) == 3:
+            monkeypatch.setattr(os, "fsync", no_space)
+        return own(folder, step, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", save)
+        with pytest.raises(FrontrankError, match="No space") as caught:
+            train_loop(ToyRun(tmp_path))
+    monkeypatch.undo()
+    assert "\n" not in str(caught.value)
+    assert last_state(tmp_path)["standing"]["step"] == calls[1]
+    again = ToyRun(tmp_path)
+    assert train_loop(again, *restore(again)) == whole[1]
+    assert differences(last_state(whole[0]), last_state(tmp_path)) == []
+
+
+def test_more_epochs_continue_from_the_end(tmp_path):
+    long = train_loop(ToyRun(tmp_path / "long", epochs=4))
+    train_loop(ToyRun(tmp_path / "short", epochs=3))
+    for _ in range(2):  # the second time nothing is left to do
+        run = ToyRun(tmp_path / "short", epochs=4)
+        assert train_loop(run, *restore(run)) == long
+    assert differences(last_state(tmp_path / "long"), last_state(tmp_path / "short")) == []
+
+
+def test_a_checkpoint_of_other_data_or_another_model_is_refused(tmp_path):
+    assert restore(ToyRun(tmp_path)) == (loop.Standing(), None)
+    train_loop(ToyRun(tmp_path, epochs=1))
+    other = ToyRun(tmp_path)
+    other.data = "other numbers"
+    with pytest.raises(InputError, match=r"step-00000005\.pt"):
+        restore(other)
+    other = ToyRun(tmp_path)
+    other.model = nn.Sequential(nn.Linear(3, 4))
+    with pytest.raises(InputError, match=r"config\.yaml") as caught:
+        restore(other)
+    assert "\n" not in str(caught.value)
+
+
+# Requests to stop
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
+def test_a_signal_saves_the_run(number, whole, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        signal_at(patch, 3, number)
+        with pytest.raises(InterruptedRunError, match="step 3 of 10"):
+            train_loop(ToyRun(tmp_path))
+    assert "stopping" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert last_state(tmp_path)["standing"]["step"] == 3
+    run = ToyRun(tmp_path)
+    assert train_loop(run, *restore(run)) == whole[1]
+    assert differences(last_state(whole[0]), last_state(tmp_path)) == []
+
+
+def test_a_signal_in_the_last_step_is_too_late(tmp_path, monkeypatch):
+    signal_at(monkeypatch, 10, signal.SIGINT)
+    assert train_loop(ToyRun(tmp_path)).step == 10
+
+
+def test_a_second_signal_stops_at_once(tmp_path, monkeypatch, capsys):
+    signal_at(monkeypatch, 3, signal.SIGTERM, signal.SIGINT)
+    run = ToyRun(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train_loop(run)
+    assert run.seen == [0, 1]
+    assert capsys.readouterr().err.count("stopping") == 1
+
+
+def handlers():
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_handlers_come_back_after_an_error():
+    before, stop = handlers(), StopRequest()
+    with contextlib.suppress(ValueError), stop:
+        assert handlers() == [stop._ask, stop._ask]
+        raise ValueError("of the run")
+    assert handlers() == before
+
+
+def test_one_request_within_another(capsys):
+    with StopRequest() as outer:
+        with StopRequest() as inner:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert (outer.asked, inner.asked) == (False, True)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert outer.asked
+
+
+def test_in_another_thread_nothing_changes():
+    before, results = handlers(), []
+
+    def work():
+        with StopRequest() as stop:
+            results.extend([handlers() == before, stop.asked])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert results == [True, False]
+
+
+# How many images fit: against counts by hand
+
+IMAGES = torch.zeros(2, 3, 4, 4)  # 48 numbers each
+
+
+class Flat(nn.Module):
+    """Two linear layers: the inputs of both are kept for their weights."""
+
+    def __init__(self, hidden=10):
+        super().__init__()
+        self.first, self.second = nn.Linear(48, hidden), nn.Linear(hidden, 7)
+
+    def forward(self, images):
+        self.was_training = self.training
+        return self.second(torch.relu(self.first(images.flatten(1))))
+
+
+class Twice(nn.Module):
+    """Both powers keep the same product; the product keeps the images."""
+
+    factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, images):
+        images = images * self.factor
+        return images.flatten(1) ** 2 + images.flatten(1) ** 3
+
+
+class Fixed(nn.Module):
+    """Keeps only a buffer, which is there anyhow."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.ones(48, 5))
+
+    def forward(self, images):
+        return images.flatten(1).requires_grad_() @ self.table
+
+
+def test_bytes_per_image_by_hand():
+    assert bytes_per_image(Flat(), IMAGES) == 4 * (48 + 10)  # the ReLU keeps its own output: the same tensor
+    assert bytes_per_image(Flat().double(), IMAGES.double()) == 8 * (48 + 10)
+    assert bytes_per_image(Twice(), IMAGES) == 4 * (48 + 48)
+    assert bytes_per_image(Fixed(), IMAGES) == 0
+
+
+def test_bytes_per_image_do_not_depend_on_how_many_are_tried():
+    model = fr.Embedder("test_resnet", dim=8, image_size=32)
+    one, four = (bytes_per_image(model, torch.zeros(count, 3, 32, 32)) for count in (2, 8))
+    assert one == pytest.approx(four, rel=0.02)
+    assert bytes_per_image(model, torch.zeros(2, 3, 64, 64)) == pytest.approx(4 * one, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_model_is_as_before(mode):
+    model = Flat().train(mode)
+    bytes_per_image(model, IMAGES)
+    assert model.was_training
+    assert model.training == mode
+    assert all(weight.grad is None for weight in model.parameters())
+    with pytest.raises(RuntimeError):
+        bytes_per_image(model, torch.zeros(2, 3, 5, 5))
+    assert model.training == mode
+
+
+def test_images_that_fit_by_hand(monkeypatch):
+    model = Flat()
+    state = 3 * 4 * (48 * 10 + 10 + 10 * 7 + 7)  # weights, gradient and optimizer
+    for images in (0, 1, 5, 1000):
+        free = (state + 4 * 58 * images) / 0.8
+        monkeypatch.setattr(loop, "free_bytes", lambda device, free=free: free + 1)
+        assert images_that_fit(model, IMAGES, CPU) == (4 * 58, images)
+    monkeypatch.setattr(loop, "free_bytes", lambda device: 0)
+    assert images_that_fit(model, IMAGES, CPU) == (4 * 58, 0)
+    monkeypatch.setattr(loop, "free_bytes", lambda device: 100)
+    assert images_that_fit(nn.Flatten(), IMAGES, CPU) == (0, 80)  # it keeps nothing
+    model.first.requires_grad_(False)  # without gradient, nor is the input of the first layer kept
+    monkeypatch.setattr(loop, "free_bytes", lambda device: (3 * 4 * 77 + 4 * 10 * 3) / 0.8 + 1)
+    assert images_that_fit(model, IMAGES, CPU) == (4 * 10, 3)
+
+
+def meminfo(monkeypatch, text):
+    """Give /proc/meminfo this content; None removes it."""
+    own = Path.read_text
+
+    def read_text(path, *args, **options):
+        if str(path) != "/proc/meminfo":
+            return own(path, *args, **options)
+        if text is None:
+            raise FileNotFoundError(2, "No such file or directory")
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+
+def test_free_memory(monkeypatch):
+    assert 1e7 < free_bytes(CPU) < 1e15
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 if device.index == 1 else 5, 99))
+    assert free_bytes(torch.device("cuda", 1)) == 7
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 20)
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 6)
+    assert free_bytes(torch.device("mps")) == 14
+    meminfo(monkeypatch, "MemTotal:       16384 kB\nMemFree:  1 kB\nMemAvailable:    8000 kB\nBuffers: 5 kB\n")
+    assert free_bytes(CPU) == 8000 * 1024
+
+
+@pytest.mark.parametrize("text", [None, "MemTotal:       16384 kB\n"])
+def test_free_memory_of_systems_without_meminfo(monkeypatch, text):
+    meminfo(monkeypatch, text)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": 100}.__getitem__)
+    assert free_bytes(CPU) == 409_600
+
+
+@pytest.mark.parametrize("error", [ValueError("unrecognized configuration name"), OSError(22, "Invalid"), None])
+def test_free_memory_of_systems_that_do_not_say(monkeypatch, error):
+    def sysconf(name):
+        raise error
+
+    meminfo(monkeypatch, None)
+    if error is None:
+        monkeypatch.delattr(os, "sysconf")
+    else:
+        monkeypatch.setattr(os, "sysconf", sysconf)
+    assert free_bytes(CPU) is None
+    assert images_that_fit(Flat(), IMAGES, CPU) == (4 * 58, None)
+
+
+# The most memory that steps take
+
+
+def hold(megabytes):
+    """Memory with every page written, which goes back when it is closed; the C library may keep that of an array."""
+    pages = mmap.mmap(-1, int(megabytes * 1e6), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for start in range(0, len(pages), mmap.PAGESIZE):
+        pages[start] = 1
+    return pages
+
+
+def test_only_steps_count():
+    hold(300).close()
+    loop._reset_peak(CPU)
+    if loop._peak_megabytes(CPU) > loop._used_megabytes(CPU) + 100:
+        pytest.skip("the peak of a process cannot be reset here")
+    with contextlib.closing(hold(250)):
+        hold(300).close()  # as an evaluation before the first step
+        memory = StepMemory(CPU)
+        assert memory.peak() < 50
+        hold(100).close()
+        assert 80 < memory.peak() < 160
+        with memory.paused():
+            hold(300).close()
+            assert 80 < memory.peak() < 160
+        assert 80 < memory.peak() < 160
+        with contextlib.closing(hold(200)):
+            assert 180 < memory.peak() < 260
+
+
+def test_a_system_that_resets_nothing(monkeypatch):
+    peaks = iter([500.0, 500.0, 700.0])
+    monkeypatch.setattr(loop, "_read_kilobytes", lambda *_: 0)
+    monkeypatch.setattr(loop, "_peak_megabytes", lambda _: next(peaks))
+    monkeypatch.setattr(loop, "_reset_peak", lambda _: None)
+    memory = StepMemory(CPU)
+    assert (memory.peak(), memory.peak()) == (0.0, 200.0)
+
+
+def test_peaks_of_systems_without_proc(monkeypatch):
+    monkeypatch.setattr(loop, "_read_kilobytes", lambda *_: 0)
+    assert 10 < loop._peak_megabytes(CPU) < 1e6
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert loop._peak_megabytes(CPU) == 0.0
