@@ -19,7 +19,7 @@ from frontrank.cli import index as command
 from frontrank.retrieval.index import Index
 from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model, tree
 from tests.retrieval import servers
-from tests.training.test_processes import torchrun
+from tests.training.processes import torchrun
 
 MODEL = "runs/first/model"
 COUNT = (len(TRAIN) + len(TEST)) * EACH

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import time
 import traceback
 
@@ -38,6 +40,19 @@ def run(work, world, folder, *, then=None, timeout=300.0):
             each.join()
     assert not hanging, f"processes {hanging} were still busy after {timeout} s"
     return [tuple(_found(folder / f"{rank}.{part}.pt") for part in range(2)) for rank in range(world)]
+
+
+def torchrun_command(processes, *arguments):
+    """The command of frontrank in so many processes."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*launcher, "-m", "frontrank", *map(str, arguments)]
+
+
+def torchrun(processes, *arguments):
+    """Run a command of frontrank in so many processes; its status, and what they print."""
+    command, environment = torchrun_command(processes, *arguments), {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    return done.returncode, done.stdout + done.stderr
 
 
 def _found(path):

@@ -1,112 +1,131 @@
-"""The command under torchrun: two processes end where one does."""
+"""Several processes end where one does; a torchrun command saves its run when the whole group is told to stop."""
 
 import os
+import signal
 import subprocess
-import sys
+import time
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import frontrank as fr
+from frontrank.errors import InputError
 from frontrank.settings import as_yaml
+from frontrank.training.logs import read_log
+from tests.training.processes import run, torchrun_command
 from tests.training.runs import config_of, differences, last_state, small_table
 
-VARIANTS = {
-    "plain": {"optimizer": {"name": "sgd", "lr": 0.01}},
-    "uneven, memory, chunks": {
-        "optimizer": {"name": "sgd", "lr": 0.01},
-        "batches": {"kind": "all-classes", "size": 35, "memory": 40, "chunk": 8},
-        "loss": {"name": "SmoothAP", "variant": None},
-    },
+pytestmark = [pytest.mark.processes, pytest.mark.training]
+
+SETTINGS = {  # uneven shares, chunks and a memory
+    "optimizer": {"name": "sgd", "lr": 0.01},
+    "batches": {"kind": "all-classes", "size": 35, "memory": 40, "chunk": 8},
+    "loss": {"name": "SmoothAP", "variant": None},
 }
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return small_table(tmp_path_factory.mktemp("glyphs"))
+def start_config(images, folder):
+    """Settings of a model that has learnt a little: embeddings of a random one are so alike that rounding decides."""
+    return config_of(images, iterations=6, model={"weights": str(folder / "start" / "model")}, **SETTINGS)
+
+
+def all_runs(rank, world):
+    """Runs of both processes together: whole, in two parts with dropout, and one whose images are broken."""
+    folder = Path(os.environ["FOLDER"])
+    images = str(folder / "glyphs" / "images.csv")
+    fr.train(start_config(images, folder), folder / "two", quiet=True)
+    config = config_of(images, iterations=4, evaluations=1, model={"dropout": 0.3}, data={"validation": 0.0})
+    fr.train(config, folder / "whole", quiet=True)
+    fr.train(config_of(images, iterations=2, **_groups(config)), folder / "parts", quiet=True)
+    fr.resume(folder / "parts", {"iterations": "4"}, quiet=True)
+    model = fr.Embedder.load(folder / "two" / "model")
+    embeddings = fr.embed_table(model, fr.data.read_table(images), workers=0)
+    try:
+        fr.train(config_of(str(folder / "broken" / "images.csv")), folder / "never", quiet=True)
+    except InputError as error:
+        return embeddings, str(error)
+    return embeddings, ""
+
+
+def _groups(config):
+    return {"evaluations": config.evaluations, "model": {"dropout": 0.3}, "data": {"validation": 0.0}}
 
 
 @pytest.fixture(scope="module")
-def start(images, tmp_path_factory):
-    """Weights that have learnt a little: the embeddings of a random network are so alike that rounding decides."""
-    out = tmp_path_factory.mktemp("start")
-    config = config_of(
-        images, iterations=15, model={"batch_norm": "train"}, optimizer={"lr": 1e-2}, data={"check": "none"}
-    )
-    fr.train(config, out / "run", quiet=True)
-    return str(out / "run" / "model")
+def both(tmp_path_factory):
+    """What two processes returned, and their folder; starting them is what takes the time."""
+    folder = tmp_path_factory.mktemp("both")
+    os.environ["FRONTRANK_CACHE"] = str(folder / "cache")
+    try:
+        images = small_table(folder / "glyphs")
+        broken = fr.data.read_table(small_table(folder / "broken")).of("train")
+        Path(broken.files()[1]).write_bytes(b"")  # of the share of the second process
+        live = {"batch_norm": "train"}
+        start = config_of(images, iterations=15, model=live, optimizer={"lr": 1e-2}, data={"check": "none"})
+        fr.train(start, folder / "start", quiet=True)
+        results = run(all_runs, 2, folder)
+    finally:
+        del os.environ["FRONTRANK_CACHE"]
+    assert not [each for pair in results for each in pair if isinstance(each, str)], results
+    return [result for result, _ in results], folder
 
 
-def torchrun(processes, *arguments):
-    """Run a command of frontrank in so many processes; gives what they print."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*launcher, "-m", "frontrank", *arguments], capture_output=True, text=True, env=environment, timeout=300
-    )
-    return done.returncode, done.stdout + done.stderr
+def test_two_processes_train_as_one(both, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = both[1]
+    config = start_config(str(folder / "glyphs" / "images.csv"), folder)
+    standing = fr.train(config, tmp_path / "one", quiet=True)
+    one, two = last_state(tmp_path / "one"), last_state(folder / "two")
+    assert two["standing"]["step"] == 6
+    assert two["standing"]["before"] == standing.before
+    for name, value in one["model"].items():
+        torch.testing.assert_close(two["model"][name], value, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    start = fr.Embedder.load(folder / "start" / "model").state_dict()
+    assert any(not torch.allclose(start[name], value, rtol=1e-3, atol=1e-4) for name, value in one["model"].items())
+    assert torch.equal(one["memory"]["labels"], two["memory"]["labels"])
 
 
-@pytest.mark.parametrize("variant", [pytest.param("plain", marks=pytest.mark.slow), "uneven, memory, chunks"])
-def test_two_processes_train_as_one(variant, images, start, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    config = config_of(images, iterations=6, model={"weights": start}, **VARIANTS[variant])
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(as_yaml(config, changed_only=True))
-    one = fr.train(config, tmp_path / "one", quiet=True)
-    status, said = torchrun(2, "train", "--recipe", str(recipe), "--out", str(tmp_path / "two"), "--quiet")
-    assert status == 0, said
-    assert said.count("trained 6 steps") == 1  # one process speaks
-    first, second = last_state(tmp_path / "one"), last_state(tmp_path / "two")
-    assert second["standing"]["step"] == 6
-    assert second["standing"]["before"] == one.before
-    for name, value in first["model"].items():
-        torch.testing.assert_close(
-            second["model"][name], value, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-        )
-    begun = fr.Embedder.load(start).state_dict()
-    assert any(not torch.allclose(begun[name], value, rtol=1e-3, atol=1e-4) for name, value in first["model"].items())
-    if config.batches.memory:
-        assert torch.equal(first["memory"]["labels"], second["memory"]["labels"])
-    status, said = torchrun(2, "train", "--resume", str(tmp_path / "two"), "--iterations", "7", "--quiet")
-    assert status == 0, said
-    assert last_state(tmp_path / "two")["standing"]["step"] == 7
-
-
-def test_two_processes_stopped_and_resumed_end_with_the_same_bits(images, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(as_yaml(config_of(images, iterations=6, model={"dropout": 0.3}), changed_only=True))
-    for name, iterations in (("whole", ["6"]), ("parts", ["3", "6"])):
-        status, said = torchrun(
-            2, "train", "--recipe", str(recipe), "--out", str(tmp_path / name), "--quiet", "--iterations", iterations[0]
-        )
-        assert status == 0, said
-        if len(iterations) > 1:
-            status, said = torchrun(
-                2, "train", "--resume", str(tmp_path / name), "--iterations", iterations[1], "--quiet"
-            )
-            assert status == 0, said
-    one, other = last_state(tmp_path / "whole"), last_state(tmp_path / "parts")
+def test_two_processes_stopped_and_resumed_end_with_the_same_bits(both):
+    one, other = (last_state(both[1] / name) for name in ("whole", "parts"))
     assert len(one["random"]) == 2  # each process has its own random numbers
-    assert differences(one["model"], other["model"]) == []
-    assert differences(one["random"], other["random"]) == []
+    assert differences(one, other) == []
 
 
-def test_two_processes_embed_as_one(images, tmp_path):
-    model = fr.Embedder("test_resnet", dim=8, image_size=32, resize=32)
-    model.save(tmp_path / "model")
-    for processes in (1, 2):
-        out = tmp_path / f"{processes}.npz"
-        status, said = torchrun(processes, "embed", str(tmp_path / "model"), "--data", images, "--out", str(out))
-        assert status == 0, said
-    one, two = (np.load(tmp_path / f"{n}.npz") for n in (1, 2))
-    np.testing.assert_allclose(one["embeddings"], two["embeddings"], atol=1e-6)
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "1.npz", tmp_path / "2.npz", tmp_path / "model"]
+def test_two_processes_embed_as_one(both):
+    results, folder = both
+    table = fr.data.read_table(folder / "glyphs" / "images.csv")
+    expected = fr.embed_table(fr.Embedder.load(folder / "two" / "model"), table, workers=0)
+    for embeddings, _ in results:
+        torch.testing.assert_close(torch.as_tensor(embeddings), torch.as_tensor(expected), atol=1e-6, rtol=0)
 
 
-def test_an_error_ends_all_processes(images, tmp_path):
-    status, said = torchrun(2, "train", "--data", images, "--out", str(tmp_path / "run"), "--loss.name", "SmothAP")
-    assert status != 0
-    assert "did you mean SmoothAP?" in said
+def test_an_error_in_one_process_ends_both(both):
+    results, folder = both
+    assert results[0][1] == results[1][1]
+    assert "DejaVu" in results[0][1]  # the name of the broken image
+    assert not (folder / "never").exists()
+
+
+def test_torchrun_that_is_told_to_stop_saves_the_run(tmp_path):
+    """A scheduler, and torchrun itself, signal the whole group of processes, workers too."""
+    recipe, out = tmp_path / "recipe.yaml", tmp_path / "run"
+    images = small_table(tmp_path / "glyphs")
+    recipe.write_text(as_yaml(config_of(images, iterations=5000, data={"workers": 1}), changed_only=True))
+    process = subprocess.Popen(
+        torchrun_command(2, "train", "--recipe", recipe, "--out", out),
+        env={**os.environ, "OMP_NUM_THREADS": "1", "FRONTRANK_CACHE": str(tmp_path / "cache")},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    log, end = out / "log.jsonl", time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < end:
+        if log.exists() and any(line["step"] >= 3 for line in read_log(log)):
+            break
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    printed = process.communicate(timeout=120)[1].decode()
+    assert f"frontrank train --resume {out}" in printed
+    assert printed.count("step 2/5000") == 1  # one process prints
+    assert last_state(out)["standing"]["step"] >= 3
