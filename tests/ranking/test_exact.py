@@ -133,8 +133,8 @@ def test_several_groups_and_several_held(monkeypatch):
     found(rows_of("apart", len(LABELS)), None, relevance)
     assert paths.count("gallery") == 5
     sizes = []
-    real = exact._held
-    monkeypatch.setattr(exact, "_held", lambda *args: (sizes.append(len(held)) or held for held in real(*args)))
+    real = exact._load_blocks
+    monkeypatch.setattr(exact, "_load_blocks", lambda *args: (sizes.append(len(held)) or held for held in real(*args)))
     set_sizes(monkeypatch, held=3 * 7 * 6, pairs=1 << 23)  # three blocks of 7 rows of 6 numbers
     found(rows_of("apart", len(LABELS)), None, relevance)
     assert sizes == [3, 2]  # 3 queries without a positive are a block; the other 28 make 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from frontrank.errors import InputError
 from frontrank.ranking import Lists, Vectors, exact_ranks
-from frontrank.ranking.vectors import Joined, comparable
+from frontrank.ranking.vectors import Joined, make_comparable
 
 SIZES = (4, 1, 6)
 DTYPES = [
@@ -153,7 +153,7 @@ def test_ranks_in_a_joined_gallery(dtypes):
     found = []
     for gallery in (joined, whole):
         asked = Vectors("queries", queries)
-        comparable(asked, gallery)
+        make_comparable(asked, gallery)
         exact_ranks(asked, gallery, relevant, removed, lambda some, ranks: found.append((some, *ranks)))
     assert len(found) == 2
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

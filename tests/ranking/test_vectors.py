@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking import Vectors, exact_scores, slack
-from frontrank.ranking.vectors import CHUNK, comparable, full_precision, quick_scores, same_dimensions
+from frontrank.ranking.vectors import CHUNK, check_same_dimensions, full_precision, make_comparable, quick_scores
 from tests.exact_paths import set_sizes
 from tests.reference.evaluation import cosine
 
@@ -196,12 +196,12 @@ def test_what_is_not_rows(data, error, message):
 
 def test_same_dimensions_and_the_wider_dtype():
     first, second = Vectors("queries", X), Vectors("gallery", X.double())
-    comparable(first, second)
+    make_comparable(first, second)
     assert first.read(ALL).unit.dtype == second.read(ALL).unit.dtype == torch.float64
     assert torch.equal(first.unit(), second.unit())
     message = "queries has 3 dimensions and gallery has 2; both must come from the same model"
     with pytest.raises(InputError, match=message):
-        same_dimensions(first, Vectors("gallery", X[:, :2]))
+        check_same_dimensions(first, Vectors("gallery", X[:, :2]))
 
 
 def chunk_of(rows):

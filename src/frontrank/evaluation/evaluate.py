@@ -12,7 +12,7 @@ from frontrank.evaluation import measures
 from frontrank.evaluation.measures import Measure, class_distances, normalized_mutual_information, read_metrics
 from frontrank.evaluation.report import Report
 from frontrank.ranking import Exact, LabelRelevance, Lists, Positives, Ranks, Relevance, Vectors, exact_ranks
-from frontrank.ranking.vectors import as_array, comparable
+from frontrank.ranking.vectors import as_array, make_comparable
 from frontrank.retrieval import kmeans_labels
 
 # ==== What a user hands to an evaluation, checked once: labels, relevance and ignored items, and their messages.
@@ -173,7 +173,7 @@ def evaluate(
     queries = Vectors("embeddings", embeddings, device)
     items = None if gallery is None else Vectors("gallery", gallery, queries.device)
     if items is not None:
-        comparable(queries, items)
+        make_comparable(queries, items)
         queries.check()  # also those that have no positive, which are never looked at
     codes = _codes(queries, items, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items

@@ -1,4 +1,4 @@
-"""What a user hands to a loss, checked once: every mistake is named here, before any computation."""
+"""Checks of the arguments of a loss, before any computation, and who is relevant to whom."""
 
 import math
 from dataclasses import dataclass
@@ -134,7 +134,7 @@ def read_scores(scores: Tensor, relevant: Tensor, candidates: Tensor | None) -> 
 
 
 def check_scores(scores: Tensor) -> None:
-    """Refuse scores that are not a matrix of finite floating point numbers."""
+    """Raise an error if scores are not a matrix of finite floating point numbers."""
     _check_floats("scores", scores)
     if scores.dim() != 2:
         raise InputError(f"scores must be a matrix, got the shape {tuple(scores.shape)}")
@@ -142,7 +142,7 @@ def check_scores(scores: Tensor) -> None:
 
 
 def as_tensor(name: str, value: object, device: torch.device) -> Tensor:
-    """A tensor of what a user gave: a tensor, an array or nested lists of numbers."""
+    """Return a tensor of a tensor, an array or nested lists of numbers."""
     try:
         return torch.as_tensor(value, device=device)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -4,9 +4,8 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from frontrank.errors import InputError
+from frontrank.checks import check_choice, check_integer
 from frontrank.losses.quantized_ap import HistogramLoss
-from frontrank.ranking.histograms import check_bins
 
 Distance = Literal["squared", "euclidean"]
 
@@ -31,9 +30,8 @@ class FastAP(HistogramLoss):
 
     def __init__(self, bins: int = 10, distance: Distance = "squared") -> None:
         super().__init__()
-        if distance not in get_args(Distance):
-            raise InputError(f'distance must be "squared" or "euclidean", got {distance!r}')
-        self.bins = check_bins(bins)
+        check_choice("distance", distance, get_args(Distance))
+        self.bins = check_integer("bins", bins, at_least=1)
         self.distance: Distance = distance
 
     def positions_(self, scores: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
-"""AP_Q: average precision of quantised scores, and the histogram losses' common part."""
+"""AP_Q: average precision of quantised scores, and the common part of the histogram losses."""
 
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_integer
 from frontrank.errors import InputError
 from frontrank.losses.rank_loss import BatchLoss
 from frontrank.ranking import Positives, Slopes, binned_average_precision, cumulative_histogram, position_slopes
-from frontrank.ranking.histograms import HistogramSlopes, check_bins
+from frontrank.ranking.histograms import HistogramSlopes
 
 
 class HistogramLoss(BatchLoss):
@@ -58,7 +59,7 @@ class QuantizedAP(HistogramLoss):
 
     def __init__(self, bins: int = 20, tie_aware: bool = False, balance_classes: bool = False) -> None:
         super().__init__()
-        self.bins = check_bins(bins, at_least=2) - 1
+        self.bins = check_integer("bins", bins, at_least=2) - 1
         self.tie_aware = tie_aware
         self.balance_classes = balance_classes
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import check_number
+from frontrank.checks import check_integer, check_number
 from frontrank.errors import InputError, InputTypeError
 from frontrank.losses.batch import as_tensor, check_scores
 from frontrank.losses.rank_loss import RankLoss, eager, warn_without_positive
@@ -78,10 +78,9 @@ class ClassifierAP(nn.Module):
         relative: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(memory, int) or isinstance(memory, bool) or memory < 0:
-            raise InputError(f"memory must be a whole number of batches, at least 0, got {memory!r}")
+        check_integer("memory", memory, at_least=0)
         check_number("across_classes", across_classes, at_least=0, at_most=1)
-        Blackbox(lam, margin)  # refuses what they cannot be
+        Blackbox(lam, margin)  # checks them
         self.lam, self.margin = lam, margin
         self.relative = relative
         self.memory = memory

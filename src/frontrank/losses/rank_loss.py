@@ -90,12 +90,12 @@ class BatchLoss(nn.Module):
 
 
 def warn_without_positive() -> None:
-    """Say that a batch taught nothing, at the line that called the loss."""
+    """Warn that a batch has no gradient, at the line that called the loss."""
     frame, level = sys._getframe(), 1
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(("frontrank.", "torch.")):
         frame, level = frame.f_back, level + 1
     warnings.warn(
-        "no query of the batch has a positive: the loss is 0 and teaches nothing; "
+        "no query of the batch has a positive: the loss and its gradient are 0; "
         "sample at least two items of a class per batch",
         FrontrankWarning,
         stacklevel=level,

@@ -2,7 +2,7 @@
 
 The scores of the positives are computed first, in float64. Then tiles of scores, a block of queries by a block of
 items, are multiplied in the dtype of the embeddings and each item is counted where it stands at or above a positive.
-Rounding could decide a comparison only inside a band of known width around the positive's score; the few items found
+Rounding could decide a comparison only inside a band of known width around the positive's score; the few items
 there are scored again in float64. So the counts are those of float64 arithmetic, whatever the order of the sums, the
 sizes of the blocks, the number of threads or the device; scores that float64 cannot tell apart are ties, and an item
 tied with a positive stands before it.
@@ -71,7 +71,7 @@ def exact_ranks(
 
 
 def _groups(counts: Tensor) -> list[slice]:
-    """Ranges of queries with about as many positives as are kept at once."""
+    """Return ranges of queries with about as many positives as are ranked at once."""
     group = (counts.cumsum(0) - counts) // _PAIRS
     edges = [0, *(1 + (group[1:] != group[:-1]).nonzero()[:, 0]).tolist(), len(counts)]
     return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
@@ -80,11 +80,11 @@ def _groups(counts: Tensor) -> list[slice]:
 def _count_in_gallery(
     queries: Vectors, gallery: Vectors, blocks: "list[_Block]", step: Callable[[float], None]
 ) -> None:
-    """Count all items of the gallery, read once for as many queries as are held."""
-    for held in _held(queries, blocks):
+    """Count all items of the gallery, read once for as many queries as fit into memory."""
+    for loaded in _load_blocks(queries, blocks):
         for where in gallery.chunks():
             items = gallery.read(where)
-            for block, rows in held:
+            for block, rows in loaded:
                 for part in block.parts(items):
                     block.count_(rows, part, rows.unit @ part.unit.T)
                 step(len(rows) * len(items))
@@ -93,20 +93,20 @@ def _count_in_gallery(
 def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Callable[[float], None]) -> None:
     """Count all queries as items of each other, a pair of blocks at a time."""
     start = 0
-    for held in _held(queries, blocks):
+    for loaded in _load_blocks(queries, blocks):
         for j, other in enumerate(blocks[start:]):
-            items = held[j][1] if j < len(held) else queries.read(other.queries)
-            for block, rows in held[: j + 1]:
+            items = loaded[j][1] if j < len(loaded) else queries.read(other.queries)
+            for block, rows in loaded[: j + 1]:
                 scores = rows.unit @ items.unit.T
                 block.count_(rows, items, scores)
                 if block is not other:
                     other.count_(items, rows, scores, swapped=True)
                 step(len(rows) * len(items) / (2 if block is other else 1))
-        start += len(held)
+        start += len(loaded)
 
 
-def _held(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":
-    """Blocks with their rows, as many at a time as fit."""
+def _load_blocks(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":
+    """Yield blocks with their rows, as many at a time as fit into memory."""
     size = max(1, _HELD // (queries.dim * _block_size(queries.device)))
     for i in range(0, len(blocks), size):
         yield [(block, queries.read(block.queries)) for block in blocks[i : i + size]]

@@ -12,18 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from frontrank.errors import InputError
+from frontrank.checks import check_integer
 from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import Pull, Slopes
 from frontrank.ranking.relevance import Positives
 from frontrank.ranking.steps import row_tiles
-
-
-def check_bins(bins: int, at_least: int = 1) -> int:
-    """The number of bins, if it is one."""
-    if not isinstance(bins, int) or isinstance(bins, bool) or bins < at_least:
-        raise InputError(f"bins must be a whole number, at least {at_least}, got {bins!r}")
-    return bins
 
 
 def cumulative_histogram(positions: Tensor, bins: int) -> Tensor:
@@ -102,7 +95,7 @@ class Bins:
     The loss of a query is (1 / N+) sum over centres j of h+_j loss(H+_j - 1, H-_j), h+_j positives in bin j, H+_j
     positives and H-_j negatives down to it. With AveragePrecision that is fastap Eq. 14 and ap_q Eq. 11:
     FastAP(bins=n) and QuantizedAP(bins=n + 1). A soft count H+_j may be less than 1, so that before_pos, H+_j - 1,
-    begins above -1 and not at 0.
+    starts above -1 and not at 0.
 
     bins: intervals between the bins + 1 centres, on scores from 1 to -1
     """
@@ -110,7 +103,7 @@ class Bins:
     bins: int = 10
 
     def __post_init__(self) -> None:
-        check_bins(self.bins)
+        check_integer("bins", self.bins, at_least=1)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
         """The `Ranks` of centres in the place of positives, each as valid as there are positives in its bin."""

@@ -21,8 +21,8 @@ _CUT = 0.382  # not in the middle: by symmetry the two sides of a jump could agr
 _MAX_PANELS = 20_000
 
 
-def checked_derivative(f_prime: Derivative) -> Derivative:
-    """The derivative, after a look at it on a grid: callable, elementwise, finite, not negative."""
+def check_derivative(f_prime: Derivative) -> Derivative:
+    """Return the derivative, or raise if it is not callable, elementwise, finite and at least 0 on a grid."""
     if not callable(f_prime):
         raise InputTypeError(
             f"f_prime must be a function of a tensor, got {type(f_prime).__name__}; example: lambda r: 1 / (1 + r)"

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor
 
-from frontrank.checks import check_number
+from frontrank.checks import check_choice, check_number
 from frontrank.errors import InputError
-from frontrank.ranking.integral import Integral, checked_derivative
+from frontrank.ranking.integral import Integral, check_derivative
 
 Variant = Literal["O", "I_u", "I_b", "D_s", "D_q"]
 Weighting = Literal["log", "loglog"]
@@ -23,7 +23,7 @@ Weighting = Literal["log", "loglog"]
 class Ranks(NamedTuple):
     """What stands before each positive; all three are [query, positive], padding is not valid.
 
-    By `Bins` centres of bins take the place of positives, and are as valid as there are positives in the bin.
+    With `Bins`, centres of bins take the place of positives; each is as valid as there are positives in its bin.
     """
 
     before_pos: Tensor
@@ -125,8 +125,7 @@ class Recall:
     weighting: Weighting = "loglog"
 
     def __post_init__(self) -> None:
-        if self.weighting not in get_args(Weighting):
-            raise InputError(f'weighting must be "log" or "loglog", got {self.weighting!r}')
+        check_choice("weighting", self.weighting, get_args(Weighting))
 
     def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
         loss = torch.log1p(before_neg)
@@ -188,8 +187,7 @@ class PenalizedNegatives:
     b: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.variant not in get_args(Variant):
-            raise InputError(f"variant must be one of O, I_u, I_b, D_s, D_q, got {self.variant!r}")
+        check_choice("variant", self.variant, get_args(Variant))
         check_number("alpha", self.alpha, at_least=1)
         check_number("b", self.b, above=0)
 
@@ -236,7 +234,7 @@ class IntegratedPenalty:
     _integral: Integral = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_integral", Integral(checked_derivative(self.f_prime)))
+        object.__setattr__(self, "_integral", Integral(check_derivative(self.f_prime)))
 
     def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
         return self._integral(before_neg)

@@ -22,8 +22,8 @@ from frontrank.ranking.steps import FEW, TILE, count_at_or_above, counts_and_pla
 class ItemSlopes(Protocol):
     """d loss / d score of listed items as a function of the prepared scores; 0 for items not in the list.
 
-    With at most `steps.FEW` positives it is told by a few numbers per query, so it can be had for any of the
-    items, at any time; with more it may be known for the scores that were ranked only.
+    With at most `steps.FEW` positives a few numbers per query describe it, so it can be computed for any items at
+    any time. With more it may be known only for the scores that were ranked.
     """
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
@@ -32,7 +32,7 @@ class ItemSlopes(Protocol):
 
 
 class Slopes(NamedTuple):
-    """d loss / d score: for the positives [query, positive] added to what the function gives for all items."""
+    """d loss / d score: of the positives [query, positive], to be added to that of all items."""
 
     of_positives: Tensor
     of_items: ItemSlopes
@@ -115,12 +115,12 @@ class Blackbox:
         valid = positives.valid
         own = scores.gather(1, positives.index).sub_(self.margin / 2)
         items = positives.keep_negatives_(scores).add_(self.margin / 2)
-        before_neg, passed = _counted(items, own)
+        before_neg, passed = _count(items, own)
         ranks = _ranks(among(own, valid), before_neg, valid)
 
         def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor) -> Slopes:
             moved = torch.addcmul(own, in_neg, valid.to(own.dtype), value=self.lam)
-            before_neg, passed_after = _counted(items, moved)
+            before_neg, passed_after = _count(items, moved)
             after = _ranks(among(moved, valid), before_neg, valid)
             change = after.before_pos + after.before_neg - ranks.before_pos - ranks.before_neg
             of_items: ItemSlopes = _FewMoved(own, moved, self.lam)
@@ -167,8 +167,8 @@ def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tens
     return sums.T.contiguous(), slope_sums.T, kept
 
 
-def _counted(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
-    """How many items are at or above each threshold and, with many, how many thresholds each item passes."""
+def _count(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return how many items are at or above each threshold and, of many, how many thresholds each item passes."""
     if thresholds.shape[1] > FEW:
         return counts_and_places(items, thresholds)
     return count_at_or_above(items, thresholds), None

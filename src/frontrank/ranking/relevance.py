@@ -120,9 +120,9 @@ class MatrixRelevance:
         counts = self.counts[queries]
         step = torch.arange(int(counts.max()), device=queries.device)
         valid = step < counts[:, None]
-        found = self._relevant[queries].nonzero()[:, 1]
+        items = self._relevant[queries].nonzero()[:, 1]
         first = counts.cumsum(0) - counts
-        index = found[first[:, None] + torch.where(valid, step, 0)]
+        index = items[first[:, None] + torch.where(valid, step, 0)]
         return Positives(
             index,
             valid,

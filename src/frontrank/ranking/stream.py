@@ -96,9 +96,9 @@ class _OnePassOfScores(torch.autograd.Function):
             for block in _blocks(relevance, wide.shape[1]):
                 of_block = wide.index_select(0, block)
                 out = torch.empty_like(of_block) if wants else None
-                loss, found = _block(of_block, relevance.positives(block), objective, weights[block], out)
+                loss, has_gradient = _block(of_block, relevance.positives(block), objective, weights[block], out)
                 total += loss
-                if out is not None and found:
+                if out is not None and has_gradient:
                     grads.index_copy_(0, block, out)
         ctx.save_for_backward(grads)
         ctx.dtype = scores.dtype
@@ -127,7 +127,7 @@ def _blocks(relevance: Relevance, items: int) -> tuple[Tensor, ...]:
 def _block(
     scores: Tensor, positives: Positives, objective: Objective, weights: Tensor, out: Tensor | None
 ) -> tuple[Tensor, bool]:
-    """The weighted loss of a block of queries; its gradient in the scores goes to out, if given. Is there one?"""
+    """Return the weighted loss of a block of queries, and whether it has a gradient, which is written to out."""
     losses, slopes = objective(scores, positives, None if out is None else weights)
     if slopes is not None and out is not None:
         slopes.of_items.add_(scores, out.zero_())
@@ -148,7 +148,7 @@ def _with_gallery(
     A gallery may be too large to copy: not its rows but their products are scaled to length 1.
     """
     queries, undo_queries = unit_rows(embeddings)
-    items, scale, shrink = _scaled(gallery)
+    items, scale, shrink = _scale_rows(gallery)
     total = queries.new_zeros(())
     grads = [torch.zeros_like(x) if want else x.new_empty(0) for x, want in zip((queries, items), wants, strict=True)]
     blocks = _blocks(relevance, len(items))
@@ -158,9 +158,9 @@ def _with_gallery(
         scores, slopes = buffers[:, : len(block)]
         torch.mm(of_block, items.T, out=scores).mul_(scale.T)
         out = slopes if any(wants) else None
-        loss, found = _block(scores, relevance.positives(block), objective, weights[block], out)
+        loss, has_gradient = _block(scores, relevance.positives(block), objective, weights[block], out)
         total += loss
-        if out is None or not found:
+        if out is None or not has_gradient:
             continue
         slopes *= scale.T
         if wants[0]:
@@ -219,7 +219,7 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     Right for rows of any finite length. A row of zeros stays zero. Rows shorter than sqrt(tiny) of their dtype
     receive no gradient: it would be larger than the dtype can hold.
     """
-    raw, scale, shrink = _scaled(x)
+    raw, scale, shrink = _scale_rows(x)
     unit = raw * scale
 
     def undo(grad: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     return unit, undo
 
 
-def _scaled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _scale_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(raw, scale, shrink): raw * scale has rows of length 1, and d raw / d x is shrink; the latter two [row, 1].
 
     raw is x itself, unless squares of its elements would leave the range of its dtype.

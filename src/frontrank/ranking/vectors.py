@@ -33,7 +33,7 @@ def slack(dim: int, dtype: torch.dtype) -> float:
 class Chunk:
     """Some rows: as they are, their lengths in float64 [row], and at length 1.
 
-    The first two are where float64 is to be had, the last is on the device. Both kinds of rows are float32 or 64.
+    The first two are on a device that has float64. Both kinds of rows are float32 or float64.
     """
 
     raw: Tensor
@@ -82,12 +82,12 @@ class Vectors:
         return (slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows))
 
     def read(self, rows: Rows) -> Chunk:
-        """Some rows; refuses those that have no direction."""
+        """Return some rows; raise an error if any has no direction."""
         raw = self._read(rows)
         length = _lengths(raw)
         least = torch.finfo(raw.dtype).tiny ** 0.5
         if not bool(((length > least) & (length < 1 / least)).all()):
-            self._refuse_bad_rows()
+            self._raise_for_bad_rows()
             raw, length = _in_range(raw)
         return Chunk(raw, length, (raw * (1 / length).to(raw.dtype)[:, None]).to(self.device))
 
@@ -96,21 +96,21 @@ class Vectors:
         return self.read(slice(0, len(self)) if rows is None else rows).unit
 
     def check(self) -> None:
-        """Refuse rows that have no direction, wherever they are."""
+        """Raise an error if any row has no direction."""
         for rows in self.chunks():
             self.read(rows)
 
     def _read(self, rows: Rows) -> Tensor:
         if isinstance(self._data, Tensor):
-            found = self._data[rows if isinstance(rows, slice) else rows.to(self._data.device)].detach()
+            raw = self._data[rows if isinstance(rows, slice) else rows.to(self._data.device)].detach()
         else:
             kind = np.float64 if self.dtype == torch.float64 else np.float32
             picked = self._data[rows if isinstance(rows, slice) else rows.cpu().numpy()]
-            found = torch.from_numpy(np.array(picked, dtype=kind))
-        return found.to(self.exact_device, self.dtype)
+            raw = torch.from_numpy(np.array(picked, dtype=kind))
+        return raw.to(self.exact_device, self.dtype)
 
-    def _refuse_bad_rows(self) -> None:
-        """Name every row that is not finite, or zero."""
+    def _raise_for_bad_rows(self) -> None:
+        """Raise an error that names the rows that are not finite, or zero."""
         not_finite, zero = [], []
         for rows in self.chunks():
             raw = self._read(rows)
@@ -119,12 +119,12 @@ class Vectors:
         if not_finite:
             raise InputError(
                 f"{self.name} has NaN or infinite values in {_these(not_finite)}; "
-                "drop those rows, or look at what the model made of their images"
+                "drop those rows, or look at the images and the model that they come from"
             )
         if zero:
             raise InputError(
                 f"{self.name} is all zeros in {_these(zero)}, which have no direction; "
-                "drop those rows, or look at what the model made of their images"
+                "drop those rows, or look at the images and the model that they come from"
             )
 
 
@@ -147,7 +147,7 @@ def _device(device: torch.device | str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise InputError(f"device {str(device)!r} is not to be had here; use cpu, or leave it out") from error
+        raise InputError(f"device {str(device)!r} cannot be used here; use cpu, or leave it out") from error
 
 
 def _these(rows: list[int]) -> str:
@@ -176,7 +176,7 @@ class Joined(Vectors):
     def __init__(self, parts: Sequence[Vectors]) -> None:
         first = parts[0]
         for part in parts[1:]:
-            same_dimensions(first, part)
+            check_same_dimensions(first, part)
         self.name, self._parts = first.name, list(parts)
         self._starts = np.cumsum([0, *map(len, parts)]).tolist()
         self.shape = (self._starts[-1], first.dim)
@@ -189,22 +189,22 @@ class Joined(Vectors):
 
     def _read(self, rows: Rows) -> Tensor:
         at = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.cpu()
-        found = torch.empty(len(at), self.dim, dtype=self.dtype, device=self.exact_device)
+        raw = torch.empty(len(at), self.dim, dtype=self.dtype, device=self.exact_device)
         for start, part in zip(self._starts, self._parts, strict=False):
             here = (at >= start) & (at < start + len(part))
             if bool(here.all()) and isinstance(rows, slice):
                 return part._read(slice(rows.start - start, rows.stop - start)).to(self.dtype)
             if bool(here.any()):
-                found[here.to(found.device)] = part._read(at[here] - start).to(self.dtype)
-        return found
+                raw[here.to(raw.device)] = part._read(at[here] - start).to(self.dtype)
+        return raw
 
-    def _refuse_bad_rows(self) -> None:
+    def _raise_for_bad_rows(self) -> None:
         for part in self._parts:
-            part._refuse_bad_rows()
+            part._raise_for_bad_rows()
 
 
-def same_dimensions(first: Vectors, second: Vectors) -> None:
-    """Refuse two sets of rows that cannot be compared."""
+def check_same_dimensions(first: Vectors, second: Vectors) -> None:
+    """Raise an error if two sets of rows have different dimensions."""
     if first.dim != second.dim:
         raise InputError(
             f"{first.name} has {first.dim} dimensions and {second.name} has {second.dim}; "
@@ -212,9 +212,9 @@ def same_dimensions(first: Vectors, second: Vectors) -> None:
         )
 
 
-def comparable(first: Vectors, second: Vectors) -> None:
-    """Refuse two sets of rows that cannot be compared; let both be computed with in the wider dtype."""
-    same_dimensions(first, second)
+def make_comparable(first: Vectors, second: Vectors) -> None:
+    """Raise an error if two sets of rows cannot be compared; else let both use the wider dtype."""
+    check_same_dimensions(first, second)
     first.dtype = second.dtype = torch.promote_types(first.dtype, second.dtype)
 
 

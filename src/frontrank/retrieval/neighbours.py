@@ -10,7 +10,7 @@ from torch import Tensor
 
 from frontrank.checks import check_integer
 from frontrank.progress import progress as progress_bar
-from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, same_dimensions, slack
+from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, check_same_dimensions, exact_scores, full_precision, slack
 
 GROUP = 512  # queries that share one reading of the gallery
 _ITEMS = CHUNK  # items scored at once
@@ -35,7 +35,7 @@ def nearest(
             [1]]))
     """
     check_integer("k", k, at_least=1)
-    same_dimensions(queries, gallery)
+    check_same_dimensions(queries, gallery)
     scores, index = exact_nearest(queries, gallery, k, own=own, progress=progress)
     dtype = torch.promote_types(queries.dtype, gallery.dtype)
     return scores.to(dtype).to(queries.device), index.to(queries.device)
@@ -133,5 +133,5 @@ def read_sides(queries: object, gallery: object) -> tuple[Vectors, Vectors]:
     if gallery is None:
         return rows, rows
     items = Vectors("gallery", gallery, device=rows.device)
-    same_dimensions(rows, items)
+    check_same_dimensions(rows, items)
     return rows, items
