@@ -136,7 +136,7 @@ def test_very_long_and_very_short_rows():
 
 
 def test_other_dimensions():
-    with pytest.raises(InputError, match=r"^gallery has 3 dimensions and distractors has 2; both must come from"):
+    with pytest.raises(InputError, match=r"gallery.*distractors"):
         Joined([Vectors("gallery", torch.ones(2, 3)), Vectors("distractors", torch.ones(2, 2))])
 
 

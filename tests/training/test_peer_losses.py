@@ -270,25 +270,22 @@ def test_classes_are_filled_in_where_they_are_needed():
 
 
 BAD_NAMES = {
-    "loss": (("TripletMargin",), "has no loss 'TripletMargin'; did you mean TripletMarginLoss?"),
-    "no such loss": (("xxx",), "it has AngularLoss, ArcFaceLoss"),
-    "a base class": (("GenericPairLoss",), "has no loss 'GenericPairLoss'"),
-    "a wrapper": (("CrossBatchMemory",), "has no loss 'CrossBatchMemory'"),
-    "without labels": (("VICRegLoss",), "has no loss 'VICRegLoss'"),
-    "argument": (("ContrastiveLoss", {"neg_margn": 1}), "has no argument 'neg_margn'; did you mean neg_margin?"),
-    "no such argument": (("ContrastiveLoss", {"zzz": 1}), "ContrastiveLoss has no argument 'zzz'; it has "),
-    "missing argument": (("ArcFaceLoss",), "ArcFaceLoss needs embedding_size, num_classes"),
-    "inherited argument": (("CosFaceLoss",), "CosFaceLoss needs embedding_size, num_classes"),
-    "value": (("FastAPLoss", {"num_bins": "many"}), "FastAPLoss cannot be built with {'num_bins': 'many'}"),
-    "distance": (("ContrastiveLoss", {"distance": "Cosine"}), "no distance 'Cosine'; did you mean CosineSimilarity?"),
-    "a wrong distance": (("FastAPLoss", {"distance": "CosineSimilarity"}), "FastAPLoss cannot be built with"),
-    "reducer": (("ContrastiveLoss", {"reducer": "Mean"}), "has no reducer 'Mean'; did you mean MeanReducer?"),
-    "miner": (("ContrastiveLoss", None, "BatchHard"), "has no miner 'BatchHard'; did you mean BatchHardMiner?"),
-    "argument of a miner": (("ContrastiveLoss", None, "PairMarginMiner", {"margin": 1}), "has no argument 'margin'"),
-    "options without a miner": (
-        ("ContrastiveLoss", None, None, {"margin": 1}),
-        "miner_options was given without miner",
-    ),
+    "loss": (("TripletMargin",), "TripletMarginLoss?"),
+    "no such loss": (("xxx",), "AngularLoss, ArcFaceLoss"),
+    "a base class": (("GenericPairLoss",), "GenericPairLoss"),
+    "a wrapper": (("CrossBatchMemory",), "CrossBatchMemory"),
+    "without labels": (("VICRegLoss",), "VICRegLoss"),
+    "argument": (("ContrastiveLoss", {"neg_margn": 1}), "neg_margin?"),
+    "no such argument": (("ContrastiveLoss", {"zzz": 1}), "'zzz'"),
+    "missing argument": (("ArcFaceLoss",), "embedding_size, num_classes"),
+    "inherited argument": (("CosFaceLoss",), "embedding_size, num_classes"),
+    "value": (("FastAPLoss", {"num_bins": "many"}), "FastAPLoss cannot be built"),
+    "distance": (("ContrastiveLoss", {"distance": "Cosine"}), "CosineSimilarity?"),
+    "a wrong distance": (("FastAPLoss", {"distance": "CosineSimilarity"}), "FastAPLoss cannot be built"),
+    "reducer": (("ContrastiveLoss", {"reducer": "Mean"}), "MeanReducer?"),
+    "miner": (("ContrastiveLoss", None, "BatchHard"), "BatchHardMiner?"),
+    "argument of a miner": (("ContrastiveLoss", None, "PairMarginMiner", {"margin": 1}), "'margin'"),
+    "options without a miner": (("ContrastiveLoss", None, None, {"margin": 1}), "miner_options"),
 }
 
 
@@ -319,41 +316,41 @@ def test_without_the_library(monkeypatch):
 @pytest.mark.parametrize("name", [*OF_CLASSES, *OF_A_BATCH])
 def test_losses_of_a_batch_have_no_memory(name):
     embeddings = batch()
-    with pytest.raises(InputError, match=f"{name} of pytorch-metric-learning cannot rank a gallery beside the batch"):
+    with pytest.raises(InputError, match=name):
         build(name)(embeddings, LABELS, **gallery(embeddings))
 
 
 def test_swap_has_no_memory():
     embeddings = batch()
-    with pytest.raises(InputError, match="with swap cannot rank a gallery"):
+    with pytest.raises(InputError, match="swap"):
         peer_loss("TripletMarginLoss", {"swap": True})(embeddings, LABELS, **gallery(embeddings))
 
 
 def test_a_miner_of_the_nearest_positive_has_no_memory():
     embeddings = batch()
     loss = peer_loss("ContrastiveLoss", miner="BatchEasyHardMiner")
-    with pytest.raises(InputError, match="BatchEasyHardMiner pairs every query with itself only"):
+    with pytest.raises(InputError, match="BatchEasyHardMiner"):
         loss(embeddings, LABELS, **gallery(embeddings))
 
 
 @pytest.mark.parametrize("name", OF_CLASSES)
-@pytest.mark.parametrize("labels", [LABELS + 2, LABELS - 1, LABELS * 100], ids=["above", "below", "far above"])
-def test_labels_beyond_the_classes(name, labels):
-    with pytest.raises(InputError, match="has 6 classes; number the classes from 0"):
-        build(name)(batch(), labels)
+def test_labels_beyond_the_classes(name):
+    for labels in (LABELS + 2, LABELS - 1, LABELS * 100):
+        with pytest.raises(InputError, match=r"labels .*6 classes"):
+            build(name)(batch(), labels)
 
 
 def test_what_the_library_refuses_is_said_in_one_line():
-    with pytest.raises(InputError, match="SmoothAPLoss of pytorch-metric-learning: All classes must have") as raised:
+    with pytest.raises(InputError, match="SmoothAPLoss") as raised:
         build("SmoothAPLoss")(batch(), LABELS)
     assert "\n" not in str(raised.value)
 
 
 BAD_CALLS = {
-    "relevant": ({"relevant": torch.ones(12, 12, dtype=torch.bool)}, "knows labels only"),
-    "no labels": ({"labels": None}, "knows labels only"),
-    "no labels of the gallery": ({"ref_emb": unit(3, 1)}, "ref_emb and ref_labels go together"),
-    "no gallery of the labels": ({"ref_labels": OLD_LABELS}, "ref_emb and ref_labels go together"),
+    "relevant": ({"relevant": torch.ones(12, 12, dtype=torch.bool)}, "labels"),
+    "no labels": ({"labels": None}, "labels"),
+    "no labels of the gallery": ({"ref_emb": unit(3, 1)}, "ref_emb and ref_labels"),
+    "no gallery of the labels": ({"ref_labels": OLD_LABELS}, "ref_emb and ref_labels"),
 }
 
 
@@ -367,10 +364,10 @@ def test_refused_calls(name):
 @pytest.mark.parametrize(
     ("loss", "miner", "name"),
     [
-        (fr.PNP(), None, "loss must be one of pytorch-metric-learning, got PNP"),
+        (fr.PNP(), None, "loss .*PNP"),
         (losses.CrossBatchMemory(losses.ContrastiveLoss(), 4), None, "got CrossBatchMemory"),
         (losses.ContrastiveLoss, None, "got type"),
-        (losses.ContrastiveLoss(), losses.ContrastiveLoss(), "miner must be one of pytorch-metric-learning"),
+        (losses.ContrastiveLoss(), losses.ContrastiveLoss(), "miner"),
     ],
     ids=["ours", "wrapper", "class", "loss for a miner"],
 )
