@@ -7,7 +7,6 @@ from tests.models.small import images, small
 
 FAMILIES = [
     "resnet18",
-    "seresnet18",
     "efficientnet_lite0",
     "mobilenetv3_small_050",  # its last convolution belongs to the head
     "convnext_atto",
@@ -18,7 +17,6 @@ FAMILIES = [
     "xcit_nano_12_p16_224",  # a class token, but no count of them
     "swin_tiny_patch4_window7_224",  # channels last
     "mvitv2_tiny",
-    "mixer_s32_224",
 ]
 
 

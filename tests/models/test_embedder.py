@@ -47,15 +47,6 @@ def test_without_a_linear_layer(dim):
     assert model.head_parameters() == []
 
 
-def test_dropout_and_modes():
-    model = small(dropout=0.5)
-    x = images()
-    assert model.training
-    assert not torch.equal(model(x), model(x))
-    model.eval()
-    assert torch.equal(model(x), model(x))
-
-
 def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scales():
     model = small(batch_norm="frozen").train()
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
@@ -69,11 +60,6 @@ def test_frozen_batch_norm_keeps_its_statistics_and_trains_its_scales():
     assert model.training
     assert model.backbone.training
     assert not any(module.training for module in model.eval().modules())
-
-
-def test_frozen_batch_norm_makes_embeddings_independent_of_their_batch():
-    model, x = small(batch_norm="frozen").train(), images(3)
-    torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=0, atol=1e-6)
 
 
 def test_batch_norm_by_itself_is_trained_only_if_weights_are_random(tmp_path):
@@ -102,24 +88,13 @@ def test_building_leaves_statistics_untouched_and_training_does_not():
 def test_parameters_by_name():
     model = small("test_vit", pooling="gem", layer_norm=True)
     head = [name for name, _ in model.head_parameters()]
-    assert sorted(head) == [
-        "head.linear.bias",
-        "head.linear.weight",
-        "head.norm.bias",
-        "head.norm.weight",
-        "pooling.power",
-    ]
+    own = {"head.linear.bias", "head.linear.weight", "head.norm.bias", "head.norm.weight", "pooling.power"}
+    assert set(head) == own
     backbone = dict(model.backbone_parameters())
     assert all(name.startswith("backbone.") for name in backbone)
     assert len(head) + len(backbone) == len(list(model.parameters()))
     undecayed = model.undecayed_names()
-    assert {
-        "pooling.power",
-        "head.linear.bias",
-        "head.norm.weight",
-        "backbone.pos_embed",
-        "backbone.cls_token",
-    } <= undecayed
+    assert own - {"head.linear.weight"} | {"backbone.pos_embed", "backbone.cls_token"} <= undecayed
     assert {"head.linear.weight", "backbone.patch_embed.proj.weight"} & undecayed == set()
 
 
@@ -185,15 +160,6 @@ class TestStages:
 
 
 class TestTokens:
-    def test_class_tokens_are_left_out_and_patches_keep_their_places(self):
-        model = small("test_vit").eval()
-        x = images()
-        tokens = model.backbone.forward_features(x)
-        assert tokens.shape == (2, 1 + 16, 64)
-        maps = feature_maps(model.backbone, x)
-        assert maps.shape == (2, 64, 4, 4)
-        assert torch.equal(maps[:, :, 1, 2], tokens[:, 1 + 1 * 4 + 2])
-
     def test_a_grid_that_is_not_square(self):
         model = small("test_vit", dynamic_img_size=True, pooling="rmac").eval()
         x = torch.randn(1, 3, 32, 96)

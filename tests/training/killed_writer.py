@@ -80,7 +80,7 @@ def check(folder, before, acknowledged):
 
 def main(folder, kills, seed):
     draw = random.Random(seed)
-    plans = [(*moment, count, after) for moment in MOMENTS for count in (1, 2, 3, 6) for after in (False, True)]
+    plans = [(*moment, count, after) for moment in MOMENTS for count in (1, 3) for after in (False, True)]
     plans += [None] * kills
     draw.shuffle(plans)
     step = 0

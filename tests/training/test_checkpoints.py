@@ -1,4 +1,3 @@
-import copy
 import errno
 import hashlib
 import io
@@ -17,7 +16,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.training import checkpoints
@@ -31,7 +29,6 @@ from frontrank.training.checkpoints import (
     start_randomness,
     write_state,
 )
-from tests.training.runs import differences
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,16 +48,15 @@ def fail(code):
     ("step", "keep", "error", "argument"),
     [(-1, 2, InputError, "step"), (True, 2, InputTypeError, "step"), (1, 0, InputError, "keep")],
 )
-def test_wrong_arguments_leave_no_folder(step, keep, error, argument, tmp_path):
+def test_arguments_that_are_not_valid(step, keep, error, argument, tmp_path):
     with pytest.raises(error, match=argument):
         save_checkpoint(tmp_path / "new", step, {}, keep=keep)
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("call", [latest_checkpoint, read_state, lambda path: save_checkpoint(path, 0, {})])
-def test_paths_are_paths(call):
-    with pytest.raises(InputTypeError, match=r"path|folder"):
-        call(3)
+    for call in (latest_checkpoint, read_state):
+        with pytest.raises(InputTypeError, match=r"path|folder"):
+            call(3)
+    with pytest.raises(InputError, match="none"):
+        read_state(tmp_path / "none")
 
 
 # Which are kept, and which is the latest
@@ -169,27 +165,6 @@ def test_bits_that_are_no_number_come_back(tmp_path):
     assert (math.copysign(1, zero), large) == (-1.0, 2**80)
 
 
-def test_an_optimizer_goes_on_as_if_nothing_had_happened(tmp_path):
-    def steps(model, optimizer, count):
-        for _ in range(count):
-            optimizer.zero_grad()
-            model(torch.linspace(-1, 1, 12).reshape(4, 3)).square().sum().backward()
-            optimizer.step()
-
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    steps(model, optimizer, 3)
-    path = save_checkpoint(tmp_path, 3, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-    other = copy.deepcopy(model)
-    steps(model, optimizer, 3)
-    state = read_state(path)
-    other.load_state_dict(state["model"])
-    resumed = torch.optim.Adam(other.parameters(), lr=0.7)
-    resumed.load_state_dict(state["optimizer"])
-    steps(other, resumed, 3)
-    assert not differences(dict(other.state_dict()), dict(model.state_dict()))
-
-
 class Code:
     """What a file must never run."""
 
@@ -263,11 +238,6 @@ def test_a_whole_file_of_something_else_is_refused(body, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="none"):
-        read_state(tmp_path / "none")
-
-
 # A disk that fails
 
 
@@ -331,12 +301,12 @@ def test_a_checkpoint_that_cannot_be_read(tmp_path, monkeypatch):
 
 @pytest.mark.processes
 def test_killed_writers_leave_a_checkpoint_that_loads(tmp_path):
-    command = [sys.executable, "-m", "tests.training.killed_writer", str(tmp_path), "30", "0"]
+    command = [sys.executable, "-m", "tests.training.killed_writer", str(tmp_path), "20", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     kills, _, steps, _ = done.stdout.split()
-    assert int(kills) == 70
-    assert int(steps) > 10
+    assert int(kills) == 40
+    assert int(steps) > 5
 
 
 # Randomness

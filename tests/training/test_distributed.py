@@ -123,10 +123,12 @@ def embed_together(rank):
     folder = Path(os.environ["FOLDER"])
     table = table_of(folder / "images", rows=11)
     embeddings = embed_table(SmallModel(), table, workers=0)
+    few = embed_table(SmallModel(), table.rows(np.array([3, 1])), workers=0)  # fewer than processes
     embed_to_folder(SmallModel(), table, folder / "shards", shard_rows=2, workers=0)
+    embed_to_folder(SmallModel(), table, folder / "two", shard_rows=6, workers=0)  # none for the third process
     model = SmallModel()
     model.broken_rows = (0,) if rank == 1 else ()
-    return {"embeddings": embeddings, "failure": refusal(lambda: embed_table(model, table, workers=0))}
+    return {"embeddings": embeddings, "few": few, "failure": refusal(lambda: embed_table(model, table, workers=0))}
 
 
 def end_badly(rank, world):
@@ -147,48 +149,39 @@ def end_badly(rank, world):
     return "waited for nobody"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("processes")
-    (path / "images").mkdir()
-    noise_table(path / "images", rows=11)
-    return path
-
-
-@pytest.fixture(scope="module")
-def ranks(folder):
-    """What each of the processes returned, and how it ended."""
-    return run(work, WORLD, folder, then=end_badly)
-
-
-@pytest.fixture
-def results(ranks):
-    assert all(isinstance(first, dict) for first, _ in ranks), ranks
-    return [first for first, _ in ranks]
-
-
 @pytest.mark.processes
-@pytest.mark.parametrize(("name", "mode"), CASES)
-def test_steps_equal_those_of_one_process(name, mode, results):
-    """Losses of all kinds, plain, with memory and in chunks, uneven shares, two steps of the optimizer."""
+def test_processes_are_one(tmp_path):
+    """One test of everything, since starting the processes is what takes the time."""
+    (tmp_path / "images").mkdir()
+    table = noise_table(tmp_path / "images", rows=11)
+    ranks = run(work, WORLD, tmp_path, then=end_badly)
+    results = [first for first, _ in ranks]
+    assert all(isinstance(first, dict) for first in results), results
+    for case in CASES:
+        check_steps(case, [each["steps"] for each in results])
+    check_exchange(results)
+    check_embedding(results, table, tmp_path)
+    ends = [end for _, end in ranks]
+    assert (ends[0], ends[2]) == ("gave up", "gave up")
+    assert "of my own" in ends[1]
+
+
+def check_steps(case, steps):
+    """Losses of all kinds, plain, with memory and in chunks, uneven shares: as in one process, and the same on all."""
+    name, mode = case
     expected = two_steps(name, mode.replace("multistage", "plain"), [(sum(sizes),) for sizes in SHARES])
     assert expected["changes"].norm() > 1e-3
-    for each in results:
-        for part in ("changes", "losses", "memory"):
-            difference = each["steps"][name, mode][part] - expected[part]
-            assert difference.norm() < 1e-10 * expected[part].norm(), part
+    for part in ("changes", "losses", "memory"):
+        for each in steps:
+            difference = each[case][part] - expected[part]
+            assert difference.norm() < 1e-10 * expected[part].norm(), (case, part)
+    for each in steps[1:]:
+        for key in (case, "live norm"):
+            assert torch.equal(each[key]["changes"], steps[0][key]["changes"]), key
+            assert torch.equal(each[key]["buffers"], steps[0][key]["buffers"]), key
 
 
-@pytest.mark.processes
-def test_ranks_agree_exactly(results):
-    for key, expected in results[0]["steps"].items():
-        for each in results[1:]:
-            assert torch.equal(each["steps"][key]["changes"], expected["changes"]), key
-            assert torch.equal(each["steps"][key]["buffers"], expected["buffers"]), key
-
-
-@pytest.mark.processes
-def test_rows_and_objects_are_exchanged(results):
+def check_exchange(results):
     assert [each["who"] for each in results] == [(0, 3, True), (1, 3, False), (2, 3, False)]
     for each in results:
         assert each["uneven"] == [10, 20, 21]
@@ -200,47 +193,27 @@ def test_rows_and_objects_are_exchanged(results):
         assert each["any"] == [True, False]
         assert each["from main"] == {"rank": 0}
         assert each["objects"] == ["of 0", "of 1", "of 2"]
-
-
-@pytest.mark.processes
-def test_the_gradient_of_a_gather_is_the_own_share_times_the_processes(results):
-    assert [each["gather"] for each in results] == [[[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]] * 3
+        assert each["gather"] == [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]
+        for word, refusal in zip(("rows", "torch.int32", "images"), each["refusals"], strict=True):
+            assert word in refusal
+    # the gradient of a gather is the own share, times the processes
     assert [each["slopes"] for each in results] == [[], [[3.0, 6.0]], [[9.0, 12.0], [15.0, 18.0]]]
-
-
-@pytest.mark.processes
-def test_mistakes_are_refused_by_all_processes_at_once(results):
-    for each in results:
-        assert [
-            word in text for word, text in zip(("rows", "torch.int32", "images"), each["refusals"], strict=True)
-        ] == [True] * 3
-
-
-@pytest.mark.processes
-def test_a_loss_that_draws_draws_the_same_everywhere(results):
-    """And what each process draws afterwards is its own again."""
+    # a loss draws the same random numbers everywhere; what each process draws afterwards is its own again
     assert len({each["drawing losses"] for each in results}) == 1
     for place in range(3):
         assert len({each["draws"][place] for each in results}) == WORLD
 
 
-@pytest.mark.processes
-def test_images_are_embedded_together(results, folder):
-    table = table_of(folder / "images", rows=11)
+def check_embedding(results, table, folder):
     expected = embed_table(SmallModel(), table, workers=0)
-    merged = np.load(merge_embeddings(folder / "shards", table, folder / "all.npy", overwrite=True))
-    for embeddings in (merged, *(each["embeddings"] for each in results)):
+    shards = [merge_embeddings(folder / name, table, folder / f"{name}.npy") for name in ("shards", "two")]
+    for embeddings in (*map(np.load, shards), *(each["embeddings"] for each in results)):
         np.testing.assert_allclose(embeddings, expected, atol=1e-6)
+    for each in results:
+        np.testing.assert_allclose(each["few"], expected[[3, 1]], atol=1e-6)
     assert "4.png" in results[1]["failure"]  # the first image of its share
-    assert results[0]["failure"] == results[2]["failure"]
     assert "another process" in results[0]["failure"]
-
-
-@pytest.mark.processes
-def test_processes_do_not_wait_for_ever(ranks):
-    ends = [end for _, end in ranks]
-    assert (ends[0], ends[2]) == ("gave up", "gave up")
-    assert "of my own" in ends[1]
+    assert "another process" in results[2]["failure"]
 
 
 # One process

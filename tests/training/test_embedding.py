@@ -16,8 +16,7 @@ from frontrank.data.images import read_image
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import InputError, InputTypeError
-from frontrank.models import Embedder
-from frontrank.training import distributed, embedding
+from frontrank.training import embedding
 from frontrank.training.embedding import embed_table, embed_to_folder, merge_embeddings, write_embeddings
 from tests.training.small_model import SmallModel, noise_table
 
@@ -47,13 +46,6 @@ def test_every_image_in_the_order_of_the_table(table, batch_size, workers):
     np.testing.assert_allclose(embeddings, one_by_one(model, table), atol=1e-6)
     order = np.array([7, 2, 9])
     np.testing.assert_allclose(embed_table(model, table.rows(order), workers=0), embeddings[order], atol=1e-6)
-
-
-def test_an_embedder(table):
-    model = Embedder("test_resnet", dim=8, image_size=32, resize=32)
-    embeddings = embed_table(model, table, workers=0)
-    assert embeddings.shape == (11, 8)
-    np.testing.assert_allclose(embeddings, one_by_one(model, table), atol=1e-5)
 
 
 def test_the_model_is_left_as_it_was(table):
@@ -149,22 +141,6 @@ def test_progress_counts_the_images(table, monkeypatch):
     monkeypatch.setattr(embedding, "progress", Bar)
     embed_table(SmallModel(), table, batch_size=4, workers=0, show=True)
     assert calls == [("embedding", 11, True), 4, 4, 3, "end"]
-
-
-@pytest.mark.parametrize(("world_size", "sizes"), [(3, [4, 4, 3]), (12, [11] * 12)])
-def test_each_process_embeds_its_share(table, monkeypatch, world_size, sizes):
-    """The processes one after the other; test_distributed.py has real ones."""
-    shares = []
-    monkeypatch.setattr(distributed, "world_size", lambda: world_size)
-    monkeypatch.setattr(distributed, "any_rank", bool)
-    monkeypatch.setattr(distributed, "gather_rows", lambda rows: rows)
-    model = SmallModel()
-    for rank in range(world_size):
-        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
-        shares.append(embed_table(model, table, workers=0))
-    assert [len(share) for share in shares] == sizes
-    whole = shares[0] if world_size > 11 else np.concatenate(shares)
-    np.testing.assert_allclose(whole, one_by_one(model, table), atol=1e-6)
 
 
 # One file
@@ -383,24 +359,3 @@ def test_the_manifest_describes_the_run(table, tmp_path):
     with pytest.raises(InputError, match="shard_rows"):
         embed(table, tmp_path / "out", shard_rows=0)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("world_size", "shares"), [(2, [8, 3]), (4, [4, 4, 3, 0])])
-def test_each_process_writes_its_shards(table, tmp_path, monkeypatch, world_size, shares):
-    """The processes one after the other; each begins with what was there before the first."""
-    monkeypatch.setattr(distributed, "world_size", lambda: world_size)
-    monkeypatch.setattr(distributed, "any_rank", bool)
-    seen, files = [], {}
-    for rank in range(world_size):
-        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
-        model = SmallModel()
-        embed(table, tmp_path, model)
-        seen.append(model.seen)
-        for path in tmp_path.glob("shard-*"):
-            files[path] = path.read_bytes()
-            path.unlink()
-    assert seen == shares
-    for path, content in files.items():
-        path.write_bytes(content)
-    monkeypatch.undo()
-    assert_whole(tmp_path, table)

@@ -2,8 +2,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from frontrank.errors import InputError, InputTypeError
@@ -131,19 +129,6 @@ def test_whole_epochs_are_hit_however_they_are_divided(batches):
         assert learning_rate(config, batches - 1, 10**6, per_epoch) == 1
 
 
-def test_linear_goes_to_zero():
-    assert factors(4, schedule="linear") == [1.0, 0.75, 0.5, 0.25]
-    config = OptimizerConfig(schedule="linear", lr=1e-4)
-    assert config.lr * learning_rate(config, 100, 200) == pytest.approx(5e-5)
-    assert learning_rate(config, 200, 200) == 0
-
-
-def test_cosine():
-    half = math.sqrt(0.5)
-    assert factors(4, schedule="cosine") == pytest.approx([1, (1 + half) / 2, 0.5, (1 - half) / 2])
-    assert learning_rate(OptimizerConfig(schedule="cosine"), 4, 4) == 0
-
-
 def test_warmup():
     assert factors(5, warmup=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors(4, warmup=2, schedule="linear") == [0.5, 0.75, 0.5, 0.25]
@@ -174,28 +159,6 @@ def test_the_same_as_torch(name, parts):
         assert [group["lr"] for group in ours.param_groups] == pytest.approx(expected, abs=1e-12)
         theirs.step()
         scheduler.step()
-
-
-@given(
-    st.sampled_from(["constant", "multistep", "linear", "cosine"]),
-    st.integers(1, 60),
-    st.integers(0, 60),
-    st.floats(0.3, 7),
-    st.sampled_from(["epochs", "iterations"]),
-)
-def test_factors_lie_between_0_and_1_and_fall_after_the_warmup(schedule, steps, warmup, per_epoch, unit):
-    found = factors(
-        steps,
-        schedule=schedule,
-        milestones=(1, 4, 9),
-        gamma=0.3,
-        warmup=min(warmup, steps),
-        steps_per_epoch=per_epoch,
-        unit=unit,
-    )
-    assert all(0 < factor <= 1 for factor in found)
-    after = found[max(min(warmup, steps) - 1, 0) :]
-    assert after == sorted(after, reverse=True)
 
 
 def test_rates_come_from_the_first_ones_of_each_group(parts):
