@@ -48,9 +48,9 @@ def copy(saved, tmp_path):
         ("test_resnet", {"pooling": "gem", "layer_norm": True, "dropout": 0.5, "batch_norm": "train"}),
         ("test_resnet", {"dim": 0, "mean": (0.1, 0.2, 0.3), "std": (1 / 3, 0.2, 0.1), "resize": 99}),
         ("test_vit", {"pooling": "rmac", "drop_path_rate": 0.1}),
-        ("test_convnext", {"pooling": "max"}),
+        ("test_resnet", {"pooling": "flat", "stage": 3}),
     ],
-    ids=["gem", "no-head", "vit", "convnext"],
+    ids=["gem", "no-head", "vit", "flat"],
 )
 def test_comes_back_as_it_was(tmp_path, backbone, settings):
     model = small(backbone, **settings)
@@ -68,16 +68,6 @@ def test_comes_back_as_it_was(tmp_path, backbone, settings):
     assert names(tmp_path / "m") == FILES
 
 
-def test_a_model_in_half_precision_channels_last_and_training(tmp_path):
-    model = small().to(memory_format=torch.channels_last).bfloat16()
-    model.save(tmp_path / "m")
-    assert model.training
-    again = Embedder.load(tmp_path / "m")
-    assert again.head.linear.weight.dtype == torch.float32
-    assert torch.equal(again.head.linear.weight, model.head.linear.weight.float())
-    assert again(images()).isfinite().all()
-
-
 def test_config(saved):
     model, folder = saved
     assert json.loads((folder / "config.json").read_text()) == {
@@ -91,10 +81,8 @@ def test_config(saved):
 
 def test_card(saved):
     model, folder = saved
-    card = (folder / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: frontrank\n")
-    front, text = card.split("---\n")[1:3]
-    assert "tags:\n- frontrank\n- image-retrieval\n" in front
+    front, text = (folder / "README.md").read_text().split("---\n")[1:3]
+    assert front.startswith("library_name: frontrank\n")
     assert "test_resnet, gem pooling, 8 dimensions" in text
     assert model.fingerprint in text
 
@@ -152,14 +140,6 @@ class TestSaving:
         for folder, error in ((tmp_path / "config.json" / "m", InputError), (3, InputTypeError)):
             with pytest.raises(error, match=r"config\.json|folder"):
                 model.save(folder)
-
-    def test_through_a_link(self, copy):
-        link = copy.parent / "latest"
-        link.symlink_to(copy)
-        model = small()
-        model.save(link, overwrite=True)
-        assert link.is_symlink()
-        assert Embedder.load(copy).fingerprint == model.fingerprint
 
     @pytest.mark.parametrize("step", ["_config", "_put_in_place"])
     @pytest.mark.parametrize(
@@ -249,11 +229,6 @@ class TestLoading:
         sign_again(copy)
         self.refuse(copy, "checkpoint_path" if "checkpoint" in str(value) else name)
 
-    def test_colours_of_timm_if_there_are_none(self, copy):
-        edit(copy, mean=None)
-        sign_again(copy)
-        assert Embedder.load(copy).mean == (0.5, 0.5, 0.5)
-
     def test_weights_of_another_model(self, copy):
         tensors = load_file(copy / "model.safetensors")
         del tensors["head.linear.bias"]
@@ -296,11 +271,6 @@ class TestHub:
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
         with pytest.raises(InputError, match=r"a/b.*\(no connection\)"):
-            Embedder.load("a/b")
-
-    def test_needs_its_client(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-        with pytest.raises(InputError, match="huggingface_hub"):
             Embedder.load("a/b")
 
 

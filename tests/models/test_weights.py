@@ -97,13 +97,6 @@ def test_old_files_without_counts_of_batches_and_in_half_precision(source, tmp_p
     )
 
 
-def test_parameters_that_are_not_used_may_be_missing(tmp_path):
-    source = timm.create_model("test_convnext", num_classes=0)
-    state = {n: x for n, x in source.state_dict().items() if not n.startswith("head.")}
-    torch.save(state, tmp_path / "w.pth")
-    assert has_same_features(small("test_convnext", weights=tmp_path / "w.pth").eval(), source)
-
-
 def test_a_norm_that_timm_has_behind_its_pooling(tmp_path):
     source = timm.create_model("test_vit", num_classes=0, global_pool="avg", img_size=64)
     torch.nn.init.normal_(source.fc_norm.weight)

@@ -16,7 +16,6 @@ from frontrank.data.images import read_image
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import InputError, InputTypeError
-from frontrank.training import embedding
 from frontrank.training.embedding import embed_table, embed_to_folder, merge_embeddings, write_embeddings
 from tests.training.small_model import SmallModel, noise_table
 
@@ -123,24 +122,6 @@ def test_images_that_cannot_be_embedded(table, tmp_path):
         embed_table(SmallModel(), bad, workers=0)
     with pytest.raises(InputError, match="table"):
         embed_table(SmallModel(), table.rows(np.arange(0)))
-
-
-def test_progress_counts_the_images(table, monkeypatch):
-    calls = []
-
-    class Bar:
-        def __init__(self, what, total, show):
-            calls.append((what, total, show))
-
-        def __enter__(self):
-            return calls.append
-
-        def __exit__(self, *_):
-            calls.append("end")
-
-    monkeypatch.setattr(embedding, "progress", Bar)
-    embed_table(SmallModel(), table, batch_size=4, workers=0, show=True)
-    assert calls == [("embedding", 11, True), 4, 4, 3, "end"]
 
 
 # One file

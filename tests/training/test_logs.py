@@ -227,19 +227,7 @@ def test_without_tensorboard_there_is_the_file(tmp_path, monkeypatch):
     assert steps_of(tmp_path) == [1]
 
 
-# The console
-
-
-@pytest.mark.parametrize(
-    ("step", "epoch", "values", "text"),
-    [
-        (1, None, {"loss": 1.0}, "step 1/400  loss 1"),
-        (120, 2.71828, {"loss": 0.00001234567}, "epoch 2.718  step 120/400  loss 1.235e-05"),
-        (9, 3, {"queries used": 112, "loss": math.nan}, "epoch 3  step 9/400  queries used 112  loss nan"),
-        (9, 3, {"images/s": 1234.5, "steps/s": 2}, "epoch 3  step 9/400  1234 images/s  2 steps/s"),
-        (9, 3, {"loss": torch.tensor(0.5), "note": "best"}, "epoch 3  step 9/400  loss 0.5  note best"),
-    ],
-    ids=range(5),
-)
-def test_text_of_a_line(step, epoch, values, text):
-    assert line_text(step, 400, epoch, values) == text
+def test_text_of_a_line():
+    values = {"queries used": 112, "loss": torch.tensor(math.nan), "images/s": 1234.5, "note": "best"}
+    text = "epoch 2.718  step 9/400  queries used 112  loss nan  1234 images/s  note best"
+    assert line_text(9, 400, 2.71828, values) == text

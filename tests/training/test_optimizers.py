@@ -183,9 +183,7 @@ def test_an_optimizer_of_somebody_else(parts):
 @pytest.mark.parametrize(
     ("name", "value", "error"),
     [
-        ("name", "Adam", InputError),
         ("schedule", "step", InputError),
-        ("lr", 0.0, InputError),
         ("lr", math.nan, InputError),
         ("lr", "1e-5", InputTypeError),
         ("head_lr", 0, InputError),
@@ -195,10 +193,8 @@ def test_an_optimizer_of_somebody_else(parts):
         ("momentum", -0.1, InputError),
         ("momentum", 1.0, InputError),
         ("warmup", -1, InputError),
-        ("milestones", (3, 2), InputError),
         ("milestones", (2, 2), InputError),
         ("milestones", (0, 2), InputError),
-        ("milestones", (True,), InputTypeError),
     ],
 )
 def test_settings_that_are_not_valid(name, value, error, parts):

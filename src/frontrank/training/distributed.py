@@ -219,18 +219,8 @@ def _exchange(rows: Tensor) -> list[Tensor]:
     ]
 
 
-_DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.bfloat16,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-]
+_DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_DTYPES = [getattr(torch, name) for name in _DTYPE_NAMES]
 
 
 def _is_joined() -> bool:
