@@ -13,6 +13,7 @@ from frontrank import losses
 from frontrank.errors import InputError
 from frontrank.losses import registry
 from frontrank.losses.registry import LOSSES, PARTS, arguments, build
+from tests.cases import CASES
 
 CLASSES = {  # everything whose signature is read: its class, and its arguments as they are read
     **{name: (getattr(losses, name), registry._signature(loss.module, name)) for name, loss in LOSSES.items()},
@@ -32,16 +33,14 @@ OTHER = {  # of each setting: a value that is the default of no loss
 def test_the_signature_of_the_source_is_that_of_the_class(name):
     kind, known = CLASSES[name]
     plain = {int: int, float: float, bool: bool}
-    parameters = inspect.signature(kind).parameters.values()
-    assert {each.name: (each.type, each.default) for each in arguments_of(known)} == {
+    assert {argument: (each.type, each.default) for argument, each in known.items()} == {
         each.name: (plain.get(each.annotation, str), None if each.default is each.empty else each.default)
-        for each in parameters
+        for each in inspect.signature(kind).parameters.values()
     }
 
 
-def arguments_of(known):
-    for name, argument in known.items():
-        yield type("", (), {"name": name, "type": argument.type, "default": argument.default})
+def test_every_loss_has_a_reference():
+    assert {type(case.build()).__name__ for case in CASES} >= set(LOSSES)
 
 
 def test_every_setting_of_every_loss_has_help():
