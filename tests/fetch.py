@@ -12,7 +12,7 @@ from frontrank.models.weights import PACKAGES as WEIGHTS
 from frontrank.packages import cache_folder, fetch, is_cached
 from frontrank.samples.emoji import PACKAGES as EMOJI
 from frontrank.samples.glyphs import TEST_PACKAGES as FONTS
-from frontrank.samples.scenes import packages as scene_packages
+from frontrank.samples.scenes import scene_packages
 
 BACKBONES = ("tf_efficientnet_lite0", "mobilenetv2_100")
 NEEDED = (*dict.fromkeys((*EMOJI, *scene_packages())), *FONTS, *(WEIGHTS[name] for name in BACKBONES))

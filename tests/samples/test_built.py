@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from frontrank.samples.folder import Source, begun, finished, started, unfinished
 
 from frontrank.data.table import ImageTable, read_table
 from frontrank.packages import Package
 from frontrank.samples import folder as module
-from frontrank.samples.folder import Source, begun, finished, started, unfinished
 from tests.data.files import refusal
 from tests.data.test_image_table import same
 

@@ -20,9 +20,9 @@ from frontrank.samples import glyphs as glyph_choice
 from frontrank.samples.glyphs import SMALL, TEST_PACKAGES, TYPEFACES, UNICODE_DATA, Typeface, build_glyphs, split_of
 from tests.data.files import refusal
 from tests.data.test_image_table import same
-from tests.data.test_processes import BARE
 from tests.fetch import require_packages
 from tests.samples.fonts import archive, collection, font, unicode_archive
+from tests.samples.test_processes import BARE
 
 WATER, FIRE, EARTH, GOLD, KING, SEA, AGAIN, RARE = *map(ord, "水火土金王海"), 0xFA45, 0x20000
 MISSING = (50, 0, 800, 800)  # of all fonts here

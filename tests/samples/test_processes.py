@@ -5,11 +5,11 @@ import sys
 import time
 
 import pytest
+from frontrank.samples.folder import run_all, workers
 
 import frontrank as fr
 from frontrank.errors import InputError
 from frontrank.samples import folder as processes
-from frontrank.samples.folder import run_all, workers
 from tests.data.files import refusal
 
 BARE = f"""

@@ -16,7 +16,7 @@ import frontrank as fr
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.samples.folder import begun
+from frontrank.samples.build import start_build
 from frontrank.settings import BatchConfig, DataConfig, ModelConfig, read_config, read_recipe
 from frontrank.training import run as build
 from frontrank.training.logs import read_log
@@ -199,7 +199,7 @@ def test_a_data_set_that_is_not_finished(tmp_path, lost):
     """Its pictures are no classes of a user, and there may be few of them."""
     out = tmp_path / "my emoji"
     settings = {"data": "emoji", "designs": "all", "skin_tones": True, "size": 20, "classes": None, "typefaces": ["a"]}
-    with begun(out, settings):
+    with start_build(out, settings):
         (out / "images" / "1F600").mkdir(parents=True)
         (out / "images" / "1F600" / "noto.png").write_bytes(b"x")
     state = json.loads((out / "data.json").read_text())

@@ -10,7 +10,7 @@ import torch
 
 import frontrank as fr
 from frontrank.cli.rows import Rows, about, read_rows, split
-from frontrank.data.embedding_files import Array, parsing, stored_arrays
+from frontrank.data.embedding_files import Array, list_arrays, parsing
 from frontrank.errors import InputError
 
 _OF_A_WHITENING = {"mean", "components", "variance"}
@@ -47,7 +47,7 @@ def whitening_source(options: argparse.Namespace) -> fr.Whitening | Rows | None:
     path = Path(split(options.whiten)[0])
     if path.suffix.lower() == ".safetensors":
         with parsing(path):
-            is_saved = set(stored_arrays(path)) >= _OF_A_WHITENING
+            is_saved = set(list_arrays(path)) >= _OF_A_WHITENING
         if is_saved:
             for option in ("power", "dim"):
                 if getattr(options, option) is not None:

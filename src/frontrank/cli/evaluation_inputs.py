@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import frontrank as fr
+from frontrank.checks import suggestion
 from frontrank.cli.descriptors import whitening_source
 from frontrank.cli.rows import (
     Rows,
@@ -25,7 +26,7 @@ from frontrank.cli.rows import (
     with_labels,
 )
 from frontrank.data import read_labels
-from frontrank.data.embedding_files import ENDINGS, did_you_mean, existing_file
+from frontrank.data.embedding_files import ENDINGS, check_file
 from frontrank.errors import InputError
 from frontrank.evaluation.evaluate import coded
 from frontrank.evaluation.measures import read_metrics
@@ -101,8 +102,8 @@ def _protocol(options: argparse.Namespace) -> Protocol | None:
             raise InputError("--templates is of the protocols vggface2 and ijb-c; add --protocol")
         return None
     if name not in PROTOCOLS:
-        remedy = did_you_mean(name, PROTOCOLS) or f"there are {', '.join(PROTOCOLS)}"
-        raise InputError(f"--protocol {name!r} is not known; {remedy}")
+        remedy = suggestion(name, PROTOCOLS) or f"; there are {', '.join(PROTOCOLS)}"
+        raise InputError(f"--protocol {name!r} is not known{remedy}")
     protocol = PROTOCOLS[name]
     if protocol.kind == "query-gallery" and options.gallery is None:
         raise InputError(f"--protocol {name} needs --gallery; add it")
@@ -141,7 +142,7 @@ def _require_files(*sources: str | None) -> None:
     """Refuse a file that is not there before another one is read, which may be large."""
     for source in sources:
         if source is not None and not source.lower().endswith(".json"):
-            existing_file(Path(split(source)[0]), ENDINGS, "embeddings")
+            check_file(Path(split(source)[0]), ENDINGS, "embeddings")
 
 
 def _json_targets(options: argparse.Namespace) -> dict[str, Path]:

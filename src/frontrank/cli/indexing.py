@@ -22,7 +22,7 @@ from frontrank.picture_index import IndexSummary, index_images, refuse_repeats, 
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import is_field
 from frontrank.retrieval.whitening import Whitening
-from frontrank.samples.folder import TABLE, unfinished
+from frontrank.samples.build import TABLE, resume_command
 from frontrank.training import distributed
 from frontrank.training.run import processes
 
@@ -108,7 +108,7 @@ def _is_plain_folder(source: str) -> bool:
         return (
             os.path.isdir(source)
             and not os.path.isfile(os.path.join(source, TABLE))
-            and unfinished(source) is None
+            and resume_command(source) is None
             and detect_layout(source) is None
         )
     return False

@@ -1,4 +1,4 @@
-"""What a user has on disk: images and embeddings, read without ever unpickling anything; and batches of images."""
+"""Images and embeddings on a user's disk, read without unpickling anything; and batches of images."""
 
 from frontrank.data.embedding_files import EmbeddingFile, check_ids, read_embeddings, read_labels
 from frontrank.data.images import check_images, read_image

@@ -1,10 +1,9 @@
-"""Embeddings with their labels and ids as a user has them on disk; labels and ids may also be in files of text.
+"""Embeddings with their labels and ids, read from files; labels and ids may also be in text files.
 
-What is picked by which name is the same for all kinds of files. Rows are counted from 0.
+The names of the arrays mean the same in all kinds of files. Rows are counted from 0. Nothing is ever unpickled.
 """
 
 import csv
-import difflib
 import json
 import os
 import re
@@ -13,45 +12,48 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from torch import Tensor
 
+from frontrank.checks import import_extra, nearest_word, suggestion
 from frontrank.errors import FrontrankError, InputError
-
-# ==== The arrays of a .npy, .npz, .parquet or .safetensors file by name, not read yet, and never unpickled.
-
 
 Array = np.ndarray | Tensor
 
 _BATCH = 8192  # rows of a .parquet file decoded at once
+_EMBEDDINGS = ("embeddings", "embedding")
+_NAMES = {"labels": ("label", "labels"), "ids": ("ids", "id", "path")}
+_COLUMN = re.compile(r"(.+?\.(?:csv|npz|parquet|safetensors)):(.+)", re.IGNORECASE)  # file:column
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+# The arrays of a .npy, .npz, .parquet or .safetensors file, by name and not read yet.
 
 
 @dataclass(frozen=True)
-class Stored:
-    """An array that is not read yet; `said` is what it looks like to a user."""
+class StoredArray:
+    """An array that is not read yet; `description` is its kind and shape for an error message."""
 
-    said: str
+    description: str
     dims: int
     rows: int
     floating: bool
     load: Callable[[], Array]
 
 
-def stored_arrays(path: Path) -> dict[str, Stored]:
-    """The arrays of a file; the one of a .npy file is named ""."""
+def list_arrays(path: Path) -> dict[str, StoredArray]:
+    """Return the arrays of a file by name; the only one of a .npy file is named ""."""
     return _OPENERS[path.suffix.lower()](path)
 
 
-def existing_file(path: Path, endings: Iterable[str], what: str) -> Path:
-    """The path, if there is a file with something in it that ends as it must."""
+def check_file(path: Path, endings: Iterable[str], what: str) -> Path:
+    """Return the path, or raise if there is no file with content and one of the endings."""
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder; give a file of {what} in it")
     if not os.path.exists(path):
-        raise InputError(f"{path} is not there; {_nearest(path, endings)}")
+        raise InputError(f"{path} does not exist{_similar_file(path, endings)}")
     if path.suffix.lower() not in endings:
         raise InputError(
             f"{path} ends in {path.suffix!r}, but {what} are read from {', '.join(endings)}; save them as one of these"
@@ -60,32 +62,26 @@ def existing_file(path: Path, endings: Iterable[str], what: str) -> Path:
         with path.open("rb") as file:
             empty = not file.read(1)
     except OSError as error:
-        raise InputError(f"{path} cannot be opened ({error.strerror}); see that you may read it") from error
+        raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
     if empty:
         raise InputError(f"{path} is empty (0 bytes); write it again")
     return path
 
 
-def _nearest(path: Path, endings: Iterable[str]) -> str:
+def _similar_file(path: Path, endings: Iterable[str]) -> str:
     try:
         files = [entry for entry in path.parent.iterdir() if entry.suffix.lower() in endings]
     except (OSError, ValueError):
-        return f"nor can its folder {path.parent} be read: check the path"
+        return f", and its folder {path.parent} cannot be read; check the path"
     files.sort(key=lambda file: file.suffix == path.suffix)  # the last of a stem stays
     by_stem = {file.stem: file.name for file in files}  # long endings are alike whatever the names are
-    near = difflib.get_close_matches(path.stem, by_stem, n=1)
-    return f"did you mean {by_stem[near[0]]!r}?" if near else f"check its name and the folder {path.parent}"
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A question that suggests the nearest of the names, or nothing."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
+    near = nearest_word(path.stem, by_stem)
+    return f"; did you mean {by_stem[near]}?" if near else f"; check its name and the folder {path.parent}"
 
 
 @contextmanager
 def parsing(path: Path) -> Iterator[None]:
-    """Whatever a parser raises on a damaged file as one line; they raise almost anything."""
+    """Turn whatever a parser raises on a damaged file into an error of one line."""
     try:
         yield
     except FrontrankError:
@@ -95,43 +91,40 @@ def parsing(path: Path) -> Iterator[None]:
             f"{path} does not fit into memory, or is damaged; save the embeddings as .npy, which is read as needed"
         ) from error
     except Exception as error:
-        said = "".join(character if character.isprintable() else " " for character in str(error))
-        reason = " ".join(said.split())[:200] or type(error).__name__
+        text = "".join(character if character.isprintable() else " " for character in str(error))
+        reason = " ".join(text.split())[:200] or type(error).__name__
         raise InputError(
             f"{path} cannot be read ({reason}); it is damaged, cut short or no {path.suffix} file: write it again"
         ) from error
 
 
-def part(path: Path, name: str) -> str:
-    """How an array of a file is written: file:name."""
+def _full_name(path: Path, name: str) -> str:
     return f"{path}:{name}" if name else str(path)
 
 
-def these(rows: np.ndarray) -> str:
-    """Some row numbers in words."""
+def _row_list(rows: np.ndarray) -> str:
     return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows[:5]))}{', ...' * (len(rows) > 5)} (from 0)"
 
 
-def refuse_rows(where: str, fault: str, rows: np.ndarray) -> None:
-    """An error that names rows, if there are any."""
+def _refuse_rows(where: str, fault: str, rows: np.ndarray) -> None:
     if len(rows):
-        raise InputError(f"{where} {fault} in {these(rows)}; fill or drop {'them' if len(rows) > 1 else 'it'}")
+        raise InputError(f"{where} {fault} in {_row_list(rows)}; fill or drop {'them' if len(rows) > 1 else 'it'}")
 
 
-def _npy(path: Path) -> dict[str, Stored]:
+def _npy(path: Path) -> dict[str, StoredArray]:
     with path.open("rb") as file:
         return {"": _numpy_array(str(path), file, lambda: np.lib.format.open_memmap(path, mode="r"))}
 
 
-def _npz(path: Path) -> dict[str, Stored]:
-    found = {}
+def _npz(path: Path) -> dict[str, StoredArray]:
+    arrays = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():
             if member.endswith(".npy"):
                 name = member.removesuffix(".npy")
                 with archive.open(member) as file:
-                    found[name] = _numpy_array(part(path, name), file, partial(_npz_member, path, member))
-    return found
+                    arrays[name] = _numpy_array(_full_name(path, name), file, partial(_npz_member, path, member))
+    return arrays
 
 
 def _npz_member(path: Path, member: str) -> np.ndarray:
@@ -139,29 +132,30 @@ def _npz_member(path: Path, member: str) -> np.ndarray:
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _numpy_array(where: str, file: IO[bytes], load: Callable[[], np.ndarray]) -> Stored:
+def _numpy_array(where: str, file: IO[bytes], load: Callable[[], np.ndarray]) -> StoredArray:
     first_version = np.lib.format.read_magic(file) == (1, 0)
     header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
     shape, _, dtype = header(file)
 
-    def refused() -> np.ndarray:
+    def refuse() -> np.ndarray:
         raise InputError(f"{where} holds pickled objects, which are never loaded; save it as numbers or as dtype=str")
 
-    said = f"{'pickled objects' if dtype.hasobject else dtype} of shape {shape}"
+    description = f"{'pickled objects' if dtype.hasobject else dtype} of shape {shape}"
     floating = dtype.kind == "f" and dtype.itemsize <= 8
-    return Stored(said, len(shape), shape[0] if shape else 0, floating, refused if dtype.hasobject else load)
+    return StoredArray(description, len(shape), shape[0] if shape else 0, floating, refuse if dtype.hasobject else load)
 
 
-def _safetensors(path: Path) -> dict[str, Stored]:
-    found = {}
+def _safetensors(path: Path) -> dict[str, StoredArray]:
+    arrays = {}
     with _library(path, "safetensors").safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118 - it is no mapping
             tensor = file.get_slice(name)
             dtype, shape = tensor.get_dtype(), tuple(tensor.get_shape())
             floating = dtype in ("BF16", "F16", "F32", "F64")
             load = partial(_safetensor, path, name)
-            found[name] = Stored(f"{dtype} of shape {shape}", len(shape), shape[0] if shape else 0, floating, load)
-    return found
+            rows = shape[0] if shape else 0
+            arrays[name] = StoredArray(f"{dtype} of shape {shape}", len(shape), rows, floating, load)
+    return arrays
 
 
 def _safetensor(path: Path, name: str) -> Tensor:
@@ -169,9 +163,9 @@ def _safetensor(path: Path, name: str) -> Tensor:
         return file.get_tensor(name)
 
 
-def _parquet(path: Path) -> dict[str, Stored]:
+def _parquet(path: Path) -> dict[str, StoredArray]:
     types = _library(path, "pyarrow").types
-    found = {}
+    arrays = {}
     with _library(path, "pyarrow.parquet").ParquetFile(path) as file:
         for field in file.schema_arrow:
             inner, dims = field.type, 1
@@ -179,42 +173,43 @@ def _parquet(path: Path) -> dict[str, Stored]:
                 inner, dims = inner.value_type, dims + 1
             dims = 0 if types.is_nested(inner) else dims
             load = partial(_parquet_column if dims == 1 else _parquet_lists, path, field.name)
-            found[field.name] = Stored(str(field.type), dims, file.metadata.num_rows, types.is_floating(inner), load)
-    return found
+            rows = file.metadata.num_rows
+            arrays[field.name] = StoredArray(str(field.type), dims, rows, types.is_floating(inner), load)
+    return arrays
 
 
 def _parquet_lists(path: Path, name: str) -> np.ndarray:
-    """A column of lists of one length [row, dimension], some rows at a time and never as Python objects."""
-    where, found, start = part(path, name), np.empty((0, 0)), 0
+    """Read a column of lists of one length [row, dimension], some rows at a time and never as Python objects."""
+    where, rows, start = _full_name(path, name), np.empty((0, 0)), 0
     list_lengths = _library(path, "pyarrow.compute").list_value_length
     with _library(path, "pyarrow.parquet").ParquetFile(path) as file:
         for batch in file.iter_batches(_BATCH, columns=[name]):
             column = batch.column(name)
-            refuse_rows(where, "has no embedding", start + _true(column.is_null()))
+            _refuse_rows(where, "has no embedding", start + _true(column.is_null()))
             lengths = list_lengths(column).to_numpy(zero_copy_only=False)
             if start == 0:
-                found = np.empty((file.metadata.num_rows, lengths[0]), column.type.value_type.to_pandas_dtype())
-            dim = found.shape[1]
+                rows = np.empty((file.metadata.num_rows, lengths[0]), column.type.value_type.to_pandas_dtype())
+            dim = rows.shape[1]
             for row in np.flatnonzero(lengths != dim)[:1]:
                 raise InputError(
                     f"{where} has {lengths[row]} numbers in row {start + row} and {dim} in row 0 (the first); "
                     "all rows must come from the same model"
                 )
             numbers = column.flatten()
-            refuse_rows(where, "lacks numbers", start + np.unique(_true(numbers.is_null()) // dim))
-            found[start : start + len(column)] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), dim)
+            _refuse_rows(where, "lacks numbers", start + np.unique(_true(numbers.is_null()) // dim))
+            rows[start : start + len(column)] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), dim)
             start += len(column)
-    if start != len(found):
-        raise EOFError(f"{start} rows instead of {len(found)}")
-    return found
+    if start != len(rows):
+        raise EOFError(f"{start} rows instead of {len(rows)}")
+    return rows
 
 
 def _parquet_column(path: Path, name: str) -> np.ndarray:
-    """A column of numbers, or of anything else as text."""
+    """Read a column as numbers, or else as text."""
     arrow = _library(path, "pyarrow")
     with _library(path, "pyarrow.parquet").ParquetFile(path) as file:
         column = file.read(columns=[name]).column(name)
-    refuse_rows(part(path, name), "has nothing", _true(column.is_null()))
+    _refuse_rows(_full_name(path, name), "has nothing", _true(column.is_null()))
     kind = column.type
     if arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind):
         return column.to_numpy()
@@ -226,38 +221,26 @@ def _true(mask: Any) -> np.ndarray:
 
 
 def _library(path: Path, name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise FrontrankError(
-            f"{path} needs {name.partition('.')[0]}, which cannot be imported; run pip install 'frontrank[train]'"
-        ) from error
+    return import_extra(name, "train", str(path))
 
 
-_OPENERS: dict[str, Callable[[Path], dict[str, Stored]]] = {
+_OPENERS: dict[str, Callable[[Path], dict[str, StoredArray]]] = {
     ".npy": _npy,
     ".npz": _npz,
     ".parquet": _parquet,
     ".safetensors": _safetensors,
 }
 ENDINGS = tuple(_OPENERS)
-
-
-# ==== Embeddings with their labels and ids as a user has them on disk; labels and ids may also be in files of text.
-
-
-_EMBEDDINGS = ("embeddings", "embedding")
-_NAMES = {"labels": ("label", "labels"), "ids": ("ids", "id", "path")}
 _LABEL_ENDINGS = (*ENDINGS, ".csv", ".json", ".txt")
-_PART = re.compile(r"(.+?\.(?:csv|npz|parquet|safetensors)):(.+)", re.IGNORECASE)  # file:column
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+# Embeddings with labels and ids.
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingFile:
-    """What a file holds: embeddings [row, dimension], and labels and ids [row], int64 or text, if it has them.
+    """Embeddings [row, dimension] of a file, and its labels and ids [row], int64 or text, if it has them.
 
-    `columns` are its other arrays of one entry per row, each read when it is asked for.
+    `columns` are its other arrays of one entry per row, each read when it is used.
     """
 
     path: Path
@@ -268,10 +251,10 @@ class EmbeddingFile:
 
 
 def read_embeddings(path: str | Path, key: str | None = None) -> EmbeddingFile:
-    """The embeddings of a .npy, .npz, .parquet or .safetensors file, and the labels and ids beside them.
+    """Read the embeddings of a .npy, .npz, .parquet or .safetensors file, with their labels and ids.
 
-    key: the name of the embeddings; else "embeddings", "embedding" or the only array they can be.
-    Labels go by the name "label" or "labels", ids by "ids", "id" or "path".
+    key: the name of the embeddings; None takes "embeddings", "embedding" or the only array they can be
+    Labels have the name "label" or "labels", ids the name "ids", "id" or "path".
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -280,47 +263,47 @@ def read_embeddings(path: str | Path, key: str | None = None) -> EmbeddingFile:
     >>> file.embeddings.shape, file.labels.tolist(), list(file.columns)
     ((3, 3), ['cat', 'cat', 'dog'], ['split'])
     """
-    path = existing_file(Path(path), ENDINGS, "embeddings")
+    path = check_file(Path(path), ENDINGS, "embeddings")
     with parsing(path):
-        arrays = stored_arrays(path)
+        arrays = list_arrays(path)
         name = _embeddings_name(path, arrays, key)
-        embeddings = _embeddings(part(path, name), arrays.pop(name))
+        embeddings = _embeddings(_full_name(path, name), arrays.pop(name))
         rows = len(embeddings)
-        labels, ids = (_beside(path, arrays, names, rows) for names in _NAMES.values())
+        labels, ids = (_pop_column(path, arrays, names, rows) for names in _NAMES.values())
     others = {name: stored for name, stored in arrays.items() if stored.dims == 1 and stored.rows == rows}
     return EmbeddingFile(path, embeddings, labels, ids, _Columns(path, others))
 
 
 def read_labels(source: str | Path, file: EmbeddingFile | None, rows: int, what: str = "labels") -> np.ndarray:
-    """One entry per row, int64 or text: an array of the embeddings file, or a file of its own.
+    """Read labels, ids or another column, one entry per row, int64 or text.
 
     source: the name of an array in `file`; or a .npy, .txt (one per line) or .json file (a list); or a .csv, .npz,
-    .parquet or .safetensors file, as "file.csv:column", or without where the column is "label" or "labels".
-    what: what a message calls them; of "ids" the column is "ids", "id" or "path", of any other word that word.
+            .parquet or .safetensors file as "file.csv:column", where a column "label" or "labels" may be left out
+    what:   the name for error messages; for "ids" the column is "ids", "id" or "path", for another word that word
     """
     source = str(source)
-    found = None if file is None else _inside(source, file)
-    where, values = found or _outside(source, file, what)
+    inside = None if file is None else _from_embeddings(source, file)
+    where, values = inside or _from_other_file(source, file, what)
     values = _entries(f"{what}: {where}", values)
     _check_length(f"{what}: {where}", len(values), rows)
     return values
 
 
 def check_ids(ids: Sequence[object] | np.ndarray, what: str = "ids") -> None:
-    """Refuse ids that several rows share."""
+    """Raise if several rows have the same id."""
     ids = np.asarray(ids)
     _, first, counts = np.unique(ids, return_index=True, return_counts=True)
     repeated = np.sort(first[counts > 1])
     if len(repeated):
-        named = [f"{ids.tolist()[row]!r} in {these(np.flatnonzero(ids == ids[row]))}" for row in repeated[:3]]
+        named = [f"{ids.tolist()[row]!r} in {_row_list(np.flatnonzero(ids == ids[row]))}" for row in repeated[:3]]
         raise InputError(
             f"{what} must all differ, but {len(repeated)} occur{'s' * (len(repeated) == 1)} more than once: "
-            f"{', '.join(named)}{', ...' * (len(repeated) > 3)}; drop the rows that are there twice, or rename them"
+            f"{', '.join(named)}{', ...' * (len(repeated) > 3)}; drop the repeated rows, or rename them"
         )
 
 
 class _Columns(Mapping[str, np.ndarray]):
-    def __init__(self, path: Path, arrays: Mapping[str, Stored]) -> None:
+    def __init__(self, path: Path, arrays: Mapping[str, StoredArray]) -> None:
         self._path, self._arrays = path, arrays
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -338,52 +321,54 @@ class _Columns(Mapping[str, np.ndarray]):
         return len(self._arrays)
 
 
-def _embeddings_name(path: Path, arrays: Mapping[str, Stored], key: str | None) -> str:
+def _embeddings_name(path: Path, arrays: Mapping[str, StoredArray], key: str | None) -> str:
     if key is not None:
         if "" in arrays and len(arrays) == 1:
             raise InputError(f"{path} holds one array without a name, so {key!r} cannot be picked; leave out the key")
-        return _picked(path, arrays, (key,), "give another key")
+        return _pick_name(path, arrays, (key,), "give another key")
     for name in ("", *_EMBEDDINGS):
         if name in arrays:
             return name
     possible = [name for name, stored in arrays.items() if stored.dims == 2 and stored.floating]
     if len(possible) != 1:
-        said = ", ".join(f"{name!r} ({arrays[name].said})" for name in list(arrays)[:10]) or "nothing"
+        held = ", ".join(f"{name!r} ({arrays[name].description})" for name in list(arrays)[:10]) or "nothing"
         raise InputError(
-            f"{path} has no array named 'embeddings' and {len(possible) or 'none'} that could be meant; "
-            f"it holds {said}; name the 2-D floating point array to use by its key"
+            f"{path} has no array named 'embeddings', and {len(possible) or 'no'} arrays that can be embeddings; "
+            f"it holds {held}; give the key of the 2-D floating point array to use"
         )
     return possible[0]
 
 
-def _embeddings(where: str, stored: Stored) -> Array:
+def _embeddings(where: str, stored: StoredArray) -> Array:
     if not stored.floating:
         raise InputError(
-            f"{where} must be floating point numbers (16, 32 or 64 bits), got {stored.said}; save it as float32"
+            f"{where} must be floating point numbers (16, 32 or 64 bits), got {stored.description}; save it as float32"
         )
     if stored.dims != 2:
-        raise InputError(f"{where} must have the shape (items, dimensions), got {stored.said}; save one row per item")
+        raise InputError(
+            f"{where} must have the shape (items, dimensions), got {stored.description}; save one row per item"
+        )
     if stored.rows == 0:
         raise InputError(f"{where} has no rows; write at least one")
     embeddings = stored.load()
     if embeddings.shape[1] == 0:
-        raise InputError(f"{where} has rows of no numbers; write at least one dimension")
+        raise InputError(f"{where} has no dimensions; write at least one number per row")
     return embeddings
 
 
-def _beside(path: Path, arrays: dict[str, Stored], names: Sequence[str], rows: int) -> np.ndarray | None:
-    """The array of one of these names, which is taken out."""
+def _pop_column(path: Path, arrays: dict[str, StoredArray], names: Sequence[str], rows: int) -> np.ndarray | None:
+    """Remove the first array that has one of these names, and return its values."""
     for name in names:
         if name in arrays:
-            values = _entries(part(path, name), _loaded_entries(part(path, name), arrays.pop(name)))
-            _check_length(part(path, name), len(values), rows)
+            values = _entries(_full_name(path, name), _load_column(_full_name(path, name), arrays.pop(name)))
+            _check_length(_full_name(path, name), len(values), rows)
             return values
     return None
 
 
-def _loaded_entries(where: str, stored: Stored) -> np.ndarray:
+def _load_column(where: str, stored: StoredArray) -> np.ndarray:
     if stored.dims != 1:
-        raise InputError(f"{where} must have one entry per row, got {stored.said}; save it as one column")
+        raise InputError(f"{where} must have one entry per row, got {stored.description}; save it as one column")
     return _as_numpy(stored.load())
 
 
@@ -394,7 +379,7 @@ def _as_numpy(values: Array) -> np.ndarray:
 
 
 def _entries(where: str, values: np.ndarray) -> np.ndarray:
-    """Labels or ids as int64 or text; refuses what is neither, and text that is empty."""
+    """Return labels or ids as int64 or text; raise for other kinds, and for blank text."""
     if values.dtype.kind in "biu":
         if values.dtype.kind == "u" and (values > np.iinfo(np.int64).max).any():
             raise InputError(f"{where} has integers of more than 63 bits; save it as text")
@@ -403,7 +388,7 @@ def _entries(where: str, values: np.ndarray) -> np.ndarray:
         values = np.char.decode(values, "utf-8")
     if values.dtype.kind != "U":
         raise InputError(f"{where} must be integers or text, got {values.dtype}; convert it with .astype(int) or (str)")
-    refuse_rows(where, "is blank", np.flatnonzero(np.char.strip(values) == ""))
+    _refuse_rows(where, "is blank", np.flatnonzero(np.char.strip(values) == ""))
     return values.astype(values.dtype.newbyteorder("="))
 
 
@@ -412,21 +397,21 @@ def _check_length(where: str, length: int, rows: int) -> None:
         raise InputError(f"{where} has {length} entries for {rows} rows of embeddings; give one entry per row")
 
 
-def _inside(name: str, file: EmbeddingFile) -> tuple[str, np.ndarray] | None:
-    """Where an array of the embeddings file is, and what it holds."""
+def _from_embeddings(name: str, file: EmbeddingFile) -> tuple[str, np.ndarray] | None:
+    """Return the full name and the values of an array of the embeddings file, if it has it."""
     known = dict.fromkeys(_NAMES["labels"], file.labels) | dict.fromkeys(_NAMES["ids"], file.ids)
     values = file.columns[name] if name in file.columns else known.get(name)
-    return None if values is None else (part(file.path, name), values)
+    return None if values is None else (_full_name(file.path, name), values)
 
 
-def _outside(source: str, file: EmbeddingFile | None, what: str) -> tuple[str, np.ndarray]:
-    """Where a file of labels has them, and what they are."""
-    split = None if os.path.exists(source) else _PART.fullmatch(source)
+def _from_other_file(source: str, file: EmbeddingFile | None, what: str) -> tuple[str, np.ndarray]:
+    """Return the full name and the values of labels in a file of their own."""
+    split = None if os.path.exists(source) else _COLUMN.fullmatch(source)
     path, column = (Path(split[1]), split[2]) if split else (Path(source), None)
     ending = path.suffix.lower()
     if file is not None and ending not in _LABEL_ENDINGS and not os.path.exists(path):
         _refuse_name(source, file, what)
-    existing_file(path, _LABEL_ENDINGS, what)
+    check_file(path, _LABEL_ENDINGS, what)
     kind = what.rpartition(" ")[2]  # of "gallery labels" too
     wanted = (column,) if column else _NAMES.get(kind, (kind,))
     with parsing(path):
@@ -436,28 +421,28 @@ def _outside(source: str, file: EmbeddingFile | None, what: str) -> tuple[str, n
             return str(path), _json_list(path)
         if ending == ".csv":
             return _csv_column(path, wanted)
-        arrays = stored_arrays(path)
-        name = "" if ending == ".npy" else _picked(path, arrays, wanted, f"pick one as {path.name}:NAME")
-        return part(path, name), _loaded_entries(part(path, name), arrays[name])
+        arrays = list_arrays(path)
+        name = "" if ending == ".npy" else _pick_name(path, arrays, wanted, f"pick one as {path.name}:NAME")
+        return _full_name(path, name), _load_column(_full_name(path, name), arrays[name])
 
 
 def _refuse_name(source: str, file: EmbeddingFile, what: str) -> None:
     held = [*file.columns, *(kind for kind in _NAMES if getattr(file, kind) is not None)]
-    remedy = did_you_mean(source, held) or "give the name of an array, or of a file"
     raise InputError(
         f"{what}: {source!r} is no file, and no array of one entry per row in {file.path}, "
-        f"which has {', '.join(map(repr, held[:10])) or 'none'}; {remedy}"
+        f"which has {', '.join(map(repr, held[:10])) or 'none'}"
+        + (suggestion(source, held) or "; give the name of an array, or of a file")
     )
 
 
-def _picked(path: Path, names: Collection[str], wanted: Sequence[str], remedy: str) -> str:
-    """The first wanted name that there is."""
+def _pick_name(path: Path, names: Collection[str], wanted: Sequence[str], remedy: str) -> str:
+    """Return the first wanted name that the file has."""
     for name in wanted:
         if name in names:
             return name
     held = ", ".join(map(repr, list(names)[:10])) or "nothing"
-    remedy = did_you_mean(wanted[0], names) or remedy
-    raise InputError(f"{path} has no {' or '.join(map(repr, wanted))}, only {held}; {remedy}")
+    near = suggestion(wanted[0], names) or f"; {remedy}"
+    raise InputError(f"{path} has no {' or '.join(map(repr, wanted))}, only {held}{near}")
 
 
 def _lines(path: Path) -> list[str]:
@@ -465,7 +450,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _numbers_or_text(entries: list[str]) -> np.ndarray:
-    """Stripped text, or int64 if all are integers of 64 bits, none of them spelt in two ways."""
+    """Return stripped text, or int64 if all entries are integers of 64 bits and each is spelt in one way."""
     entries = [entry.strip() for entry in entries]
     if all(map(_INTEGER.fullmatch, entries)):
         numbers = list(map(int, entries))
@@ -478,11 +463,11 @@ def _json_list(path: Path) -> np.ndarray:
     values = json.loads(path.read_text(encoding="utf-8-sig"))
     if not isinstance(values, list):
         raise InputError(f"{path} must hold a list, got {type(values).__name__}; write [..., ...], one entry per row")
-    refuse_rows(str(path), "has null", np.flatnonzero([value is None for value in values]))
+    _refuse_rows(str(path), "has null", np.flatnonzero([value is None for value in values]))
     kinds = {type(value) for value in values}
     if len(kinds) > 1 or kinds - {int, str}:
-        said = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise InputError(f"{path} must be a list of integers or a list of texts, got {said}; write all of them one way")
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InputError(f"{path} must be a list of integers or a list of texts, got {names}; use one kind for all")
     return np.asarray(values) if values else np.empty(0, dtype=np.int64)
 
 
@@ -490,7 +475,7 @@ def _csv_column(path: Path, wanted: Sequence[str]) -> tuple[str, np.ndarray]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file, strict=True)
         header = [name.strip() for name in next(lines, [])]
-        name = _picked(path, header, wanted, f"pick one as {path.name}:COLUMN; the first line must name the columns")
+        name = _pick_name(path, header, wanted, f"pick one as {path.name}:COLUMN; the first line must name the columns")
         if header.count(name) > 1:
             raise InputError(f"{path} has {header.count(name)} columns {name!r}; rename all but one")
         values: list[str] = []
@@ -498,10 +483,10 @@ def _csv_column(path: Path, wanted: Sequence[str]) -> tuple[str, np.ndarray]:
         for line in lines:
             if line and len(line) != len(header):
                 raise InputError(
-                    f"{path} has {len(line)} fields in line {lines.line_num} and {len(header)} in its first; "
-                    "write as many in each, and quote a field that has a comma"
+                    f"{path} has {len(line)} fields in line {lines.line_num}, but {len(header)} columns; "
+                    "write one field for each column, and quote a field that has a comma"
                 )
             if line:
                 values += [""] * blank + [line[header.index(name)]]
             blank = 0 if line else blank + 1
-    return part(path, name), _numbers_or_text(values)
+    return _full_name(path, name), _numbers_or_text(values)

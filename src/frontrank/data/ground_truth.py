@@ -1,4 +1,4 @@
-"""The ground truth of Revisited Oxford and Paris, read from their pickles as data.
+"""The ground truth of Revisited Oxford and Paris, read from its pickle files without running anything.
 
 Radenović, Iscen, Tolias, Avrithis, Chum: Revisiting Oxford and Paris: Large-Scale Image Retrieval Benchmarking,
 CVPR 2018.
@@ -18,46 +18,127 @@ import numpy as np
 
 from frontrank.errors import InputError, InputTypeError
 
-# ==== A pickle read as data: containers, numbers, text and arrays of numbers or text, and nothing that could be run.
+_KINDS = ("easy", "hard", "junk")
+_LARGEST = 1 << 24  # bytes of a file, and numbers in all its lists: a few bytes can name one list many times
 
 
-class RefusedError(Exception):
+@dataclass(frozen=True)
+class GroundTruth:
+    """The content of a gnd_*.pkl file.
+
+    images, queries: names of the gallery images and of the query images
+    lists:           of each query, the easy, hard and junk images by their place in `images`
+    boxes:           of each query, left, top, right and bottom of what is searched for, or nothing
+    """
+
+    images: list[str]
+    queries: list[str]
+    lists: list[dict[str, Any]]
+    boxes: list[tuple[float, ...]]
+
+
+def read_ground_truth(path: str | Path) -> GroundTruth:
+    """Read a gnd_roxford5k.pkl or gnd_rparis6k.pkl.
+
+    The file is a pickle, which can run any code when it is loaded. This reader builds plain containers, numbers,
+    text and numpy arrays of these, and refuses everything else.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except TypeError as error:
+        raise InputTypeError(f"path must be the name of a file, got {type(path).__name__}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {reason}; check the path") from error
+    if len(data) > _LARGEST:
+        raise InputError(f"{path} has more than {_LARGEST:,} bytes, too many for a ground-truth file; check the path")
+    try:
+        content = _DataUnpickler(io.BytesIO(data), encoding="latin1").load()
+    except _RefusedError as error:
+        raise InputError(f"{path} is refused: it asks for {error}, which no ground-truth file needs") from None
+    except Exception as error:  # a damaged pickle raises almost anything
+        reason = shorten(str(error)[:500], 100, placeholder=" ...") or "it ends too early"
+        raise InputError(f"{path} is not a ground-truth pickle: {reason}; copy it again") from error
+    try:
+        return _check_content(content)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InputError(f"{path} is not a ground-truth pickle: {error}; is it a gnd_*.pkl file?") from error
+
+
+def _check_content(content: Any) -> GroundTruth:
+    for key in ("gnd", "imlist", "qimlist"):
+        if not isinstance(content, dict) or key not in content:
+            raise ValueError(f"it has no {key!r}")
+    images, queries = (
+        [x if isinstance(x, str) else x.decode("latin1") for x in _values(key, content[key], str, bytes)]
+        for key in ("imlist", "qimlist")
+    )
+    entries = _values("gnd", content["gnd"], dict)
+    if len(queries) != len(entries):
+        raise ValueError(f"it names {len(queries)} queries but has lists of {len(entries)}")
+    for i, entry in enumerate(entries):
+        if missing := [kind for kind in _KINDS if kind not in entry]:
+            raise ValueError(f"gnd[{i}] has no {missing[0]!r}")
+    if sum(_length(entry.get(key)) for entry in entries for key in (*_KINDS, "bbx")) > _LARGEST:
+        raise ValueError(f"its lists have more than {_LARGEST:,} numbers")
+    lists = [
+        {kind: np.array(_values(f"{kind} of gnd[{i}]", entry[kind], int), np.int64) for kind in _KINDS}
+        for i, entry in enumerate(entries)
+    ]
+    boxes = [
+        tuple(map(float, _values(f"bbx of gnd[{i}]", entry.get("bbx", ()), int, float)))
+        for i, entry in enumerate(entries)
+    ]
+    if not all(math.isfinite(x) for box in boxes for x in box):
+        raise ValueError("a bbx has NaN or infinite values")
+    return GroundTruth(images, queries, lists, boxes)
+
+
+def _values(name: str, stored: Any, *types: type) -> Sequence[Any]:
+    """Return the items of a list or an array, or raise if one is of another type."""
+    if not isinstance(stored, list | tuple | _Array):
+        raise ValueError(f"{name} is no list")
+    items = stored.values() if isinstance(stored, _Array) else stored
+    if not all(type(x) in types for x in items):
+        raise ValueError(f"{name} must have {types[0].__name__} in it and has something else")
+    return items
+
+
+def _length(stored: Any) -> int:
+    return len(stored) if isinstance(stored, list | tuple | _Array) else 0
+
+
+# A restricted unpickler. `pickle.Unpickler` with its own find_class would not be enough: its memo takes gigabytes for a
+# place of 4 bytes, and hashing the key of a dict can take forever or overflow the C stack. The unpickler in Python can
+# be given other instructions, and its memo is a dict.
+
+
+class _RefusedError(Exception):
     """A pickle that asks for more than data."""
 
 
-def read_pickle(data: bytes) -> Any:
-    """The content of a pickle of Python 2 or 3; its arrays are `StoredArray`, its bytes may be text in latin1.
-
-    Raises RefusedError if it is more than data, and anything else if it is damaged.
-
-    >>> read_pickle(pickle.dumps({"easy": [1, 2], "hard": ()}))
-    {'easy': [1, 2], 'hard': ()}
-    """
-    return _Machine(io.BytesIO(data), encoding="latin1").load()
-
-
-class StoredArray:
-    """An array as it is in a pickle. Its values are made when they are asked for, so one stored twice costs once."""
+class _Array:
+    """An array in a pickle. Its values are made on demand, so that one named many times costs once."""
 
     def __init__(self, data: Any = b"", kind: "_Kind | None" = None, shape: Any = (0,), order: Any = "C") -> None:
         if not isinstance(data, bytes | str) or not isinstance(kind, _Kind | None):
-            raise RefusedError("an array of something else than numbers or text")
+            raise _RefusedError("an array of something else than numbers or text")
         if not isinstance(shape, tuple) or len(shape) > 32 or not all(type(size) is int for size in shape):
             raise ValueError("an array has no shape")
         self._data, self._shape = data, shape
         self._order: Literal["C", "F"] = "F" if order == "F" else "C"
         self._dtype = np.dtype(np.int64) if kind is None else kind.dtype
 
-    def set(self, state: Any) -> None:
-        """Take over what a pickle says after it has named the array."""
+    def set_state(self, state: Any) -> None:
         shape, kind, columns_first, data = state[-4:]
-        StoredArray.__init__(self, data, kind, shape, "F" if columns_first else "C")
+        _Array.__init__(self, data, kind, shape, "F" if columns_first else "C")
 
     def __len__(self) -> int:
         return len(self._data) // max(1, self._dtype.itemsize)
 
     def values(self) -> list[Any]:
-        """All numbers or texts, row after row."""
+        """Return all numbers or texts, row after row."""
         data = self._data.encode("latin1") if isinstance(self._data, str) else self._data
         return np.frombuffer(data, self._dtype).reshape(self._shape, order=self._order).reshape(-1).tolist()
 
@@ -67,47 +148,46 @@ class _Kind:
 
     def __init__(self, code: Any, align: Any = False, copy: Any = True) -> None:
         if not isinstance(code, str) or not re.fullmatch("b1|[iu][1248]|f[248]|[US][1-9][0-9]{0,3}", code):
-            raise RefusedError("an array of something else than numbers or text")
+            raise _RefusedError("an array of something else than numbers or text")
         self.dtype = np.dtype(code)
 
-    def set(self, state: Any) -> None:
-        """Take over the byte order; numbers and text have nothing else to say."""
+    def set_state(self, state: Any) -> None:
+        """Set the byte order; the state of numbers and text has nothing else."""
         _, order, *parts = state[:5]
         if order not in ("<", ">", "|", "=") or any(part is not None for part in parts):
-            raise RefusedError("an array of records")
+            raise _RefusedError("an array of records")
         self.dtype = self.dtype.newbyteorder(order)
 
 
-def _new_array(of: Any, shape: Any, code: Any) -> StoredArray:
-    return StoredArray()
+def _new_array(of: Any, shape: Any, code: Any) -> _Array:
+    return _Array()
 
 
 def _number(kind: Any, data: Any) -> Any:
     if not isinstance(kind, _Kind) or kind.dtype.kind in "US":
-        raise RefusedError("a numpy scalar that is no number")
-    if len(stored := StoredArray(data, kind, (1,))) != 1:  # a look at long data at each mention could take for ever
+        raise _RefusedError("a numpy scalar that is no number")
+    if len(stored := _Array(data, kind, (1,))) != 1:  # reading long data at each mention could take forever
         raise ValueError(f"a number of {len(data)} bytes")
     return stored.values()[0]
 
 
 def _bytes(text: Any = "", encoding: Any = "latin1") -> str:
-    """Bytes, which old pickles make from text: left as that text, because a copy at each mention could be many."""
+    """Return bytes, which old pickles make from text, as that text: a copy at each mention could be many."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise RefusedError("a way to encode text")
+        raise _RefusedError("a way to encode text")
     return text
 
 
 _NAMES: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _new_array,
     ("numpy.core.multiarray", "scalar"): _number,
-    ("numpy.core.numeric", "_frombuffer"): StoredArray,
-    ("numpy", "ndarray"): None,  # handed to _reconstruct
+    ("numpy.core.numeric", "_frombuffer"): _Array,
+    ("numpy", "ndarray"): None,  # an argument of _reconstruct
     ("numpy", "dtype"): _Kind,
     ("_codecs", "encode"): _bytes,
     ("builtins", "bytes"): _bytes,
     ("__builtin__", "bytes"): _bytes,
 }
-
 
 _PLAIN = (
     *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.DUP),
@@ -126,12 +206,12 @@ _PLAIN = (
 class _Instructions(dict[int, Any]):
     def __missing__(self, code: int) -> Any:
         if code in pickle._Unpickler.dispatch:
-            raise RefusedError(f"the instruction {code:#04x}")
+            raise _RefusedError(f"the instruction {code:#04x}")
         raise pickle.UnpicklingError(f"there is no instruction {code:#04x}")
 
 
-class _Machine(pickle._Unpickler):
-    """The unpickler in Python: unlike the one in C it can be given other instructions, and its memo is a dict."""
+class _DataUnpickler(pickle._Unpickler):
+    """The unpickler of the standard library without the instructions that plain data does not need."""
 
     stack: list[Any]
     memo: dict[int, Any]
@@ -142,18 +222,18 @@ class _Machine(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         key = (module.replace("numpy._core", "numpy.core"), name)
         if key not in _NAMES:
-            raise RefusedError(ascii(f"{module}.{name}")[1:-1][:80])
+            raise _RefusedError(ascii(f"{module}.{name}")[1:-1][:80])
         return _NAMES[key]
 
     def _build(self) -> None:
         state = self.stack.pop()
-        if not isinstance(self.stack[-1], StoredArray | _Kind):  # functions have attributes that could be set, too
-            raise RefusedError("the state of an object")
-        self.stack[-1].set(state)
+        if not isinstance(self.stack[-1], _Array | _Kind):  # functions have attributes that could be set, too
+            raise _RefusedError("the state of an object")
+        self.stack[-1].set_state(state)
 
     def _set(self, items: list[Any]) -> None:
         if not all(type(key) is str for key in items[::2]):  # tuples and numbers can be made that take hours to hash
-            raise RefusedError("a dict with keys that are no text")
+            raise _RefusedError("a dict with keys that are no text")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def _set_items(self) -> None:
@@ -164,7 +244,7 @@ class _Machine(pickle._Unpickler):
         del self.stack[-2:]
         self._set(items)
 
-    def _dict(self) -> None:
+    def _new_dict(self) -> None:
         items = self.pop_mark()
         self.stack.append({})
         self._set(items)
@@ -173,106 +253,14 @@ class _Machine(pickle._Unpickler):
         size = int.from_bytes(self.read(8), "little")
         self.stack.append(self.read(size))  # at most what is there, where a bytearray of that size would be filled
 
-    def _put(self) -> None:
+    def _store(self) -> None:
         place = int(self.readline())
-        if not 0 <= place < 1 << 32:  # beyond, numbers can be found that take hours to hash
+        if not 0 <= place < 1 << 32:  # larger numbers can be found that take hours to hash
             raise ValueError(f"no place {place} in the memo")
         self.memo[place] = self.stack[-1]
 
     dispatch: ClassVar[dict[int, Any]] = _Instructions(
         {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _PLAIN}
-        | {pickle.BUILD[0]: _build, pickle.BYTEARRAY8[0]: _bytearray, pickle.PUT[0]: _put}
-        | {pickle.DICT[0]: _dict, pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items}
+        | {pickle.BUILD[0]: _build, pickle.BYTEARRAY8[0]: _bytearray, pickle.PUT[0]: _store}
+        | {pickle.DICT[0]: _new_dict, pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items}
     )
-
-
-# ==== The ground truth of Revisited Oxford and Paris, read from their pickles as data.
-
-
-_KINDS = ("easy", "hard", "junk")
-
-
-@dataclass(frozen=True)
-class GroundTruth:
-    """What a gnd_*.pkl file holds: names of gallery and query images, and per query lists and its box in the image."""
-
-    images: list[str]
-    queries: list[str]
-    lists: list[dict[str, Any]]
-    boxes: list[tuple[float, ...]]
-
-
-_LARGEST = 1 << 24  # bytes of a file, and numbers in all its lists: a few bytes can name one list many times
-
-
-def read_ground_truth(path: str | Path) -> GroundTruth:
-    """Read a gnd_roxford5k.pkl or gnd_rparis6k.pkl.
-
-    The file is a pickle, which can run any code when it is loaded. This reader builds plain containers, numbers,
-    text and numpy arrays of these, and refuses everything else.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(_LARGEST + 1)
-    except TypeError as error:
-        raise InputTypeError(f"path must be the name of a file, got {type(path).__name__}") from error
-    except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read: {said}; look at the path") from error
-    if len(data) > _LARGEST:
-        raise InputError(f"{path} has more than {_LARGEST:,} bytes, too many for a ground-truth file; look at the path")
-    try:
-        content = read_pickle(data)
-    except RefusedError as error:
-        raise InputError(f"{path} is refused: it asks for {error}, which no ground-truth file needs") from None
-    except Exception as error:
-        said = shorten(str(error)[:500], 100, placeholder=" ...") or "it ends too early"
-        raise InputError(f"{path} is not a ground-truth pickle: {said}; copy it again") from error
-    try:
-        return _ground_truth(content)
-    except (ValueError, OverflowError, TypeError) as error:
-        raise InputError(f"{path} is not a ground-truth pickle: {error}; is it a gnd_*.pkl file?") from error
-
-
-def _ground_truth(content: Any) -> GroundTruth:
-    """The content of a file, checked; the error says what it lacks."""
-    for key in ("gnd", "imlist", "qimlist"):
-        if not isinstance(content, dict) or key not in content:
-            raise ValueError(f"it has no {key!r}")
-    images, queries = (
-        [x if isinstance(x, str) else x.decode("latin1") for x in _values(key, content[key], str, bytes)]
-        for key in ("imlist", "qimlist")
-    )
-    entries = _values("gnd", content["gnd"], dict)
-    if len(queries) != len(entries):
-        raise ValueError(f"it names {len(queries)} queries but has lists of {len(entries)}")
-    for i, entry in enumerate(entries):
-        if lacking := [kind for kind in _KINDS if kind not in entry]:
-            raise ValueError(f"gnd[{i}] has no {lacking[0]!r}")
-    if sum(_length(entry.get(key)) for entry in entries for key in (*_KINDS, "bbx")) > _LARGEST:
-        raise ValueError(f"its lists have more than {_LARGEST:,} numbers")
-    lists = [
-        {kind: np.array(_values(f"{kind} of gnd[{i}]", entry[kind], int), np.int64) for kind in _KINDS}
-        for i, entry in enumerate(entries)
-    ]
-    boxes = [
-        tuple(map(float, _values(f"bbx of gnd[{i}]", entry.get("bbx", ()), int, float)))
-        for i, entry in enumerate(entries)
-    ]
-    if not all(math.isfinite(x) for box in boxes for x in box):
-        raise ValueError("a bbx has NaN or infinite values")
-    return GroundTruth(images, queries, lists, boxes)
-
-
-def _values(name: str, stored: Any, *types: type) -> Sequence[Any]:
-    """The items of a list or an array, all of some types."""
-    if not isinstance(stored, list | tuple | StoredArray):
-        raise ValueError(f"{name} is no list")
-    found = stored.values() if isinstance(stored, StoredArray) else stored
-    if not all(type(x) in types for x in found):
-        raise ValueError(f"{name} must have {types[0].__name__} in it and has something else")
-    return found
-
-
-def _length(stored: Any) -> int:
-    return len(stored) if isinstance(stored, list | tuple | StoredArray) else 0

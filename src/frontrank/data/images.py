@@ -1,37 +1,34 @@
-"""Image files as pictures, and the check of all images of a table before work begins."""
+"""Image files as pictures, and the check of all images of a table before work begins.
 
+A picture is upright, 8-bit RGB. Transparent pixels become white. Grey values of 16 bits are divided by 257. Floats from
+0 to 1 are multiplied by 255, floats up to 255 stay as they are, and all other numbers are stretched to 0 to 255.
+"""
+
+import csv
+import io
+import json
 import math
 import os
 import stat
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
-from frontrank.checks import check_number
-from frontrank.data.table import shown
-from frontrank.errors import InputError, InputTypeError
+from frontrank.checks import check_choice, check_integer, import_extra, printable
+from frontrank.data.table import Box, ImageTable
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.files import atomic_write
 from frontrank.progress import progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-import csv
-import json
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
-
-from frontrank.data.table import Box, ImageTable
-from frontrank.errors import FrontrankWarning
-
-# ==== Image files as pictures: whatever a file holds becomes upright 8-bit RGB, or one line that says why it cannot.
-
 
 T = TypeVar("T")
 
@@ -47,7 +44,7 @@ _TURNS = {  # the EXIF orientation: the turn that undoes it
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-_STARTS = {  # what a file that is no image often is instead
+_STARTS = {  # the start of files that are often given instead of an image
     b"<svg": "an SVG drawing",
     b"<!doctype svg": "an SVG drawing",
     b"<!doctype html": "a web page",
@@ -65,11 +62,11 @@ def read_image(
     at_least: int | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> "Image":
-    """The picture of a file, upright and in RGB; see the head of this module for what becomes of other modes.
+    """Read an image file as an upright RGB picture; the head of this module says how other modes are converted.
 
     box:        (left, top, right, bottom) in pixels of the upright picture; it is rounded, and cut to the picture
     at_least:   a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, which is faster, as long as both sides have this
-                many pixels; without effect on other formats, and where there is a box
+                many pixels; it has no effect on other formats, or together with a box
     max_pixels: a larger picture is refused before it is decoded; Pillow refuses more than 178,956,970 in any case
 
     >>> import tempfile
@@ -82,26 +79,26 @@ def read_image(
     """
     require_pillow()
     if at_least is not None:
-        check_number("at_least", at_least, at_least=1)
-    check_number("max_pixels", max_pixels, at_least=1)
+        check_integer("at_least", at_least, at_least=1)
+    check_integer("max_pixels", max_pixels, at_least=1)
     try:
         with _quiet:
-            return _decoded(path, None if box is None else _whole_box(box), at_least, max_pixels)
+            return _decode(path, None if box is None else _whole_box(box), at_least, max_pixels)
     except _FaultError as fault:
-        raise InputError(f"{shown(path)} {fault}; replace it, or leave it out") from fault.__cause__
+        raise InputError(f"{printable(path)} {fault}; replace it, or leave it out") from fault.__cause__
 
 
 def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None:
-    """Why an image cannot be read, as in "is empty (0 bytes)"; None if it can.
+    """Return why an image cannot be read, such as "is empty (0 bytes)"; None if it can be read.
 
-    decode: False looks at the header only.
+    decode: False reads the header only
     """
     try:
         with _quiet:
             if decode:
-                _decoded(path, None, None, MAX_PIXELS)
+                _decode(path, None, None, MAX_PIXELS)
             else:
-                with _opened(path, MAX_PIXELS):
+                with _open_image(path, MAX_PIXELS):
                     pass
     except _FaultError as fault:
         return str(fault)
@@ -109,7 +106,7 @@ def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None
 
 
 def box_faults(path: str | os.PathLike[str], boxes: Sequence[Sequence[float]]) -> list[str | None]:
-    """Why each box of an image cannot be cut out; None for those that can. Only a header is read, but of a TIFF."""
+    """Return why each box of an image cannot be cut out; None for those that can. Only a TIFF is decoded for it."""
     try:
         size = _upright_size(path)
     except _FaultError as fault:
@@ -118,16 +115,16 @@ def box_faults(path: str | os.PathLike[str], boxes: Sequence[Sequence[float]]) -
 
 
 def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Width and height of the upright picture. Only a header is read, but of a TIFF."""
+    """Return width and height of the upright picture. Only a TIFF is decoded for it."""
     require_pillow()
     try:
         return _upright_size(path)
     except _FaultError as fault:
-        raise InputError(f"{shown(path)} {fault}; replace it, or leave it out") from fault.__cause__
+        raise InputError(f"{printable(path)} {fault}; replace it, or leave it out") from fault.__cause__
 
 
 def _upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
-    with _quiet, _opened(path, MAX_PIXELS) as image:
+    with _quiet, _open_image(path, MAX_PIXELS) as image:
         if image.format == "TIFF":  # its size may be that of the upright picture before it is decoded, or not
             image.load()
         turned = _turn(image) in ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
@@ -137,7 +134,7 @@ def _upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
 def map_images(
     function: Callable[[str], T], files: Sequence[str], workers: int, what: str, show: bool | None = None
 ) -> Iterator[T]:
-    """What the function makes of each file, in order, by some threads (Pillow decodes outside Python's lock)."""
+    """Yield function(file) for each file, in order, computed by threads (Pillow decodes outside Python's lock)."""
 
     def some(start: int) -> list[T]:
         return [function(file) for file in files[start : start + _CHUNK]]
@@ -154,11 +151,8 @@ def map_images(
 
 
 def require_pillow() -> None:
-    """Refuse to go on without Pillow."""
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError:
-        raise InputError("reading images needs Pillow; pip install 'frontrank[train]'") from None
+    """Raise if Pillow is not installed."""
+    import_extra("PIL.Image", "train", "reading images")
 
 
 class _FaultError(Exception):
@@ -166,7 +160,7 @@ class _FaultError(Exception):
 
 
 class _Quiet:
-    """No warnings while at least one thread is inside, where catch_warnings of one thread would undo another's."""
+    """Hide warnings while at least one thread is inside; catch_warnings of one thread would undo another's."""
 
     def __init__(self) -> None:
         self._lock, self._inside = threading.Lock(), 0
@@ -192,8 +186,8 @@ if hasattr(os, "register_at_fork"):  # a child must not wait for a lock that a t
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str], max_pixels: int) -> Iterator["Image"]:
-    """The image of a file whose header is read; all that goes wrong, inside too, is a _FaultError."""
+def _open_image(path: str | os.PathLike[str], max_pixels: int) -> Iterator["Image"]:
+    """Open an image and read its header; every error, also inside the with block, is a _FaultError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -204,7 +198,7 @@ def _opened(path: str | os.PathLike[str], max_pixels: int) -> Iterator["Image"]:
     except _FaultError:
         raise
     except UnidentifiedImageError as error:
-        raise _FaultError(_what_it_is(path)) from error
+        raise _FaultError(_guess_kind(path)) from error
     except Image.DecompressionBombError as error:
         raise _FaultError(f"has more pixels than Pillow's limit of {MAX_PIXELS:,}") from error
     except MemoryError as error:
@@ -215,7 +209,7 @@ def _opened(path: str | os.PathLike[str], max_pixels: int) -> Iterator["Image"]:
 
 
 def _regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """The open file; of a pipe or a device, opening alone could take forever."""
+    """Open a file, but no pipe or device: opening one could wait forever."""
     try:
         kind = os.stat(path)
         if stat.S_ISDIR(kind.st_mode):
@@ -226,39 +220,39 @@ def _regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
             raise _FaultError("is empty (0 bytes)")
         return open(path, "rb")
     except FileNotFoundError as error:
-        raise _FaultError("is not there") from error
+        raise _FaultError("does not exist") from error
     except (OSError, ValueError) as error:
         raise _FaultError(f"cannot be opened ({getattr(error, 'strerror', None) or error})") from error
 
 
-def _what_it_is(path: str | os.PathLike[str]) -> str:
+def _guess_kind(path: str | os.PathLike[str]) -> str:
     with open(path, "rb") as file:
         head = file.read(1024)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    found = next((what for start, what in _STARTS.items() if text.startswith(start)), None)
+    kind = next((what for start, what in _STARTS.items() if text.startswith(start)), "no image")
     if text.startswith(b"<?xml") and b"<svg" in text:
-        found = "an SVG drawing"
+        kind = "an SVG drawing"
     if head[4:8] == b"ftyp":
-        found = "a HEIC or AVIF image or a video"
-    return f"is {found or 'no image'}, not JPEG, PNG, WebP, BMP, GIF or TIFF"
+        kind = "a HEIC or AVIF image or a video"
+    return f"is {kind}, not JPEG, PNG, WebP, BMP, GIF or TIFF"
 
 
-def _decoded(
+def _decode(
     path: str | os.PathLike[str], box: tuple[int, int, int, int] | None, at_least: int | None, max_pixels: int
 ) -> "Image":
-    with _opened(path, max_pixels) as image:
+    with _open_image(path, max_pixels) as image:
         if at_least is not None and box is None:
             image.draft(None, (math.ceil(at_least),) * 2)
         image.load()
         if image.format in ("JPEG", "MPO") and not _jpeg_ends(path):
-            raise _FaultError("has no end: it was cut short and filled up")
+            raise _FaultError("has no end marker: it was cut short and filled up with zeros")
         picture = _rgb(_upright(image))
         picture.info = {}  # an orientation left there would be applied again by others
-        return picture if box is None else _cropped(picture, box)
+        return picture if box is None else _crop(picture, box)
 
 
 def _jpeg_ends(path: str | os.PathLike[str]) -> bool:
-    """Whether the end marker follows the pixels; its decoder takes the zeros of a half-written file for grey."""
+    """Return whether the end marker follows the pixels; the decoder reads the zeros of a half-written file as grey."""
     with open(path, "rb") as file:
         data = file.read()
     place = 2
@@ -271,7 +265,7 @@ def _jpeg_ends(path: str | os.PathLike[str]) -> bool:
 def _turn(image: "Image") -> str | None:
     try:
         return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF data says nothing about the picture
+    except Exception:  # damaged EXIF data does not matter
         return None
 
 
@@ -292,10 +286,10 @@ def _rgb(image: "Image") -> "Image":
         from PIL import ImageCms
 
         profiles = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-        found = ImageCms.profileToProfile(image, *profiles, outputMode="RGB")
-        if found is None:
-            raise _FaultError("is in LAB colours that cannot be turned into RGB")
-        return found
+        converted = ImageCms.profileToProfile(image, *profiles, outputMode="RGB")
+        if converted is None:
+            raise _FaultError("has LAB colours that cannot be converted to RGB")
+        return converted
     if mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
@@ -303,13 +297,13 @@ def _rgb(image: "Image") -> "Image":
 
 
 def _grey(values: np.ndarray, sixteen: bool) -> np.ndarray:
-    """Numbers of any size as uint8, by the rules at the head of this module."""
+    """Convert numbers of any size to uint8, by the rules at the head of this module."""
     least, greatest = float(values.min()), float(values.max())
     if not (math.isfinite(least) and math.isfinite(greatest)):
-        raise _FaultError("has pixels that are no finite numbers")
+        raise _FaultError("has pixels that are not finite numbers")
     whole = values.dtype.kind != "f"
 
-    def stretched(numbers: np.ndarray) -> np.ndarray:
+    def scale(numbers: np.ndarray) -> np.ndarray:
         if whole and (sixteen or 0 <= least <= greatest < 65536):  # older Pillows read 16 bits as 32
             return numbers / 257
         if not whole and 0 <= least <= greatest <= 1:
@@ -322,7 +316,7 @@ def _grey(values: np.ndarray, sixteen: bool) -> np.ndarray:
     grey = np.empty(row.shape, dtype=np.uint8)
     for start in range(0, len(row), _PART):  # all pixels as float64 would take eight times what they do as grey
         part = slice(start, start + _PART)
-        grey[part] = np.rint(stretched(row[part].astype(np.float64))).astype(np.uint8)
+        grey[part] = np.rint(scale(row[part].astype(np.float64))).astype(np.uint8)
     return grey.reshape(values.shape)
 
 
@@ -344,30 +338,29 @@ def _inside(box: tuple[int, int, int, int], size: tuple[int, int]) -> tuple[int,
 def _box_fault(box: tuple[int, int, int, int], size: tuple[int, int]) -> str | None:
     left, top, right, bottom = _inside(box, size)
     nothing = left >= right or top >= bottom
-    return f"has nothing in the box {box}, being {size[0]} x {size[1]}" if nothing else None
+    return f"has {size[0]} x {size[1]} pixels, none of them in the box {box}" if nothing else None
 
 
-def _cropped(picture: "Image", box: tuple[int, int, int, int]) -> "Image":
+def _crop(picture: "Image", box: tuple[int, int, int, int]) -> "Image":
     fault = _box_fault(box, picture.size)
     if fault is not None:
         raise _FaultError(fault)
     return picture.crop(_inside(box, picture.size))
 
 
-# ==== Every image of a table is looked at before the work begins, so that it does not fail in the middle.
-
+# The check of all images of a table.
 
 _REPORT = ["path", "reason"]
 _NAMED = 3  # broken images that an error message names
 _FORMAT = "frontrank.good-images.1"
 
-Crop = tuple[str, Box | None]  # a file, and the part of it that is looked at
-Print = tuple[int, int]  # size and time of the last change: a file with the same ones is the same
+_Crop = tuple[str, Box | None]  # a file, and the part of it that is used
+_Stamp = tuple[int, int]  # size and time of the last change: a file with the same stamp is the same
 
 
 @dataclass(frozen=True, eq=False)
-class Checked:
-    """What a check found: the table without broken images, those with the reason, and a line that says so."""
+class ImageCheck:
+    """The result of a check: the table without broken images, those with the reason, and a summary in one line."""
 
     table: ImageTable
     broken: list[tuple[str, str]]
@@ -382,60 +375,60 @@ def check_images(
     remembered: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     show: bool | None = None,
-) -> Checked:
-    """Look at all images of a table, and see that each box of its column "box" has something of its image in it.
+) -> ImageCheck:
+    """Check that all images of a table can be read, and that each box of its column "box" is inside its image.
 
-    how:        "full" decodes each, "quick" reads its header (which finds missing files, but not those cut short),
-                "none" trusts them
+    how:        "full" decodes each image, "quick" reads its header (this finds missing files, but not those cut
+                short), "none" checks nothing
     broken:     "fail" raises one error that counts and names them, "skip" leaves them out, "list" does so too, even if
-                that is all of them
-    remembered: a file that keeps which images a full check found good, by path, size and time of change, so that the
-                next check passes over them; it is written even if the check is broken off
+                no image is left
+    remembered: a file that stores which images a full check found good, by path, size and time of change; the next
+                check skips them. It is written even if the check is interrupted
     report:     a .csv file for the whole list of broken images
     """
-    _require_one_of("how", how, "full", "quick", "none")
-    _require_one_of("broken", broken, "fail", "skip", "list")
-    check_number("workers", workers, at_least=0)
+    check_choice("how", how, ("full", "quick", "none"))
+    check_choice("broken", broken, ("fail", "skip", "list"))
+    check_integer("workers", workers, at_least=0)
     boxes = table.boxes()
     if how == "none":
-        return Checked(table, [], f"{len(table):,} images, not checked")
+        return ImageCheck(table, [], f"{len(table):,} images, not checked")
     require_pillow()
-    _refuse_other_file(report)
+    _check_report(report)
     rows = [os.path.abspath(file) for file in table.files()]
     crops = list(zip(rows, boxes, strict=True))
     paths = dict(zip(crops, table.paths.tolist(), strict=True))  # a crop of several rows once
     files = list(dict.fromkeys(rows))
     memory = {} if remembered is None else _read_memory(Path(remembered))
-    new = [file for file in files if file not in memory or memory[file] != _print(file)]
-    faults = _faults(new, how == "full", workers, remembered, memory, show)
-    of_crops = _crop_faults(list(paths), faults, workers, show)
-    found = [(paths[crop], fault) for crop, fault in of_crops.items()]
-    if not found:
-        passed = f" ({len(files) - len(new):,} remembered)" if len(new) < len(files) else ""
-        return Checked(table, [], f"{len(files):,} images, all of them good{passed}")
-    said = broken_note(found, len(paths), None if report is None else write_report(Path(report), found))
+    new = [file for file in files if file not in memory or memory[file] != _stamp(file)]
+    faults = _file_faults(new, how == "full", workers, remembered, memory, show)
+    crop_faults = _crop_faults(list(paths), faults, workers, show)
+    broken_images = [(paths[crop], fault) for crop, fault in crop_faults.items()]
+    if not broken_images:
+        known = f" ({len(files) - len(new):,} remembered)" if len(new) < len(files) else ""
+        return ImageCheck(table, [], f"{len(files):,} images, all of them good{known}")
+    note = broken_note(broken_images, len(paths), None if report is None else write_report(Path(report), broken_images))
     if broken == "fail":
-        raise InputError(f"{said}; replace them, or leave them out (broken: skip)")
-    if broken == "skip" and len(found) == len(paths):
-        raise InputError(f"{said}; no image is left: check the root {shown(table.root)}")
-    keep = np.array([crop not in of_crops for crop in crops])
-    return Checked(table.rows(keep), found, f"{said}; left out")
+        raise InputError(f"{note}; replace them, or leave them out (broken: skip)")
+    if broken == "skip" and len(broken_images) == len(paths):
+        raise InputError(f"{note}; no image is left: check the root {printable(table.root)}")
+    good = np.array([crop not in crop_faults for crop in crops])
+    return ImageCheck(table.rows(good), broken_images, f"{note}; left out")
 
 
-def _faults(
+def _file_faults(
     files: list[str],
     decode: bool,
     workers: int,
     remembered: str | os.PathLike[str] | None,
-    memory: Mapping[str, Print],
+    memory: Mapping[str, _Stamp],
     show: bool | None,
 ) -> dict[str, str]:
-    """Why files cannot be read; those that can are remembered, if they were decoded."""
-    good: dict[str, Print] = {}
+    """Return why files cannot be read; those that were decoded are remembered."""
+    good: dict[str, _Stamp] = {}
     faults: dict[str, str] = {}
 
-    def look(file: str) -> tuple[str, Print | None, str | None]:
-        before = _print(file)  # a file that changes while it is read is looked at again next time
+    def look(file: str) -> tuple[str, _Stamp | None, str | None]:
+        before = _stamp(file)  # a file that changes while it is read is checked again next time
         return file, before, image_fault(file, decode)
 
     try:
@@ -450,9 +443,9 @@ def _faults(
     return faults
 
 
-def _crop_faults(crops: list[Crop], faults: Mapping[str, str], workers: int, show: bool | None) -> dict[Crop, str]:
-    """Why crops cannot be read: the fault of the file, or that the box has nothing of the picture in it."""
-    found = {(file, box): faults[file] for file, box in crops if file in faults}
+def _crop_faults(crops: list[_Crop], faults: Mapping[str, str], workers: int, show: bool | None) -> dict[_Crop, str]:
+    """Return why crops cannot be read: the fault of the file, or a box outside the picture."""
+    crop_faults = {(file, box): faults[file] for file, box in crops if file in faults}
     boxes: dict[str, list[Box]] = {}
     for file, box in crops:
         if box is not None and file not in faults:
@@ -462,35 +455,31 @@ def _crop_faults(crops: list[Crop], faults: Mapping[str, str], workers: int, sho
         return box_faults(file, boxes[file])
 
     if boxes:
-        looks = map_images(look, list(boxes), workers, "checking boxes", show)
-        for (file, of_file), said in zip(boxes.items(), looks, strict=True):
-            found |= {(file, box): fault for box, fault in zip(of_file, said, strict=True) if fault is not None}
-    return found
+        results = map_images(look, list(boxes), workers, "checking boxes", show)
+        for (file, of_file), answers in zip(boxes.items(), results, strict=True):
+            pairs = zip(of_file, answers, strict=True)
+            crop_faults |= {(file, box): fault for box, fault in pairs if fault is not None}
+    return crop_faults
 
 
-def _require_one_of(name: str, value: str, *known: str) -> None:
-    if value not in known:
-        raise InputError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
-
-
-def _print(file: str) -> Print | None:
+def _stamp(file: str) -> _Stamp | None:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except (OSError, ValueError):
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
-def broken_note(found: list[tuple[str, str]], images: int, report: Path | None = None) -> str:
-    """How many of the images cannot be read, the first of them, and where all are listed, in one line."""
-    named = "; ".join(f"{shown(path)} {reason}" for path, reason in found[:_NAMED])
-    more = f"; and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    where = "" if report is None else f"; all are listed in {shown(report)}"
-    return f"{len(found):,} of {images:,} images cannot be read: {named}{more}{where}"
+def broken_note(broken: list[tuple[str, str]], images: int, report: Path | None = None) -> str:
+    """Return in one line how many images cannot be read, the first of them, and where all are listed."""
+    named = "; ".join(f"{printable(path)} {reason}" for path, reason in broken[:_NAMED])
+    more = f"; and {len(broken) - _NAMED:,} more" if len(broken) > _NAMED else ""
+    where = "" if report is None else f"; all are listed in {printable(report)}"
+    return f"{len(broken):,} of {images:,} images cannot be read: {named}{more}{where}"
 
 
-def _refuse_other_file(report: str | os.PathLike[str] | None) -> None:
-    """Only a report is replaced by a report."""
+def _check_report(report: str | os.PathLike[str] | None) -> None:
+    """Raise if a report would replace a file that is no report."""
     if report is None or not os.path.exists(report):
         return
     try:
@@ -499,49 +488,33 @@ def _refuse_other_file(report: str | os.PathLike[str] | None) -> None:
     except OSError:
         ours = False
     if not ours:
-        raise InputError(f"{shown(report)} exists already and is no list of broken images; give another path")
+        raise InputError(f"{printable(report)} exists already and is no list of broken images; give another path")
 
 
-def write_report(path: Path, found: list[tuple[str, str]]) -> Path:
+def write_report(path: Path, broken: list[tuple[str, str]]) -> Path:
     """Write the broken images and their reasons as a .csv file."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            csv.writer(file).writerows([_REPORT, *found])
-        unfinished.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise InputError(f"{shown(path)} cannot be written ({error.strerror}); give another path") from error
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([_REPORT, *broken])
+    atomic_write(path, text.getvalue().encode(errors="backslashreplace"))
     return path
 
 
-def _read_memory(path: Path) -> dict[str, Print]:
+def _read_memory(path: Path) -> dict[str, _Stamp]:
     if not path.exists():
         return {}
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["format"] != _FORMAT:
+        memory = json.loads(path.read_text(encoding="utf-8"))
+        if memory["format"] != _FORMAT:
             raise ValueError("another format")
-        return {os.fspath(file): (int(size), int(changed)) for file, (size, changed) in kept["good"].items()}
+        return {os.fspath(file): (int(size), int(changed)) for file, (size, changed) in memory["good"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        _warn(
-            f"{shown(path)} cannot be read as a list of good images ({type(error).__name__}); all are checked again", 4
-        )
+        reason = f"{printable(path)} cannot be read as a list of good images ({type(error).__name__})"
+        warnings.warn(f"{reason}; all images are checked again", FrontrankWarning, stacklevel=3)
         return {}
 
 
-def _write_memory(path: Path, good: Mapping[str, Print]) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+def _write_memory(path: Path, good: Mapping[str, _Stamp]) -> None:
     try:
-        unfinished.write_text(json.dumps({"format": _FORMAT, "good": good}), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
-        _warn(f"{shown(path)} cannot be written ({error.strerror}); the images will be checked again next time", 5)
-
-
-def _warn(message: str, level: int) -> None:
-    """A warning at the line of the user's call, so many calls up."""
-    warnings.warn(message, FrontrankWarning, stacklevel=level)
+        atomic_write(path, json.dumps({"format": _FORMAT, "good": good}), sync=False)
+    except InputError as error:
+        warnings.warn(f"{error}; the images will be checked again next time", FrontrankWarning, stacklevel=4)

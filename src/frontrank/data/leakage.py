@@ -1,21 +1,25 @@
-"""Pictures that stand on both sides of a split, and files with two labels: what makes a figure too good, or noisy."""
+"""Pictures that are in two splits, and files with two labels: they make a score too good, or noisy."""
 
-import hashlib
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from frontrank.checks import check_number
+from frontrank.checks import check_integer
 from frontrank.data.images import map_images, read_image, require_pillow
 from frontrank.data.table import SPLITS, ImageTable
 from frontrank.errors import InputError
+from frontrank.files import file_digest
 from frontrank.progress import progress
 
+T = TypeVar("T")
+
 _GRID = 8  # the hash compares this many pixels with their neighbours, in both directions
-_NOISE = 2  # grey levels: a smaller step is as good as none, so that a plain background has the same bits every time
-_BLANK = 16  # a picture whose 9 x 9 greys span fewer levels says too little
+_NOISE = 2  # grey levels: a smaller step counts as none, so that a plain background always has the same bits
+_BLANK = 16  # a picture whose 9 x 9 greys span fewer levels is too plain to compare
 _TILE = 1 << 18  # pairs compared at once: they stay in the cache
 
 
@@ -24,7 +28,7 @@ class NearDuplicates:
     """Pairs of pictures that look the same.
 
     pairs: (path, path, distance) of the first and the second split, in the order of the table
-    found: how many there are; more than `pairs` where there were too many to keep
+    found: the number of pairs, also of those beyond `most` that are not in `pairs`
     blank: paths of pictures too plain to be compared: all of one colour, or almost
     """
 
@@ -41,22 +45,22 @@ def near_duplicates(
     most: int = 100_000,
     show: bool | None = None,
 ) -> NearDuplicates:
-    """The pictures of one split that are in another, or twice in one, be it resized or stored again.
+    """Find the pictures of one split that are in another, or twice in one, also if resized or compressed again.
 
     A picture is reduced to 9 x 9 greys; a bit is set where a grey is brighter than its left neighbour (64 bits) or its
     upper one (64 bits). The distance of two pictures is the number of bits that differ, of 128. All pairs are compared.
 
-    threshold: the largest distance that is reported; up to 10 are copies, resized or compressed, above come brighter or
-               trimmed ones and then pictures that are only alike
-    most:      pairs that are kept
+    threshold: the largest distance that is reported. Up to 10 are copies, resized or compressed; then come brighter or
+               trimmed copies, and then pictures that are only similar
+    most:      pairs that are returned
 
-    Mirrored, turned and strongly cropped copies are not found. Two pictures of one thing on a plain ground, or two
-    pages of text, can be as near as a copy: look at what is found before anything is deleted.
+    Mirrored, turned and strongly cropped copies are not found. Two pictures of one thing on a plain background, or two
+    pages of text, can be as near as a copy: look at the pairs before you delete anything.
     """
     if len(between) != 2 or not set(between) <= set(SPLITS):
         raise InputError(f"between must name two of {', '.join(map(repr, SPLITS))}, got {between!r}")
-    check_number("threshold", threshold, at_least=0, at_most=2 * _GRID**2)
-    check_number("most", most, at_least=0)
+    check_integer("threshold", threshold, at_least=0, at_most=2 * _GRID**2)
+    check_integer("most", most, at_least=0)
     require_pillow()
     paths: list[list[str]] = []
     hashes: list[np.ndarray] = []
@@ -65,35 +69,35 @@ def near_duplicates(
         part = table.of(split)
         if not len(part):
             raise InputError(f"{table.name or table.root} has no images in the split {split!r}; compare other splits")
-        hashed, plain = _hashes(part.files(), workers, show)
+        split_hashes, plain = _hash_files(part.files(), workers, show)
         blank += part.paths[plain].tolist()
         paths.append(part.paths[~plain].tolist())
-        hashes.append(hashed[~plain])
-    found, rows = _near(hashes[0], hashes[-1], len(hashes) == 1, int(threshold), int(most), show)
+        hashes.append(split_hashes[~plain])
+    found, rows = _near_pairs(hashes[0], hashes[-1], len(hashes) == 1, threshold, most, show)
     pairs = [(paths[0][first], paths[-1][second], distance) for first, second, distance in rows]
     return NearDuplicates(pairs, found, blank)
 
 
 def conflicting_labels(table: ImageTable, split: str = "train", show: bool | None = None) -> list[tuple[str, ...]]:
-    """Paths of files with the same bytes but different labels within a split, one group per content, sorted."""
+    """Return the paths of files with the same bytes but different labels in a split, one group per content, sorted."""
     part = table.of(split)
     by_size: dict[int, list[int]] = defaultdict(list)
     files = part.files()
     for row, file in enumerate(files):
-        by_size[_size(file)].append(row)
-    by_content: dict[bytes, list[int]] = defaultdict(list)
+        by_size[_read(os.path.getsize, file)].append(row)
+    by_content: dict[str, list[int]] = defaultdict(list)
     suspects = [rows for rows in by_size.values() if len({part.labels[row] for row in rows}) > 1]
     with progress("comparing files", sum(map(len, suspects)), show) as step:
         for rows in suspects:
             for row in rows:
-                by_content[_digest(files[row])].append(row)
+                by_content[_read(file_digest, files[row])].append(row)
                 step(1)
     groups = [rows for rows in by_content.values() if len({part.labels[row] for row in rows}) > 1]
     return sorted(tuple(sorted(part.paths[rows].tolist())) for rows in groups)
 
 
 def picture_hash(file: str) -> tuple[int, int] | None:
-    """The two 64-bit halves of a picture's hash: steps to the right, and downward; None for a blank picture."""
+    """Return the two 64-bit halves of a picture's hash: steps to the right, and downward; None if it is blank."""
     from PIL.Image import Resampling
 
     side = _GRID + 1
@@ -106,56 +110,47 @@ def picture_hash(file: str) -> tuple[int, int] | None:
     return tuple(int.from_bytes(np.packbits(bits).tobytes(), "big") for bits in (right, down))  # type: ignore[return-value]
 
 
-def _hashes(files: list[str], workers: int, show: bool | None) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes [file, half], uint64, and which files are blank [file]."""
-    found = list(map_images(picture_hash, files, workers, "hashing images", show))
-    blank = np.array([one is None for one in found])
-    return np.array([one or (0, 0) for one in found], dtype=np.uint64), blank
+def _hash_files(files: list[str], workers: int, show: bool | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return hashes [file, half], uint64, and which files are blank [file]."""
+    hashes = list(map_images(picture_hash, files, workers, "hashing images", show))
+    blank = np.array([one is None for one in hashes])
+    return np.array([one or (0, 0) for one in hashes], dtype=np.uint64), blank
 
 
-def _near(
+def _near_pairs(
     first: np.ndarray, second: np.ndarray, same: bool, threshold: int, most: int, show: bool | None
 ) -> tuple[int, list[tuple[int, int, int]]]:
-    """How many pairs are near, and some of them in order; of one list with itself each pair once."""
-    found, kept = 0, list[tuple[int, int, int]]()
+    """Return how many pairs are near, and the first `most` of them; of one list with itself each pair once."""
+    count, pairs = 0, list[tuple[int, int, int]]()
     rows = max(1, _TILE // max(1, len(second)))
     with progress("comparing images", len(first), show) as step:
         for start in range(0, len(first), rows):
             block = first[start : start + rows]
             for left in range(0, len(second), _TILE):
                 tile = second[left : left + _TILE]
-                one, two = np.nonzero(
-                    _bits(block[:, None, 0] ^ tile[None, :, 0]) <= threshold
-                )  # a half alone rules out most
+                possible = _bits(block[:, None, 0] ^ tile[None, :, 0]) <= threshold  # one half rules out most
+                one, two = np.nonzero(possible)
                 distance = _bits(block[one] ^ tile[two]).sum(1, dtype=np.int64)
                 near = distance <= threshold
                 if same:
                     near &= one + start < two + left
-                found += int(near.sum())
-                room = max(0, most - len(kept))
+                count += int(near.sum())
+                room = max(0, most - len(pairs))
                 columns = (one[near] + start, two[near] + left, distance[near])
-                kept += zip(*(column[:room].tolist() for column in columns), strict=True)
+                pairs += zip(*(column[:room].tolist() for column in columns), strict=True)
             step(len(block))
-    return found, kept
+    return count, pairs
 
 
 def _bits(numbers: np.ndarray) -> np.ndarray:
-    """How many bits of each uint64 are set."""
+    """Count the bits of each uint64 that are set."""
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(numbers)
     return np.unpackbits(numbers[..., None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)  # before numpy 2
 
 
-def _size(file: str) -> int:
+def _read(function: Callable[[str], T], file: str) -> T:
     try:
-        return os.path.getsize(file)
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}); check the images first") from error
-
-
-def _digest(file: str) -> bytes:
-    try:
-        with open(file, "rb") as opened:
-            return hashlib.file_digest(opened, "sha256").digest()
+        return function(file)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); check the images first") from error

@@ -1,9 +1,9 @@
 """Images of a table as batches of tensors, read by worker processes.
 
-What is done to an image depends on its key (row, seed) alone, never on the worker, the process or the moment that reads
-it: a run gives the same pictures with any number of workers and processes, and after it is resumed.
+A picture depends on its key (row, seed) alone, never on the worker or process that reads it: a run has the same
+pictures with any number of workers and processes, and after it is resumed.
 
-Workers are forked on Linux: they start in milliseconds and share the table, where a fresh process takes seconds to
+Workers are forked on Linux: they start in milliseconds and share the table, while a fresh process takes seconds to
 import torch and gets a copy of the table. Forking is safe here because workers use one thread and no GPU. Elsewhere
 they are fresh processes, as is usual there.
 """
@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from frontrank.checks import check_number
+from frontrank.checks import check_integer
 from frontrank.data.images import read_image
 from frontrank.data.samplers import shard_bounds
-from frontrank.data.table import ImageTable, shown
+from frontrank.data.table import ImageTable
 from frontrank.data.transforms import Transform, seeded
-from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.errors import FrontrankError, InputError
 
 Key = tuple[int, int]  # row, seed
 
@@ -42,7 +42,7 @@ _NO_SHARED_MEMORY = re.compile(r"shared memory|\bshm\b|</torch_|Bus error|No spa
 
 
 class Sampler(Protocol):
-    """What `training_loader` asks of the samplers of `frontrank.data.samplers`."""
+    """The methods of a batch sampler that `training_loader` uses."""
 
     def __len__(self) -> int: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -52,7 +52,7 @@ class Sampler(Protocol):
 
 
 def draw_seed(seed: int, epoch: int, batch: int, position: int) -> int:
-    """The seed of one image of one batch, 64 bits: a hash, so that neighbours have nothing in common.
+    """Return the seed of one image of one batch, 64 bits: a hash, so that neighbours have nothing in common.
 
     >>> draw_seed(0, 0, 0, 0) == draw_seed(0, 0, 0, 1)
     False
@@ -66,7 +66,8 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 
     labels:   a number for each row; None takes `table.codes()`
     at_least: a JPEG may be decoded at a smaller size, as long as no side is less than this; None never does
-    A table whose extra column "box" says left, top, right, bottom is cropped to it; "" is the whole image.
+
+    Images are cropped to the boxes of the table.
     """
 
     def __init__(
@@ -86,23 +87,13 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, key: int | Key) -> tuple[Tensor, int]:
         row, seed = key if isinstance(key, tuple) else (key, None)
-        image = read_image(self.table.root / str(self.table.paths[row]), box=self._box(row), at_least=self.at_least)
+        image = read_image(
+            self.table.root / str(self.table.paths[row]), box=self.table.box(row), at_least=self.at_least
+        )
         if seed is None:
             return self.transform(image), int(self.labels[row])
         with seeded(seed):
             return self.transform(image), int(self.labels[row])
-
-    def _box(self, row: int) -> list[float] | None:
-        """Left, top, right, bottom, which a table has as text or as four numbers."""
-        column = self.table.extra.get("box")
-        box = "" if column is None else column[row]
-        numbers = box.replace(",", " ").split() if isinstance(box, str) else list(box)
-        try:
-            return [float(number) for number in numbers] or None
-        except ValueError:
-            raise InputError(
-                f"{shown(self.table.paths[row])} has the box '{box}'; write left top right bottom"
-            ) from None
 
 
 def training_loader(
@@ -121,33 +112,33 @@ def training_loader(
     channels_last: bool = False,
     at_least: int | None = None,
 ) -> Iterator[tuple[Tensor | list[Tensor], Tensor]]:
-    """This process's images [image, 3, side, side] and labels [image] of one batch of the sampler after another.
+    """Yield this process's images [image, 3, side, side] and labels [image], batch after batch of the sampler.
 
-    The workers live as long as the iterator: epochs follow each other without a new start. They read ahead of what is
-    used, so the sampler is only looked at: its state is for the caller to move.
+    The workers live as long as the iterator: there is no restart between epochs. They read ahead of the training, so
+    the state of the sampler is not changed here: the caller does that.
 
-    start: batches since the start of epoch 0 that are done already; None begins where the sampler stands
-    stop: the number of batches, counted alike, after which it ends; None goes on for ever
+    start:            batches since the start of epoch 0 that are done already; None begins at the sampler's state
+    stop:             the number of batches since the start of epoch 0 after which it ends; None never ends
     rank, world_size: None asks torch.distributed
-    chunk: give a list of chunks of so many images, read by several workers, in place of one tensor read by one
-    ahead: batches, or chunks, that each worker holds ready
+    chunk:            yield a list of chunks of so many images, read by several workers, instead of one tensor
+    ahead:            batches, or chunks, that each worker holds ready
     """
     _check_loading(table, workers)
     dataset = WholeBatches(ImageDataset(table, transform, at_least=at_least), _channels_last if channels_last else None)
     keys = training_keys(sampler, seed, start, stop, rank, world_size)
     if chunk is None:
         return read_batches(dataset, keys, workers, ahead)
-    _check_count("chunk", chunk, 1)
+    check_integer("chunk", chunk, at_least=1)
     counts: deque[int] = deque()
-    return _together(read_batches(dataset, _in_chunks(keys, chunk, counts), workers, ahead), counts)
+    return _join_chunks(read_batches(dataset, _split_keys(keys, chunk, counts), workers, ahead), counts)
 
 
 def evaluation_loader(
     table: ImageTable, transform: Transform, batch_size: int = 64, workers: int = 2, at_least: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and labels of all rows once, in the order of the table; the last batch may be smaller."""
+    """Yield images and labels of all rows once, in the order of the table; the last batch may be smaller."""
     _check_loading(table, workers)
-    _check_count("batch_size", batch_size, 1)
+    check_integer("batch_size", batch_size, at_least=1)
     starts = range(0, len(table), batch_size)
     keys = (range(start, min(start + batch_size, len(table))) for start in starts)
     return read_batches(
@@ -157,9 +148,10 @@ def evaluation_loader(
 
 @contextmanager
 def worker_errors(workers: int) -> Iterator[None]:
-    """What torch raises where a worker dies, which may be at any moment in the main process, as one line.
+    """Turn the error of torch after the death of a worker into one of one line.
 
-    The loaders use it while they wait for a batch; a training loop puts it around all of its work.
+    It can come at any moment in the main process: the loaders use this while they wait for a batch, a training loop
+    puts it around all of its work.
     """
     try:
         yield
@@ -168,31 +160,25 @@ def worker_errors(workers: int) -> Iterator[None]:
     except RuntimeError as error:
         if _WORKER_DIED.search(str(error)) is None:
             raise
-        raise _worker_died(f"{error} {error.__cause__}", workers) from error  # the cause names the signal
+        raise _death_error(f"{error} {error.__cause__}", workers) from error  # the cause names the signal
 
 
-def _worker_died(said: str, workers: int) -> FrontrankError:
-    if _NO_SHARED_MEMORY.search(said):
+def _death_error(reason: str, workers: int) -> FrontrankError:
+    if _NO_SHARED_MEMORY.search(reason):
         return FrontrankError(
             f"the {workers} workers that read images ran out of shared memory; "
             f"set workers to {workers // 2}, take a smaller batch, or give a container more (docker run --shm-size=8g)"
         )
     return FrontrankError(
-        f"one of the {workers} workers that read images was killed, most often for want of memory; "
+        f"one of the {workers} workers that read images was killed, most often because memory ran out; "
         f"set workers to {workers // 2}"
     )
 
 
 def _check_loading(table: ImageTable, workers: int) -> None:
-    _check_count("workers", workers, 0)
+    check_integer("workers", workers, at_least=0)
     if len(table) == 0:
         raise InputError("the table has no images; give one with at least one row")
-
-
-def _check_count(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-    check_number(name, value, at_least=least)
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -212,7 +198,7 @@ def training_keys(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Iterator[list[Key]]:
-    """The keys of this process's share of each batch; all but the seed is as in `training_loader`."""
+    """Yield the keys of this process's share of each batch; the arguments are those of `training_loader`."""
     sampler = copy.copy(sampler)
     if start is not None:
         epoch, position = divmod(start, len(sampler))
@@ -225,7 +211,7 @@ def training_keys(
 
 
 def _endless_keys(sampler: Sampler, seed: int, rank: int, world_size: int) -> Iterator[list[Key]]:
-    """The keys of this process's share of each batch, for ever; a seed goes by the place in the whole batch."""
+    """Yield the keys of this process's share of each batch, without end; seeds depend on the place in the batch."""
     state = sampler.state_dict()
     first = state["position"]
     for epoch in itertools.count(state["epoch"]):
@@ -237,25 +223,25 @@ def _endless_keys(sampler: Sampler, seed: int, rank: int, world_size: int) -> It
             yield [(int(rows[place]), draw_seed(seed, epoch, number, place)) for place in places]
 
 
-def _in_chunks(batches: Iterator[list[Key]], chunk: int, counts: deque[int]) -> Iterator[list[Key]]:
-    """The keys of each batch a chunk at a time; `counts` gets the number of chunks of each."""
+def _split_keys(batches: Iterator[list[Key]], chunk: int, counts: deque[int]) -> Iterator[list[Key]]:
+    """Yield the keys of each batch a chunk at a time; `counts` gets the number of chunks of each batch."""
     for keys in batches:
         counts.append(math.ceil(len(keys) / chunk))
         for start in range(0, len(keys), chunk):
             yield keys[start : start + chunk]
 
 
-def _together(chunks: Iterator[tuple[Tensor, Tensor]], counts: deque[int]) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """The chunks of each batch as a list; they are read in order, and asked for before they are there."""
+def _join_chunks(chunks: Iterator[tuple[Tensor, Tensor]], counts: deque[int]) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Yield the chunks of each batch as a list; keys are drawn ahead of the chunks, so `counts` is filled before."""
     for first in chunks:
-        found = [first, *itertools.islice(chunks, counts.popleft() - 1)]
-        yield [images for images, _ in found], torch.cat([labels for _, labels in found])
+        parts = [first, *itertools.islice(chunks, counts.popleft() - 1)]
+        yield [images for images, _ in parts], torch.cat([labels for _, labels in parts])
 
 
 class WholeBatches(Dataset[Any]):
-    """Batches by their keys, put together by the worker; a bad image is handed back as an error in its one line.
+    """Data set of whole batches by their keys; a bad image is returned as an error, for the main process to raise.
 
-    collate: makes one batch of a list of what the dataset gives; None stacks them
+    collate: makes one batch of a list of items; None stacks them
     """
 
     def __init__(self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any] | None = None) -> None:
@@ -270,7 +256,7 @@ class WholeBatches(Dataset[Any]):
             if _NO_SHARED_MEMORY.search(str(error)) is None:
                 raise
             worker = torch.utils.data.get_worker_info()
-            return _worker_died(str(error), worker.num_workers if worker else 0)
+            return _death_error(str(error), worker.num_workers if worker else 0)
 
 
 def _channels_last(parts: list[Any]) -> tuple[Tensor, Tensor]:
@@ -279,7 +265,7 @@ def _channels_last(parts: list[Any]) -> tuple[Tensor, Tensor]:
 
 
 def read_batches(dataset: WholeBatches, batches: Iterator[Any], workers: int, ahead: int = 2) -> Iterator[Any]:
-    """What the dataset gives for the keys of one batch after another, read by workers ahead of what is used."""
+    """Yield dataset[keys] for the keys of one batch after another, read ahead by workers."""
     with warnings.catch_warnings():
         # From Python 3.12 on a fork beside threads warns; the head of this module says why it is safe here.
         warnings.filterwarnings("ignore", "(?s).*fork", DeprecationWarning)
@@ -289,12 +275,12 @@ def read_batches(dataset: WholeBatches, batches: Iterator[Any], workers: int, ah
     try:
         while True:
             with worker_errors(workers):
-                found = next(waiting, None)
-            if found is None:
+                batch = next(waiting, None)
+            if batch is None:
                 return
-            if isinstance(found, FrontrankError):
-                raise found
-            yield found
+            if isinstance(batch, FrontrankError):
+                raise batch
+            yield batch
     finally:
         if workers:  # left to the garbage collector, they could be ended by a later worker, whose children they are not
             waiting._shutdown_workers()
@@ -310,7 +296,7 @@ def _data_loader(dataset: WholeBatches, batches: Iterator[Any], workers: int, ah
         sampler=_Stream(batches),
         batch_size=None,
         num_workers=workers,
-        collate_fn=_unchanged,
+        collate_fn=_identity,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # torch draws a seed for the workers: not from the run's own random numbers
         **settings,
@@ -325,12 +311,15 @@ class _Stream(torch.utils.data.Sampler[Any]):
         return self._keys
 
 
-def _unchanged(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
 def _start_worker(_: int) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the main process, which saves the run and ends its workers
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the main process handles them, and ends its workers
         signal.signal(number, signal.SIG_IGN)
-    gc.freeze()  # what the main process left to be collected is not for a worker to collect
+    gc.freeze()  # a worker must not collect objects of the main process
     torch.set_num_threads(1)

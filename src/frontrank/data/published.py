@@ -1,7 +1,7 @@
-"""The published data sets by name: what is read, and how many images and classes there must be.
+"""The published data sets by name: how each is read, and how many images and classes it must have.
 
-The counts are those of the papers of PNP, Smooth-AP, FastAP, RaMBO and AP_Q. A data set that differs is refused, or
-read as far as it is there.
+The counts are those of the papers of PNP, Smooth-AP, FastAP, RaMBO and AP_Q. A data set with other counts is refused,
+or read as far as it is there.
 """
 
 import csv
@@ -17,102 +17,99 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from frontrank.data.embedding_files import did_you_mean
+from frontrank.checks import check_choice, printable
 from frontrank.data.ground_truth import read_ground_truth
-from frontrank.data.table import ROLES, SPLITS, ImageTable, shown
+from frontrank.data.table import ROLES, SPLITS, ImageTable
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.progress import progress
 
-# ==== The lists that come with data sets: files of text, one image per line; an error names the file and the line.
+# The lists that come with data sets: text files, one image per line. An error names the file and the line.
 
 
-def first_there(root: Path, *names: str) -> Path:
-    """The first of some files that is there; else a FileNotFoundError of the first."""
+def _find_file(root: Path, *names: str) -> Path:
+    """Return the first of some files that exists; else raise a FileNotFoundError for the first."""
     for name in names:
         if (root / name).is_file():
             return root / name
     raise FileNotFoundError(root / names[0])
 
 
-def read_text(path: Path) -> str:
-    """A file of UTF-8, with or without a mark at its start."""
+def _read_text(path: Path) -> str:
     data = path.read_bytes()
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise wrong_line(path, line, "is not UTF-8 text") from None
+        raise _line_error(path, line, "is not UTF-8 text") from None
 
 
-def wrong_line(path: Path, line: int, said: str) -> InputError:
-    """The error of a line that cannot be used."""
-    return InputError(f"{shown(path)} line {line} {said}; copy the file again")
+def _line_error(path: Path, line: int, fault: str) -> InputError:
+    return InputError(f"{printable(path)} line {line} {fault}; copy the file again")
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """The number and the text of each line; blank ones at the end are no lines, others are refused."""
-    lines = [(number, line.strip()) for number, line in enumerate(read_text(path).rstrip().split("\n"), 1)]
+    """Return the number and the text of each line; raise for a blank line that is not at the end."""
+    lines = [(number, line.strip()) for number, line in enumerate(_read_text(path).rstrip().split("\n"), 1)]
     if lines == [(1, "")]:
-        raise InputError(f"{shown(path)} is empty; copy the file again")
+        raise InputError(f"{printable(path)} is empty; copy the file again")
     for number, line in lines:
         if not line:
-            raise wrong_line(path, number, "is blank")
+            raise _line_error(path, number, "is blank")
     return lines
 
 
-def read_fields(
+def _read_fields(
     path: Path, names: Sequence[str], *, header: bool = False, counted: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line and its fields, which white space parts.
+    """Yield the number of each line and its fields, which are separated by white space.
 
     names:   of the fields, as many as each line has
     header:  a line of these names comes first
-    counted: before that, a line says how many there are
+    counted: before that, a line has the number of images
     """
     lines = read_lines(path)
-    told = lines.pop(0)[1] if counted else None
+    count = lines.pop(0)[1] if counted else None
     if header:
-        line, said = lines.pop(0) if lines else (2, "")
-        if said.split() != list(names):
-            raise wrong_line(path, line, f"must be the header {' '.join(names)!r}, not {said[:60]!r}")
-    if told is not None and told != str(len(lines)):
-        raise InputError(
-            f"{shown(path)} line 1 says {told[:20]!r}, but {len(lines):,} images follow; copy the file again"
-        )
-    for line, said in lines:
-        fields = said.split()
+        line, text = lines.pop(0) if lines else (2, "")
+        if text.split() != list(names):
+            raise _line_error(path, line, f"must be the header {' '.join(names)!r}, not {text[:60]!r}")
+    if count is not None and count != str(len(lines)):
+        raise _line_error(path, 1, f"is {count[:20]!r}, but {len(lines):,} images follow")
+    for line, text in lines:
+        fields = text.split()
         if len(fields) != len(names):
-            raise wrong_line(path, line, f"has {len(fields)} of {len(names)} fields ({' '.join(names)}): {said[:60]!r}")
+            fault = f"has {len(fields)} of {len(names)} fields ({' '.join(names)}): {text[:60]!r}"
+            raise _line_error(path, line, fault)
         yield line, fields
 
 
-def read_pairs(path: Path, names: tuple[str, str]) -> dict[str, tuple[int, str]]:
-    """The number of the line and the second field, by the first, which no two lines share."""
-    found: dict[str, tuple[int, str]] = {}
-    for line, (key, value) in read_fields(path, names):
-        if key in found:
-            raise wrong_line(path, line, f"has the {names[0]} {key[:40]!r} of line {found[key][0]} again")
-        found[key] = line, value
-    return found
+def _read_pairs(path: Path, names: tuple[str, str]) -> dict[str, tuple[int, str]]:
+    """Return the number of the line and the second field, by the first, which must differ in all lines."""
+    pairs: dict[str, tuple[int, str]] = {}
+    for line, (key, value) in _read_fields(path, names):
+        if key in pairs:
+            raise _line_error(path, line, f"has the {names[0]} {key[:40]!r} of line {pairs[key][0]} again")
+        pairs[key] = line, value
+    return pairs
 
 
-def a_number(path: Path, line: int, name: str, text: str) -> str:
-    """The text of a field that must be a whole number."""
+def _check_digits(path: Path, line: int, name: str, text: str) -> str:
+    """Return the text of a field, or raise if it is not a whole number."""
     if not (text.isascii() and text.isdigit()):
-        raise wrong_line(path, line, f"has {text[:40]!r} as {name}, which must be a whole number")
+        raise _line_error(path, line, f"has {text[:40]!r} as {name}, which must be a whole number")
     return text
 
 
-def an_image(path: Path, line: int, name: str) -> str:
-    """The name of an image that must be inside the data set's folder, with forward slashes."""
+def _check_image(path: Path, line: int, name: str) -> str:
+    """Return the path of an image, or raise if it is not inside the data set's folder, with forward slashes."""
     outside = name.startswith("/") or (".." in name and ".." in name.split("/"))
     if outside or "\\" in name or not name.isprintable():
-        raise wrong_line(path, line, f"names the image {name[:60]!r}, which is no path inside the data set's folder")
+        raise _line_error(path, line, f"names the image {name[:60]!r}, which is no path inside the data set's folder")
     return name
 
 
-def names_in(folder: Path) -> set[str]:
-    """The names in a folder; none if it is not there."""
+def list_names(folder: Path) -> set[str]:
+    """Return the names in a folder; none if it does not exist."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries}
@@ -120,15 +117,12 @@ def names_in(folder: Path) -> set[str]:
         return set()
 
 
-# ==== The published data sets as they are on disk: one function each, whose text begins with what it reads.
-
+# The published data sets as they are on disk: one function for each.
 
 TEST_LISTS = {"small": "800", "medium": "1600", "large": "2400"}  # of VehicleID
 
 
-class Row(NamedTuple):
-    """An image of a table."""
-
+class _Row(NamedTuple):
     path: str
     label: str = ""
     category: str = ""
@@ -136,67 +130,63 @@ class Row(NamedTuple):
     role: str = ""
 
 
-def _table(root: Path, rows: list[Row], extra: Mapping[str, np.ndarray] | None = None) -> ImageTable:
+def _table(root: Path, rows: list[_Row], extra: Mapping[str, np.ndarray] | None = None) -> ImageTable:
     if not rows:
-        raise InputError(f"{shown(root)} has no image in its lists or folders; unpack its archive again")
+        raise InputError(f"{printable(root)} has no image in its lists or folders; unpack its archive again")
     paths, labels, categories, splits, roles = (np.array(of, dtype=str) for of in zip(*rows, strict=True))
     return ImageTable(root, paths, labels, categories, splits, roles, extra or {})
 
 
-def _each_once(rows: list[Row], lists: object, remedy: str = "copy the lists again") -> list[Row]:
-    """Refuse an image that is listed twice."""
+def _refuse_repeats(rows: list[_Row], lists: object, remedy: str = "copy the lists again") -> list[_Row]:
+    """Return the rows, or raise if an image is listed twice."""
     seen: set[str] = set()
     for row in rows:
         if row.path in seen:
-            raise InputError(f"{shown(lists)} names {row.path} twice; {remedy}")
+            raise InputError(f"{printable(lists)} names {row.path} twice; {remedy}")
         seen.add(row.path)
     return rows
 
 
-def _in_folder(file: Path, line: int, name: str) -> str:
-    if "/" not in an_image(file, line, name):
-        raise wrong_line(file, line, f"names the image {name[:60]!r} without a folder")
+def _check_folder(file: Path, line: int, name: str) -> str:
+    if "/" not in _check_image(file, line, name):
+        raise _line_error(file, line, f"names the image {name[:60]!r} without a folder")
     return name
 
 
-def sop(root: Path) -> ImageTable:
-    """Ebay_train.txt and Ebay_test.txt (header: image_id class_id super_class_id path), <super class>_final/*.JPG."""
+def read_sop(root: Path) -> ImageTable:
+    """Read Stanford Online Products."""
     rows = []
     names = ("image_id", "class_id", "super_class_id", "path")
     for split in ("train", "test"):
-        file = first_there(root, f"Ebay_{split}.txt")
-        for line, (_, label, _, name) in read_fields(file, names, header=True):
-            category = _in_folder(file, line, name).partition("/")[0].removesuffix("_final")
-            rows.append(Row(name, a_number(file, line, "class_id", label), category, split))
-    return _table(root, _each_once(rows, f"{root}/Ebay_*.txt"))
+        file = _find_file(root, f"Ebay_{split}.txt")
+        for line, (_, label, _, name) in _read_fields(file, names, header=True):
+            category = _check_folder(file, line, name).partition("/")[0].removesuffix("_final")
+            rows.append(_Row(name, _check_digits(file, line, "class_id", label), category, split))
+    return _table(root, _refuse_repeats(rows, f"{root}/Ebay_*.txt"))
 
 
-def in_shop(root: Path) -> ImageTable:
-    """Eval/list_eval_partition.txt (how many, a header, then image_name item_id evaluation_status) and Img/img/.
-
-    Categories are such as MEN/Denim. The images may also be in img/.
-    """
-    file = first_there(root, "Eval/list_eval_partition.txt", "list_eval_partition.txt")
+def read_in_shop(root: Path) -> ImageTable:
+    """Read In-Shop Clothes. Categories are such as MEN/Denim; the images may also be in img/."""
+    file = _find_file(root, "Eval/list_eval_partition.txt", "list_eval_partition.txt")
     above = "" if (root / "img").is_dir() and not (root / "Img/img").is_dir() else "Img/"
     rows = []
     names = ("image_name", "item_id", "evaluation_status")
-    for line, (name, label, status) in read_fields(file, names, header=True, counted=True):
+    for line, (name, label, status) in _read_fields(file, names, header=True, counted=True):
         if status not in ("train", "query", "gallery"):
-            raise wrong_line(file, line, f"has the evaluation_status {status[:40]!r}, not train, query or gallery")
-        parts = an_image(file, line, name).split("/")
+            raise _line_error(file, line, f"has the evaluation_status {status[:40]!r}, not train, query or gallery")
+        parts = _check_image(file, line, name).split("/")
         if len(parts) < 5:
-            raise wrong_line(file, line, f"names the image {name[:60]!r}, not img/<gender>/<category>/<item>/<image>")
+            raise _line_error(file, line, f"names the image {name[:60]!r}, not img/<gender>/<category>/<item>/<image>")
         split, role = ("train", "") if status == "train" else ("test", status)
-        rows.append(Row(above + name, label, "/".join(parts[1:3]), split, role))
-    return _table(root, _each_once(rows, file))
+        rows.append(_Row(above + name, label, "/".join(parts[1:3]), split, role))
+    return _table(root, _refuse_repeats(rows, file))
 
 
-def vehicleid(root: Path) -> ImageTable:
-    """train_test_split/train_list.txt, test_list_800.txt, test_list_1600.txt and test_list_2400.txt (image vehicle_id),
-    image/*.jpg and attribute/model_attr.txt (vehicle_id model_id).
+def read_vehicleid(root: Path) -> ImageTable:
+    """Read PKU VehicleID.
 
     The models of vehicles are their categories; without the file of them there are none. The columns "small",
-    "medium" and "large" say which test lists an image is in.
+    "medium" and "large" tell which test lists an image is in.
     """
     train = _vehicles(root, "train_list.txt")
     lists = {size: _vehicles(root, f"test_list_{count}.txt") for size, count in TEST_LISTS.items()}
@@ -204,14 +194,16 @@ def vehicleid(root: Path) -> ImageTable:
     for of in lists.values():
         for path, vehicle in of.items():
             if test.setdefault(path, vehicle) != vehicle:
-                raise InputError(f"{shown(root)}/train_test_split says {path} shows two vehicles; copy the lists again")
+                raise InputError(
+                    f"{printable(root)}/train_test_split says {path} shows two vehicles; copy the lists again"
+                )
     if both := sorted(train.keys() & test.keys())[:1]:
-        raise InputError(f"{shown(root)}/train_test_split has {both[0]} in train and test; copy the lists again")
+        raise InputError(f"{printable(root)}/train_test_split has {both[0]} in train and test; copy the lists again")
     models: dict[str, str] = {}
     if (file := root / "attribute/model_attr.txt").is_file():
-        models = {vehicle: model for _, (vehicle, model) in read_fields(file, ("vehicle_id", "model_id"))}
+        models = {vehicle: model for _, (vehicle, model) in _read_fields(file, ("vehicle_id", "model_id"))}
     rows = [
-        Row(path, vehicle, models.get(vehicle, ""), split)
+        _Row(path, vehicle, models.get(vehicle, ""), split)
         for split, of in (("train", train), ("test", test))
         for path, vehicle in of.items()
     ]
@@ -220,89 +212,84 @@ def vehicleid(root: Path) -> ImageTable:
 
 
 def _vehicles(root: Path, name: str) -> dict[str, str]:
-    """The vehicle on each image of a list."""
-    file = first_there(root, f"train_test_split/{name}")
+    """Return the vehicle on each image of a list."""
+    file = _find_file(root, f"train_test_split/{name}")
     return {
-        an_image(file, line, f"image/{image}.jpg"): a_number(file, line, "vehicle_id", vehicle)
-        for image, (line, vehicle) in read_pairs(file, ("image", "vehicle_id")).items()
+        _check_image(file, line, f"image/{image}.jpg"): _check_digits(file, line, "vehicle_id", vehicle)
+        for image, (line, vehicle) in _read_pairs(file, ("image", "vehicle_id")).items()
     }
 
 
-def inaturalist(root: Path) -> ImageTable:
-    """Inat_dataset_splits/Inaturalist_train_set1.txt and Inaturalist_test_set1.txt (a path per line) and
-    train_val2018/<category>/<class>/*.jpg.
-    """
+def read_inaturalist(root: Path) -> ImageTable:
+    """Read iNaturalist 2018 with the split of Smooth-AP."""
     rows = []
     for split in ("train", "test"):
         ends = f"{split}_set1.txt"
         names = (
             f"{folder}{start}_{ends}" for folder in ("Inat_dataset_splits/", "") for start in ("Inaturalist", "Inat")
         )
-        file = first_there(root, *names)
+        file = _find_file(root, *names)
         for line, name in read_lines(file):
-            parts = an_image(file, line, name).split("/")
+            parts = _check_image(file, line, name).split("/")
             if len(parts) < 4:
-                raise wrong_line(file, line, f"is {name[:60]!r}, not train_val2018/<category>/<class>/<image>")
-            rows.append(Row(name, "/".join(parts[-3:-1]), parts[-3], split))
-    return _table(root, _each_once(rows, f"{root}/Inat_dataset_splits"))
+                raise _line_error(file, line, f"is {name[:60]!r}, not train_val2018/<category>/<class>/<image>")
+            rows.append(_Row(name, "/".join(parts[-3:-1]), parts[-3], split))
+    return _table(root, _refuse_repeats(rows, f"{root}/Inat_dataset_splits"))
 
 
-def cub(root: Path) -> ImageTable:
-    """images.txt (image_id path), image_class_labels.txt (image_id class_id) and images/<class>/*.jpg.
-
-    The first 100 classes are for training, the others for the test.
-    """
-    file, labelled = first_there(root, "images.txt"), first_there(root, "image_class_labels.txt")
-    images, labels = read_pairs(file, ("image_id", "path")), read_pairs(labelled, ("image_id", "class_id"))
+def read_cub(root: Path) -> ImageTable:
+    """Read CUB-200-2011. The first 100 classes are for training, the others for the test."""
+    file, class_file = _find_file(root, "images.txt"), _find_file(root, "image_class_labels.txt")
+    images, labels = _read_pairs(file, ("image_id", "path")), _read_pairs(class_file, ("image_id", "class_id"))
     if odd := sorted(images.keys() ^ labels.keys())[:1]:
-        lacks = labelled if odd[0] in images else file
+        lacks = class_file if odd[0] in images else file
         raise InputError(
-            f"{shown(lacks)} does not have the image_id {odd[0]}, the other list does; copy both files again"
+            f"{printable(lacks)} does not have the image_id {odd[0]}, the other list does; copy both files again"
         )
     rows = []
     for image, (line, name) in images.items():
-        label = a_number(labelled, labels[image][0], "class_id", labels[image][1])
-        path = _in_folder(file, line, name)
-        rows.append(Row(f"images/{path}", label, split="train" if int(label) <= 100 else "test"))
-    return _table(root, _each_once(rows, file))
+        label = _check_digits(class_file, labels[image][0], "class_id", labels[image][1])
+        path = _check_folder(file, line, name)
+        rows.append(_Row(f"images/{path}", label, split="train" if int(label) <= 100 else "test"))
+    return _table(root, _refuse_repeats(rows, file))
 
 
-def vggface2(root: Path) -> ImageTable:
-    """train/<identity>/*.jpg and test/<identity>/*.jpg."""
+def read_vggface2(root: Path) -> ImageTable:
+    """Read VGGFace2."""
     rows = []
     for split in ("train", "test"):
         if not (root / split).is_dir():
             raise FileNotFoundError(root / split)
-        identities = sorted(name for name in names_in(root / split) if not name.startswith("."))
+        identities = sorted(name for name in list_names(root / split) if not name.startswith("."))
         with progress(f"listing {split}", len(identities)) as advance:
             for identity in identities:
-                images = sorted(name for name in names_in(root / split / identity) if name.lower().endswith(".jpg"))
-                rows += [Row(f"{split}/{identity}/{name}", identity, "", split) for name in images]
+                images = sorted(name for name in list_names(root / split / identity) if name.lower().endswith(".jpg"))
+                rows += [_Row(f"{split}/{identity}/{name}", identity, "", split) for name in images]
                 advance(1)
     return _table(root, rows)
 
 
-def ijb_c(root: Path) -> ImageTable:
-    """protocols/ijbc_metadata.csv (a header with SUBJECT_ID, FILENAME and SIGHTING_ID), images/img/ and images/frames/.
+def read_ijb_c(root: Path) -> ImageTable:
+    """Read IJB-C, a row per face.
 
-    A row per face. The column "template" is one text per instance: a video is one, whose frames share a SIGHTING_ID
-    (or MEDIA_ID, or TEMPLATE_ID, where a file has only these), an image in another folder than frames/ is one by
-    itself. The column "box" is the face, by FACE_X, FACE_Y, FACE_WIDTH and FACE_HEIGHT. A file and subject that come
-    again, and faces of nobody, are left out.
+    The column "template" has one text per instance. A video is one instance: its frames share a SIGHTING_ID (or
+    MEDIA_ID, or TEMPLATE_ID, if a file has only these). An image in another folder than frames/ is one by itself. The
+    column "box" is the face, from FACE_X, FACE_Y, FACE_WIDTH and FACE_HEIGHT. A file and subject that come again, and
+    faces of nobody, are left out.
     """
     starts = ("protocols/", "protocol/", "")
-    file = first_there(
+    file = _find_file(
         root, *(f"{at}{name}.csv" for at in starts for name in ("ijbc_metadata", "ijbc_metadata_with_age"))
     )
     above = "" if not (root / "images").is_dir() and (root / "img").is_dir() else "images/"
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], _Row] = {}
     templates, boxes = [], []
     media_columns = ("SIGHTING_ID", "MEDIA_ID", "TEMPLATE_ID")
     for line, face in _csv_rows(file, ("SUBJECT_ID", "FILENAME"), media_columns):
-        subject, name = face["SUBJECT_ID"], an_image(file, line, face["FILENAME"])
+        subject, name = face["SUBJECT_ID"], _check_image(file, line, face["FILENAME"])
         if subject.lower() in ("", "nan") or (subject, name) in rows:
             continue
-        rows[subject, name] = Row(above + name, a_number(file, line, "SUBJECT_ID", subject))
+        rows[subject, name] = _Row(above + name, _check_digits(file, line, "SUBJECT_ID", subject))
         media = next((face[key] for key in media_columns if face.get(key)), name)
         templates.append(f"{subject}/{media if 'frames' in name.split('/') else name}")
         boxes.append(_face_box(file, line, face))
@@ -310,32 +297,34 @@ def ijb_c(root: Path) -> ImageTable:
 
 
 def _csv_rows(file: Path, names: tuple[str, ...], one_of: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
-    """The number of each line and its values by the names of the header, in capitals."""
-    reader = csv.reader(io.StringIO(read_text(file).rstrip(), newline=""), strict=True)
+    """Yield the number of each line and its values by the names of the header, in capitals."""
+    reader = csv.reader(io.StringIO(_read_text(file).rstrip(), newline=""), strict=True)
     try:
         header = [name.strip().upper() for name in next(reader, [])]
         missing = [name for name in names if name not in header]
         if missing or not set(one_of) & set(header):
             lacks = missing[0] if missing else " or ".join(one_of)
-            raise wrong_line(file, 1, f"must be a header with {lacks}")
+            raise _line_error(file, 1, f"must be a header with {lacks}")
         for values in reader:
             if values and len(values) != len(header):
-                raise wrong_line(file, reader.line_num, f"has {len(values)} of {len(header)} fields")
+                raise _line_error(file, reader.line_num, f"has {len(values)} of {len(header)} fields")
             if values:
                 yield reader.line_num, {name: value.strip() for name, value in zip(header, values, strict=True)}
     except csv.Error as error:
-        raise wrong_line(file, reader.line_num, f"is no CSV ({error})") from None
+        raise _line_error(file, reader.line_num, f"is no CSV ({error})") from None
 
 
 def _face_box(file: Path, line: int, face: dict[str, str]) -> str:
-    """Left, top, right and bottom of the face in pixels; "" where the file does not say."""
+    """Return left, top, right and bottom of the face in pixels; "" if the file has none."""
     names = ("FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
     if not all(face.get(name) for name in names):
         return ""
     try:
         x, y, width, height = (float(face[name]) for name in names)
     except ValueError:
-        raise wrong_line(file, line, f"has a face that is no box: {[face[name][:20] for name in names]}") from None
+        raise _line_error(
+            file, line, f"has a face without a valid box: {[face[name][:20] for name in names]}"
+        ) from None
     return _box((x, y, x + width, y + height)) if math.isfinite(x + y + width + height) else ""
 
 
@@ -343,66 +332,64 @@ def _box(edges: Iterable[float]) -> str:
     return " ".join(f"{edge:.10g}" for edge in edges)
 
 
-def landmarks_clean(root: Path) -> ImageTable:
-    """annotation_clean_train.txt (url label, or path label) and images/<label>/<what comes last in the url's path>.
+def read_landmarks_clean(root: Path) -> ImageTable:
+    """Read Landmarks-clean.
 
-    The list is published as addresses on the web, so where an image is saved is for us to say. Of a line with a path,
-    the image is there, seen from the root.
+    The list is published as addresses on the web, so we define where an image is saved: images/<label>/ and the last
+    part of the address. A line may have a path from the root instead.
     """
     starts = ("", "annotations/", "annotations_landmarks/")
-    file = first_there(root, *(f"{folder}annotation_clean_train.txt" for folder in starts))
+    file = _find_file(root, *(f"{folder}annotation_clean_train.txt" for folder in starts))
     rows = []
-    for line, (where, label) in read_fields(file, ("url", "label")):
+    for line, (where, label) in _read_fields(file, ("url", "label")):
         if where.startswith(("http://", "https://")):
             where = f"images/{label}/{urlsplit(where).path.rpartition('/')[2]}"
         if where.endswith("/"):
-            raise wrong_line(file, line, "has an address that ends without the name of an image")
-        rows.append(Row(an_image(file, line, where), label, split="train"))
-    return _table(root, _each_once(rows, file, "write paths instead of addresses that end alike"))
+            raise _line_error(file, line, "has an address that ends without the name of an image")
+        rows.append(_Row(_check_image(file, line, where), label, split="train"))
+    return _table(root, _refuse_repeats(rows, file, "write paths instead of addresses that end alike"))
 
 
-def revisited(name: str) -> Callable[[Path], ImageTable]:
-    """What reads roxford5k or rparis6k: gnd_<name>.pkl and jpg/*.jpg."""
+def revisited_reader(name: str) -> Callable[[Path], ImageTable]:
+    """Return the function that reads roxford5k or rparis6k.
+
+    The column "box" is the part of a query image that is searched for. "index" is the place of an image among the
+    queries, or in the gallery: its number in the ground truth, also if some images are missing.
+    """
 
     def read(root: Path) -> ImageTable:
-        file = first_there(root, f"gnd_{name}.pkl")
+        file = _find_file(root, f"gnd_{name}.pkl")
         truth = read_ground_truth(file)
         sides = {"query": truth.queries, "gallery": truth.images}
-        rows = [Row(_stored_image(file, side, image), role=side) for side, images in sides.items() for image in images]
+        rows = [_Row(_image_path(file, side, image), role=side) for side, images in sides.items() for image in images]
         if bad := [i for i, box in enumerate(truth.boxes) if len(box) not in (0, 4)]:
             raise InputError(
-                f"{shown(file)} has {len(truth.boxes[bad[0]])} numbers as bbx of gnd[{bad[0]}]; copy it again"
+                f"{printable(file)} has {len(truth.boxes[bad[0]])} numbers as bbx of gnd[{bad[0]}]; copy it again"
             )
         boxes = [_box(box) for box in truth.boxes] + [""] * len(truth.images)
         index = np.concatenate([np.arange(len(images)) for images in sides.values()])
-        return _table(root, _each_once(rows, file), {"box": np.array(boxes), "index": index})
+        return _table(root, _refuse_repeats(rows, file), {"box": np.array(boxes), "index": index})
 
-    read.__doc__ = f"""gnd_{name}.pkl and jpg/*.jpg.
-
-    The column "box" is the part of a query image that is searched for. "index" is the place of an image among the
-    queries, or in the gallery: what the ground truth calls it by, also where some images are missing.
-    """
     return read
 
 
-def _stored_image(file: Path, side: str, name: str) -> str:
+def _image_path(file: Path, side: str, name: str) -> str:
     if not name.isprintable() or not name or {"/", "\\"} & set(name):
-        raise InputError(f"{shown(file)} has {ascii(name)[:60]} as the name of a {side} image; copy the file again")
+        raise InputError(f"{printable(file)} has {ascii(name)[:60]} as the name of a {side} image; copy the file again")
     return f"jpg/{name}.jpg"
 
 
-def distractors(root: Path) -> ImageTable:
-    """revisitop1m.txt (a path per line) and jpg/."""
-    file = first_there(root, "revisitop1m.txt")
+def read_distractors(root: Path) -> ImageTable:
+    """Read the distractors R1M."""
+    file = _find_file(root, "revisitop1m.txt")
     rows = []
     for line, name in read_lines(file):
         ending = "" if "." in name.rpartition("/")[2] else ".jpg"
-        rows.append(Row(f"jpg/{an_image(file, line, name)}{ending}", role="distractor"))
-    return _table(root, _each_once(rows, file))
+        rows.append(_Row(f"jpg/{_check_image(file, line, name)}{ending}", role="distractor"))
+    return _table(root, _refuse_repeats(rows, file))
 
 
-# ==== The published data sets by name: what is read, and how many images and classes there must be.
-
+# The data sets by name.
 
 Counts = Mapping[str, tuple[int, int | None]]  # part of a data set -> images, and classes where it has any
 
@@ -411,36 +398,33 @@ Counts = Mapping[str, tuple[int, int | None]]  # part of a data set -> images, a
 class DataSet:
     """A published data set.
 
-    title:           its name in a report
-    read:            its table from its lists; the function's text begins with what it needs
-    counts:          how many images and classes its splits, roles or test lists have; several if there are editions
-    telling:         files or folders that tell it, as patterns; one of them is enough
-    folder:          what its archive unpacks to, if that is one folder
-    scanned:         its images are what its folders hold, not what lists name
-    only:            what it has and others with the same telling files have not, as a pattern
+    title:   its name in a report
+    layout:  the files and folders it is read from, for error messages
+    read:    reads its table from its lists
+    counts:  how many images and classes its splits, roles or test lists have; several if there are editions
+    markers: patterns of files or folders that identify it; one of them is enough
+    folder:  the folder its archive unpacks to, if that is one folder
+    scanned: its images are those in its folders, not those in lists
+    only:    a pattern of files that it has and others with the same markers do not have
     """
 
     title: str
+    layout: str
     read: Callable[[Path], ImageTable]
     counts: tuple[Counts, ...]
-    telling: tuple[str, ...]
+    markers: tuple[str, ...]
     folder: str = ""
     scanned: bool = False
     only: str = "*"
 
-    @property
-    def layout(self) -> str:
-        """What is read, in words."""
-        return " ".join((self.read.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
-
     def home(self, root: Path) -> Path | None:
-        """The folder that has its files: root, or the folder its archive makes there."""
+        """Return the folder with its files: root, or the folder its archive makes there."""
         homes = (root, root / self.folder)
-        return next((home for home in homes if any(any(home.glob(at)) for at in self.telling)), None)
+        return next((home for home in homes if any(any(home.glob(at)) for at in self.markers)), None)
 
 
-# The papers print the counts of VehicleID before its authors found vehicles with forged plates; they then gave the
-# files new lists, and only those can be had (VehicleID V1.0, README). Both are accepted.
+# The papers print the counts of VehicleID before its authors found vehicles with forged plates. They then published
+# new lists, and only those are available (VehicleID V1.0, README). Both are accepted.
 _VEHICLEID: tuple[Counts, ...] = (
     {"train": (110_178, 13_134), "small": (7_332, 800), "medium": (12_995, 1_600), "large": (20_038, 2_400)},
     {"train": (113_346, 13_164), "small": (6_493, 800), "medium": (13_377, 1_600), "large": (19_777, 2_400)},
@@ -449,27 +433,33 @@ _VEHICLEID: tuple[Counts, ...] = (
 PUBLISHED: dict[str, DataSet] = {
     "sop": DataSet(
         "Stanford Online Products",
-        sop,
+        "Ebay_train.txt and Ebay_test.txt (header: image_id class_id super_class_id path), <super class>_final/*.JPG",
+        read_sop,
         ({"train": (59_551, 11_318), "test": (60_502, 11_316)},),
         ("Ebay_train.txt", "Ebay_test.txt"),
         "Stanford_Online_Products",
     ),
     "in-shop": DataSet(  # a paper prints 28,760 test images; the two sides have 26,830
         "In-Shop Clothes",
-        in_shop,
+        "Eval/list_eval_partition.txt (how many, a header, then image_name item_id evaluation_status) and Img/img/",
+        read_in_shop,
         ({"train": (25_882, 3_997), "query": (14_218, 3_985), "gallery": (12_612, 3_985)},),
         ("Img/img/WOMEN", "img/WOMEN"),  # other data sets have an Eval/list_eval_partition.txt too
     ),
     "vehicleid": DataSet(
         "PKU VehicleID",
-        vehicleid,
+        "train_test_split/train_list.txt, test_list_800.txt, test_list_1600.txt and test_list_2400.txt "
+        "(image vehicle_id), image/*.jpg and attribute/model_attr.txt (vehicle_id model_id)",
+        read_vehicleid,
         _VEHICLEID,
         tuple(f"train_test_split/test_list_{count}.txt" for count in TEST_LISTS.values()),
         "VehicleID_V1.0",
     ),
     "inaturalist": DataSet(  # the split of Smooth-AP
         "iNaturalist 2018",
-        inaturalist,
+        "Inat_dataset_splits/Inaturalist_train_set1.txt and Inaturalist_test_set1.txt (a path per line) and "
+        "train_val2018/<category>/<class>/*.jpg",
+        read_inaturalist,
         ({"train": (325_846, 5_690), "test": (136_093, 2_452)},),
         tuple(
             f"{folder}Inat*_{split}_set1.txt" for folder in ("Inat_dataset_splits/", "") for split in ("train", "test")
@@ -477,7 +467,8 @@ PUBLISHED: dict[str, DataSet] = {
     ),
     "cub": DataSet(
         "CUB-200-2011",
-        cub,
+        "images.txt (image_id path), image_class_labels.txt (image_id class_id) and images/<class>/*.jpg",
+        read_cub,
         ({"train": (5_864, 100), "test": (5_924, 100)},),
         ("image_class_labels.txt",),
         "CUB_200_2011",
@@ -486,7 +477,8 @@ PUBLISHED: dict[str, DataSet] = {
     # The papers round the training images to 3.31 million, which are those of train and test together: 3,311,286.
     "vggface2": DataSet(
         "VGGFace2",
-        vggface2,
+        "train/<identity>/*.jpg and test/<identity>/*.jpg",
+        read_vggface2,
         ({"train": (3_141_890, 8_631), "test": (169_396, 500)},),
         ("train/n[0-9][0-9][0-9][0-9][0-9][0-9]",),
         scanned=True,
@@ -495,34 +487,40 @@ PUBLISHED: dict[str, DataSet] = {
     # out, which the evaluation protocol does.
     "ijb-c": DataSet(
         "IJB-C",
-        ijb_c,
+        "protocols/ijbc_metadata.csv (a header with SUBJECT_ID, FILENAME and SIGHTING_ID), "
+        "images/img/ and images/frames/",
+        read_ijb_c,
         ({"test": (148_824, 3_531)},),
         ("protocols/ijbc_metadata*.csv", "protocol/ijbc_metadata*.csv", "ijbc_metadata*.csv"),
         "IJB-C",
     ),
     "landmarks-clean": DataSet(
         "Landmarks-clean",
-        landmarks_clean,
+        "annotation_clean_train.txt (url label, or path label) and images/<label>/<last part of the url's path>",
+        read_landmarks_clean,
         ({"train": (42_410, 586)},),
         ("annotation_clean_train.txt", "annotations*/annotation_clean_train.txt"),
     ),
     "roxford5k": DataSet(
         "ROxford5k",
-        revisited("roxford5k"),
+        "gnd_roxford5k.pkl and jpg/*.jpg",
+        revisited_reader("roxford5k"),
         ({"query": (70, None), "gallery": (4_993, None)},),
         ("gnd_roxford5k.pkl",),
         "roxford5k",
     ),
     "rparis6k": DataSet(
         "RParis6k",
-        revisited("rparis6k"),
+        "gnd_rparis6k.pkl and jpg/*.jpg",
+        revisited_reader("rparis6k"),
         ({"query": (70, None), "gallery": (6_322, None)},),
         ("gnd_rparis6k.pkl",),
         "rparis6k",
     ),
     "revisited-1m": DataSet(
         "R1M",
-        distractors,
+        "revisitop1m.txt (a path per line) and jpg/",
+        read_distractors,
         ({"distractor": (1_001_001, None)},),
         ("revisitop1m.txt",),
         "revisitop1m",
@@ -531,7 +529,7 @@ PUBLISHED: dict[str, DataSet] = {
 
 
 def detect_layout(root: str | Path) -> str | None:
-    """The name of the published data set that a folder holds, by its telling files; None if it holds none.
+    """Return the name of the published data set in a folder, by its marker files; None if there is none.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -540,18 +538,18 @@ def detect_layout(root: str | Path) -> str | None:
     'sop'
     """
     homes = {name: dataset.home(Path(root)) for name, dataset in PUBLISHED.items()}
-    found = [name for name, home in homes.items() if home is not None and any(home.glob(PUBLISHED[name].only))]
-    if len(found) > 1:
-        raise InputError(f"{shown(root)} holds the files of {' and '.join(found)}; say which is meant")
-    return found[0] if found else None
+    names = [name for name, home in homes.items() if home is not None and any(home.glob(PUBLISHED[name].only))]
+    if len(names) > 1:
+        raise InputError(f"{printable(root)} holds the files of {' and '.join(names)}; choose one by its name")
+    return names[0] if names else None
 
 
 def read_published(name: str, root: str | Path, allow_partial: bool = False) -> ImageTable:
-    """The table of a published data set, whose images and classes are as many as they must be.
+    """Read the table of a published data set, and check the number of its images and classes.
 
     name:          one of PUBLISHED
-    root:          the folder that has its files, or the one its archive was unpacked in
-    allow_partial: where images or classes are missing, or are too many, warn and go on with those that are there
+    root:          the folder with its files, or the one its archive was unpacked in
+    allow_partial: if images or classes are missing, or too many, warn and use those that are there
 
     Splits are train and test. In-Shop, ROxford5k and RParis6k have the roles query and gallery, R1M distractor.
 
@@ -559,31 +557,30 @@ def read_published(name: str, root: str | Path, allow_partial: bool = False) -> 
     Traceback (most recent call last):
     frontrank.errors.InputError: faces is no folder; give the one with train/<identity>/*.jpg and test/<identity>/*.jpg
     """
-    if name not in PUBLISHED:
-        remedy = did_you_mean(str(name), PUBLISHED) or f"there are {', '.join(PUBLISHED)}"
-        raise InputError(f"name must be a published data set, got {name!r}; {remedy}")
-    dataset, root = PUBLISHED[name], Path(root)
+    dataset, root = PUBLISHED[check_choice("name", name, PUBLISHED)], Path(root)
     try:
         if not root.is_dir():
-            raise InputError(f"{shown(root)} is no folder; give the one with {dataset.layout}")
+            raise InputError(f"{printable(root)} is no folder; give the one with {dataset.layout}")
         table = dataset.read(dataset.home(root) or root)
         there = np.ones(len(table), dtype=bool) if dataset.scanned else ~_missing(table)
     except FileNotFoundError as error:
-        raise InputError(f"{shown(error)} is missing; {dataset.title} is read from {dataset.layout}") from None
+        raise InputError(f"{printable(error)} is missing; {dataset.title} is read from {dataset.layout}") from None
     except OSError as error:
-        said = f"{shown(error.filename or root)} cannot be read: {error.strerror}"
-        raise InputError(f"{said}; see that you may read it") from error
-    if said := _differences(dataset, table, there):
+        reason = f"{printable(error.filename or root)} cannot be read: {error.strerror}"
+        raise InputError(f"{reason}; check its permissions") from error
+    if differences := _differences(dataset, table, there):
         if not allow_partial or not there.any():
             remedy = ", or go on with what is there: --allow-partial (allow_partial=True)" if there.any() else ""
-            raise InputError(f"{said}; unpack its archive again{remedy}")
-        warnings.warn(f"{said}; going on with the {int(there.sum()):,} images that are there", FrontrankWarning, 2)
+            raise InputError(f"{differences}; unpack its archive again{remedy}")
+        warnings.warn(
+            f"{differences}; going on with the {int(there.sum()):,} images that are there", FrontrankWarning, 2
+        )
         table = table.rows(there)
     return replace(table, name=dataset.title)
 
 
 def _missing(table: ImageTable) -> np.ndarray:
-    """Which images are not on disk [row]: a look into each folder, where one for each image would take long."""
+    """Return which images are not on disk [row]; it lists each folder once, because a look at each image is slow."""
     rows_of: dict[str, list[int]] = {}
     names = []
     for row, path in enumerate(table.paths.tolist()):
@@ -593,44 +590,45 @@ def _missing(table: ImageTable) -> np.ndarray:
     missing = np.zeros(len(table), dtype=bool)
     with progress("looking for the images", len(table)) as advance:
         for folder, rows in rows_of.items():
-            there = names_in(table.root / folder)
+            there = list_names(table.root / folder)
             missing[[row for row in rows if names[row] not in there]] = True
             advance(len(rows))
     return missing
 
 
 def _differences(dataset: DataSet, table: ImageTable, there: np.ndarray) -> str:
-    """What is not as published, in words; "" if all is."""
-    listed = [_counts(table, edition, np.ones(len(table), dtype=bool)) for edition in dataset.counts]
-    agree = [
-        sum(of[part] == edition[part] for part in edition) for of, edition in zip(listed, dataset.counts, strict=True)
-    ]
+    """Return in words how a data set differs from the published one; "" if it does not."""
+    everything = np.ones(len(table), dtype=bool)
+    agree = []
+    for edition in dataset.counts:
+        counts = _counts(table, edition, everything)
+        agree.append(sum(counts[part] == edition[part] for part in edition))
     expected = dataset.counts[int(np.argmax(agree))]
-    found = _counts(table, expected, there)
-    said = [
-        f"{part} has {_amount(found[part])} instead of {_amount(expected[part])}"
+    counts = _counts(table, expected, there)
+    parts = [
+        f"{part} has {_amount(counts[part])} instead of {_amount(expected[part])}"
         for part in expected
-        if found[part] != expected[part]
+        if counts[part] != expected[part]
     ]
     if not there.all():
         files = list(dict.fromkeys(table.paths[~there].tolist()))
-        said.append(f"{_many(len(files), 'listed image')} {'is' if len(files) == 1 else 'are'} missing: {_few(files)}")
+        parts.append(f"{_many(len(files), 'listed image')} {'is' if len(files) == 1 else 'are'} missing: {_few(files)}")
         if lost := sorted(set(table.labels.tolist()) - {"", *table.labels[there].tolist()}):
-            said.append(f"of {_many(len(lost), 'class')} nothing is there: {_few(lost)}")
-    elif said:
-        said.append("all images that are listed are there, so the lists or folders are not the official ones")
-    return f"{dataset.title} in {shown(table.root)} is not as published: {'; '.join(said)}" if said else ""
+            parts.append(f"{_many(len(lost), 'class')} without any image: {_few(lost)}")
+    elif parts:
+        parts.append("all listed images are there, so the lists or folders are not the official ones")
+    return f"{dataset.title} in {printable(table.root)} is not as published: {'; '.join(parts)}" if parts else ""
 
 
 def _counts(table: ImageTable, parts: Iterable[str], among: np.ndarray) -> Counts:
-    """Images and classes of each part among some rows: a split, a role, or a column that says who is in."""
-    found = {}
+    """Count images and classes of each part among some rows; a part is a split, a role, or a boolean column."""
+    counts = {}
     for part in parts:
         inside = table.splits == part if part in SPLITS else table.roles == part if part in ROLES else table.extra[part]
         inside = inside & among
         labels = set(table.labels[inside].tolist()) - {""}
-        found[part] = int(inside.sum()), len(labels) or None
-    return found
+        counts[part] = int(inside.sum()), len(labels) or None
+    return counts
 
 
 def _amount(count: tuple[int, int | None]) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,62 +13,54 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from frontrank.checks import check_choice, check_integer
 from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking.vectors import as_array
 
-# ==== What a user hands to a batch sampler, checked once: labels, categories and numbers, and their messages.
+__all__ = ["AllClassesBatches", "BalancedBatches", "CategoryBatches", "shard_bounds"]
+
+Labels = Sequence[int] | Sequence[str] | np.ndarray | Tensor
+
+_VERSION = 1  # of the plans: a state of another version is refused
+_MOST_BATCHES = 100_000  # of an epoch of CategoryBatches: more is a forgotten groups_per_epoch
 
 
-def whole(name: str, value: object, least: int, most: int | None = None) -> int:
-    """A whole number within its bounds."""
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputTypeError(f"{name} must be a whole number, got {value!r}") from None
-    if number < least or (most is not None and number > most):
-        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"{name} must be {bounds}, got {number}")
-    return number
-
-
-def read_codes(name: str, labels: object) -> tuple[np.ndarray, np.ndarray]:
-    """The different labels, sorted, and the number of each row's among them."""
-    found = as_array(name, labels)
-    given = found if found.dtype == object else labels
+def _read_codes(name: str, labels: object) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different labels, sorted, and for each row the number of its label among them."""
+    array = as_array(name, labels)
+    given = array if array.dtype == object else labels
     if isinstance(given, list | tuple | np.ndarray) and not (isinstance(given, np.ndarray) and given.dtype != object):
         text = {isinstance(label, str) for label in given}
         if len(text) > 1:
             raise InputTypeError(f"{name} holds text and other things; give whole numbers, or text, one per row")
-        found = np.asarray(list(given)) if found.dtype == object else found
-    if found.ndim != 1:
-        raise InputError(f"{name} must have the shape (rows,), got {found.shape}; give one entry per row")
-    if not len(found):
+        array = np.asarray(list(given)) if array.dtype == object else array
+    if array.ndim != 1:
+        raise InputError(f"{name} must have the shape (rows,), got {array.shape}; give one entry per row")
+    if not len(array):
         raise InputError(f"{name} is empty; give one entry per row")
-    if found.dtype.kind not in "iubU":
-        nan = found.dtype.kind == "f" and bool(np.isnan(found).any())
-        what = "missing entries" if found.dtype == object else f"{found.dtype}" + " with NaN" * nan
+    if array.dtype.kind not in "iubU":
+        nan = array.dtype.kind == "f" and bool(np.isnan(array).any())
+        what = "missing entries" if array.dtype == object else f"{array.dtype}" + " with NaN" * nan
         raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one entry per row")
-    names, codes = np.unique(found, return_inverse=True)
+    names, codes = np.unique(array, return_inverse=True)
     return names, codes.astype(np.int64)
 
 
-def read_labels(labels: object) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, sorted, and the number of each row's."""
-    names, codes = read_codes("labels", labels)
+def _read_classes(labels: object) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes, sorted, and the number of each row's class."""
+    names, codes = _read_codes("labels", labels)
     if names.dtype.kind == "U" and names[0] == "":
         row = int(np.argmin(codes))
         raise InputError(f"labels has an empty entry in row {row}; leave out rows without a class, such as distractors")
     if len(names) < 2:
-        raise InputError("labels holds 1 class, and no batch of it has a negative; give at least 2 classes")
+        raise InputError("labels has 1 class, so that no batch has a negative; give at least 2 classes")
     return names, codes
 
 
-def read_categories(labels: object, categories: object) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each row's class, and of each class's category."""
-    names, codes = read_labels(labels)
-    kinds, of_row = read_codes("categories", categories)
+def _read_categories(labels: object, categories: object) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of each row's class, and of each class's category."""
+    names, codes = _read_classes(labels)
+    kinds, of_row = _read_codes("categories", categories)
     if len(of_row) != len(codes):
         raise InputError(f"categories has {len(of_row):,} entries but labels has {len(codes):,}; give one per row")
     of_class = np.empty(len(names), dtype=np.int64)
@@ -79,34 +70,30 @@ def read_categories(labels: object, categories: object) -> tuple[np.ndarray, np.
         row = wrong[0]
         pair = sorted([kinds[of_row[row]], kinds[of_class[codes[row]]]])
         raise InputError(
-            f"categories puts class {names[codes[row]]} into both {_said(pair[0])} and {_said(pair[1])}; "
+            f"categories puts class {names[codes[row]]} into both {pair[0].item()!r} and {pair[1].item()!r}; "
             "give each class one category, or each its own label"
         )
     return codes, of_class
 
 
-def classes_per_batch(batch_size: object, per_class: int, least: int = 2) -> int:
-    """How many classes make a batch; at least so many."""
-    size = whole("batch_size", batch_size, least * per_class)
+def _classes_per_batch(batch_size: object, per_class: int, least: int = 2) -> int:
+    """Return how many classes make a batch, at least so many."""
+    size = check_integer("batch_size", batch_size, at_least=least * per_class)
     if size % per_class:
         near = size - size % per_class
         raise InputError(
-            f"batch_size {size} is no multiple of per_class {per_class}; use {near} or {near + per_class}, "
+            f"batch_size {size} is not a multiple of per_class {per_class}; use {near} or {near + per_class}, "
             "or another per_class"
         )
     return size // per_class
 
 
-def _said(category: object) -> str:
-    return repr(str(category)) if isinstance(category, str) else str(category)
-
-
-# ==== Which classes stand in which batch of an epoch: pure functions of class sizes, settings and a random generator.
+# Which classes are in which batch of an epoch: pure functions of class sizes, settings and a random generator.
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """The batches of an epoch, as slots: a class and how many of its images.
+class BatchPlan:
+    """The batches of an epoch as slots; a slot is a class and a number of its images.
 
     classes: of each slot, batch after batch [slot]
     counts:  images of each slot [slot]
@@ -118,20 +105,20 @@ class Plan:
     ends: np.ndarray
 
     @classmethod
-    def table(cls, classes: np.ndarray, counts: np.ndarray) -> "Plan":
-        """The plan of batches that have the same number of classes: both [batch, class of the batch]."""
+    def table(cls, classes: np.ndarray, counts: np.ndarray) -> "BatchPlan":
+        """Return the plan of batches with the same number of classes; both are [batch, class of the batch]."""
         ends = np.arange(1, len(classes) + 1) * classes.shape[1]
         return cls(classes.ravel(), counts.ravel(), ends)
 
 
-def shuffled(segments: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The order that sorts the segments, whole numbers [item], and is random within each."""
+def shuffle_within(segments: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the order that sorts the segments, whole numbers [item], and is random within each."""
     keys = (segments.astype(np.int64) << 32) + rng.integers(2**32, size=len(segments))
     return np.argsort(keys, kind="stable")
 
 
 def level(capacity: np.ndarray, total: int) -> int:
-    """The largest whole number such that giving each min(capacity, it) takes no more than the total.
+    """Return the largest whole number n such that the sum of min(capacity, n) is no more than the total.
 
     >>> level(np.array([1, 5, 5]), 8)  # 1 + 3 + 3, and one over
     3
@@ -142,19 +129,19 @@ def level(capacity: np.ndarray, total: int) -> int:
 
 
 def even_shares(capacity: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
-    """Whole numbers of a given sum, as equal as their capacities allow; who gets one more is random.
+    """Return whole numbers of a given sum, as equal as their capacities allow; who gets one more is random.
 
     >>> even_shares(np.array([1, 5, 5]), 7, np.random.default_rng(0)).tolist()
     [1, 3, 3]
     """
     each = level(capacity, total)
     shares = np.minimum(capacity, each)
-    open_still = np.flatnonzero(capacity > each)
-    shares[rng.permutation(open_still)[: total - shares.sum()]] += 1
+    below = np.flatnonzero(capacity > each)
+    shares[rng.permutation(below)[: total - shares.sum()]] += 1
     return shares
 
 
-def spread(counts: np.ndarray, batches: int, rng: np.random.Generator) -> np.ndarray:
+def deal_classes(counts: np.ndarray, batches: int, rng: np.random.Generator) -> np.ndarray:
     """Deal class c out counts[c] times, so that all batches are equally full and none has a class twice.
 
     counts: at most `batches` each, their sum a multiple of `batches` [class]
@@ -170,29 +157,29 @@ def spread(counts: np.ndarray, batches: int, rng: np.random.Generator) -> np.nda
     owner = np.flatnonzero(counts)
     turns, start, length = counts[owner], np.zeros_like(owner), np.full_like(owner, batches)
     while True:
-        order = shuffled(start, rng)
+        order = shuffle_within(start, rng)
         owner, turns, start, length = owner[order], turns[order], start[order], length[order]
         if batches == 1 or length.max() == 1:
             return owner.reshape(batches, per_batch)
         half = length // 2
-        shift = rng.integers(2**31, size=batches)[start]  # one of a run for all its classes, random modulo its length
+        shift = rng.integers(2**31, size=batches)[start]  # the same for all classes of a run, random modulo its length
         until = np.cumsum(turns) * half + shift
         first = until // length - (until - turns * half) // length
         owner, start = np.tile(owner, 2), np.concatenate([start, start + half])
         turns, length = np.concatenate([first, turns - first]), np.concatenate([half, length - half])
-        kept = turns > 0
-        owner, turns, start, length = owner[kept], turns[kept], start[kept], length[kept]
+        left = turns > 0
+        owner, turns, start, length = owner[left], turns[left], start[left], length[left]
 
 
-def rows_of_plan(plan: Plan, codes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of all batches on end, and where each batch ends.
+def plan_rows(plan: BatchPlan, codes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of all batches one after another, and where each batch ends.
 
     codes: the class of each row [row]
-    The images of a class are shuffled once and then taken in a circle, so none comes again before all have come, and a
-    slot holds none twice unless it asks for more than there are.
+    The images of a class are shuffled once and then taken in a circle: none comes again before all have come, and a
+    slot has none twice unless it has more places than the class has images.
     """
     sizes = np.bincount(codes)
-    order, begin = shuffled(codes, rng), np.cumsum(sizes) - sizes
+    order, begin = shuffle_within(codes, rng), np.cumsum(sizes) - sizes
     by_class = np.argsort(plan.classes, kind="stable")
     taken = np.empty_like(by_class)
     taken[by_class] = np.cumsum(plan.counts[by_class]) - plan.counts[by_class]  # a circle may begin anywhere
@@ -204,18 +191,18 @@ def rows_of_plan(plan: Plan, codes: np.ndarray, rng: np.random.Generator) -> tup
 
 
 def category_groups(categories: int, together: int, groups: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Categories that meet: all groups there are, or so many that name each category equally often [group, member]."""
+    """Return the categories that meet [group, member]: all groups, or some with each category equally often."""
     if groups is None:
         return np.array(list(combinations(range(categories), together)))
-    return spread(even_shares(np.full(categories, groups), groups * together, rng), groups, rng)
+    return deal_classes(even_shares(np.full(categories, groups), groups * together, rng), groups, rng)
 
 
 def category_plan(
     room: np.ndarray, category_of: np.ndarray, groups: np.ndarray, total: int, rng: np.random.Generator
-) -> Plan:
-    """Fill each batch from its categories, an equal share each; the classes of a category take turns.
+) -> BatchPlan:
+    """Fill each batch from its categories in equal shares; the classes of a category take turns.
 
-    room:        what a class takes of a batch, 0 leaves it out [class]
+    room:        the places a class takes in a batch, 0 leaves it out [class]
     category_of: the category of each class [class]
     groups:      the categories of each batch [batch, categories]
     total:       the room of a batch
@@ -237,11 +224,11 @@ def category_plan(
         classes.append(np.concatenate([part[0] for part in parts])[order])
         counts.append(np.concatenate([part[1] for part in parts])[order])
     ends = np.cumsum([len(batch) for batch in classes])
-    return Plan(np.concatenate(classes), np.concatenate(counts), ends)
+    return BatchPlan(np.concatenate(classes), np.concatenate(counts), ends)
 
 
 def _with_room(group: np.ndarray, capacity: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
-    """The group and, if it is too small for a batch, further categories at random until it is not."""
+    """Return the group, with further random categories if it is too small for a batch."""
     if capacity[group].sum() >= total:
         return group
     order = np.concatenate([group, rng.permutation(np.setdiff1d(np.arange(len(capacity)), group))])
@@ -249,7 +236,7 @@ def _with_room(group: np.ndarray, capacity: np.ndarray, total: int, rng: np.rand
 
 
 def _turns(queue: np.ndarray, room: np.ndarray, share: int) -> tuple[np.ndarray, np.ndarray]:
-    """The next classes of a queue that fill a share, and the room of each; the last is cut to what is left.
+    """Return the next classes of a queue that fill a share, and the room of each; the last is cut to what is left.
 
     A class cut to a single image would have no positive: the largest of the others gives up a place, if it has three.
     """
@@ -263,14 +250,8 @@ def _turns(queue: np.ndarray, room: np.ndarray, share: int) -> tuple[np.ndarray,
     return classes, counts
 
 
-# ==== Batches by epoch: which come next, where training stands in them, and which share of each is one process's.
-
-
-_VERSION = 1  # of the plans: a state taken when they were made otherwise is refused
-
-
 def shard_bounds(size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Where the share of one process starts and stops; shares differ by one at most, the larger ones come first.
+    """Return start and stop of the share of one process; shares differ by one at most, the larger ones come first.
 
     >>> [shard_bounds(8, rank, 3) for rank in range(3)]
     [(0, 3), (3, 6), (6, 8)]
@@ -281,10 +262,10 @@ def shard_bounds(size: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 class EpochBatches(Sampler[list[int]]):
-    """What the three samplers share: epochs, the place in an epoch, and the share of one process.
+    """Base of the three samplers: epochs, the place in an epoch, and the share of one process.
 
-    Iterating gives the batches from `position` of `epoch` on; at the end the next epoch is up, by itself. Of each batch
-    a process gets its `shard_bounds`; without rank and world_size these are torch.distributed's, if that is running.
+    Iterating yields the batches from `position` of `epoch` on; at the end `epoch` moves to the next. A process gets its
+    `shard_bounds` of each batch; without rank and world_size these are torch.distributed's, if that is running.
     """
 
     def __init__(
@@ -297,24 +278,24 @@ class EpochBatches(Sampler[list[int]]):
         rank: int | None,
         world_size: int | None,
     ) -> None:
-        self.seed = whole("seed", seed, 0)
+        self.seed = check_integer("seed", seed, at_least=0)
         self.epoch, self.position = 0, 0
         self._codes, self._length, self._least = codes, length, least
         self._rank, self._world_size = rank, world_size
-        said = f"{type(self).__name__} {_VERSION} seed={self.seed} {settings}"
-        self._fingerprint = hashlib.sha256(said.encode() + codes.astype("<i8").tobytes()).hexdigest()[:16]
-        self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
-        self._place()
+        text = f"{type(self).__name__} {_VERSION} seed={self.seed} {settings}"
+        self._fingerprint = hashlib.sha256(text.encode() + codes.astype("<i8").tobytes()).hexdigest()[:16]
+        self._epoch_rows: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._process()
 
-    def _plan(self, rng: np.random.Generator) -> Plan:
+    def _plan(self, rng: np.random.Generator) -> BatchPlan:
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Return the number of batches of a whole epoch."""
         return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
-        rank, world_size = self._place()
+        rank, world_size = self._process()
         epoch = self.epoch
         for position, batch in enumerate(self.global_batches(), self.position + 1):
             self.epoch, self.position = epoch, position
@@ -323,34 +304,36 @@ class EpochBatches(Sampler[list[int]]):
         self.epoch, self.position = epoch + 1, 0
 
     def global_batches(self) -> Iterator[list[int]]:
-        """The batches that are left of this epoch, those of all processes together; moves nothing."""
-        if self._planned is None or self._planned[0] != self.epoch:
+        """Return the batches that are left of this epoch, of all processes together; the position does not move."""
+        if self._epoch_rows is None or self._epoch_rows[0] != self.epoch:
             rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, self.epoch])))
-            self._planned = self.epoch, *rows_of_plan(self._plan(rng), self._codes, rng)
-        _, rows, ends = self._planned
+            self._epoch_rows = self.epoch, *plan_rows(self._plan(rng), self._codes, rng)
+        _, rows, ends = self._epoch_rows
         starts = np.concatenate([[0], ends[:-1]])
         bounds = zip(starts[self.position :].tolist(), ends[self.position :].tolist(), strict=True)
         return (rows[start:stop].tolist() for start, stop in bounds)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the first batch of an epoch; stay, if that epoch is under way (as after `load_state_dict`)."""
-        epoch = whole("epoch", epoch, 0)
+        """Go to the first batch of an epoch; in the current epoch, stay where it is (as after `load_state_dict`)."""
+        epoch = check_integer("epoch", epoch, at_least=0)
         if epoch != self.epoch:
             self.epoch, self.position = epoch, 0
 
     def state_dict(self, *, epoch: int | None = None, position: int | None = None) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on from here, or from the given batch.
+        """Return the state for `load_state_dict` to go on from here, or from the given batch.
 
         A DataLoader with workers draws ahead of the training: give the epoch, and the number of its batches trained on.
         """
         return {
-            "epoch": self.epoch if epoch is None else whole("epoch", epoch, 0),
-            "position": self.position if position is None else whole("position", position, 0, len(self)),
+            "epoch": self.epoch if epoch is None else check_integer("epoch", epoch, at_least=0),
+            "position": self.position
+            if position is None
+            else check_integer("position", position, at_least=0, at_most=len(self)),
             "fingerprint": self._fingerprint,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, on any number of processes; refuses the state of other labels or settings."""
+        """Go on from `state`, with any number of processes; raise if it is of other labels or settings."""
         if not isinstance(state, Mapping):
             raise InputTypeError(f"state must be what state_dict() of a {type(self).__name__} returned, got {state!r}")
         missing = [key for key in ("epoch", "position", "fingerprint") if key not in state]
@@ -361,11 +344,14 @@ class EpochBatches(Sampler[list[int]]):
                 f"state was taken with other labels, settings or seed than this {type(self).__name__} has "
                 f"({state['fingerprint']}, not {self._fingerprint}); give the same ones, or start without the state"
             )
-        epoch, position = whole("epoch", state["epoch"], 0), whole("position", state["position"], 0, len(self))
+        epoch, position = (
+            check_integer("epoch", state["epoch"], at_least=0),
+            check_integer("position", state["position"], at_least=0, at_most=len(self)),
+        )
         self.epoch, self.position = (epoch + 1, 0) if position == len(self) else (epoch, position)
 
-    def _place(self) -> tuple[int, int]:
-        """This process's number, and how many there are."""
+    def _process(self) -> tuple[int, int]:
+        """Return this process's number, and the number of processes."""
         rank, world_size = self._rank, self._world_size
         if (rank is None) != (world_size is None):
             raise InputError("rank and world_size belong together; give both, or neither")
@@ -373,36 +359,26 @@ class EpochBatches(Sampler[list[int]]):
             running = torch.distributed.is_available() and torch.distributed.is_initialized()
             rank = torch.distributed.get_rank() if running else 0
             world_size = torch.distributed.get_world_size() if running else 1
-        world_size = whole("world_size", world_size, 1)
+        world_size = check_integer("world_size", world_size, at_least=1)
         if world_size > self._least:
             raise InputError(
                 f"world_size {world_size} is more than the {self._least} images of the smallest batch; "
                 "raise batch_size, or use fewer processes"
             )
-        return whole("rank", rank, 0, world_size - 1), world_size
-
-
-# ==== Batch samplers for torch's DataLoader: which images learn together.
-
-
-__all__ = ["AllClassesBatches", "BalancedBatches", "CategoryBatches", "shard_bounds"]
-
-Labels = Sequence[int] | Sequence[str] | np.ndarray | Tensor
-
-_MOST_BATCHES = 100_000  # of an epoch of CategoryBatches: more is a forgotten groups_per_epoch
+        return check_integer("rank", rank, at_least=0, at_most=world_size - 1), world_size
 
 
 class BalancedBatches(EpochBatches):
-    """Batches of batch_size / per_class random classes, per_class images of each, side by side.
+    """Sampler of batches of batch_size / per_class random classes, with per_class images of each side by side.
 
     labels:            the class of each row, whole numbers or text
-    small:             what a class of fewer than per_class images does: "repeat" them, "shrink" the batch (an image
-                       alone in its class then has no positive), or "drop" out
+    small:             for a class of fewer than per_class images: "repeat" its images, "shrink" the batch (an image
+                       alone in its class then has no positive), or "drop" the class
     batches_per_epoch: None is the fewest that hold every image
 
     In each batch no class comes twice. In each epoch every image comes, and none comes again before all of its class
-    have come; some classes come again, evenly, where batches would not be full otherwise. The turns of a class are
-    spread over the epoch. With fewer batches_per_epoch than all images take, an epoch is the first part of such a one.
+    have come; some classes come again, evenly, if batches would not be full otherwise. The turns of a class are spread
+    over the epoch. With fewer batches_per_epoch than all images need, an epoch is the first part of such an epoch.
 
     >>> batches = BalancedBatches(["a", "a", "b", "b", "b", "c", "c"], batch_size=4, per_class=2)
     >>> len(batches), list(batches)
@@ -421,37 +397,38 @@ class BalancedBatches(EpochBatches):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        codes = read_labels(labels)[1]
+        codes = _read_classes(labels)[1]
         sizes = np.bincount(codes)
-        per_class = whole("per_class", per_class, 2)
-        self._classes = classes_per_batch(batch_size, per_class)
-        if small not in ("repeat", "shrink", "drop"):
-            raise InputError(f"small must be repeat, shrink or drop, got {small!r}")
+        per_class = check_integer("per_class", per_class, at_least=2)
+        self._classes = _classes_per_batch(batch_size, per_class)
+        check_choice("small", small, ("repeat", "shrink", "drop"))
         used = sizes >= per_class if small == "drop" else sizes > 0
         if used.sum() < self._classes:
             what = f" of at least {per_class} images" if small == "drop" else ""
             raise InputError(
-                f"batch_size {batch_size} with per_class {per_class} needs {self._classes} classes, but labels holds "
-                f"{used.sum()}{what}; {_remedy(int(used.sum()), per_class)}"
+                f"batch_size {batch_size} with per_class {per_class} needs {self._classes} classes, but labels has "
+                f"{used.sum()}{what}; {_smaller_batch(int(used.sum()), per_class)}"
             )
         self._counts = np.minimum(sizes, per_class) if small == "shrink" else np.full_like(sizes, per_class)
         self._groups = np.where(used, -(-sizes // per_class), 0)
         needed = max(math.ceil(self._groups.sum() / self._classes), int(self._groups.max()))
-        length = needed if batches_per_epoch is None else whole("batches_per_epoch", batches_per_epoch, 1)
+        length = (
+            needed if batches_per_epoch is None else check_integer("batches_per_epoch", batches_per_epoch, at_least=1)
+        )
         self._batches = max(needed, length)
         least = int(np.sort(self._counts[used])[: self._classes].sum())
         settings = f"size={self._classes * per_class} per_class={per_class} small={small} batches={length}"
         super().__init__(codes, length, least, settings, seed, rank, world_size)
 
-    def _plan(self, rng: np.random.Generator) -> Plan:
+    def _plan(self, rng: np.random.Generator) -> BatchPlan:
         more = np.where(self._groups > 0, self._batches - self._groups, 0)
         again = even_shares(more, self._batches * self._classes - int(self._groups.sum()), rng)
-        classes = spread(self._groups + again, self._batches, rng)[: len(self)]
-        return Plan.table(classes, self._counts[classes])
+        classes = deal_classes(self._groups + again, self._batches, rng)[: len(self)]
+        return BatchPlan.table(classes, self._counts[classes])
 
 
 class CategoryBatches(EpochBatches):
-    """Batches of classes from a few categories each, which makes them hard; the categories share a batch evenly.
+    """Sampler of batches of classes from a few categories, which makes them hard; categories share a batch evenly.
 
     labels:               the class of each row, whole numbers or text
     categories:           the category of each row; "" is a category like the others. A class has one category
@@ -493,17 +470,19 @@ class CategoryBatches(EpochBatches):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        codes, category_of = read_categories(labels, categories)
+        codes, category_of = _read_categories(labels, categories)
         sizes = np.bincount(codes)
-        self._together = whole("categories_per_batch", categories_per_batch, 1)
-        self._repeats = whole("batches_per_group", batches_per_group, 1)
-        self._drawn = None if groups_per_epoch is None else whole("groups_per_epoch", groups_per_epoch, 1)
+        self._together = check_integer("categories_per_batch", categories_per_batch, at_least=1)
+        self._repeats = check_integer("batches_per_group", batches_per_group, at_least=1)
+        self._drawn = (
+            None if groups_per_epoch is None else check_integer("groups_per_epoch", groups_per_epoch, at_least=1)
+        )
         if per_class is None:
-            self._each, self._total = 1, whole("batch_size", batch_size, 2 * self._together)
+            self._each, self._total = 1, check_integer("batch_size", batch_size, at_least=2 * self._together)
             self._room = np.where(sizes > 1, sizes, 0)
         else:
-            self._each = whole("per_class", per_class, 2)
-            self._total = classes_per_batch(batch_size, self._each, max(2, self._together))
+            self._each = check_integer("per_class", per_class, at_least=2)
+            self._total = _classes_per_batch(batch_size, self._each, max(2, self._together))
             self._room = np.ones_like(sizes)
         self._check_room(category_of)
         used, self._category_of = self._room > 0, np.zeros_like(category_of)
@@ -518,13 +497,13 @@ class CategoryBatches(EpochBatches):
         count, room = len(np.unique(category_of[self._room > 0])), int(self._room.sum())
         if count < self._together:
             raise InputError(
-                f"categories holds {count} with classes to draw, but categories_per_batch is {self._together}; "
+                f"categories has {count} with classes to draw, but categories_per_batch is {self._together}; "
                 "lower it, give finer categories, or use BalancedBatches"
             )
         if room < self._total:
             raise InputError(
                 f"batch_size {self._total * self._each} is more than all classes can fill; "
-                + (f"use at most {room}" if self._each == 1 else _remedy(room, self._each))
+                + (f"use at most {room}" if self._each == 1 else _smaller_batch(room, self._each))
             )
 
     def _count_groups(self) -> int:
@@ -536,23 +515,23 @@ class CategoryBatches(EpochBatches):
             )
         return groups
 
-    def _plan(self, rng: np.random.Generator) -> Plan:
+    def _plan(self, rng: np.random.Generator) -> BatchPlan:
         groups = category_groups(self._categories, self._together, self._drawn, rng)
         groups = rng.permutation(np.repeat(groups, self._repeats, axis=0))
         plan = category_plan(self._room, self._category_of, groups, self._total, rng)
-        return Plan(plan.classes, plan.counts * self._each, plan.ends)
+        return BatchPlan(plan.classes, plan.counts * self._each, plan.ends)
 
 
 class AllClassesBatches(EpochBatches):
-    """Batches with images of every class, as many of each as of the others.
+    """Sampler of batches with images of every class, as many of each as of the others.
 
     labels:            the class of each row, whole numbers or text
     batches_per_epoch: None is images / batch_size, rounded up
 
     In each batch no image comes twice, and the images of a class stand side by side. A class that has fewer images than
-    its share gives all it has, and the others share the rest. What is over goes, one image each, to classes that take
-    turns. In each epoch no image comes again before all of its class have come. Epochs are independent of each other:
-    for every image of a large class to come, make the epoch long.
+    its share is there with all of them, and the others share the rest. Places that are left go, one image each, to
+    classes that take turns. In each epoch no image comes again before all of its class have come. Epochs are
+    independent of each other: for every image of a large class to come, make the epoch long.
 
     Jérôme Revaud et al., "Learning with Average Precision: Training Image Retrieval with a Listwise Loss", ICCV 2019,
     Sec. 4.2: batches of 4,096 with images of all 586 classes. Theirs have more of large classes, which the loss weights
@@ -573,8 +552,8 @@ class AllClassesBatches(EpochBatches):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        codes = read_labels(labels)[1]
-        batch_size = whole("batch_size", batch_size, 2)
+        codes = _read_classes(labels)[1]
+        batch_size = check_integer("batch_size", batch_size, at_least=2)
         self._sizes, self._batch_size = np.bincount(codes), batch_size
         least, most = 2 * len(self._sizes), len(codes)
         if batch_size < least:
@@ -585,19 +564,21 @@ class AllClassesBatches(EpochBatches):
         if batch_size > most:
             raise InputError(f"batch_size {batch_size} is more than the {most:,} images; use at most {most}")
         length = math.ceil(most / batch_size)
-        length = length if batches_per_epoch is None else whole("batches_per_epoch", batches_per_epoch, 1)
+        length = (
+            length if batches_per_epoch is None else check_integer("batches_per_epoch", batches_per_epoch, at_least=1)
+        )
         super().__init__(codes, length, batch_size, f"size={batch_size} batches={length}", seed, rank, world_size)
 
-    def _plan(self, rng: np.random.Generator) -> Plan:
+    def _plan(self, rng: np.random.Generator) -> BatchPlan:
         each = level(self._sizes, self._batch_size)
         counts = np.tile(np.minimum(self._sizes, each), (len(self), 1))
         over = self._batch_size - int(counts[0].sum())
         if over:
             turns = even_shares(np.where(self._sizes > each, len(self), 0), over * len(self), rng)
-            counts[np.arange(len(self))[:, None], spread(turns, len(self), rng)] += 1
+            counts[np.arange(len(self))[:, None], deal_classes(turns, len(self), rng)] += 1
         order = rng.permuted(np.tile(np.arange(len(self._sizes)), (len(self), 1)), axis=1)
-        return Plan.table(order, np.take_along_axis(counts, order, axis=1))
+        return BatchPlan.table(order, np.take_along_axis(counts, order, axis=1))
 
 
-def _remedy(classes: int, per_class: int) -> str:
+def _smaller_batch(classes: int, per_class: int) -> str:
     return f"use a batch_size of at most {classes * per_class}, or a smaller batch with a larger per_class"

@@ -1,23 +1,23 @@
-"""Which classes train, validate and test: whole classes move, drawn by a seed whatever the order of the rows."""
+"""Splits into training, validation and test classes: whole classes move, drawn by a seed."""
 
 from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
 
-from frontrank.checks import check_number
+from frontrank.checks import check_integer, check_number
 from frontrank.data.table import ImageTable
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import InputError
 
-_LEAST = 2  # classes of two images or more that each side needs: one to be found, and another to be mistaken for it
+_LEAST = 2  # classes of two images or more that each side needs: one to find, and one to confuse it with
 
 
 def hold_out_classes(table: ImageTable, share: float, seed: int = 0) -> ImageTable:
-    """The table with a share of its training classes in the split "validation".
+    """Move a share of the training classes to the split "validation", and return the new table.
 
-    The model is chosen on classes it has not seen, as it is tested. Classes are drawn evenly from all of them; both
-    sides have at least two classes of two images or more. A table that has a validation split already, or a share of
-    0, is given back as it is. Images without a label stay where they are.
+    So the model is chosen on classes it has not seen, as it is tested. Classes are drawn at random, whatever the order
+    of the rows; both sides have at least two classes of two images or more. A table that has a validation split
+    already, or a share of 0, is returned as it is. Images without a label stay where they are.
 
     >>> labels = np.array(["a", "a", "b", "b", "c", "c", "d", "d", "e", "e"])
     >>> paths, nothing = np.arange(10).astype(str), np.full(10, "")
@@ -25,16 +25,16 @@ def hold_out_classes(table: ImageTable, share: float, seed: int = 0) -> ImageTab
     >>> hold_out_classes(table, 0.4).of("validation").labels.tolist()
     ['b', 'b', 'e', 'e']
     """
-    return _moved(table, "validation", share, seed)
+    return _move_classes(table, "validation", share, seed)
 
 
 def split_test_classes(table: ImageTable, share: float = 0.5, seed: int = 0) -> ImageTable:
-    """The table with a share of its training classes in the split "test", by the same rules as `hold_out_classes`."""
-    return _moved(table, "test", share, seed)
+    """Move a share of the training classes to the split "test", by the same rules as `hold_out_classes`."""
+    return _move_classes(table, "test", share, seed)
 
 
 def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTable:
-    """The table with every so many training classes merged into one, "a+b+c"; the last one may be of fewer.
+    """Merge every so many training classes into one, "a+b+c"; the last one may have fewer.
 
     Zhuo Li et al., "Rethinking the Optimization of Average Precision: Only Penalizing Negative Instances before
     Positive Ones is Enough", AAAI 2022 (Tables 6 and 7) merge every three classes of the training set, so that each
@@ -46,15 +46,15 @@ def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTabl
     >>> merge_classes(table, every=3).labels.tolist()
     ['a+b', 'a+b', 'c+d+e', 'c+d+e', 'c+d+e']
     """
-    _require_whole("every", every, 1)
-    classes = _drawn(table, "merge", seed)[0]
+    check_integer("every", every, at_least=1)
+    classes = _draw_order(table, "merge", seed)[0]
     if every == 1:
         return table
     groups = [sorted(classes[start : start + every]) for start in range(0, len(classes), every)]
     if len(groups) < 2:
         raise InputError(
-            f"every is {every}, but there are {len(classes)} training classes, of which two merged ones at least must "
-            f"be left; use at most {max(1, len(classes) - 1)} (data.merge_classes)"
+            f"every is {every}, but there are {len(classes)} training classes, and two merged ones at least must be "
+            f"left; use at most {max(1, len(classes) - 1)} (data.merge_classes)"
         )
     merged = {label: "+".join(group) for group in groups for label in group}
     labels = table.labels.tolist()
@@ -67,9 +67,9 @@ def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTabl
     return replace(table, labels=np.array(renamed, dtype=str))
 
 
-def _moved(table: ImageTable, to: str, share: float, seed: int) -> ImageTable:
+def _move_classes(table: ImageTable, to: str, share: float, seed: int) -> ImageTable:
     check_number("share", share, at_least=0, at_most=1)
-    classes, sizes = _drawn(table, to, seed)
+    classes, sizes = _draw_order(table, to, seed)
     if share == 0 or (table.splits == to).any():
         return table
     several = [label for label in classes if sizes[label] > 1]
@@ -86,18 +86,12 @@ def _moved(table: ImageTable, to: str, share: float, seed: int) -> ImageTable:
     return replace(table, splits=np.where(moves, to, table.splits))
 
 
-def _drawn(table: ImageTable, purpose: str, seed: int) -> tuple[list[str], dict[str, int]]:
-    """The training classes in an order drawn by the seed, and how many images each has."""
-    _require_whole("seed", seed, 0)
+def _draw_order(table: ImageTable, purpose: str, seed: int) -> tuple[list[str], dict[str, int]]:
+    """Return the training classes in an order drawn by the seed, and the number of images of each."""
+    check_integer("seed", seed, at_least=0)
     labels, sizes = np.unique(table.labels[(table.splits == "train") & (table.labels != "")], return_counts=True)
 
-    def lot(label: str) -> bytes:  # the same on any machine, and whatever other classes there are
+    def lot(label: str) -> bytes:  # the same on any machine, whatever other classes there are
         return blake2b(f"{purpose}/{seed}/{label}".encode(errors="surrogatepass")).digest()
 
     return sorted(labels.tolist(), key=lot), dict(zip(labels.tolist(), sizes.tolist(), strict=True))
-
-
-def _require_whole(name: str, value: object, least: int) -> None:
-    check_number(name, value, at_least=least)
-    if not isinstance(value, int):
-        raise InputTypeError(f"{name} must be a whole number, got {value!r}")

@@ -1,6 +1,6 @@
-"""What an image goes through before the model: PIL image to float tensor [3, size, size].
+"""Transforms of a PIL image to a float tensor [3, size, size] for the model.
 
-Sizes change by bilinear interpolation with antialiasing, as PIL and the papers' code do it.
+Images are resized by bilinear interpolation with antialiasing, as in PIL and the papers' code.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from frontrank.checks import check_number
-from frontrank.errors import InputError, InputTypeError
+from frontrank.checks import check_choice, check_integer, check_number, import_extra
+from frontrank.errors import InputError
 from frontrank.settings import DataConfig
 
 Transform = Callable[[Any], Tensor]
@@ -25,7 +25,7 @@ _JITTER = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.05}
 def evaluation_transform(
     resize: int = 256, size: int = 224, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
 ) -> Transform:
-    """Both sides to `resize` (the aspect is not kept, as in the papers), the middle `size` x `size`, normalised.
+    """Resize both sides to `resize` (the aspect is not kept, as in the papers), crop the middle, and normalise.
 
     >>> from PIL import Image
     >>> image = evaluation_transform(8, 4, mean=(0.5,) * 3, std=(0.5,) * 3)(Image.new("RGB", (20, 10), (255, 0, 255)))
@@ -33,35 +33,33 @@ def evaluation_transform(
     (torch.Size([3, 4, 4]), [1.0, -1.0, 1.0])
     """
     _check_sizes(resize, size)
-    return _sequence([_resize(resize), *_middle(resize, size), *_numbers(mean, std)])
+    return _v2().Compose([_resize(resize), *_middle(resize, size), *_numbers(mean, std)])
 
 
 def training_transform(
     config: DataConfig, mean: Sequence[float] | None = MEAN, std: Sequence[float] | None = STD
 ) -> Transform:
-    """What a training image goes through; its randomness is torch's, so that `seeded` fixes it.
+    """Return the random transform of a training image; it draws from torch, so that `seeded` fixes it.
 
-    config: its resize, size, augment and flip. Every kind of `augment` begins with both sides at `resize`:
-        crop          a random `size` x `size` (what the papers PNP, Smooth-AP, FastAP and RaMBO say)
+    config: its resize, size, augment and flip. Every kind of `augment` begins by resizing both sides to `resize`:
+        crop          a random `size` x `size` (the papers of PNP, Smooth-AP, FastAP and RaMBO)
         resized-crop  8 to 100 % of the area at an aspect of 3/4 to 4/3, made `size` x `size` (code of PNP, Smooth-AP)
         landmarks     scaled by 0.8 to 1.25, turned by up to 10 degrees, colours jittered, a random crop (AP_Q Sec. 4.2,
                       which names these steps but not their strengths: those are ours)
         shift         the middle, moved by up to 1/8 of its side; beyond the image its edge repeats. For small pictures
         none          as in evaluation
-    Half of the images are mirrored where `flip` says so, with every kind.
-    mean, std: None gives bytes from 0 to 255, a quarter of the memory, which an `Embedder` normalises itself
+    With `flip`, half of the images are mirrored, whatever the kind.
+    mean, std: None returns bytes from 0 to 255, a quarter of the memory, which an `Embedder` normalises itself
     """
     _check_sizes(config.resize, config.size)
-    if config.augment not in _AUGMENTS:
-        raise InputError(f"augment must be one of {', '.join(_AUGMENTS)}, got {config.augment!r}")
-    changed = _AUGMENTS[config.augment](config.resize, config.size)
-    mirrored = [_v2().RandomHorizontalFlip()] if config.flip else []
-    return _sequence([_resize(config.resize), *changed, *mirrored, *_numbers(mean, std)])
+    steps = _AUGMENTS[check_choice("augment", config.augment, _AUGMENTS)](config.resize, config.size)
+    flip = [_v2().RandomHorizontalFlip()] if config.flip else []
+    return _v2().Compose([_resize(config.resize), *steps, *flip, *_numbers(mean, std)])
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within, torch's random numbers on the CPU are those of the seed; afterwards they go on as if nothing had been.
+    """Seed torch's random numbers on the CPU inside the with block; afterwards they go on as before.
 
     >>> with seeded(5):
     ...     first = torch.rand(1)
@@ -79,10 +77,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _check_sizes(resize: int, size: int) -> None:
-    for name, value in (("resize", resize), ("size", size)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputTypeError(f"{name} must be a whole number of pixels, got {value!r}")
-        check_number(name, value, at_least=1)
+    check_integer("resize", resize, at_least=1)
+    check_integer("size", size, at_least=1)
     if resize < size:
         raise InputError(f"resize is {resize}, smaller than the crop of size {size}; make it at least {size}")
 
@@ -97,9 +93,9 @@ def _resized_crop(resize: int, size: int) -> list[Any]:
 
 def _landmarks(resize: int, size: int) -> list[Any]:
     v2 = _v2()
-    turned = v2.RandomAffine(_TURN, scale=_SCALE, interpolation=v2.InterpolationMode.BILINEAR)
+    turn = v2.RandomAffine(_TURN, scale=_SCALE, interpolation=v2.InterpolationMode.BILINEAR)
     margin = min(resize // 4 + 1, resize - 1)  # a corner moves by less than (cos 10 + sin 10) / 0.8 of half a side
-    return [_Mirrored(turned, margin), v2.ColorJitter(**_JITTER), v2.RandomCrop(size)]
+    return [_MirrorOutside(turn, margin), v2.ColorJitter(**_JITTER), v2.RandomCrop(size)]
 
 
 def _shift(resize: int, size: int) -> list[Any]:
@@ -111,8 +107,8 @@ def _middle(resize: int, size: int) -> list[Any]:
     return [_v2().CenterCrop(size)] if size < resize else []
 
 
-class _Mirrored:
-    """A change of place whose outside is the mirrored image, not black: a turned image has corners to be filled."""
+class _MirrorOutside:
+    """A turn or shift that fills the corners with the mirrored image, not with black."""
 
     def __init__(self, change: Callable[[Any], Any], margin: int) -> None:
         v2 = _v2()
@@ -140,7 +136,7 @@ def _resize(side: int) -> Any:
 
 
 def _numbers(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[Any]:
-    """0 to 255 becomes 0 to 1, less the mean, over the standard deviation, per channel; bytes without these."""
+    """Return the steps from 0..255 to (0..1 - mean) / std per channel; without mean or std, to bytes."""
     if mean is None or std is None:
         return [_v2().ToImage(), _v2().ToPureTensor()]
     for name, values in (("mean", mean), ("std", std)):
@@ -152,13 +148,5 @@ def _numbers(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[
     return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(mean), list(std)), v2.ToPureTensor()]
 
 
-def _sequence(steps: list[Any]) -> Transform:
-    return _v2().Compose(steps)
-
-
 def _v2() -> Any:
-    try:
-        from torchvision.transforms import v2
-    except ImportError as error:
-        raise InputError("preparing images needs torchvision; pip install 'frontrank[train]'") from error
-    return v2
+    return import_extra("torchvision.transforms.v2", "train", "preparing images")

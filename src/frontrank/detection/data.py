@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from frontrank.data.embedding_files import did_you_mean
+from frontrank.checks import check_choice
 from frontrank.data.images import image_size, read_image
 from frontrank.data.loading import Key, WholeBatches, read_batches, training_keys
-from frontrank.data.published import names_in, read_lines
-from frontrank.data.samplers import EpochBatches, Plan
+from frontrank.data.published import list_names, read_lines
+from frontrank.data.samplers import BatchPlan, EpochBatches
 from frontrank.data.table import Box, shown
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.progress import progress
-from frontrank.samples.folder import unfinished
+from frontrank.samples.build import resume_command
 
 # ==== SceneTable: pictures, and the boxes and names of the objects in them; what every reader gives and all else tak
 
@@ -360,7 +360,7 @@ def home_of(root: str | os.PathLike[str], year: int) -> Path | None:
 
 def is_published(root: str | os.PathLike[str]) -> bool:
     """Whether a folder is VOC 2007 or 2012 as published, by the lists of its classes."""
-    lists = [names_in(home / "ImageSets/Main") for year in (2007, 2012) if (home := home_of(root, year))]
+    lists = [list_names(home / "ImageSets/Main") for year in (2007, 2012) if (home := home_of(root, year))]
     return any(all({f"{name}_trainval.txt", f"{name}_test.txt"} & names for name in CLASSES) for names in lists)
 
 
@@ -417,7 +417,7 @@ def _part(home: Path, split: str) -> tuple[Path, list[str]] | None:
 
 def _annotated(home: Path) -> list[str]:
     place = home / "Annotations" if (home / "Annotations").is_dir() else home
-    names = sorted(name[:-4] for name in names_in(place) if name.lower().endswith(".xml"))
+    names = sorted(name[:-4] for name in list_names(place) if name.lower().endswith(".xml"))
     if not names:
         raise InputError(f"{shown(place)} has no .xml files; give a folder of annotations of Pascal VOC")
     return names
@@ -447,7 +447,7 @@ def _scenes(home: Path, names: Iterable[str], allow_partial: bool, show: bool | 
     names, lost = list(names), []
     annotations = home / "Annotations" if (home / "Annotations").is_dir() else home
     pictures = _pictures(home)
-    found, told = [], names_in(annotations)
+    found, told = [], list_names(annotations)
     with progress(f"reading {shown(home.name)}", len(names), show) as advance:
         for name in names:
             advance(1)
@@ -477,7 +477,7 @@ def _pictures(home: Path) -> dict[str, str]:
     """The pictures of a folder by their names without ending; those in JPEGImages go before others."""
     found: dict[str, str] = {}
     for folder in _FOLDERS:
-        for name in sorted(names_in(home / folder)):
+        for name in sorted(list_names(home / folder)):
             stem, ending = os.path.splitext(name)
             if ending.lower() in PICTURES:
                 found.setdefault(stem, os.path.join(home, folder, name))
@@ -551,7 +551,7 @@ def _is_named(path: Path, word: str) -> bool:
 
 
 def _json_files(folder: Path) -> list[Path]:
-    return [folder / name for name in sorted(names_in(folder)) if name.lower().endswith(".json")]
+    return [folder / name for name in sorted(list_names(folder)) if name.lower().endswith(".json")]
 
 
 def _is_coco(path: Path) -> bool:
@@ -673,14 +673,13 @@ def read_scenes(
     Traceback (most recent call last):
     frontrank.errors.InputError: nowhere is not there; give the folder of a data set, or a JSON file of COCO
     """
-    if layout not in LAYOUTS:
-        raise InputError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}; {did_you_mean(layout, LAYOUTS)}")
+    check_choice("layout", layout, LAYOUTS)
     if split not in SPLITS:
         raise InputError(f"split must be train or test, got {split!r}")
     root = Path(path)
     if not root.exists():
         raise InputError(f"{shown(root)} is not there; give the folder of a data set, or a JSON file of COCO")
-    if command := unfinished(root):
+    if command := resume_command(root):
         raise InputError(f"{shown(root)} is not finished; go on with it: {command}")
     layout = _told(root) if layout == "auto" else layout
     readers: dict[str, Callable[[], SceneTable]] = {
@@ -751,9 +750,9 @@ class SceneBatches(EpochBatches):
         codes = np.zeros(pictures, dtype=np.int64)
         super().__init__(codes, pictures // size, size, f"size={size}", seed, rank, world_size)
 
-    def _plan(self, rng: np.random.Generator) -> Plan:
+    def _plan(self, rng: np.random.Generator) -> BatchPlan:
         one = np.zeros((len(self), 1), dtype=np.int64)
-        return Plan.table(one, np.full_like(one, self.size))
+        return BatchPlan.table(one, np.full_like(one, self.size))
 
 
 class SceneDataset(Dataset[tuple[Tensor, Target]]):

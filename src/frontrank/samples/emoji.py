@@ -1,43 +1,47 @@
 """Emoji as a data set: a class is an emoji, its images are the drawings of several vendors.
 
-Pictures come from pinned registry packages (`frontrank.packages`) and are real, free to use and small; like the
-data sets of the papers there are thousands of classes with a few images each, in coarser categories.
+Pictures come from pinned registry packages (`frontrank.packages`). They are real, free to use and small. As in the data
+sets of the papers there are thousands of classes with a few images each, in coarser categories.
 """
 
+import hashlib
 import io
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from frontrank.errors import InputError
-from frontrank.packages import Package, members
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-import hashlib
 import os
+import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
-from typing import cast
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from frontrank.checks import check_number
+from frontrank.checks import check_choice, check_integer, import_extra
 from frontrank.data.images import require_pillow
-from frontrank.data.table import ImageTable, shown
-from frontrank.errors import FrontrankWarning, InputTypeError
-from frontrank.packages import fetch, remedy
+from frontrank.data.table import ImageTable
+from frontrank.errors import FrontrankWarning, InputError
+from frontrank.files import atomic_write, unwritable
+from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
-from frontrank.samples.folder import Source, Task, begun, finished, is_there, run_all, started, workers
+from frontrank.samples.build import (
+    PictureSource,
+    Task,
+    finish_table,
+    has_content,
+    read_built,
+    run_all,
+    start_build,
+    start_workers,
+)
 
-# ==== The emoji sets of several vendors as they lie in their packages: which file draws which emoji, and its licence.
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
+# The emoji sets of several vendors in their packages: which file draws which emoji, and its licence.
 
 _JOINER, _VARIANT = "200D", "FE0F"
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -105,8 +109,8 @@ class Emoji:
 class Design:
     """One vendor's drawings.
 
-    read:   all of them, out of the archives of its package and of those with names of emoji
-    credit: who drew them, as the licence wants it said
+    read:   yields all of them from the archives of its package and of those with names of emoji
+    credit: who drew them, as the licence demands
     """
 
     name: str
@@ -116,10 +120,10 @@ class Design:
     credit: str
 
 
-def label_of(hexcode: str) -> str:
-    """One spelling for the code points of an emoji, without the selector of its coloured form.
+def emoji_label(hexcode: str) -> str:
+    """Return the label of an emoji: its code points in one spelling, without the selector of the coloured form.
 
-    >>> label_of("23-fe0f-20e3"), label_of("1F600")
+    >>> emoji_label("23-fe0f-20e3"), emoji_label("1F600")
     ('0023-20E3', '1F600')
     """
     points = (point.upper().lstrip("0").rjust(4, "0") for point in hexcode.split("-"))
@@ -127,40 +131,40 @@ def label_of(hexcode: str) -> str:
 
 
 def read_emoji(archives: Archives) -> dict[str, Emoji]:
-    """The emoji of Unicode by label, as the openmoji package lists them; its own additions are left out."""
-    rows = _json(archives[OPENMOJI], "package/data/openmoji.json")
-    found = {}
+    """Return the emoji of Unicode by label, from the openmoji package; its own additions are left out."""
+    rows = _read_json(archives[OPENMOJI], "package/data/openmoji.json")
+    emoji = {}
     for row in rows:
         if row["group"] != "component" and not row["group"].startswith("extras-"):
-            label = label_of(row["hexcode"])
-            found[label] = Emoji(label, row["annotation"], row["group"], row["subgroups"], bool(row["skintone"]))
-    return found
+            label = emoji_label(row["hexcode"])
+            emoji[label] = Emoji(label, row["annotation"], row["group"], row["subgroups"], bool(row["skintone"]))
+    return emoji
 
 
 def read_drawings(design: Design, archives: Archives, emoji: Iterable[str]) -> dict[str, bytes]:
-    """The drawing of each emoji that the design has, by label.
+    """Return the drawing of each emoji that the design has, by label.
 
-    Older packages leave the joiners out of a sequence ("1F468-1F469-1F466"); such a name stands for the one with them.
+    Older packages leave the joiners out of a sequence ("1F468-1F469-1F466"); such a name is the one with joiners.
     """
     labels = set(emoji)
-    without = {label_of(label.replace(f"-{_JOINER}", "")): label for label in sorted(labels) if _JOINER in label}
-    found: dict[str, bytes] = {}
-    joined: dict[str, bytes] = {}
+    without = {emoji_label(label.replace(f"-{_JOINER}", "")): label for label in sorted(labels) if _JOINER in label}
+    exact: dict[str, bytes] = {}
+    unjoined: dict[str, bytes] = {}
     for hexcode, drawing in design.read(archives):
-        label = label_of(hexcode)
+        label = emoji_label(hexcode)
         if label in labels:
-            found.setdefault(label, drawing)
+            exact.setdefault(label, drawing)
         elif label in without:
-            joined.setdefault(without[label], drawing)
-    return {**joined, **found}
+            unjoined.setdefault(without[label], drawing)
+    return {**unjoined, **exact}
 
 
-def draw(drawing: bytes, size: int) -> "Image":
-    """An .svg or raster file as an RGB picture of size x size, in the middle of white."""
+def draw_emoji(drawing: bytes, size: int) -> "Image":
+    """Draw an .svg or raster file as an RGB picture of size x size, in the middle of white."""
     from PIL import Image
 
-    drawn = drawn_clear(drawing, size)
-    on_white = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn).convert("RGB")
+    clear = draw_transparent(drawing, size)
+    on_white = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
     scale = size / max(on_white.size)
     width, height = (max(1, round(side * scale)) for side in on_white.size)
     if on_white.size != (width, height):
@@ -170,8 +174,8 @@ def draw(drawing: bytes, size: int) -> "Image":
     return picture
 
 
-def drawn_clear(drawing: bytes, size: int) -> "Image":
-    """An .svg file at this size, or a raster file at its own, as RGBA."""
+def draw_transparent(drawing: bytes, size: int) -> "Image":
+    """Draw an .svg file at this size, or a raster file at its own, as RGBA."""
     import resvg_py
     from PIL import Image
 
@@ -181,38 +185,44 @@ def drawn_clear(drawing: bytes, size: int) -> "Image":
     return Image.open(io.BytesIO(drawing)).convert("RGBA")
 
 
-def _json(archive: Path, name: str) -> Any:
+def require_emoji_drawing() -> None:
+    """Raise if a library that draws emoji is not installed."""
+    require_pillow()
+    import_extra("resvg_py", "samples", "drawing emoji")
+
+
+def _read_json(archive: Path, name: str) -> Any:
     for _, content in members(archive, [name]):
         return json.loads(content)
     raise InputError(f"{archive} has no {name}; delete it, and run this again")
 
 
 def _files(package: Package, folder: str, name: str) -> Callable[[Archives], Drawings]:
-    """Drawings that are files named by their code points, which `name` finds."""
+    """Return the reader of drawings that are files; `name` is a pattern with the code points as its group."""
     pattern = re.compile(f"package/{folder}{name}")
 
     def read(archives: Archives) -> Drawings:
         for path, content in members(archives[package], lambda path: pattern.fullmatch(path) is not None):
-            found = pattern.fullmatch(path)
-            assert found is not None
-            yield found[1], content
+            match = pattern.fullmatch(path)
+            assert match is not None
+            yield match[1], content
 
     return read
 
 
 def _icons(package: Package, named_by: Package) -> Callable[[Archives], Drawings]:
-    """Drawings in one file of icons, by names which one of such packages gives to code points."""
+    """Return the reader of drawings in one file of icons; `named_by` is the package with their names."""
 
     def read(archives: Archives) -> Drawings:
-        names = _json(archives[named_by], "package/chars.json")
-        icons = _json(archives[package], "package/icons.json")
+        names = _read_json(archives[named_by], "package/chars.json")
+        icons = _read_json(archives[package], "package/icons.json")
         return _drawings(names, icons)
 
     return read
 
 
 def _drawings(names: Mapping[str, str], icons: Mapping[str, Any]) -> Drawings:
-    """Those of a file of icons; 16 is the usual side there."""
+    """Yield the drawings of a file of icons; a side is 16 if the file does not set it."""
     for hexcode, name in names.items():
         alias = icons.get("aliases", {}).get(name)
         icon = icons["icons"].get(name if alias is None else alias["parent"])
@@ -298,8 +308,7 @@ DESIGNS: Mapping[str, tuple[Design, ...]] = {"independent": INDEPENDENT, "all": 
 PACKAGES = tuple(dict.fromkeys(design.package for design in INDEPENDENT))
 
 
-# ==== Emoji as a data set: a class is an emoji, its images are the drawings of several vendors.
-
+# The data set
 
 SIZE = 72
 LEAST = 4  # designs of a class
@@ -308,7 +317,7 @@ COUNTS: Mapping[tuple[str, bool], tuple[int, int]] = {  # (designs, skin tones):
     ("independent", True): (3_216, 18_053),
     ("all", False): (1_875, 19_274),
 }
-_TOLERANCE = 0.01  # of these counts, beyond which something is wrong
+_TOLERANCE = 0.01  # of these counts; a larger difference is an error
 _NOTES = """\
 Each picture is a drawing of one of these sets, made small and laid on white, and not changed otherwise. Whoever passes
 pictures on passes this list on with them. They were drawn by:"""
@@ -318,7 +327,7 @@ _FEW = 8  # chunks that are not worth starting processes
 
 @dataclass(frozen=True)
 class _Job:
-    """A picture that is to be there: one design's drawing of one emoji."""
+    """A picture to draw: one design's drawing of one emoji."""
 
     emoji: Emoji
     design: Design
@@ -338,59 +347,48 @@ def build_emoji(
     classes: int | None = None,
     show: bool | None = None,
 ) -> ImageTable:
-    """Emoji in the folder `out`, as pictures, a table images.csv and LICENCES.md; what is there already is kept.
+    """Draw emoji into the folder `out`: pictures, a table images.csv and LICENCES.md; existing pictures are kept.
 
     designs:    "independent", 8 sets that were drawn independently of each other; "all" has 5 more that are the same
                 drawings in another style, which makes searching easier
     skin_tones: also the emoji that differ in the colour of skin only
     size:       pixels of a side; drawings are laid on white
-    classes:    so many only, spread over all of them; pictures that occur twice are then looked for among these
+    classes:    only so many, spread over all of them; pictures that occur twice are then searched among these
     show:       progress, as in `frontrank.progress`
 
     A class has at least 4 designs. Pictures that are blank, or the same in two classes, are left out. About half of
-    the classes are "train" and the others "test", by a hash of the label that stays the same for ever.
+    the classes are "train" and the others "test", by a hash of the label that never changes.
     """
-    settings = _checked(designs, skin_tones, size, classes)
+    check_choice("designs", designs, DESIGNS)
+    check_integer("size", size, at_least=8, at_most=1024)
+    if classes is not None:
+        check_integer("classes", classes, at_least=2, at_most=10**6)
+    require_emoji_drawing()
+    settings = {"data": "emoji", "designs": designs, "skin_tones": bool(skin_tones), "size": size, "classes": classes}
     folder = Path(out)
-    table = started(folder, settings)
+    table = read_built(folder, settings)
     if table is not None:
         return table
-    with begun(folder, settings):
-        chosen = DESIGNS[designs]
-        packages = list(dict.fromkeys(design.package for design in chosen))
+    with start_build(folder, settings):
+        vendors = DESIGNS[designs]
+        packages = list(dict.fromkeys(design.package for design in vendors))
         archives = dict(zip(packages, fetch(packages, show=show), strict=True))
-        jobs = _of_classes(_jobs(chosen, archives, skin_tones, show), classes)
+        jobs = _pick_classes(_list_jobs(vendors, archives, skin_tones, show), classes)
         try:
-            _draw_all(folder, [job for job in jobs if not is_there(folder / job.path)], size, show)
-            jobs = _sifted(folder, jobs)
+            _draw_all(folder, [job for job in jobs if not has_content(folder / job.path)], size, show)
+            jobs = _keep_distinct(folder, jobs)
         except OSError as error:
-            raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); {remedy(error)}") from error
+            raise unwritable(folder, error) from error
         table = _table(folder, jobs)
         if classes is None and size == SIZE:
             _check_counts(designs, skin_tones, table)
-        sources = [Source(design.name, design.package, design.licence) for design in chosen]
-        credits = "".join(f"\n- {design.name}: {design.credit}" for design in chosen)
-        return finished(folder, table, settings, sources, [OPENMOJI], f"{_NOTES}\n{credits}")
+        sources = [PictureSource(design.name, design.package, design.licence) for design in vendors]
+        credits = "".join(f"\n- {design.name}: {design.credit}" for design in vendors)
+        return finish_table(folder, table, settings, sources, [OPENMOJI], f"{_NOTES}\n{credits}")
 
 
-def _checked(designs: str, skin_tones: bool, size: int, classes: int | None) -> dict[str, object]:
-    """The settings as data.json has them, unless one of them cannot be, or a library is missing."""
-    if designs not in DESIGNS:
-        raise InputError(f"designs must be {' or '.join(map(repr, DESIGNS))}, got {designs!r}")
-    for name, value, least, most in (("size", size, 8, 1024), ("classes", 2 if classes is None else classes, 2, 10**6)):
-        check_number(name, value, at_least=least, at_most=most)
-        if not isinstance(value, int):
-            raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-    require_pillow()
-    try:
-        import_module("resvg_py")
-    except ImportError:
-        raise InputError("drawing emoji needs resvg_py; pip install 'frontrank[emoji]'") from None
-    return {"data": "emoji", "designs": designs, "skin_tones": bool(skin_tones), "size": size, "classes": classes}
-
-
-def _jobs(designs: Sequence[Design], archives: Archives, skin_tones: bool, show: bool | None) -> list[_Job]:
-    """All pictures there can be, by label; those whose very file stands for two classes are left out here."""
+def _list_jobs(designs: Sequence[Design], archives: Archives, skin_tones: bool, show: bool | None) -> list[_Job]:
+    """Return all possible pictures, by label, without files that are the same for two classes."""
     emoji = {label: each for label, each in read_emoji(archives).items() if skin_tones or not each.toned}
     jobs = []
     with progress("reading packages", len(designs), show) as advance:
@@ -403,28 +401,28 @@ def _jobs(designs: Sequence[Design], archives: Archives, skin_tones: bool, show:
 
 
 def _split(label: str) -> str:
-    """Half of all labels are one, half the other."""
+    """Return "train" for about half of all labels, "test" for the others."""
     return "train" if hashlib.sha256(label.encode()).digest()[0] < 128 else "test"
 
 
 def _enough(jobs: Sequence[_Job]) -> list[_Job]:
-    """Those of classes with enough designs, by label."""
+    """Return the jobs of classes with enough designs, sorted by label."""
     counts = Counter(job.emoji.label for job in jobs)
     return sorted((job for job in jobs if counts[job.emoji.label] >= LEAST), key=lambda job: job.emoji.label)
 
 
-def _of_classes(jobs: list[_Job], classes: int | None) -> list[_Job]:
-    """Those of so many classes, half of each split, spread evenly over the sorted labels."""
+def _pick_classes(jobs: list[_Job], classes: int | None) -> list[_Job]:
+    """Return the jobs of so many classes, half of each split, spread evenly over the sorted labels."""
     if classes is None:
         return jobs
     labels = sorted({job.emoji.label for job in jobs})
-    chosen: set[str] = set()
+    picks: set[str] = set()
     for split, many in (("train", classes - classes // 2), ("test", classes // 2)):
-        those = [label for label in labels if _split(label) == split]
-        if many > len(those):
-            raise InputError(f"classes must be at most {2 * len(those):,}, got {classes:,}; leave it out for all")
-        chosen |= {those[(2 * i + 1) * len(those) // (2 * many)] for i in range(many)}
-    return [job for job in jobs if job.emoji.label in chosen]
+        candidates = [label for label in labels if _split(label) == split]
+        if many > len(candidates):
+            raise InputError(f"classes must be at most {2 * len(candidates):,}, got {classes:,}; leave it out for all")
+        picks |= {candidates[(2 * i + 1) * len(candidates) // (2 * many)] for i in range(many)}
+    return [job for job in jobs if job.emoji.label in picks]
 
 
 def _draw_all(folder: Path, jobs: Sequence[_Job], size: int, show: bool | None) -> None:
@@ -435,47 +433,44 @@ def _draw_all(folder: Path, jobs: Sequence[_Job], size: int, show: bool | None) 
     tasks: list[Task] = []
     for start in range(0, len(pictures), _CHUNK):
         some = pictures[start : start + _CHUNK]
-        tasks.append((_draw, (some,), len(some)))
+        tasks.append((_draw_chunk, (some,), len(some)))
     if len(tasks) < _FEW:
         for function, arguments, _ in tasks:
             function(*arguments)
         return
-    with workers() as pool:
+    with start_workers() as pool:
         run_all(pool, tasks, f"drawing {len(pictures):,} emoji", show)
 
 
-def _draw(pictures: Sequence[tuple[str, bytes, int]]) -> None:
-    """Write some pictures, by path, drawing and size, that are not blank; each whole or not at all."""
+def _draw_chunk(pictures: Sequence[tuple[str, bytes, int]]) -> None:
+    """Write some pictures, given by path, drawing and size, that are not blank."""
     for path, drawing, size in pictures:
         try:
-            picture = draw(drawing, size)
+            picture = draw_emoji(drawing, size)
         except (ValueError, SyntaxError, OSError) as error:  # of resvg_py, and of Pillow
             raise InputError(f"{path} cannot be drawn ({error}); use the resvg_py that frontrank names") from None
         if any(low != high for low, high in cast("tuple[tuple[int, int], ...]", picture.getextrema())):
-            unfinished = f"{path}.{os.getpid()}"
-            picture.save(unfinished, "PNG")
-            os.replace(unfinished, path)
+            atomic_write(path, partial(picture.save, format="PNG"), sync=False)
 
 
-def _sifted(folder: Path, jobs: Sequence[_Job]) -> list[_Job]:
-    """The pictures that are kept; the files of the others are deleted."""
-    drawn = [job for job in jobs if is_there(folder / job.path)]
-    kept = _enough(_of_one_class(drawn, [hashlib.sha256((folder / job.path).read_bytes()).digest() for job in drawn]))
-    for path in {job.path for job in drawn} - {job.path for job in kept}:
+def _keep_distinct(folder: Path, jobs: Sequence[_Job]) -> list[_Job]:
+    """Return the jobs whose pictures are in one class only, and delete the files of the others."""
+    drawn = [job for job in jobs if has_content(folder / job.path)]
+    distinct = _of_one_class(drawn, [hashlib.sha256((folder / job.path).read_bytes()).digest() for job in drawn])
+    distinct = _enough(distinct)
+    for path in {job.path for job in drawn} - {job.path for job in distinct}:
         (folder / path).unlink()
         with suppress(OSError):  # there are others in it
             (folder / path).parent.rmdir()
-    for left in folder.glob("images/*/*.png.*"):  # of a build that was killed
-        left.unlink()
-    return kept
+    return distinct
 
 
-def _of_one_class(jobs: Sequence[_Job], prints: Sequence[bytes]) -> list[_Job]:
-    """Those whose print occurs in no other class."""
+def _of_one_class(jobs: Sequence[_Job], digests: Sequence[bytes]) -> list[_Job]:
+    """Return the jobs whose digest is in no other class."""
     classes: dict[bytes, set[str]] = defaultdict(set)
-    for job, each in zip(jobs, prints, strict=True):
+    for job, each in zip(jobs, digests, strict=True):
         classes[each].add(job.emoji.label)
-    return [job for job, each in zip(jobs, prints, strict=True) if len(classes[each]) == 1]
+    return [job for job, each in zip(jobs, digests, strict=True) if len(classes[each]) == 1]
 
 
 def _table(folder: Path, jobs: Sequence[_Job]) -> ImageTable:
@@ -498,12 +493,12 @@ def _table(folder: Path, jobs: Sequence[_Job]) -> ImageTable:
 
 
 def _check_counts(designs: str, skin_tones: bool, table: ImageTable) -> None:
-    """Refuse a set that is not nearly what it was; the last few pictures depend on what draws them."""
-    found, expected = (len(np.unique(table.labels)), len(table)), COUNTS.get((designs, skin_tones))
-    if expected is None or found == expected:
+    """Raise if the counts are not nearly the known ones; a few pictures depend on the library that draws them."""
+    counts, expected = (len(np.unique(table.labels)), len(table)), COUNTS.get((designs, skin_tones))
+    if expected is None or counts == expected:
         return
-    said = f"there are {found[1]:,} emoji of {found[0]:,} classes, not {expected[1]:,} of {expected[0]:,}"
-    because = "another resvg_py or pillow draws them otherwise"
-    if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(found, expected, strict=True)):
-        raise InputError(f"{said}: {because}; use the versions that frontrank names")
-    warnings.warn(f"{said}: {because}; compare figures of this machine only", FrontrankWarning, stacklevel=3)
+    fault = f"there are {counts[1]:,} emoji of {counts[0]:,} classes, not {expected[1]:,} of {expected[0]:,}"
+    reason = "another resvg_py or pillow draws them otherwise"
+    if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(counts, expected, strict=True)):
+        raise InputError(f"{fault}: {reason}; use the versions that frontrank names")
+    warnings.warn(f"{fault}: {reason}; compare figures of this machine only", FrontrankWarning, stacklevel=3)

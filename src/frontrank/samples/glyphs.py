@@ -1,37 +1,45 @@
 """Han characters in many typefaces: a real data set of the size of Stanford Online Products.
 
-A class is a character and its pictures are drawings of it by different hands: the typefaces of pinned Debian packages,
-which are fetched and read, not installed. A category is a Kangxi radical.
+A class is a character, and its pictures are drawings of it in different typefaces, from pinned Debian packages that are
+fetched and read, not installed. A category is a Kangxi radical.
 """
 
 import bz2
 import hashlib
+import io
 import os
 import re
 import shutil
-import struct
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from frontrank.checks import check_number
-from frontrank.data.embedding_files import did_you_mean
+from frontrank.checks import check_integer, import_extra, printable, suggestion
 from frontrank.data.images import require_pillow
-from frontrank.data.table import ImageTable, shown
+from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.packages import Package, as_found, fetch, members, remedy
-from frontrank.samples.folder import WORK, Source, Task, begun, finished, is_there, run_all, started, workers
+from frontrank.files import atomic_write, unwritable
+from frontrank.packages import Package, actual_package, fetch, members
+from frontrank.samples.build import (
+    WORK,
+    PictureSource,
+    Task,
+    finish_table,
+    has_content,
+    read_built,
+    run_all,
+    start_build,
+    start_workers,
+)
 
-# ==== Han characters as Unicode knows them: the radical, the other strokes, and what they mean.
-
+# Han characters in Unicode: the radical, the other strokes, and the meaning.
 
 _FILES = ("Unihan_IRGSources.txt", "Unihan_RadicalStrokeCounts.txt", "Unihan_Readings.txt")
 _FIELDS = re.compile(r"^U\+(\w+)\t(kRSUnicode|kDefinition)\t(.*)$", re.MULTILINE)
@@ -62,15 +70,15 @@ class Character:
 
 
 def read_characters(archive: Path) -> dict[int, Character]:
-    """All Han characters by code point, from the fields kRSUnicode and kDefinition of the package unicode-data.
+    """Read all Han characters by code point, from the fields kRSUnicode and kDefinition of the package unicode-data.
 
-    Left out is what is only another code for one of them (compatibility ideographs, which Unicode normalises away).
+    Compatibility ideographs are left out: they are other codes for the same characters.
     """
     radicals: dict[int, tuple[int, int]] = {}
     meanings: dict[int, str] = {}
     for name, content in members(archive, [f"*/{file}{ending}" for file in _FILES for ending in ("", ".bz2")]):
         try:
-            _read(bz2.decompress(content) if name.endswith(".bz2") else content, radicals, meanings)
+            _parse_unihan(bz2.decompress(content) if name.endswith(".bz2") else content, radicals, meanings)
         except (ValueError, OSError) as error:
             raise InputError(f"{archive}: {name} cannot be read ({error}); delete it, and run this again") from error
     if not radicals:
@@ -82,7 +90,7 @@ def read_characters(archive: Path) -> dict[int, Character]:
     }
 
 
-def _read(content: bytes, radicals: dict[int, tuple[int, int]], meanings: dict[int, str]) -> None:
+def _parse_unihan(content: bytes, radicals: dict[int, tuple[int, int]], meanings: dict[int, str]) -> None:
     for code, field, value in _FIELDS.findall(content.decode("utf-8")):
         if field == "kRSUnicode":  # such as "120'.3": an apostrophe marks a simplified form of the radical
             radical, strokes = value.split()[0].replace("'", "").split(".")
@@ -91,8 +99,7 @@ def _read(content: bytes, radicals: dict[int, tuple[int, int]], meanings: dict[i
             meanings[int(code, 16)] = _ASIDE.sub("", value).replace(";", ",").split(",")[0].strip()
 
 
-# ==== The typefaces that Han glyphs are drawn with: where they come from, their licences, and what characters they h
-
+# The typefaces: their packages, licences and characters.
 
 _PINNED = (  # name, version, sha256 of the .deb file, MB
     ("fonts-aoyagi-kouzan-t", "20160404-6", "6e961f85ca7cd69e9357666db55f3409bea3619abc123cb3a168823e55a2a90d", 1.2),
@@ -180,7 +187,7 @@ _DRAWN = (  # typeface, package, its files, number of the font in a collection, 
 
 @dataclass(frozen=True)
 class Typeface:
-    """One design: fonts of one package, of which the first that has a character draws it.
+    """One design: fonts of one package; the first font that has a character draws it.
 
     files: their names in the package
     index: of the font in a collection (.ttc)
@@ -203,98 +210,36 @@ SMALL = ("motoya-cedar", "motoya-maruberi", "sawarabi-gothic", "sawarabi-mincho"
 TEST_PACKAGES = (*(TYPEFACES[name].package for name in SMALL), UNICODE_DATA)
 
 
-def mapped_characters(font: bytes, index: int = 0) -> np.ndarray:
-    """The code points that a font has a glyph for, sorted [character], int64; by the widest Unicode table of its cmap.
+def font_characters(font: bytes, index: int = 0) -> np.ndarray:
+    """Return the code points that a font has a glyph for, sorted [character], int64.
 
     index: of the font in a collection
 
-    Raises ValueError for what is no such font. Tables of the formats 4 and 12 are read, one of which every font has
-    that holds Han characters.
+    Raises ValueError for what is no such font.
     """
+    ttlib = import_extra("fontTools.ttLib", "samples", "reading fonts")
     try:
-        cmap = _font_table(font, _start(font, index), b"cmap")
-        found = [
-            (kind == 12, place)
-            for platform, encoding, place, kind in _subtables(font, cmap)
-            if kind in (4, 12) and (platform == 0 or (platform == 3 and encoding in (1, 10)))
-        ]
-        if not found:
-            raise ValueError("it has no table of Unicode characters")
-        wide, place = max(found, key=lambda each: each[0])
-        return _format_12(font, place) if wide else _format_4(font, place)
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"it is damaged ({error})") from error
+        number = index if font[:4] == b"ttcf" or index else -1
+        with ttlib.TTFont(io.BytesIO(font), fontNumber=number, lazy=True) as opened:
+            glyphs = range(opened["maxp"].numGlyphs)
+            opened.setGlyphOrder([str(glyph) for glyph in glyphs])  # their own names are not needed, and slow to read
+            cmap = opened.getBestCmap()
+    except Exception as error:  # a damaged font makes fontTools raise almost anything
+        raise ValueError(f"it is damaged, or no such font ({type(error).__name__}: {error})") from error
+    if cmap is None:
+        raise ValueError("it has no table of Unicode characters")
+    return np.array(sorted(code for code, glyph in cmap.items() if glyph != "0"), dtype=np.int64)
 
 
-def _start(font: bytes, index: int) -> int:
-    if font[:4] != b"ttcf":
-        if index:
-            raise ValueError("it is no collection of fonts")
-        return 0
-    fonts = struct.unpack_from(">I", font, 8)[0]
-    if index >= fonts:
-        raise ValueError(f"it has {fonts} fonts, none has the number {index}")
-    return int(struct.unpack_from(">I", font, 12 + 4 * index)[0])
-
-
-def _font_table(font: bytes, start: int, wanted: bytes) -> int:
-    for number in range(struct.unpack_from(">H", font, start + 4)[0]):
-        name, _, place, _ = struct.unpack_from(">4sIII", font, start + 12 + 16 * number)
-        if name == wanted:
-            return int(place)
-    raise ValueError(f"it has no table {wanted.decode()!r}")
-
-
-def _subtables(font: bytes, cmap: int) -> Iterator[tuple[int, int, int, int]]:
-    """Platform, encoding, place and format of each."""
-    for number in range(struct.unpack_from(">H", font, cmap + 2)[0]):
-        platform, encoding, offset = struct.unpack_from(">HHI", font, cmap + 4 + 8 * number)
-        yield platform, encoding, cmap + offset, struct.unpack_from(">H", font, cmap + offset)[0]
-
-
-def _array(font: bytes, place: int, count: int, kind: str) -> np.ndarray:
-    if place + count * np.dtype(kind).itemsize > len(font):
-        raise ValueError("it is cut short")
-    return np.frombuffer(font, kind, count, place).astype(np.int64)
-
-
-def _format_12(font: bytes, place: int) -> np.ndarray:
-    """Groups of characters that follow each other, as their glyphs do; glyph 0 is none."""
-    groups = _array(font, place + 16, 3 * struct.unpack_from(">I", font, place + 12)[0], ">u4").reshape(-1, 3)
-    groups = groups[(groups[:, 0] <= groups[:, 1]) & (groups[:, 1] <= 0x10FFFF)]
-    parts = [np.arange(first + (glyph == 0), last + 1) for first, last, glyph in groups.tolist()]
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
-
-
-def _format_4(font: bytes, place: int) -> np.ndarray:
-    """Segments of characters; the glyph is the character plus a number, or is looked up behind the segments."""
-    count = struct.unpack_from(">H", font, place + 6)[0] // 2
-    ends = _array(font, place + 14, count, ">u2")
-    starts = _array(font, place + 16 + 2 * count, count, ">u2")
-    deltas = _array(font, place + 16 + 4 * count, count, ">u2")
-    offsets = place + 16 + 6 * count
-    parts = []
-    for number, offset in enumerate(_array(font, offsets, count, ">u2").tolist()):
-        characters = np.arange(starts[number], ends[number] + 1)
-        glyphs = characters
-        if offset and len(characters):
-            glyphs = _array(font, offsets + 2 * number + offset, len(characters), ">u2")
-            characters, glyphs = characters[glyphs > 0], glyphs[glyphs > 0]
-        parts.append(characters[(glyphs + deltas[number]) % 65536 > 0])
-    found = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
-    return found[found < 0xFFFF]  # which only ends the table
-
-
-# ==== Pictures of single characters: looked at by their fingerprints, and written.
-
+# Pictures of single characters
 
 _EM = 5 / 6  # of the side of a picture: most glyphs then have a margin, as printed characters have
 
 
 def draw_glyph(font: Any, character: str, size: int) -> Any:
-    """A character as a white picture with the ink black and in the middle; None where the font draws nothing.
+    """Draw a character in black in the middle of a white picture; return None if the font draws nothing.
 
-    font: of Pillow, with 5/6 of `size` as its size; what is larger than the picture all the same is shrunk to fit
+    font: of Pillow, with 5/6 of `size` as its size; a character that is still larger than the picture is shrunk
     """
     from PIL import Image, ImageChops, ImageDraw
 
@@ -313,67 +258,63 @@ def draw_glyph(font: Any, character: str, size: int) -> Any:
 
 @lru_cache(maxsize=2)
 def open_font(file: str, index: int, size: int) -> Any:
-    """A font of Pillow for pictures of this size."""
+    """Open a font with Pillow for pictures of this size."""
     from PIL import ImageFont
 
     try:
         return ImageFont.truetype(file, round(size * _EM), index=index, layout_engine=ImageFont.Layout.BASIC)
     except OSError as error:
-        raise InputError(f"{shown(file)} cannot be read as a font ({error}); leave that typeface out") from error
+        raise InputError(f"{printable(file)} cannot be read as a font ({error}); leave that typeface out") from error
 
 
-def fingerprints(file: str, index: int, size: int, codes: np.ndarray, kept: Path) -> np.ndarray:
-    """A number for the pixels of each character [character], the same for the same pixels; 0 if the font draws nothing.
+def fingerprints(file: str, index: int, size: int, codes: np.ndarray, cache: Path) -> np.ndarray:
+    """Return a number for each character [character], the same for the same pixels; 0 if the font draws nothing.
 
-    kept: a file that remembers the result, for the next call
+    cache: a file with the result for the next call
     """
-    if kept.exists():
-        return np.load(kept)
-    font, found = open_font(file, index, size), []
-    for code in codes.tolist():
+    if cache.exists():
+        return np.load(cache)
+    font, numbers = open_font(file, index, size), np.zeros(len(codes), dtype=np.uint64)
+    for place, code in enumerate(codes.tolist()):
         picture = draw_glyph(font, chr(code), size)
-        digest = b"" if picture is None else hashlib.blake2b(picture.tobytes(), digest_size=8).digest()
-        found.append(int.from_bytes(digest, "big"))
-    numbers = np.array(found, dtype=np.uint64)
-    with written(kept, kept.parent) as unfinished, unfinished.open("wb") as stream:
-        np.save(stream, numbers)
+        if picture is not None:
+            digest = hashlib.blake2b(picture.tobytes(), digest_size=8).digest()
+            numbers[place] = int.from_bytes(digest, "big")
+    _write_file(cache, partial(_save_array, numbers))
     return numbers
 
 
-def write_pictures(file: str, index: int, size: int, codes: np.ndarray, targets: Sequence[str], work: Path) -> None:
+def write_pictures(file: str, index: int, size: int, codes: np.ndarray, targets: Sequence[str]) -> None:
     """Write characters as PNG files."""
     font = open_font(file, index, size)
     for code, target in zip(codes.tolist(), targets, strict=True):
-        with written(Path(target), work) as unfinished:
-            draw_glyph(font, chr(code), size).save(unfinished, format="png")
+        _write_file(Path(target), partial(draw_glyph(font, chr(code), size).save, format="png"))
 
 
-@contextmanager
-def written(path: Path, work: Path) -> Iterator[Path]:
-    """A place in the folder `work` to write a file at; it goes to its path when it is whole."""
-    unfinished = work / f"{os.getpid()}.unfinished"
+def _save_array(numbers: np.ndarray, file: Any) -> None:
+    np.save(file, numbers)
+
+
+def _write_file(path: Path, content: Any) -> None:
     try:
-        work.mkdir(parents=True, exist_ok=True)
-        yield unfinished
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.replace(path)
     except OSError as error:
-        raise InputError(f"{shown(path)} cannot be written ({error.strerror}); {remedy(error)}") from error
+        raise unwritable(path, error) from error
+    atomic_write(path, content, sync=False)
 
 
-# ==== The fonts of packages as files, and which Han characters each of them draws.
-
+# The fonts of packages as files, and the Han characters of each.
 
 _COPYRIGHT = "copyright"  # the notice of a Debian package
 
 
 @dataclass(frozen=True)
 class Font:
-    """A font on disk, the start of the names of what is kept of it, and the characters it draws [character]."""
+    """A font on disk, the start of the names of its cache files, and the characters it draws [character]."""
 
     typeface: Typeface
     file: Path
-    kept: Path
+    cache: Path
     codes: np.ndarray
 
 
@@ -386,7 +327,7 @@ def unpack_fonts(
     notices: Path,
     show: bool | None = None,
 ) -> list[Font]:
-    """The fonts of typefaces, each with the characters that no earlier file of its typeface has.
+    """Unpack the fonts of typefaces; each has the characters that no earlier file of its typeface has.
 
     characters: code points that are wanted
     work:       a folder for the files
@@ -399,7 +340,7 @@ def unpack_fonts(
         (_unpack, (archives[package], names, work, notices / f"{package.name}.txt"), package.megabytes)
         for package, names in files.items()
     ]
-    tasks.sort(key=lambda task: -task[2])  # the longest first, or the others wait for it in the end
+    tasks.sort(key=lambda task: -task[2])  # the longest first, or all wait for it at the end
     run_all(pool, tasks, "unpacking typefaces", show)
     known, fonts = np.array(sorted(characters), dtype=np.int64), []
     for face in faces:
@@ -407,25 +348,23 @@ def unpack_fonts(
         for name in face.files:
             file = work / archives[face.package].name / name
             try:
-                codes = np.intersect1d(left, mapped_characters(file.read_bytes(), face.index))
+                codes = np.intersect1d(left, font_characters(file.read_bytes(), face.index))
             except ValueError as error:
-                said = f"{name} of {face.package} is no font to use: {error}"
-                raise InputError(f"{said}; leave {face.name} out") from error
+                raise InputError(f"{name} of {face.package} cannot be used: {error}; leave {face.name} out") from error
             left = np.setdiff1d(left, codes)
             fonts.append(Font(face, file, file.with_name(f"{face.name}-{name}"), codes))
     return fonts
 
 
 def _unpack(archive: Path, names: set[str], work: Path, notice: Path) -> None:
-    """Bring some files of a package into a folder of its name, and its copyright notice to where it stays."""
+    """Write some files of a package into a folder of its name, and its copyright notice into another."""
     targets = {name: work / archive.name / name for name in names} | {_COPYRIGHT: notice}
     missing = {name for name, target in targets.items() if not target.exists()}
     if not missing:
         return
     for path, content in members(archive, lambda path: path.split("/")[-1] in missing):
         name = path.split("/")[-1]
-        with written(targets[name], work) as unfinished:
-            unfinished.write_bytes(content)
+        _write_file(targets[name], content)
         missing.discard(name)
         if not missing:
             return
@@ -433,43 +372,43 @@ def _unpack(archive: Path, names: set[str], work: Path, notice: Path) -> None:
         raise InputError(f"{archive.name} has no file {min(missing - {_COPYRIGHT})}; leave that typeface out")
 
 
-# ==== Which of all glyphs make the data set: distinct pictures, fixed splits, and as many as are asked for.
-
+# The choice of pictures: distinct ones, fixed splits, and as many as are asked for.
 
 LIKE_SOP = {"train": (11_318, 59_551), "test": (11_316, 60_502)}  # classes, images
-MISSING = 0x10FFFF  # no character: what a font draws for one that it does not have
+MISSING = 0x10FFFF  # no character: its picture is that of every character that a font does not have
 _LEAST, _MOST = 2, 12  # images of a class, there
-_KNOWN = 6  # typefaces that a character has that is taken there, or the size of a class would tell how rare it is
+_KNOWN = 6  # typefaces that a character must have there; else the size of a class would show how rare it is
 
 
-def label_of(code: int) -> str:
-    """The label of a character.
+def character_label(code: int) -> str:
+    """Return the label of a character.
 
-    >>> label_of(ord("水"))
+    >>> character_label(ord("水"))
     'U+6C34'
     """
     return f"U+{code:04X}"
 
 
-def split_of(code: int) -> str:
-    """Whether a character is for training or for the test, whatever else is in the data set.
+def character_split(code: int) -> str:
+    """Return whether a character is for training or for the test; it does not depend on the other characters.
 
-    >>> split_of(ord("水")), split_of(ord("金"))
+    >>> character_split(ord("水")), character_split(ord("金"))
     ('train', 'test')
     """
-    return "train" if _lot(label_of(code)) < 2**63 else "test"
+    return "train" if _lot(character_label(code)) < 2**63 else "test"
 
 
-def choose(
+def choose_pictures(
     codes: np.ndarray, designs: np.ndarray, prints: np.ndarray, like: str | None = None, classes: int | None = None
 ) -> np.ndarray:
-    """The rows of the pictures that make the data set, sorted by code point and design.
+    """Return the rows of the pictures of the data set, sorted by code point and design.
 
     codes, designs, prints: code point (or MISSING), name of the typeface and fingerprint (0 if blank) of each [row]
     like, classes:          as of `build_glyphs`
 
     >>> codes = np.array([0x6C34, 0x6C34, 0x6C34, 0x706B, 0x706B, 0x571F])
-    >>> choose(codes, np.array(["a", "b", "c", "a", "b", "a"]), np.array([1, 2, 2, 3, 0, 4]))  # two same, a blank one
+    >>> designs, prints = np.array(["a", "b", "c", "a", "b", "a"]), np.array([1, 2, 2, 3, 0, 4])
+    >>> choose_pictures(codes, designs, prints)  # without one that comes twice, and a blank one
     array([0, 1])
     """
     rows = np.lexsort((designs, codes))
@@ -478,26 +417,24 @@ def choose(
     if like is None and classes is None:
         return rows
     known = _counts(codes[rows]) >= (_LEAST if like is None else _KNOWN)
-    rows, kept = rows[known], []
+    rows, chosen = rows[known], []
     for place, split in enumerate(("train", "test")):
         here = _by_lot(rows, codes, split)
-        if classes is not None:
-            wanted = (classes + 1 - place) // 2
-            _require(
-                len(here) >= wanted,
-                f"classes={classes} needs {wanted:,} of the {split} split, {len(here):,} can be had",
-            )
-            kept += here[:wanted]
-        else:
-            kept += _like_sop(here, split, codes, designs)
-    return rows[np.isin(rows, np.concatenate(kept))]
+        if classes is None:
+            chosen += _like_sop(here, split, codes, designs)
+            continue
+        wanted = (classes + 1 - place) // 2
+        needs = f"classes={classes} needs {wanted:,} of the {split} split"
+        _require(len(here) >= wanted, f"{needs}, {len(here):,} are available")
+        chosen += here[:wanted]
+    return rows[np.isin(rows, np.concatenate(chosen))]
 
 
 def first_by_lot(codes: np.ndarray, count: int) -> np.ndarray:
-    """The characters that occur twice or more, so many of each split at most, in the order of their lots."""
+    """Return the characters that occur twice or more, at most so many of each split, in the order of their lots."""
     labels, counts = np.unique(codes, return_counts=True)
-    lots = sorted(labels[counts >= _LEAST].tolist(), key=lambda code: _lot(label_of(code)))
-    splits = [[code for code in lots if split_of(code) == split] for split in ("train", "test")]
+    lots = sorted(labels[counts >= _LEAST].tolist(), key=lambda code: _lot(character_label(code)))
+    splits = [[code for code in lots if character_split(code) == split] for split in ("train", "test")]
     return np.array([code for split in splits for code in split[:count]], dtype=np.int64)
 
 
@@ -506,9 +443,9 @@ def _lot(text: str) -> int:
 
 
 def _distinct(codes: np.ndarray, prints: np.ndarray) -> np.ndarray:
-    """Whether a picture shows something, is in no other class, and is the first of its kind in its own [row].
+    """Return whether a picture is not blank, is in no other class, and is the first of its kind in its own [row].
 
-    Placeholders go with this: one is the picture of many characters, or of MISSING.
+    This removes placeholders too: one is the picture of many characters, or of MISSING.
     """
     kinds = np.unique(prints, return_inverse=True)[1]
     least, most = (
@@ -523,52 +460,50 @@ def _distinct(codes: np.ndarray, prints: np.ndarray) -> np.ndarray:
 
 
 def _counts(codes: np.ndarray) -> np.ndarray:
-    """How many rows have the code of each row [row]."""
+    """Count the rows with the code of each row [row]."""
     kinds = np.unique(codes, return_inverse=True)[1]
     return np.bincount(kinds)[kinds] if len(codes) else kinds
 
 
 def _by_lot(rows: np.ndarray, codes: np.ndarray, split: str) -> list[np.ndarray]:
-    """The rows of each class of a split, the classes in the order of their lots."""
+    """Return the rows of each class of a split, the classes in the order of their lots."""
     labels, starts = np.unique(codes[rows], return_index=True)
     classes = zip(labels.tolist(), np.split(rows, starts[1:]), strict=True) if len(rows) else ()
-    return [
-        group for code, group in sorted(classes, key=lambda each: _lot(label_of(each[0]))) if split_of(code) == split
-    ]
+    by_lot = sorted(classes, key=lambda each: _lot(character_label(each[0])))
+    return [group for code, group in by_lot if character_split(code) == split]
 
 
 def _like_sop(classes: list[np.ndarray], split: str, codes: np.ndarray, designs: np.ndarray) -> list[np.ndarray]:
-    """Two pictures of each class, and others by lot; a lot of the class says how many it may have at most."""
+    """Return two pictures of each class, and others by lot; the most a class may have is drawn by lot too."""
     number, images = LIKE_SOP[split]
-    said = f"like='sop' needs {number:,} {split} classes of {_KNOWN} typefaces or more"
-    _require(len(classes) >= number, f"{said}, {len(classes):,} can be had")
-    kept, others, lots = [], [], []
+    needs = f"like='sop' needs {number:,} {split} classes of {_KNOWN} typefaces or more"
+    _require(len(classes) >= number, f"{needs}, {len(classes):,} are available")
+    chosen, others, lots = [], [], []
     for group in classes[:number]:
-        label = label_of(int(codes[group[0]]))
-        drawn = sorted(
+        label = character_label(int(codes[group[0]]))
+        by_lot = sorted(
             (_lot(f"{label} {design}"), row)
             for design, row in zip(designs[group].tolist(), group.tolist(), strict=True)
         )
         most = _LEAST + _lot(f"{label} size") % (_MOST - _LEAST + 1)
-        kept.append(np.array([row for _, row in drawn[:_LEAST]]))
-        lots += [lot for lot, _ in drawn[_LEAST:most]]
-        others += [row for _, row in drawn[_LEAST:most]]
+        chosen.append(np.array([row for _, row in by_lot[:_LEAST]]))
+        lots += [lot for lot, _ in by_lot[_LEAST:most]]
+        others += [row for _, row in by_lot[_LEAST:most]]
     missing = images - _LEAST * number
-    _require(len(others) >= missing, f"{said} and {images:,} images, {len(others) + _LEAST * number:,} can be had")
-    return [*kept, np.array(others)[np.argsort(np.array(lots, dtype=np.uint64))[:missing]]]
+    _require(len(others) >= missing, f"{needs} and {images:,} images, {len(others) + _LEAST * number:,} are available")
+    return [*chosen, np.array(others)[np.argsort(np.array(lots, dtype=np.uint64))[:missing]]]
 
 
-def _require(enough: bool, said: str) -> None:
+def _require(enough: bool, message: str) -> None:
     if not enough:
-        raise InputError(f"{said}; use more typefaces, or ask for less")
+        raise InputError(f"{message}; use more typefaces, or ask for less")
 
 
-# ==== Han characters in many typefaces: a real data set of the size of Stanford Online Products.
-
+# The data set
 
 _COUNTS = {"train": (34_945, 285_369), "test": (35_068, 286_763)}  # classes, images of the whole set at 48 pixels
-_TOLERANCE = 0.01  # of these counts, beyond which something is wrong
-_SLACK = 3  # times the classes that are wanted are looked at
+_TOLERANCE = 0.01  # of these counts; a larger difference is an error
+_SLACK = 3  # this many times the wanted classes are drawn to choose from
 _CHUNK = 1000  # characters that a worker draws at a time
 _BYTES = 4096  # that a picture takes on disk
 _NOTES = (
@@ -587,42 +522,47 @@ def build_glyphs(
     any_version: bool = False,
     show: bool | None = None,
 ) -> ImageTable:
-    """Draw Han characters into a folder, with a table of them in images.csv; a finished folder is read at once.
+    """Draw Han characters into a folder, with a table of them in images.csv; a complete folder is only read.
 
-    like:        "sop" for the numbers of classes and images of Stanford Online Products, to the last one
+    like:        "sop" for exactly the numbers of classes and images of Stanford Online Products
     typefaces:   names of `TYPEFACES`; only their packages are fetched. "small" for four small ones, None for all
-    classes:     so many of them, half for training and half for the test; None for all
+    classes:     only so many, half for training and half for the test; None for all
     size:        of the pictures in pixels
-    any_version: go on where apt has other versions than the pinned ones, with a warning
+    any_version: accept other versions of packages than the pinned ones, with a warning
 
-    Every class has two pictures or more. Left out is what a font draws as nothing or as one placeholder for many
-    characters, and generally a picture that occurs in two classes; one that occurs twice in a class is taken once.
-    Half of the characters, by a hash of their code point, are for training and the others for the test. A call that was
-    ended early is gone on with by the next.
+    Every class has two pictures or more. Blank pictures, placeholders and all pictures that are in two classes are left
+    out; a picture that is twice in a class is taken once. Half of the characters, by a hash of their code point, are
+    for training and the others for the test. If a call is interrupted, the next one goes on with it.
     """
-    faces = _typefaces(typefaces)
-    _check(like, classes, size)
+    faces = _find_typefaces(typefaces)
+    if like not in (None, "sop"):
+        raise InputError(f"like must be 'sop' or nothing, got {like!r}")
+    check_integer("size", size, at_least=8, at_most=512)
+    if classes is not None:
+        check_integer("classes", classes, at_least=2)
+        if like is not None:
+            raise InputError("like has its own number of classes; leave out classes, or like")
     require_pillow()
     named = None if len(faces) == len(TYPEFACES) else list(faces)
     settings: dict[str, object] = {"data": "glyphs", "like": like, "typefaces": named, "classes": classes, "size": size}
     settings["any_version"] = bool(any_version)
     folder, work = Path(out), Path(out) / WORK
-    table = started(folder, settings)
+    table = read_built(folder, settings)
     if table is None:
-        with begun(folder, settings):
+        with start_build(folder, settings):
             packages = list(dict.fromkeys([UNICODE_DATA, *(face.package for face in faces.values())]))
             archives = dict(zip(packages, fetch(packages, any_version=any_version, show=show), strict=True))
-            table = _drawn(folder, work, list(faces.values()), archives, like, classes, size, show)
+            table = _draw_all(folder, work, list(faces.values()), archives, like, classes, size, show)
             if like or (named is None and size == 48 and not (classes or any_version)):
                 _check_counts(table, LIKE_SOP if like else _COUNTS)
-            used = {package: as_found(package, path) for package, path in archives.items()}
-            sources = [Source(face.name, used[face.package], face.licence) for face in faces.values()]
-            table = finished(folder, table, settings, sources, [used[UNICODE_DATA]], _NOTES)
+            used = {package: actual_package(package, path) for package, path in archives.items()}
+            sources = [PictureSource(face.name, used[face.package], face.licence) for face in faces.values()]
+            table = finish_table(folder, table, settings, sources, [used[UNICODE_DATA]], _NOTES)
     shutil.rmtree(work, ignore_errors=True)
     return table
 
 
-def _drawn(
+def _draw_all(
     folder: Path,
     work: Path,
     faces: Sequence[Typeface],
@@ -632,19 +572,19 @@ def _drawn(
     size: int,
     show: bool | None,
 ) -> ImageTable:
-    """The pictures, written, and their table."""
+    """Write the pictures, and return their table."""
     characters = read_characters(archives[UNICODE_DATA])
-    with workers() as pool:
+    with start_workers() as pool:
         fonts = unpack_fonts(pool, faces, archives, characters, work, folder / "licences", show)
-        codes, drawers = _chosen(pool, fonts, like, classes, size, show)
+        codes, drawers = _choose(pool, fonts, like, classes, size, show)
         names = [fonts[each].typeface.name for each in drawers.tolist()]
         paths = [_path(code, name) for code, name in zip(codes.tolist(), names, strict=True)]
-        _write(pool, folder, work, fonts, codes, drawers, paths, size, show)
+        _write_missing(pool, folder, fonts, codes, drawers, paths, size, show)
     return _table(folder, paths, codes.tolist(), [fonts[each].typeface for each in drawers.tolist()], characters)
 
 
-def _typefaces(names: Sequence[str] | None) -> dict[str, Typeface]:
-    """The typefaces of these names, in the order of the table."""
+def _find_typefaces(names: Sequence[str] | None) -> dict[str, Typeface]:
+    """Return the typefaces of these names, in the order of the table."""
     names = SMALL if names == "small" else names
     if names is None:
         return dict(TYPEFACES)
@@ -652,27 +592,14 @@ def _typefaces(names: Sequence[str] | None) -> dict[str, Typeface]:
         raise InputTypeError(f"typefaces must be a list of names or 'small', got {names!r}")
     for name in names:
         if name not in TYPEFACES:
-            remedy = did_you_mean(name, TYPEFACES) or f"use some of {', '.join(TYPEFACES)}"
-            raise InputError(f"typefaces has {name!r}, which is none; {remedy}")
+            near = suggestion(name, TYPEFACES) or f"; use some of {', '.join(TYPEFACES)}"
+            raise InputError(f"typefaces has {name!r}, which is not a known typeface{near}")
     if len(set(names)) < 2:
-        raise InputError("typefaces must name two or more, as a class has a picture of each; add one")
+        raise InputError("typefaces must have two names or more, as a class has a picture of each; add one")
     return {name: face for name, face in TYPEFACES.items() if name in names}
 
 
-def _check(like: str | None, classes: int | None, size: int) -> None:
-    if like not in (None, "sop"):
-        raise InputError(f"like must be 'sop' or nothing, got {like!r}")
-    check_number("size", size, at_least=8, at_most=512)
-    if classes is not None:
-        check_number("classes", classes, at_least=2)
-        if like is not None:
-            raise InputError("like has a number of classes of its own; leave out classes, or like")
-    for name, number in (("size", size), ("classes", classes)):
-        if number is not None and not isinstance(number, int):
-            raise InputTypeError(f"{name} must be a whole number, got {number!r}")
-
-
-def _chosen(
+def _choose(
     pool: ProcessPoolExecutor,
     fonts: Sequence[Font],
     like: str | None,
@@ -680,9 +607,9 @@ def _chosen(
     size: int,
     show: bool | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The code point and the number of the font of each picture that is taken.
+    """Return the code point and the number of the font of each chosen picture.
 
-    For few classes only some characters are looked at; if that is not enough, as many are blank, then all of them.
+    For few classes only some characters are drawn first; if too many of those are blank, then all of them.
     """
     names = np.array([font.typeface.name for font in fonts])
     tries = [fonts]
@@ -692,7 +619,7 @@ def _chosen(
     while True:
         codes, drawers, prints = _survey(pool, tries.pop(0), size, show)
         try:
-            rows = choose(codes, names[drawers], prints, like, classes)
+            rows = choose_pictures(codes, names[drawers], prints, like, classes)
         except InputError:
             if not tries:
                 raise
@@ -705,23 +632,22 @@ def _chosen(
 def _survey(
     pool: ProcessPoolExecutor, fonts: Sequence[Font], size: int, show: bool | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All pictures there could be, one per row: the code point, the number of the font, and the fingerprint."""
+    """Return the code point, the number of the font and the fingerprint of all possible pictures, one per row."""
     tasks: list[Task] = []
     codes, drawers = [], []
     for number, font in enumerate(fonts):
         for place, part in _chunks(np.append(font.codes, MISSING)):
-            kept = font.kept.with_name(f"{font.kept.name}-{len(font.codes)}-{place}.npy")
-            tasks.append((fingerprints, (str(font.file), font.typeface.index, size, part, kept), len(part)))
+            cache = font.cache.with_name(f"{font.cache.name}-{len(font.codes)}-{place}.npy")
+            tasks.append((fingerprints, (str(font.file), font.typeface.index, size, part, cache), len(part)))
             codes.append(part)
             drawers.append(np.full(len(part), number))
-    prints = run_all(pool, tasks, f"looking at {sum(map(len, codes)):,} glyphs", show)
+    prints = run_all(pool, tasks, f"comparing {sum(map(len, codes)):,} glyphs", show)
     return np.concatenate(codes), np.concatenate(drawers), np.concatenate(prints)
 
 
-def _write(
+def _write_missing(
     pool: ProcessPoolExecutor,
     folder: Path,
-    work: Path,
     fonts: Sequence[Font],
     codes: np.ndarray,
     drawers: np.ndarray,
@@ -729,18 +655,17 @@ def _write(
     size: int,
     show: bool | None,
 ) -> None:
-    """Write the pictures that are not there."""
-    missing = np.array([not is_there(folder / path) for path in paths])
+    """Write the pictures that do not exist yet."""
+    missing = np.array([not has_content(folder / path) for path in paths])
     need, free = int(missing.sum()) * _BYTES, shutil.disk_usage(folder).free
     if free < need:
-        raise InputError(
-            f"{shown(folder)} has {free / 1e6:,.0f} MB of room, {need / 1e6:,.0f} MB are needed; make room"
-        )
+        room = f"{printable(folder)} has {free / 1e6:,.0f} MB free, but {need / 1e6:,.0f} MB are needed"
+        raise InputError(f"{room}; free some space, or give another folder")
     tasks: list[Task] = []
     for number, font in enumerate(fonts):
         for _, rows in _chunks(np.flatnonzero(missing & (drawers == number))):
             targets = [str(folder / paths[row]) for row in rows]
-            arguments = (str(font.file), font.typeface.index, size, codes[rows], targets, work)
+            arguments = (str(font.file), font.typeface.index, size, codes[rows], targets)
             tasks.append((write_pictures, arguments, len(rows)))
     run_all(pool, tasks, f"writing {missing.sum():,} pictures", show)
 
@@ -750,8 +675,8 @@ def _chunks(items: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _path(code: int, design: str) -> str:
-    """Where a picture is: 256 characters share a folder."""
-    return f"images/{code >> 8:03X}/{label_of(code)}-{design}.png"
+    """Return the path of a picture; 256 characters share a folder."""
+    return f"images/{code >> 8:03X}/{character_label(code)}-{design}.png"
 
 
 def _table(
@@ -771,9 +696,9 @@ def _table(
     return ImageTable(
         folder,
         np.array(paths),
-        labels=np.array([label_of(code) for code in codes]),
+        labels=np.array([character_label(code) for code in codes]),
         categories=np.array([each.category for each in here]),
-        splits=np.array([split_of(code) for code in codes]),
+        splits=np.array([character_split(code) for code in codes]),
         roles=np.full(len(codes), ""),
         extra={name: np.array(column) for name, column in extra.items()},
         name="glyphs",
@@ -781,16 +706,16 @@ def _table(
 
 
 def _check_counts(table: ImageTable, known: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse a set that is not nearly what it was; the last few pictures depend on how FreeType draws.
+    """Raise if the counts are not nearly the known ones; a few pictures depend on the FreeType of Pillow.
 
     known: classes and images of each split
     """
     for split, numbers in known.items():
         part = table.of(split)
-        found = len(np.unique(part.labels)), len(part)
-        if found != numbers:
-            known_as = f"{numbers[0]:,} and {numbers[1]:,}"
-            said = f"the {split} split has {found[0]:,} classes and {found[1]:,} images, not {known_as}"
-            if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(found, numbers, strict=True)):
-                raise InputError(f"{said}: this Pillow draws glyphs otherwise; use the version that frontrank names")
-            warnings.warn(f"{said}, as this Pillow draws some glyphs otherwise", FrontrankWarning, stacklevel=3)
+        counts = len(np.unique(part.labels)), len(part)
+        if counts != numbers:
+            expected = f"{numbers[0]:,} and {numbers[1]:,}"
+            fault = f"the {split} split has {counts[0]:,} classes and {counts[1]:,} images, not {expected}"
+            if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(counts, numbers, strict=True)):
+                raise InputError(f"{fault}: this Pillow draws glyphs otherwise; use the version that frontrank names")
+            warnings.warn(f"{fault}, as this Pillow draws some glyphs otherwise", FrontrankWarning, stacklevel=3)

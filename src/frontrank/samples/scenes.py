@@ -1,41 +1,41 @@
 """Scenes of emoji on photographs, to detect objects in, in the layout of Pascal VOC."""
 
 import io
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from frontrank.errors import InputError
-from frontrank.packages import Package, members
-from frontrank.samples.emoji import INDEPENDENT, OPENMOJI, Archives, Design, drawn_clear, read_drawings
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-import math
-from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from frontrank.checks import check_integer
+from frontrank.data.published import list_names
+from frontrank.errors import InputError
+from frontrank.files import atomic_write, unwritable
+from frontrank.packages import Package, fetch, members
+from frontrank.progress import progress
+from frontrank.samples.build import SCENES, finish_build, has_content, read_state, start_build
+from frontrank.samples.emoji import (
+    INDEPENDENT,
+    OPENMOJI,
+    Archives,
+    Design,
+    draw_transparent,
+    read_drawings,
+    require_emoji_drawing,
+)
+from frontrank.tables import Table
+
 if TYPE_CHECKING:
     from PIL.Image import Image
-import os
-from importlib import import_module
-from xml.etree import ElementTree
 
-from frontrank.checks import check_number
-from frontrank.data.images import require_pillow
-from frontrank.data.published import names_in
-from frontrank.data.table import shown
-from frontrank.errors import InputTypeError
-from frontrank.packages import fetch, remedy
-from frontrank.progress import progress
-from frontrank.samples.folder import SCENES, begun, finished_scenes, is_there, started_scenes
-
-# ==== What scenes of emoji are made of: twenty classes, others that are no class, drawings of vendors, and photographs.
-
+# The parts of scenes: twenty classes, other emoji that are no class, drawings of vendors, and photographs.
 
 CLASSES: Mapping[str, str] = {  # name -> code points; drawn by every vendor, spread over the groups of Unicode
     **{"heart-eyes": "1F60D", "crying": "1F62D", "heart": "2764"},
@@ -44,7 +44,7 @@ CLASSES: Mapping[str, str] = {  # name -> code points; drawn by every vendor, sp
     **{"car": "1F697", "airplane": "2708", "rocket": "1F680", "house": "1F3E0"},
     **{"soccer-ball": "26BD", "trophy": "1F3C6", "guitar": "1F3B8", "key": "1F511"},
 }
-OTHERS = (  # which lie about in scenes and are not to be found
+OTHERS = (  # which are in scenes too, but are no class
     *("1F60E", "1F427", "1F41D", "1F422", "1F419", "1F33B", "1F34C", "1F369", "1F382", "1F6B2", "1F3C0", "1F388"),
     *("1F4F7", "1F4A1", "1F451", "1F514", "1F4D5", "1F3A9"),
 )
@@ -55,7 +55,7 @@ _VENDORS = {"train": ("noto", "twemoji", "openmoji", "fluent-3d"), "test": ("not
 class Photographs:
     """Photographs of one package.
 
-    of:     split -> files; they are landscapes, towns and things, without faces
+    of:     split -> files; landscapes, towns and things, without faces
     credit: who made the package, and what is known of the pictures
     """
 
@@ -110,7 +110,7 @@ PHOTOGRAPHS = (
 
 @dataclass(frozen=True)
 class Parts:
-    """What the scenes of one split are made of.
+    """The parts of the scenes of one split.
 
     classes: name -> its drawings, one per vendor; others: drawings that are of no class; photographs: backgrounds
     """
@@ -120,118 +120,118 @@ class Parts:
     photographs: tuple["Image", ...]
 
 
-def designs(split: str) -> tuple[Design, ...]:
-    """The vendors of a split."""
+def scene_designs(split: str) -> tuple[Design, ...]:
+    """Return the designs of a split."""
     return tuple(design for design in INDEPENDENT if design.name in _VENDORS[split])
 
 
-def packages() -> list[Package]:
-    """All that is needed."""
-    drawings = [design.package for split in _VENDORS for design in designs(split)]
+def scene_packages() -> list[Package]:
+    """Return all packages that scenes need."""
+    drawings = [design.package for split in _VENDORS for design in scene_designs(split)]
     return list(dict.fromkeys([OPENMOJI, *drawings, *(each.package for each in PHOTOGRAPHS)]))
 
 
 def read_parts(archives: Archives, split: str, side: int, shorter: int) -> Parts:
-    """The drawings of a split at about `side` pixels, without empty margins, and its photographs.
+    """Read the drawings of a split at about `side` pixels, without empty margins, and its photographs.
 
     shorter: pixels of a photograph's shorter side that are enough
     """
     labels = [*CLASSES.values(), *OTHERS]
-    drawn: dict[str, list[Image]] = {label: [] for label in labels}
-    for design in designs(split):
-        found = read_drawings(design, archives, labels)
+    pictures: dict[str, list[Image]] = {label: [] for label in labels}
+    for design in scene_designs(split):
+        drawings = read_drawings(design, archives, labels)
         for label in labels:
-            if label not in found:
+            if label not in drawings:
                 raise InputError(f"{design.package} has no drawing of {label}; use the version that frontrank names")
-            drawn[label].append(_trimmed(found[label], side))
-    classes = {name: tuple(drawn[label]) for name, label in CLASSES.items()}
-    others = tuple(picture for label in OTHERS for picture in drawn[label])
+            pictures[label].append(_draw_trimmed(drawings[label], side))
+    classes = {name: tuple(pictures[label]) for name, label in CLASSES.items()}
+    others = tuple(picture for label in OTHERS for picture in pictures[label])
     photographs = [
         picture for each in PHOTOGRAPHS for picture in _photographs(archives[each.package], each.of[split], shorter)
     ]
     return Parts(classes, others, tuple(photographs))
 
 
-def _trimmed(drawing: bytes, side: int) -> "Image":
-    picture = drawn_clear(drawing, side)
+def _draw_trimmed(drawing: bytes, side: int) -> "Image":
+    picture = draw_transparent(drawing, side)
     return picture.crop(picture.getchannel("A").point(lambda alpha: 255 * (alpha >= 8)).getbbox())
 
 
 def _photographs(archive: Path, names: Sequence[str], shorter: int) -> list["Image"]:
     from PIL import Image
 
-    found = dict(members(archive, names))
-    missing = [name for name in names if name not in found]
+    files = dict(members(archive, names))
+    missing = [name for name in names if name not in files]
     if missing:
         raise InputError(f"{archive} has no {missing[0]}; delete it, and run this again")
-    pictures = [Image.open(io.BytesIO(found[name])) for name in names]
+    pictures = [Image.open(io.BytesIO(files[name])) for name in names]
     for picture in pictures:
-        picture.draft("RGB", (shorter, shorter))  # decoded at 1/2, 1/4 or 1/8 as long as both sides have as much
+        picture.draft("RGB", (shorter, shorter))  # decode at 1/2, 1/4 or 1/8 if both sides stay as large
     return [picture.convert("RGB") for picture in pictures]
 
 
-# ==== One scene: emoji at random sizes and angles, before and behind each other, on a part of a photograph.
-
+# One scene: emoji at random sizes and angles, in front of and behind each other, on a part of a photograph.
 
 LARGEST, _SMALLEST = 0.5, 0.14  # of a drawing's longer side, as a part of the scene's
 _MOST = 6  # objects of a scene
-_OTHERS = (0.5, 0.35, 0.15)  # how probable 0, 1, 2 things of no class are
+_OTHERS = (0.5, 0.35, 0.15)  # probabilities of 0, 1 and 2 emoji of no class
 _ANGLE = 35.0  # degrees, to either side
-_SPARED = 0.5  # how often a place is looked for where little is hidden
+_SPARED = 0.5  # how often a place is searched where little is hidden
 _TRIES = 4
 _OUTSIDE = 0.25  # of a drawing, at most, on each axis
-_SEEN = 0.01  # of an object, below which it is not there
-_HARD = 0.35  # of an object to be seen, below which it is difficult
-_CUT = 0.95  # of an object inside, or not hidden, below which that is said
+_SEEN = 0.01  # part of an object in view, below which it does not count
+_HARD = 0.35  # part of an object in view, below which it is difficult
+_CUT = 0.95  # part of an object inside (not hidden), below which it is truncated (occluded)
 _THIN = 4  # pixels of a side, below which an object is difficult
 _SOLID = 128  # of the opacity, from which a pixel counts as drawn
 _PART = 0.35  # of a photograph's shorter side, at least, is the background
 
 
 @dataclass(frozen=True)
-class Placed:
+class SceneObject:
     """An object of a scene.
 
-    box:  left, top, right, bottom of what is to be seen of it, in pixels from 0; right and bottom exclusive
-    seen: the part of it that is to be seen
+    box:     left, top, right, bottom of what is in view, in pixels from 0; right and bottom exclusive
+    visible: the part of it that is in view
     """
 
     name: str
     box: tuple[int, int, int, int]
-    seen: float
+    visible: float
     truncated: bool
     occluded: bool
 
     @property
     def difficult(self) -> bool:
-        """Whether so little is to be seen of it that nobody need find it."""
+        """Whether so little is in view that a detector need not find it."""
         left, top, right, bottom = self.box
-        return self.seen < _HARD or min(right - left, bottom - top) < _THIN
+        return self.visible < _HARD or min(right - left, bottom - top) < _THIN
 
 
-def draw_scene(parts: Parts, size: int, random: Generator) -> tuple["Image", list[Placed]]:
-    """A scene of size x size pixels and its objects, in the order they were drawn: later ones hide earlier ones."""
-    picture = _background(parts, size, random)
+def draw_scene(parts: Parts, size: int, random: Generator) -> tuple["Image", list[SceneObject]]:
+    """Draw a scene of size x size pixels; return it and its objects in the order of drawing: later ones hide others."""
+    picture = _draw_background(parts, size, random)
     names = list(parts.classes)
-    chosen: list[tuple[str, Image]] = []
+    drawings: list[tuple[str, Image]] = []
     for _ in range(int(random.integers(1, _MOST + 1))):
         name = names[random.integers(len(names))]
-        chosen.append((name, _one(parts.classes[name], random)))
+        drawings.append((name, _one(parts.classes[name], random)))
     for _ in range(int(random.choice(len(_OTHERS), p=_OTHERS))):
-        chosen.insert(int(random.integers(len(chosen) + 1)), ("", _one(parts.others, random)))
+        drawings.insert(int(random.integers(len(drawings) + 1)), ("", _one(parts.others, random)))
     owner = np.full((size, size), -1)
-    drawn: list[tuple[str, int, int]] = []  # name, pixels of the whole drawing, those of it inside
-    for number, (name, drawing) in enumerate(chosen):
-        turned = _turned(drawing, size, random)
-        left, top = _place(turned, owner, size, random)
-        picture.paste(turned, (left, top), turned)
-        solid = np.asarray(turned.getchannel("A")) >= _SOLID
+    areas: list[tuple[str, int, int]] = []  # name, pixels of the whole drawing, those of it inside
+    for number, (name, drawing) in enumerate(drawings):
+        varied = _vary(drawing, size, random)
+        left, top = _place(varied, owner, size, random)
+        picture.paste(varied, (left, top), varied)
+        solid = np.asarray(varied.getchannel("A")) >= _SOLID
         whole, inside = int(solid.sum()), _claim(owner, solid, left, top, number)
-        drawn.append((name, whole, inside))
-    return picture, [found for number, of in enumerate(drawn) if of[0] and (found := _found(owner, number, *of))]
+        areas.append((name, whole, inside))
+    objects = [_visible_object(owner, number, *area) for number, area in enumerate(areas) if area[0]]
+    return picture, [each for each in objects if each is not None]
 
 
-def _background(parts: Parts, size: int, random: Generator) -> "Image":
+def _draw_background(parts: Parts, size: int, random: Generator) -> "Image":
     from PIL import Image, ImageEnhance
 
     photograph = _one(parts.photographs, random)
@@ -245,8 +245,8 @@ def _background(parts: Parts, size: int, random: Generator) -> "Image":
     return ImageEnhance.Brightness(picture).enhance(random.uniform(0.7, 1.3))
 
 
-def _turned(drawing: "Image", size: int, random: Generator) -> "Image":
-    """A drawing at a random size and angle, perhaps mirrored, a little lighter or darker, and less or more coloured."""
+def _vary(drawing: "Image", size: int, random: Generator) -> "Image":
+    """Return a drawing at a random size and angle, perhaps mirrored, with another brightness and colour strength."""
     from PIL import Image, ImageEnhance
 
     length = size * math.exp(random.uniform(math.log(_SMALLEST), math.log(LARGEST)))
@@ -264,70 +264,70 @@ def _turned(drawing: "Image", size: int, random: Generator) -> "Image":
 
 
 def _place(drawing: "Image", owner: NDArray[np.int64], size: int, random: Generator) -> tuple[int, int]:
-    """Left and top of a drawing, somewhere; half of the time where it hides little of what is there."""
+    """Return a random place (left, top) for a drawing; half of the time one where it hides little of the others."""
     solid = np.asarray(drawing.getchannel("A")) >= _SOLID
     tries = _TRIES if random.random() < _SPARED else 1
-    found = []
+    places = []
     for _ in range(tries):
         left, top = (
             round(random.uniform(-_OUTSIDE * length, size - (1 - _OUTSIDE) * length)) for length in drawing.size
         )
         rows, columns, part = _inside(solid, left, top, size)
-        found.append((int(((owner[rows, columns] >= 0) & part).sum()), left, top))
-    return min(found)[1:]
+        places.append((int(((owner[rows, columns] >= 0) & part).sum()), left, top))
+    return min(places)[1:]
 
 
 def _claim(owner: NDArray[np.int64], solid: NDArray[np.bool_], left: int, top: int, number: int) -> int:
-    """Make the pixels of a drawing its own; how many they are."""
+    """Write the number of a drawing into its pixels, and return how many they are."""
     rows, columns, part = _inside(solid, left, top, len(owner))
     owner[rows, columns][part] = number
     return int(part.sum())
 
 
 def _inside(solid: NDArray[np.bool_], left: int, top: int, size: int) -> tuple[slice, slice, NDArray[np.bool_]]:
-    """Where a drawing lies in the scene, and the part of it that does."""
+    """Return the rows and columns of a drawing in the scene, and the part of it that is inside."""
     height, width = solid.shape
     rows, columns = slice(max(top, 0), min(top + height, size)), slice(max(left, 0), min(left + width, size))
     return rows, columns, solid[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
 
 
-def _found(owner: NDArray[np.int64], number: int, name: str, whole: int, inside: int) -> Placed | None:
-    """What is to be seen of a drawing in the end; None for almost nothing."""
+def _visible_object(owner: NDArray[np.int64], number: int, name: str, whole: int, inside: int) -> SceneObject | None:
+    """Return the object of a drawing as it is in view at the end; None if almost nothing is."""
     rows, columns = np.nonzero(owner == number)
     if not len(rows) or len(rows) < _SEEN * whole:
         return None
     box = int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
-    return Placed(name, box, len(rows) / whole, inside < _CUT * whole, len(rows) < _CUT * inside)
+    return SceneObject(name, box, len(rows) / whole, inside < _CUT * whole, len(rows) < _CUT * inside)
 
 
 def _one(among: tuple["Image", ...], random: Generator) -> "Image":
     return among[random.integers(len(among))]
 
 
-# ==== Scenes of emoji on photographs, to detect objects in, in the layout of Pascal VOC.
-
+# The data set
 
 SCENES_TO_TRAIN, SIZE = 2_000, 128
 _PER_TEST = 4  # scenes to train on for each of the test
-_VALIDATION = 5  # each so-manieth scene to train on is in val.txt, the others in train.txt
+_VALIDATION = 5  # every fifth training scene is in val.txt, the others in train.txt
 _QUALITY = 92
-_DETAIL = 4  # a photograph is this many times as large as a scene, or as large as it is
+_DETAIL = 4  # a photograph is decoded at up to this many times the size of a scene
 _STREAMS = {"train": 0, "test": 1}  # of random numbers
 
 
 @dataclass(frozen=True)
 class SceneCounts:
-    """How many there are: per split scenes, objects, and those of them that are difficult."""
+    """The number of scenes, of objects and of difficult objects of each split."""
 
     scenes: Mapping[str, int]
     objects: Mapping[str, int]
     difficult: Mapping[str, int]
 
     def describe(self) -> str:
-        """As a table of text."""
-        rows = [f"{split:5}  {self.scenes[split]:>7,}  {self.objects[split]:>7,}  {self.difficult[split]:>9,}"
-                for split in self.scenes]  # fmt: skip
-        return "\n".join(["split   scenes  objects  difficult", *rows])
+        """Return the counts as a table of text."""
+        rows = [
+            [split, *(f"{of[split]:,}" for of in (self.scenes, self.objects, self.difficult))] for split in self.scenes
+        ]
+        return Table(["split", "scenes", "objects", "difficult"], rows, "lrrr").rendered("text")
 
 
 def build_emoji_scenes(
@@ -338,92 +338,75 @@ def build_emoji_scenes(
     seed: int = 0,
     show: bool | None = None,
 ) -> SceneCounts:
-    """Scenes in the folder `out`, `scenes` to train on and a quarter as many for the test; what is there is kept.
+    """Draw scenes into the folder `out`, `scenes` for training and a quarter as many for the test; existing ones stay.
 
     size: pixels of a side
     seed: a scene is a function of it, its split and its number, so that fewer scenes are the first of more
     show: progress, as in `frontrank.progress`
     """
-    settings = _checked(scenes, size, seed)
+    check_integer("scenes", scenes, at_least=4, at_most=10**5)
+    check_integer("size", size, at_least=64, at_most=2048)
+    check_integer("seed", seed, at_least=0, at_most=2**31)
+    require_emoji_drawing()
+    settings: dict[str, object] = {"data": "emoji-scenes", "scenes": scenes, "size": size, "seed": seed}
     folder, numbers = Path(out), _numbers(scenes)
-    state = started_scenes(folder, settings)
-    if state is not None and not _missing(folder, numbers):
-        return SceneCounts(state["scenes"], state["objects"], state["difficult"])
-    with begun(folder, settings):
-        wanted = packages()
-        archives = dict(zip(wanted, fetch(wanted, show=show), strict=True))
+    state = read_state(folder, settings)
+    if state is not None and "scenes" in state and not _missing(folder, numbers):
+        return SceneCounts(**state["scenes"])
+    with start_build(folder, settings):
+        packages = scene_packages()
+        archives = dict(zip(packages, fetch(packages, show=show), strict=True))
         try:
             home = folder / SCENES
             for place in ("Annotations", "JPEGImages", "ImageSets/Main"):
                 (home / place).mkdir(parents=True, exist_ok=True)
-            _sweep(home)
             _draw_all(home, numbers, archives, size, seed, show)
-            found = _write_lists(home, numbers)
+            counts = _write_lists(home, numbers)
         except OSError as error:
-            raise InputError(f"{shown(folder)} cannot be written ({error.strerror}); {remedy(error)}") from error
-        finished_scenes(folder, vars(found), settings, wanted, _licences())
-        return found
-
-
-def _checked(scenes: int, size: int, seed: int) -> dict[str, object]:
-    """The settings as data.json has them, unless one of them cannot be, or a library is missing."""
-    for name, value, least, most in (("scenes", scenes, 4, 10**5), ("size", size, 64, 2048), ("seed", seed, 0, 2**31)):
-        check_number(name, value, at_least=least, at_most=most)
-        if not isinstance(value, int):
-            raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-    require_pillow()
-    try:
-        import_module("resvg_py")
-    except ImportError:
-        raise InputError("drawing emoji needs resvg_py; pip install 'frontrank[emoji]'") from None
-    return {"data": "emoji-scenes", "scenes": scenes, "size": size, "seed": seed}
+            raise unwritable(folder, error) from error
+        finish_build(folder, _licences(), {"scenes": vars(counts), "settings": settings}, packages)
+        return counts
 
 
 def _numbers(scenes: int) -> dict[str, list[str]]:
-    """The names of the scenes of each split."""
+    """Return the names of the scenes of each split."""
     names = [f"{number:06d}" for number in range(1, scenes + scenes // _PER_TEST + 1)]
     return {"train": names[:scenes], "test": names[scenes:]}
 
 
 def _missing(folder: Path, numbers: Mapping[str, Sequence[str]]) -> bool:
     home = folder / SCENES
-    told, seen = names_in(home / "Annotations"), names_in(home / "JPEGImages")
-    return any(f"{name}.xml" not in told or f"{name}.jpg" not in seen for of in numbers.values() for name in of)
-
-
-def _sweep(home: Path) -> None:
-    for left in (*home.glob("*/.*"), *home.glob("ImageSets/Main/.*")):  # of a build that was killed
-        left.unlink(missing_ok=True)
+    texts, pictures = list_names(home / "Annotations"), list_names(home / "JPEGImages")
+    return any(f"{name}.xml" not in texts or f"{name}.jpg" not in pictures for of in numbers.values() for name in of)
 
 
 def _draw_all(
     home: Path, numbers: Mapping[str, Sequence[str]], archives: Archives, size: int, seed: int, show: bool | None
 ) -> None:
-    """Draw the scenes that are not there; the annotation of one is written after its picture."""
+    """Draw the missing scenes; the annotation of a scene is written after its picture."""
     with progress("drawing scenes", sum(map(len, numbers.values())), show) as advance:
         for split, names in numbers.items():
             parts = None
             for number, name in enumerate(names):
                 advance(1)
-                picture, told = home / "JPEGImages" / f"{name}.jpg", home / "Annotations" / f"{name}.xml"
-                if is_there(picture) and is_there(told):
+                image, annotation = home / "JPEGImages" / f"{name}.jpg", home / "Annotations" / f"{name}.xml"
+                if has_content(image) and has_content(annotation):
                     continue
                 parts = parts or read_parts(archives, split, max(64, round(LARGEST * size)), _DETAIL * size)
-                drawn, placed = draw_scene(parts, size, np.random.default_rng([seed, _STREAMS[split], number]))
-                partial = picture.with_name(f".{name}")
-                drawn.save(partial, "JPEG", quality=_QUALITY, subsampling=0)
-                partial.replace(picture)
-                _write(told, _annotation(name, size, placed))
+                picture, objects = draw_scene(parts, size, np.random.default_rng([seed, _STREAMS[split], number]))
+                save = partial(picture.save, format="JPEG", quality=_QUALITY, subsampling=0)
+                atomic_write(image, save, sync=False)
+                atomic_write(annotation, _annotation(name, size, objects), sync=False)
 
 
-def _annotation(name: str, size: int, placed: Sequence[Placed]) -> str:
-    """What Pascal VOC says of a picture; it counts pixels from 1 and includes the last."""
+def _annotation(name: str, size: int, objects: Sequence[SceneObject]) -> str:
+    """Return the annotation of a picture in the format of Pascal VOC, which counts pixels from 1, the last included."""
     root = ElementTree.Element("annotation")
     _add(root, folder=SCENES, filename=f"{name}.jpg")
     _add(ElementTree.SubElement(root, "source"), database="Emoji scenes of Frontrank", image="composed")
     _add(ElementTree.SubElement(root, "size"), width=size, height=size, depth=3)
     _add(root, segmented=0)
-    for each in placed:
+    for each in objects:
         left, top, right, bottom = each.box
         element = ElementTree.SubElement(root, "object")
         flags = {"truncated": int(each.truncated), "occluded": int(each.occluded), "difficult": int(each.difficult)}
@@ -439,7 +422,7 @@ def _add(element: ElementTree.Element, **texts: object) -> None:
 
 
 def _write_lists(home: Path, numbers: Mapping[str, Sequence[str]]) -> SceneCounts:
-    """The lists of scenes, for each class too: 1 where it is, 0 where it is difficult only, -1 where it is not."""
+    """Write the lists of scenes, also for each class: 1 if it is there, 0 if only difficult ones are, -1 if not."""
     hard: dict[str, list[tuple[str, bool]]] = {}
     for name in (name for of in numbers.values() for name in of):
         root = ElementTree.parse(home / "Annotations" / f"{name}.xml").getroot()
@@ -452,10 +435,10 @@ def _write_lists(home: Path, numbers: Mapping[str, Sequence[str]]) -> SceneCount
         "test": numbers["test"],
     }
     for title, names in lists.items():
-        _write(home / "ImageSets" / "Main" / f"{title}.txt", "".join(f"{name}\n" for name in names))
+        atomic_write(home / "ImageSets" / "Main" / f"{title}.txt", "".join(f"{name}\n" for name in names), sync=False)
         for each in CLASSES:
             lines = [f"{name} {_presence(each, hard[name]):2d}\n" for name in names]
-            _write(home / "ImageSets" / "Main" / f"{each}_{title}.txt", "".join(lines))
+            atomic_write(home / "ImageSets" / "Main" / f"{each}_{title}.txt", "".join(lines), sync=False)
     objects = {split: [flag for name in names for _, flag in hard[name]] for split, names in numbers.items()}
     return SceneCounts(
         {split: len(names) for split, names in numbers.items()},
@@ -464,19 +447,13 @@ def _write_lists(home: Path, numbers: Mapping[str, Sequence[str]]) -> SceneCount
     )
 
 
-def _presence(name: str, found: Sequence[tuple[str, bool]]) -> int:
-    flags = [flag for each, flag in found if each == name]
+def _presence(name: str, objects: Sequence[tuple[str, bool]]) -> int:
+    flags = [flag for each, flag in objects if each == name]
     return -1 if not flags else 0 if all(flags) else 1
 
 
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 def _licences() -> str:
-    vendors = {design.name: split for split in _STREAMS for design in designs(split)}
+    vendors = {design.name: split for split in _STREAMS for design in scene_designs(split)}
     drawn = [
         f"| {design.name} | {vendors[design.name]} | {design.package} | {design.licence} | {design.credit} |"
         for design in INDEPENDENT

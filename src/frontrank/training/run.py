@@ -37,8 +37,8 @@ from frontrank.losses import FastAP, QuantizedAP, RankLoss, registry
 from frontrank.models import Embedder
 from frontrank.models.weights import WORDS
 from frontrank.packages import cache_folder
-from frontrank.samples.folder import TABLE as OWN_TABLE  # a folder that holds it is that table
-from frontrank.samples.folder import unfinished
+from frontrank.samples.build import TABLE as OWN_TABLE  # a folder that holds it is that table
+from frontrank.samples.build import resume_command
 from frontrank.settings import (
     BatchConfig,
     Config,
@@ -497,7 +497,7 @@ def build_images(config: DataConfig) -> ImageTable:
     path = Path(config.path)
     if not os.path.exists(path):
         raise InputError(f"--data {path} does not exist; give a folder of images, a table, or a data set's root")
-    if command := unfinished(path.parent if path.name == OWN_TABLE else path):
+    if command := resume_command(path.parent if path.name == OWN_TABLE else path):
         raise InputError(f"--data {path} is not finished yet; continue with: {command}")
     layout = config.layout
     if layout == "auto" and path.is_dir():

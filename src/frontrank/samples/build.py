@@ -1,0 +1,296 @@
+"""The build of a sample data set: the state of its folder, its licences, and the processes that draw pictures."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shlex
+import shutil
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frontrank.checks import printable, shorten
+from frontrank.data.table import COLUMNS, ImageTable, read_table
+from frontrank.errors import InputError
+from frontrank.files import UNFINISHED, atomic_write, folder_lock, unwritable
+from frontrank.packages import Package
+from frontrank.progress import progress
+
+TABLE = "images.csv"
+PICTURES = "images"  # the folder of them
+SCENES = "VOC2007"  # the folder of a data set of scenes
+WORK = ".work"  # a folder for files that are deleted at the end
+_FORMAT = "frontrank.data.1"
+_STATE = "data.json"
+_LICENCES = "LICENCES.md"
+_LONG = 128  # characters of a text, beyond which it does not set the width of its whole column
+_PATIENCE = 3.0  # seconds in which the processes of a killed build end
+
+Settings = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class PictureSource:
+    """The package and the licence of the pictures of one design."""
+
+    design: str
+    package: Package
+    licence: str
+
+
+# The state of the folder
+
+
+def read_state(out: str | os.PathLike[str], settings: Settings) -> dict[str, Any] | None:
+    """Return the state of a folder whose build has ended; None if it must be built or gone on with.
+
+    settings: all that decides what is built, with "data" for the kind; a folder built with others is refused, and one
+              that holds anything else. Nothing is written
+    """
+    folder = Path(out)
+    with _write_errors(folder):
+        state = _check_state(folder, _as_json(settings))
+    return state if state is not None and state["finished"] else None
+
+
+def read_built(out: str | os.PathLike[str], settings: Settings) -> ImageTable | None:
+    """Return the table of a folder whose build has ended, with all its pictures; else None, as `read_state`."""
+    folder, state = Path(out), read_state(out, settings)
+    if state is None or "table" not in state or not (folder / TABLE).is_file():
+        return None
+    content = (folder / TABLE).read_bytes()
+    if hashlib.sha256(content).hexdigest() != state["table"]:
+        raise InputError(f"{printable(folder / TABLE)} was changed; delete it, and run this again")
+    table = replace(_parse_table(folder, content) or read_table(folder / TABLE), name=str(settings["data"]))
+    return table if all(has_content(f"{folder}/{path}") for path in table.paths.tolist()) else None
+
+
+@contextmanager
+def start_build(out: str | os.PathLike[str], settings: Settings) -> Iterator[None]:
+    """Lock a folder and write down its settings; inside the with block it is built, or gone on with."""
+    folder, wanted = Path(out), _as_json(settings)
+    with _write_errors(folder):
+        _check_state(folder, wanted)
+        folder.mkdir(parents=True, exist_ok=True)
+    with folder_lock(folder, _PATIENCE) as alone:
+        if not alone:
+            raise InputError(f"{printable(folder)} is being built by another process; wait for its end")
+        with _write_errors(folder):
+            state = _check_state(folder, wanted)  # again: another process may have changed it
+            if state is None or state["settings"] != wanted:
+                shutil.rmtree(folder / WORK, ignore_errors=True)
+                _write_state(folder, {"finished": False, "settings": wanted})
+            _sweep(folder)
+        yield
+
+
+def resume_command(out: str | os.PathLike[str]) -> str | None:
+    """Return the command that goes on with a folder whose build did not end; None for any other folder."""
+    folder = Path(out)
+    state = _load_state(folder)
+    if state is None or (state["finished"] and ("scenes" in state or (folder / TABLE).is_file())):
+        return None
+    settings = dict(state["settings"])
+    words = ["frontrank", "data", str(settings.pop("data", "")), str(out)]
+    for name, value in settings.items():
+        if value is not None and value is not False:
+            given = [] if value is True else [",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            words += [f"--{name.replace('_', '-')}", *given]
+    return shlex.join(words)
+
+
+def has_content(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is a file that is not empty."""
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+def finish_table(
+    out: str | os.PathLike[str],
+    table: ImageTable,
+    settings: Settings,
+    sources: Sequence[PictureSource],
+    others: Sequence[Package] = (),
+    notes: str = "",
+) -> ImageTable:
+    """Write the table and the licences, end the build, and read the table again.
+
+    table:  with the extra columns "design" and "licence"
+    others: packages without pictures, such as the one with the names of the classes
+    notes:  a paragraph for the file of licences
+    """
+    folder = Path(out)
+    packages = list(dict.fromkeys([*(source.package for source in sources), *others]))
+    table.save(folder / TABLE, overwrite=True)
+    digest = hashlib.sha256((folder / TABLE).read_bytes()).hexdigest()
+    counts = [{key: value for key, value in row.items() if key != "role"} for row in table.counts()]
+    licences = _licence_table(str(settings["data"]), table, sources, others, notes)
+    finish_build(folder, licences, {"table": digest, "settings": dict(settings), "counts": counts}, packages)
+    again = read_built(folder, settings)
+    if again is None:
+        raise InputError(f"{printable(folder)} was changed while it was built; run this again")
+    return again
+
+
+def finish_build(
+    out: str | os.PathLike[str], licences: str, state: Mapping[str, object], packages: Sequence[Package]
+) -> None:
+    """Write the licences and, last of all, the state of a folder whose build has ended."""
+    entries = [{key: getattr(each, key) for key in ("client", "name", "version", "sha256")} for each in packages]
+    atomic_write(Path(out) / _LICENCES, licences)
+    _write_state(Path(out), {"finished": True, **state, "packages": entries})
+
+
+def _as_json(settings: Settings) -> dict[str, object]:
+    """Return settings as they come back from a file."""
+    return dict(json.loads(json.dumps(dict(settings))))
+
+
+def _check_state(folder: Path, wanted: Settings) -> dict[str, Any] | None:
+    """Return the state of a folder, None if it is new or empty; raise if it is of something else.
+
+    Other settings are accepted as long as no picture is drawn.
+    """
+    state = _load_state(folder)
+    if state is None:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise InputError(f"{printable(folder)} is a file; give a new folder for the data")
+        if folder.is_dir() and not all(name.endswith(UNFINISHED) for name in os.listdir(folder)):
+            raise InputError(f"{printable(folder)} holds something else; give a new folder for the data")
+        return None
+    held = state["settings"]
+    if held != wanted and (state["finished"] or any((folder / name).exists() for name in (PICTURES, SCENES))):
+        keys = [key for key in {**held, **wanted} if held.get(key) != wanted.get(key)]
+        pairs = ", ".join(f"{key} {_as_text(held.get(key))} (not {_as_text(wanted.get(key))})" for key in keys)
+        how = "is built with" if state["finished"] else "was begun with"
+        raise InputError(f"{printable(folder)} {how} {pairs}; give another folder, or delete it")
+    return state
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def _sweep(folder: Path) -> None:
+    """Delete the unfinished files of a build that was killed."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(UNFINISHED):
+                Path(place, name).unlink(missing_ok=True)
+
+
+def _parse_table(folder: Path, content: bytes) -> ImageTable | None:
+    """Return the result of `read_table` for a file that is known to be good, faster; None if it has quotes."""
+    if b'"' in content:
+        return None
+    head, _, body = content.decode("utf-8").partition("\r\n")
+    names = head.split(",")
+    fields = body.removesuffix("\r\n").replace("\r\n", ",").split(",")
+    parts = {name: fields[place :: len(names)] for place, name in enumerate(names)}
+    columns = {
+        name: np.array(part, dtype=object if max(map(len, part)) > _LONG else str) for name, part in parts.items()
+    }
+    known = {field: columns.pop(name) for field, name in COLUMNS.items()}
+    return ImageTable(folder, **known, extra=columns, name="")
+
+
+def _load_state(folder: Path) -> dict[str, Any] | None:
+    try:
+        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        ours = state["format"] == _FORMAT and isinstance(state["settings"], dict) and "finished" in state
+        return state if ours else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write_state(folder: Path, state: Mapping[str, object]) -> None:
+    atomic_write(folder / _STATE, json.dumps({"format": _FORMAT, **state}, indent=1, ensure_ascii=False) + "\n")
+
+
+def _as_text(value: object) -> str:
+    return shorten(value if isinstance(value, str) else json.dumps(value), 40)
+
+
+def _licence_table(
+    data: str, table: ImageTable, sources: Sequence[PictureSource], others: Sequence[Package], notes: str
+) -> str:
+    pictures = Counter(table.extra["design"].tolist())
+    rows = [
+        f"| {source.design} | {source.package} | {source.licence} | {pictures[source.design]:,} |"
+        for source in sorted(sources, key=lambda source: source.design)
+    ]
+    also = "".join(f"\n{package} brought the names and groups of the classes.\n" for package in others)
+    head = "| design | package | licence of the pictures | pictures |\n|---|---|---|---:|\n"
+    paragraph = f"\n{notes.strip()}\n" if notes else ""
+    text = "Each picture keeps the licence of the art it is made from; `licence` in images.csv says which.\n"
+    return f"# Licences of the {data} pictures\n\n{text}{paragraph}\n{head}" + "\n".join(rows) + f"\n{also}"
+
+
+# Processes that draw pictures
+
+Task = tuple[Callable[..., Any], tuple[Any, ...], float]  # a function, its arguments and its amount of work
+
+_MOST = 61  # more are not possible on Windows
+
+
+@contextmanager
+def start_workers() -> Iterator[ProcessPoolExecutor]:
+    """Start a process for each core; they end with this one, however it ends."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    pool = ProcessPoolExecutor(min(cores, _MOST), context, _prepare_worker, (os.getpid(),))
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*fork", DeprecationWarning)
+            pool.submit(int).result()  # forks all of them, before a progress bar starts a thread
+        yield pool
+    except BrokenProcessPool:
+        raise InputError("a process that draws pictures was killed; check the memory, and run this again") from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_all(pool: ProcessPoolExecutor, tasks: Sequence[Task], what: str, show: bool | None = None) -> list[Any]:
+    """Return the results of the tasks, in their order; the first error ends all of them."""
+    futures: dict[Future[Any], float] = {}
+    with progress(what, sum(amount for *_, amount in tasks), show) as advance:
+        try:
+            futures = {pool.submit(function, *arguments): amount for function, arguments, amount in tasks}
+            for future in as_completed(futures):
+                future.result()
+                advance(futures[future])
+        finally:
+            for future in futures:
+                future.cancel()
+    return [future.result() for future in futures]
+
+
+def _prepare_worker(parent: int) -> None:
+    """Ignore Ctrl-C, which is for the parent, and end if the parent is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
