@@ -1,4 +1,4 @@
-"""Small files of every kind, and what an error message must be."""
+"""Small files of every kind, and the one line of an error."""
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,8 @@ NAMED = ALL[1:]
 TEXTS = (".txt", ".csv", ".json")
 
 
-def written(path, /, **arrays):
-    """A file with these arrays, by its ending; of a .npy file the only one."""
+def write_arrays(path, /, **arrays):
+    """Write a file with these arrays, by its ending; a .npy file has only one."""
     if path.suffix == ".npy":
         (array,) = arrays.values()
         np.save(path, array)
@@ -38,7 +38,7 @@ def column(array):
 
 
 def refusal(call, *parts):
-    """The one line of an InputError, which has these parts."""
+    """The one line of an InputError, which has these names or values."""
     with pytest.raises(InputError) as caught:
         call()
     message = str(caught.value)

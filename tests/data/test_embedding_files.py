@@ -1,41 +1,57 @@
+import os
+import random
+import sys
+import zipfile
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from frontrank.data import read_embeddings, read_labels
-from tests.data.files import ALL, IDS, LABELS, NAMED, ROWS, SPLIT, X, refusal, written
+from frontrank.data import check_ids, embedding_files, read_embeddings, read_labels
+from frontrank.errors import InputError
+from tests.data.files import ALL, DIM, IDS, LABELS, NAMED, ROWS, SPLIT, TEXTS, X, refusal, write_arrays
+
+# Embeddings
 
 
 @pytest.mark.parametrize("ending", ALL)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_embeddings_of_each_kind_come_back_as_they_were(tmp_path, ending, dtype):
-    path = written(tmp_path / f"test{ending}", embeddings=X.astype(dtype))
-    file = read_embeddings(str(path))
-    assert file.path == path
-    assert np.asarray(file.embeddings).dtype == dtype
-    assert np.array_equal(np.asarray(file.embeddings), X.astype(dtype))
-    assert file.labels is None
-    assert file.ids is None
-    assert len(file.columns) == 0
+def test_embeddings_of_each_kind_come_back_as_they_were(tmp_path, ending):
+    for dtype in (np.float16, np.float32, np.float64):
+        path = write_arrays(tmp_path / f"test{ending}", embeddings=X.astype(dtype))
+        file = read_embeddings(str(path))
+        assert file.path == path
+        assert np.asarray(file.embeddings).dtype == dtype
+        assert np.array_equal(np.asarray(file.embeddings), X.astype(dtype))
+        assert (file.labels, file.ids, len(file.columns)) == (None, None, 0)
 
 
 @pytest.mark.parametrize("ending", NAMED)
-def test_labels_ids_and_columns_are_found_by_name(tmp_path, ending):
-    path = written(tmp_path / f"test{ending}", embeddings=X, labels=LABELS, ids=LABELS + 9, split=SPLIT)
+def test_labels_ids_and_columns_have_names(tmp_path, ending):
+    path = write_arrays(tmp_path / f"test{ending}", embeddings=X, labels=LABELS, ids=LABELS + 9, split=SPLIT)
     file = read_embeddings(path)
     assert np.array_equal(np.asarray(file.embeddings), X)
     assert file.labels.tolist() == LABELS.tolist()
     assert file.labels.dtype == np.int64
     assert file.ids.tolist() == (LABELS + 9).tolist()
     assert {name: values.tolist() for name, values in file.columns.items()} == {"split": SPLIT.tolist()}
+    for name, kind in (("label", "labels"), ("id", "ids")):
+        file = read_embeddings(write_arrays(tmp_path / f"other{ending}", **{"embedding": X, name: SPLIT}))
+        assert getattr(file, kind).tolist() == SPLIT.tolist()
+        assert name not in file.columns
 
 
 @pytest.mark.parametrize("ending", NAMED)
-@pytest.mark.parametrize(("name", "kind"), [("labels", "labels"), ("label", "labels"), ("ids", "ids"), ("id", "ids")])
-def test_each_name_of_labels_and_ids(tmp_path, ending, name, kind):
-    file = read_embeddings(written(tmp_path / f"test{ending}", **{"embedding": X, name: SPLIT}))
-    assert getattr(file, kind).tolist() == SPLIT.tolist()
-    assert name not in file.columns
+def test_a_key_or_the_only_array_that_can_be_meant(tmp_path, ending):
+    pixels = np.ones((ROWS, 2), dtype=np.int64)
+    path = write_arrays(tmp_path / f"test{ending}", features=X, pixels=pixels, weights=X[:, 0])
+    assert np.array_equal(np.asarray(read_embeddings(path).embeddings), X)
+    assert list(read_embeddings(path, "features").columns) == ["weights"]
+    path = write_arrays(tmp_path / f"two{ending}", embeddings=X, whitened=2 * X)
+    assert np.array_equal(np.asarray(read_embeddings(path, "whitened").embeddings), 2 * X)
+    assert np.array_equal(np.asarray(read_embeddings(path).embeddings), X)
 
 
 def test_the_first_of_two_names_is_taken_and_the_other_is_a_column(tmp_path):
@@ -47,38 +63,21 @@ def test_the_first_of_two_names_is_taken_and_the_other_is_a_column(tmp_path):
     assert file.ids.tolist() == (SPLIT + 1).tolist()
     assert sorted(file.columns) == ["labels", "path"]
     assert file.columns["path"].tolist() == IDS.tolist()
+    assert read_labels("labels", file, ROWS).tolist() == SPLIT.tolist()
+    assert read_labels("label", file, ROWS).tolist() == LABELS.tolist()
 
 
-@pytest.mark.parametrize("ending", [".npz", ".parquet"])
-def test_text(tmp_path, ending):
-    file = read_embeddings(
-        written(tmp_path / f"test{ending}", embeddings=X, label=["ä", "b", "cc", "b", "b"], path=IDS)
-    )
-    assert file.labels.tolist() == ["ä", "b", "cc", "b", "b"]
-    assert file.ids.tolist() == IDS.tolist()
-    assert file.labels.dtype.kind == file.ids.dtype.kind == "U"
-
-
-@pytest.mark.parametrize("ending", NAMED)
-def test_a_key_or_the_only_array_that_can_be_meant(tmp_path, ending):
-    path = written(tmp_path / f"test{ending}", features=X, pixels=np.ones((ROWS, 2), dtype=np.int64), weights=X[:, 0])
-    assert np.array_equal(np.asarray(read_embeddings(path).embeddings), X)
-    assert list(read_embeddings(path, "features").columns) == ["weights"]
-    path = written(tmp_path / f"two{ending}", embeddings=X, whitened=2 * X)
-    assert np.array_equal(np.asarray(read_embeddings(path, "whitened").embeddings), 2 * X)
-    assert np.array_equal(np.asarray(read_embeddings(path).embeddings), X)
-
-
-def test_only_arrays_of_one_entry_per_row_are_columns(tmp_path):
-    path = tmp_path / "test.npz"
-    np.savez(path, embeddings=X, short=SPLIT[:4], boxes=X, scale=3.0, role=SPLIT)
-    assert list(read_embeddings(path).columns) == ["role"]
-
-
-def test_endings_in_capitals_and_arrays_in_other_orders(tmp_path):
-    path = tmp_path / "TEST.NPY"
-    with path.open("wb") as file:
-        np.save(file, np.asfortranarray(X).astype(">f4"))
+def test_text_bytes_and_other_byte_orders(tmp_path):
+    words = ["ä", "b", "cc", "b", "b"]
+    for ending in (".npz", ".parquet"):
+        file = read_embeddings(write_arrays(tmp_path / f"test{ending}", embeddings=X, label=words, path=IDS))
+        assert (file.labels.tolist(), file.ids.tolist()) == (words, IDS.tolist())
+        assert file.labels.dtype.kind == file.ids.dtype.kind == "U"
+    np.savez(tmp_path / "bytes.npz", embeddings=X, label=np.char.encode(words, "utf-8"))
+    assert read_embeddings(tmp_path / "bytes.npz").labels.tolist() == words
+    path = tmp_path / "TEST.NPY"  # an ending in capitals
+    with path.open("wb") as stream:
+        np.save(stream, np.asfortranarray(X).astype(">f4"))
     assert np.array_equal(read_embeddings(path).embeddings, X)
     np.savez(tmp_path / "test.npz", embeddings=X, labels=LABELS.astype(">i2"), ids=IDS.astype(">U9"), split=IDS == "")
     file = read_embeddings(tmp_path / "test.npz")
@@ -89,74 +88,489 @@ def test_endings_in_capitals_and_arrays_in_other_orders(tmp_path):
     assert read_labels("split", file, ROWS).tolist() == [0] * ROWS
 
 
-def test_bytes_are_text(tmp_path):
-    np.savez(tmp_path / "text.npz", embeddings=X, label=np.char.encode(["ä", "b", "b", "b", "b"], "utf-8"))
-    assert read_embeddings(tmp_path / "text.npz").labels.tolist() == ["ä", "b", "b", "b", "b"]
-
-
-WRONG_ARRAYS = {
-    "a vector": ({"embeddings": X[0]}, None, ["shape (3,)", "(items, dimensions)"]),
-    "three axes": ({"embeddings": X[None]}, None, ["shape (1, 5, 3)", "(items, dimensions)"]),
-    "a number": ({"embeddings": np.float32(1)}, None, ["shape ()", "(items, dimensions)"]),
-    "whole numbers": ({"embeddings": LABELS[:, None]}, None, ["int64 of shape (5, 1)", "floating point", "float32"]),
-    "complex": ({"embeddings": X.astype(np.complex64)}, None, ["complex64", "floating point"]),
-    "long double": ({"embeddings": X.astype(np.longdouble)}, None, ["floating point", "64 bits"]),
-    "text": ({"embeddings": IDS[:, None]}, None, ["<U5", "floating point"]),
-    "no rows": ({"embeddings": X[:0]}, None, ["no rows"]),
-    "no dimensions": ({"embeddings": X[:, :0]}, None, ["no numbers"]),
-    "two candidates": (
-        {"a": X, "b": X, "c": SPLIT},
-        None,
-        ["2 that could", "'a' (float32 of shape (5, 3))", "'c'", "key"],
-    ),
-    "no candidate": ({"a": LABELS, "b": X[0]}, None, ["none that could", "'a' (int64", "'b'", "2-D floating point"]),
-    "nothing": ({}, None, ["nothing", "key"]),
-    "key: unknown": ({"embeddings": X, "split": SPLIT}, "embedings", ["no 'embedings'", "did you mean 'embeddings'?"]),
-    "key: far off": ({"embeddings": X, "split": SPLIT}, "xyz", ["no 'xyz'", "'embeddings', 'split'", "another key"]),
-    "key: labels": ({"embeddings": X, "split": SPLIT}, "split", [":split", "floating point", "int64"]),
-    "labels: too few": ({"embeddings": X, "labels": LABELS[:4]}, None, [":labels", "4 entries", "5 rows"]),
-    "labels: too many": ({"embeddings": X[:4], "label": LABELS}, None, [":label", "5 entries", "4 rows"]),
-    "labels: a table": ({"embeddings": X, "labels": X}, None, [":labels", "one entry per row", "shape (5, 3)"]),
-    "labels: floats": (
-        {"embeddings": X, "labels": X[:, 0]},
-        None,
-        [":labels", "integers or text", "float32", "astype"],
-    ),
-    "labels: blank": (
-        {"embeddings": X, "labels": np.array(["a", "", "b", " ", "c"])},
-        None,
-        ["blank", "rows 1, 3 (from 0)"],
-    ),
-    "labels: 64 bits": ({"embeddings": X, "labels": np.full(5, 2**63, np.uint64)}, None, ["63 bits", "as text"]),
-    "labels: bad bytes": ({"embeddings": X, "labels": np.array([b"\xff"] * 5)}, None, ["utf-8"]),
-    "ids: too few": ({"embeddings": X, "path": IDS[:3]}, None, [":path", "3 entries", "5 rows"]),
+WRONG_ARRAYS = {  # arrays, key, what the message names
+    "a vector": ({"embeddings": X[0]}, None, ["(3,)"]),
+    "whole numbers": ({"embeddings": LABELS[:, None]}, None, ["int64", "float32"]),
+    "long double": ({"embeddings": X.astype(np.longdouble)}, None, ["embeddings"]),
+    "text": ({"embeddings": IDS[:, None]}, None, ["<U5"]),
+    "no rows": ({"embeddings": X[:0]}, None, ["embeddings"]),
+    "no dimensions": ({"embeddings": X[:, :0]}, None, ["embeddings"]),
+    "two candidates": ({"a": X, "b": X, "c": SPLIT}, None, ["'a' (float32 of shape (5, 3))", "'c'", "key"]),
+    "no candidate": ({"a": LABELS, "b": X[0]}, None, ["'a' (int64", "'b'", "key"]),
+    "nothing": ({}, None, ["key"]),
+    "a key that is nearly right": ({"embeddings": X, "split": SPLIT}, "embedings", ["'embedings'", "mean embeddings?"]),
+    "an unknown key": ({"embeddings": X, "split": SPLIT}, "xyz", ["'xyz'", "'embeddings', 'split'"]),
+    "the key of labels": ({"embeddings": X, "split": SPLIT}, "split", [":split", "int64"]),
+    "too few labels": ({"embeddings": X, "labels": LABELS[:4]}, None, [":labels", "4", "5"]),
+    "a table of labels": ({"embeddings": X, "labels": X}, None, [":labels", "(5, 3)"]),
+    "labels of floats": ({"embeddings": X, "labels": X[:, 0]}, None, [":labels", "float32"]),
+    "blank labels": ({"embeddings": X, "labels": np.array(["a", "", "b", " ", "c"])}, None, [":labels", "1, 3"]),
+    "labels of 64 bits": ({"embeddings": X, "labels": np.full(5, 2**63, np.uint64)}, None, [":labels"]),
+    "labels that are no UTF-8": ({"embeddings": X, "labels": np.array([b"\xff"] * 5)}, None, ["utf-8"]),
+    "too few ids": ({"embeddings": X, "path": IDS[:3]}, None, [":path", "3", "5"]),
 }
 
 
 @pytest.mark.parametrize("case", WRONG_ARRAYS)
 def test_wrong_arrays(tmp_path, case):
     arrays, key, parts = WRONG_ARRAYS[case]
-    path = written(tmp_path / "test.npz", **arrays)
+    path = write_arrays(tmp_path / "test.npz", **arrays)
     refusal(lambda: read_embeddings(path, key), path, *parts)
     if arrays.keys() == {"embeddings"}:
-        path = written(tmp_path / "test.npy", **arrays)
-        refusal(lambda: read_embeddings(path), path, *parts)
+        path = write_arrays(tmp_path / "test.npy", **arrays)
+        refusal(lambda: read_embeddings(path), path, *(part for part in parts if part != "embeddings"))
+        refusal(lambda: read_embeddings(path, "embeddings"), path, "key")
 
 
 def test_wrong_safetensors(tmp_path):
-    wrong = {
-        "I64 of shape (5, 1)": LABELS[:, None],
-        "F32 of shape (3,)": X[0],
-        "no rows": X[:0],
-        "no numbers": X[:, :0],
+    for array in (LABELS[:, None], X[0], X[:0], X[:, :0], torch.tensor(X).to(torch.float8_e4m3fn)):
+        path = write_arrays(tmp_path / "test.safetensors", embeddings=torch.as_tensor(array).contiguous())
+        refusal(lambda path=path: read_embeddings(path), f"{path}:embeddings")
+
+
+# Kinds of files
+
+
+def test_npy_is_mapped_and_may_be_larger_than_memory(tmp_path):
+    path = tmp_path / "test.npy"
+    rows = 2**38 // 256
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, 64)})
+        file.truncate(file.tell() + rows * 256)  # a hole: 256 GiB that take no room
+    embeddings = read_embeddings(path).embeddings
+    assert isinstance(embeddings, np.memmap)
+    assert embeddings.shape == (rows, 64)
+    assert not embeddings.flags.writeable
+    assert not embeddings[-1].any()
+    path.unlink()  # pytest keeps its folders, and not everything that copies them knows holes
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="only Linux lists what is mapped")
+def test_safetensors_are_mapped(tmp_path):
+    path = write_arrays(tmp_path / "test.safetensors", embeddings=torch.randn(3000, 64))
+    file = read_embeddings(path)
+    assert str(path) in Path("/proc/self/maps").read_text()
+    assert file.embeddings.shape == (3000, 64)
+
+
+def test_safetensors_in_bfloat16(tmp_path):
+    tensors = {"embeddings": torch.tensor(X).bfloat16(), "weight": torch.arange(ROWS).bfloat16()}
+    file = read_embeddings(write_arrays(tmp_path / "test.safetensors", **tensors))
+    assert file.embeddings.dtype == torch.bfloat16
+    assert torch.equal(file.embeddings, tensors["embeddings"])
+    assert file.columns["weight"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_columns_have_one_entry_per_row_and_are_read_on_demand(tmp_path):
+    path = tmp_path / "test.npz"
+    np.savez(path, embeddings=X, role=SPLIT, note=np.array([None] * ROWS), short=SPLIT[:4], boxes=X, scale=3.0)
+    file = read_embeddings(path)
+    assert sorted(file.columns) == ["note", "role"]
+    assert "embeddings" not in file.columns
+    refusal(lambda: file.columns["note"], path, ":note")
+    path.write_bytes(path.read_bytes()[:300])
+    refusal(lambda: file.columns["role"], path)
+    with pytest.raises(KeyError):
+        file.columns["other"]
+
+
+def test_other_versions_and_other_members(tmp_path):
+    with (tmp_path / "test.npy").open("wb") as file:
+        np.lib.format.write_array(file, X, version=(2, 0))
+    assert np.array_equal(read_embeddings(tmp_path / "test.npy").embeddings, X)
+    with zipfile.ZipFile(tmp_path / "test.npz", "w") as archive:
+        archive.write(tmp_path / "test.npy", "embeddings.npy")
+        archive.writestr("readme.txt", "made by hand")
+    file = read_embeddings(tmp_path / "test.npz")
+    assert np.array_equal(file.embeddings, X)
+    assert len(file.columns) == 0
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_nothing_is_unpickled(tmp_path):
+    sprung = tmp_path / "sprung"
+    trap = np.empty(ROWS, dtype=object)
+    trap[:] = [Trap(sprung)] * ROWS
+    np.save(tmp_path / "trap.npy", trap)
+    (tmp_path / "raw.npy").write_bytes(trap.dumps())
+    (tmp_path / "raw.npz").write_bytes(trap.dumps())
+    np.savez(tmp_path / "embeddings.npz", embeddings=trap)
+    np.savez(tmp_path / "labels.npz", embeddings=X, labels=trap)
+    np.savez(tmp_path / "good.npz", embeddings=X, other=trap)
+    for name in ("trap.npy", "embeddings.npz", "labels.npz", "raw.npy", "raw.npz"):
+        refusal(lambda name=name: read_embeddings(tmp_path / name), name)
+    file = read_embeddings(tmp_path / "good.npz")
+    for source in ("other", tmp_path / "trap.npy", f"{tmp_path}/good.npz:other", tmp_path / "raw.npy"):
+        refusal(lambda source=source: read_labels(source, file, ROWS), Path(source).name.split(":")[0])
+    np.savez(tmp_path / "good.npz", embeddings=X, other=LABELS)
+    file = read_embeddings(tmp_path / "good.npz")
+    np.savez(tmp_path / "good.npz", embeddings=X, other=trap)  # after a look at its header
+    refusal(lambda: file.columns["other"], "good.npz")
+    assert not sprung.exists()
+    np.load(tmp_path / "trap.npy", allow_pickle=True)
+    assert sprung.exists()  # so it would have been seen
+
+
+LISTS = {
+    "list": pa.list_(pa.float32()),
+    "large": pa.large_list(pa.float64()),
+    "fixed": pa.list_(pa.float16(), DIM),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+@pytest.mark.parametrize("kind", LISTS)
+def test_parquet_lists_in_groups_and_batches(tmp_path, monkeypatch, kind, batch):
+    monkeypatch.setattr(embedding_files, "_BATCH", batch)
+    x = X.astype(LISTS[kind].value_type.to_pandas_dtype())
+    chunks = [pa.array(list(part), LISTS[kind]) for part in (x[:1], x[1:4], x[4:])]
+    table = pa.table({"label": LABELS, "embedding": pa.chunked_array(chunks)})
+    pq.write_table(table, tmp_path / "test.parquet", row_group_size=2)
+    file = read_embeddings(tmp_path / "test.parquet")
+    assert file.embeddings.dtype == x.dtype
+    assert np.array_equal(file.embeddings, x)
+    assert file.labels.tolist() == LABELS.tolist()
+
+
+def test_parquet_columns_of_other_kinds(tmp_path):
+    columns = {
+        "label": pa.chunked_array(
+            [pa.array(["a", "b"]).dictionary_encode(), pa.array(["c", "a", "a"]).dictionary_encode()]
+        ),
+        "id": pa.array(IDS, pa.large_string()),
+        "number": pa.array(SPLIT).dictionary_encode(),
+        "raw": pa.array([b"x", b"y", b"y", b"y", b"y"]),
+        "a.b": pa.array(SPLIT),
+        "seen": pa.array([True, False, False, True, True]),
+        "nested": pa.array([{"x": 1}] * ROWS),
+        "lists": pa.array([[1]] * ROWS),
     }
-    for part, array in wrong.items():
-        path = written(tmp_path / "test.safetensors", embeddings=np.ascontiguousarray(array))
-        refusal(lambda path=path: read_embeddings(path), f"{path}:embeddings", part)
-    path = written(tmp_path / "test.safetensors", embeddings=torch.tensor(X).to(torch.float8_e4m3fn))
-    refusal(lambda: read_embeddings(path), "F8_E4M3", "floating point numbers (16, 32 or 64 bits)")
+    file = read_embeddings(write_arrays(tmp_path / "test.parquet", embedding=X, **columns))
+    assert file.labels.tolist() == ["a", "b", "c", "a", "a"]
+    assert file.ids.tolist() == IDS.tolist()
+    assert {name: values.tolist() for name, values in file.columns.items()} == {
+        "number": SPLIT.tolist(),
+        "raw": ["x", "y", "y", "y", "y"],
+        "a.b": SPLIT.tolist(),
+        "seen": [True, False, False, True, True],
+    }
 
 
-def test_a_key_for_npy(tmp_path):
-    path = written(tmp_path / "test.npy", embeddings=X)
-    refusal(lambda: read_embeddings(path, "embeddings"), path, "without a name", "leave out")
+def lists(*rows):
+    return pa.array(rows, pa.list_(pa.float32()))
+
+
+WRONG_LISTS = {
+    "null rows": (lists([1, 2], None, [3, 4], None), "1"),
+    "a null row of fixed length": (pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)), "row 1"),
+    "a null number": (lists([1, 2], [3, 4], [5, None], [6, 7]), "row 2"),
+    "unequal rows": (lists([1, 2], [3, 4], [5, 6], [7]), "row 3"),
+    "no dimension": (lists([], []), ""),
+    "no rows": (lists(), ""),
+    "lists of lists": (pa.array([[[1.0]], [[2.0]]]), "list<"),
+    "whole numbers": (pa.array([[1], [2]]), "int64"),
+    "text": (pa.array(["1.0 2.0"]), "string"),
+    "records": (pa.array([{"x": 1.0}]), "struct"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LISTS)
+def test_wrong_parquet_lists(tmp_path, monkeypatch, case):
+    values, part = WRONG_LISTS[case]
+    path = write_arrays(tmp_path / "test.parquet", embedding=values)
+    for batch in (1, 3, 100):
+        monkeypatch.setattr(embedding_files, "_BATCH", batch)
+        refusal(lambda: read_embeddings(path), f"{path}:embedding", part)
+
+
+@pytest.mark.parametrize("rows", [ROWS - 1, ROWS + 1])
+def test_a_wrong_number_of_rows_in_the_footer(tmp_path, monkeypatch, rows):
+    path = write_arrays(tmp_path / "test.parquet", embedding=X)
+    right, wrong = (bytes([0x16, 2 * count, 0x19]) for count in (ROWS, rows))  # num_rows, then a list: row_groups
+    content = path.read_bytes()
+    assert content.count(right) == 1
+    path.write_bytes(content.replace(right, wrong))
+    for batch in (1, 100):
+        monkeypatch.setattr(embedding_files, "_BATCH", batch)
+        refusal(lambda: read_embeddings(path), path)
+
+
+def test_null_labels_of_parquet(tmp_path):
+    path = write_arrays(tmp_path / "test.parquet", embedding=X, label=pa.array([1, None, 2, None, 3]))
+    refusal(lambda: read_embeddings(path), f"{path}:label", "1, 3")
+    words = pa.array(["a", "b", None, "a", "a"]).dictionary_encode()
+    file = read_embeddings(write_arrays(path, embedding=X, role=words))
+    refusal(lambda: read_labels("role", file, ROWS), f"{path}:role", "row 2")
+
+
+# Labels
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "test.npz"
+    np.savez(path, embeddings=X, label=LABELS, path=IDS, split=SPLIT, score=X[:, 0], boxes=X, short=SPLIT[:2])
+    return read_embeddings(path)
+
+
+def test_labels_by_the_name_of_an_array(file, tmp_path, monkeypatch):
+    arrays = {"label": LABELS, "labels": LABELS, "path": IDS, "ids": IDS, Path("split"): SPLIT}
+    for source, expected in arrays.items():
+        assert read_labels(source, file, ROWS).tolist() == expected.tolist()
+    monkeypatch.chdir(tmp_path)  # an array goes before a file of the same name
+    np.savez("other.npz", embeddings=X, **{"cats.txt": SPLIT})
+    Path("cats.txt").write_text("1\n2\n3\n4\n5\n")
+    assert read_labels("cats.txt", read_embeddings("other.npz"), ROWS).tolist() == SPLIT.tolist()
+    assert read_labels("cats.txt", None, ROWS).tolist() == [1, 2, 3, 4, 5]
+
+
+TEXT = {
+    "integers": ("l.txt", "3\n-1\n+2\n", [3, -1, 2]),
+    "words": ("l.txt", "cat\ndog\n3\n", ["cat", "dog", "3"]),
+    "spaces": ("l.txt", " cat \r\n\tbig dog\r\ncat", ["cat", "big dog", "cat"]),
+    "blank lines at the end": ("l.txt", "1\n2\n2\n\n \n", [1, 2, 2]),
+    "a mark at the start": ("L.TXT", "\ufeff1\n2\n2\n", [1, 2, 2]),
+    "other line ends are text": ("l.txt", "a\u2028b\nc\x0bd\ne\n", ["a\u2028b", "c\x0bd", "e"]),
+    "leading zeros": ("l.txt", "001\n002\n001\n", [1, 2, 1]),
+    "two spellings": ("l.txt", "01\n1\n2\n", ["01", "1", "2"]),
+    "64 bits": ("l.txt", "9223372036854775807\n1\n1\n", [2**63 - 1, 1, 1]),
+    "too long for 64 bits": ("l.txt", "9223372036854775808\n1\n1\n", ["9223372036854775808", "1", "1"]),
+    "other digits": ("l.txt", "1_0\n²\n٣\n", ["1_0", "²", "٣"]),
+    "json integers": ("l.json", "[1, 2, 2]", [1, 2, 2]),
+    "json text": ("l.json", '["1", "ä", " b"]', ["1", "ä", " b"]),
+    "csv": ("l.csv", "id,label\na,1\nb,2\nc,2\n\n\n", [1, 2, 2]),
+    "csv: label first": ("l.csv", "labels,label\n1,4\n2,5\n3,6\n", [4, 5, 6]),
+    "csv: quotes": ("l.csv", '\ufefflabel,n\r\n"a, b", 1\r\n"c\r\nd",2\r\n a ,3', ["a, b", "c\r\nd", "a"]),
+    "csv: a column": ("l.csv:super class", "label, super class\n1,a\n2,b\n3,c\n", ["a", "b", "c"]),
+    "csv: a column like a file": ("l.csv:a.csv:b", "label,a.csv:b\n1,a\n2,b\n3,c\n", ["a", "b", "c"]),
+}
+
+
+@pytest.mark.parametrize("case", TEXT)
+def test_labels_of_text(tmp_path, case):
+    name, content, expected = TEXT[case]
+    (tmp_path / name.partition(":")[0]).write_bytes(content.encode())
+    labels = read_labels(f"{tmp_path}/{name}", None, 3)
+    assert labels.tolist() == expected
+    assert labels.dtype == np.int64 or labels.dtype.kind == "U"
+
+
+@pytest.mark.parametrize("ending", ALL)
+def test_labels_of_arrays(tmp_path, file, ending):
+    path = write_arrays(tmp_path / f"labels{ending}", labels=LABELS)
+    assert read_labels(path, file, ROWS).tolist() == LABELS.tolist()
+    if ending != ".npy":
+        path = write_arrays(tmp_path / f"labels{ending}", label=LABELS, other=SPLIT, ids=LABELS + 5, split=LABELS + 6)
+        assert read_labels(path, file, ROWS, "gallery labels").tolist() == LABELS.tolist()
+        assert read_labels(f"{path}:other", file, ROWS).tolist() == SPLIT.tolist()
+        assert read_labels(path, file, ROWS, "ids").tolist() == (LABELS + 5).tolist()
+        assert read_labels(path, file, ROWS, "split").tolist() == (LABELS + 6).tolist()
+    if ending != ".safetensors":
+        path = write_arrays(tmp_path / f"words{ending}", labels=IDS)
+        assert read_labels(path, None, ROWS).tolist() == IDS.tolist()
+
+
+def test_a_file_with_a_colon_in_its_name(tmp_path):
+    (tmp_path / "a.csv:b.txt").write_text("1\n2\n")
+    assert read_labels(tmp_path / "a.csv:b.txt", None, 2).tolist() == [1, 2]
+
+
+WRONG_LABELS = {
+    "too few": ("l.txt", "1\n2\n", ["2", "5"]),
+    "blank lines": ("l.txt", "1\n\n3\n \n5\n", ["1, 3"]),
+    "only blank lines": ("l.txt", "\n\n", ["row 0"]),
+    "many blank lines": ("l.txt", "1\n\n\n\n\n\n\n2", ["1, 2, 3, 4, 5, ..."]),
+    "not UTF-8": ("l.txt", b"\xff\xfe1\x00", ["utf-8"]),
+    "json: none": ("l.json", "[]", ["0", "5"]),
+    "json: null": ("l.json", "[1, null, 3, null, 5]", ["null", "1, 3"]),
+    "json: blank": ("l.json", '["a", "", "b", "c", "d"]', ["row 1"]),
+    "json: mixed": ("l.json", '[1, "a", 2, 3, 4]', ["int, str"]),
+    "json: truth": ("l.json", "[true, false, true, true, true]", ["bool"]),
+    "json: an object": ("l.json", '{"labels": [1, 2]}', ["dict"]),
+    "json: too long": ("l.json", f"[{2**70}, 1, 2, 3, 4]", []),
+    "json: broken": ("l.json", "[1, 2", []),
+    "json: deep": ("l.json", "[" * 100000, []),
+    "csv: no such column": ("l.csv:lable", "id,label\na,1\n", ["'lable'", "'id', 'label'", "mean label?"]),
+    "csv: no label": ("l.csv", "id,class\na,1\n", ["'label'", "'id', 'class'", "l.csv:COLUMN"]),
+    "csv: two of a name": ("l.csv", "label,label\n1,2\n", ["'label'"]),
+    "csv: a short line": ("l.csv", "label,id\n1,2\n\n3\n", ["line 4"]),
+    "csv: blank": ("l.csv", "label,id\na,1\n,2\nb,3\n\nc,5\n", ["1, 3"]),
+    "csv: blank at the end": ("l.csv", "label,id\na,1\nb,2\nb,3\nb,4\n,5\n\n", ["row 4"]),
+    "csv: too few": ("l.csv", "label\n1\n2\n\n", ["l.csv:label", "2", "5"]),
+    "csv: an open quote": ("l.csv", 'label\n"a\nb\n', []),
+    "csv: empty": ("l.csv", "\n", ["'label'"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LABELS)
+def test_wrong_labels(tmp_path, file, case):
+    name, content, parts = WRONG_LABELS[case]
+    path = tmp_path / name.partition(":")[0]
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    refusal(lambda: read_labels(f"{tmp_path}/{name}", file, ROWS), path, *parts)
+
+
+def test_wrong_arrays_of_labels(tmp_path, file):
+    np.savez(tmp_path / "l.npz", labls=LABELS, table=X, short=LABELS[:3])
+    np.save(tmp_path / "l.npy", X)
+    refusal(lambda: read_labels(tmp_path / "l.npz", file, ROWS), "'label'", "mean labls?")
+    refusal(lambda: read_labels(tmp_path / "l.npz", file, ROWS, "template"), "'template'", "l.npz:NAME")
+    refusal(lambda: read_labels(f"{tmp_path}/l.npz:table", file, ROWS), "l.npz:table", "(5, 3)")
+    refusal(lambda: read_labels(f"{tmp_path}/l.npz:short", file, ROWS), "l.npz:short", "3", "5")
+    refusal(lambda: read_labels(tmp_path / "l.npy", file, ROWS), "l.npy")
+    refusal(lambda: read_labels("score", file, ROWS), f"labels: {file.path}:score", "float32")
+    refusal(lambda: read_labels("split", file, 4, "roles"), f"roles: {file.path}:split", "5", "4")
+
+
+def test_neither_an_array_nor_a_file(tmp_path, file):
+    held = "'score', 'labels', 'ids'"
+    refusal(lambda: read_labels("splitt", file, ROWS), "'splitt'", file.path, held, "mean split?")
+    refusal(lambda: read_labels("zzz", file, ROWS, "gallery labels"), "gallery labels: 'zzz'", held)
+    refusal(lambda: read_labels("zzz", None, ROWS), "zzz")
+    refusal(lambda: read_labels(f"{tmp_path}/tset.npz:split", None, ROWS), "tset.npz", "mean test.npz?")
+    np.save(tmp_path / "test.npy", X)
+    refusal(lambda: read_labels("label", read_embeddings(tmp_path / "test.npy"), ROWS), "'label'", "test.npy")
+
+
+def test_ids_must_differ():
+    for ids in (IDS, SPLIT[:0], [3, 1, 2]):
+        check_ids(ids)
+    refusal(
+        lambda: check_ids(np.array(["b", "a", "c", "b", "a", "b"]), "gallery ids"), "gallery ids", "0, 3, 5", "1, 4"
+    )
+    refusal(lambda: check_ids([4, 7, 7]), "ids", "7", "1, 2")
+    refusal(lambda: check_ids(np.array(["x", "x"], dtype=object)), "'x'", "0, 1")
+    many = refusal(lambda: check_ids(np.arange(40) % 4), "0, 4, 8, 12, 16, ...")
+    assert "3 in rows" not in many  # the first three are named
+
+
+# Missing and damaged files
+
+
+@pytest.mark.parametrize("ending", [".npz", ".csv"])
+def test_missing_files_folders_and_empty_files(tmp_path, ending):
+    def read(name):
+        path = tmp_path / f"{name}{ending}"
+        call = (lambda: read_embeddings(path)) if ending in ALL else (lambda: read_labels(path, None, ROWS))
+        return refusal(call, path.name)
+
+    (tmp_path / f"features_test{ending}").write_bytes(b"")
+    (tmp_path / f"folder{ending}").mkdir()
+    assert f"mean features_test{ending}?" in read("feature_tset")
+    for name in ("zzz", "nowhere/zzz", "z" * 5000, "features_test", "folder"):
+        assert "mean" not in read(name)
+
+
+def test_the_nearest_file_is_one_that_can_be_read(tmp_path):
+    for name in ("tests.npz", "test.npz.bak", "test.jpg", "test.parquet", "features.npy", "photos.jpg"):
+        (tmp_path / name).write_bytes(b"x")
+    refusal(lambda: read_embeddings(tmp_path / "test.npy"), "mean test.parquet?")
+    assert "mean" not in refusal(lambda: read_embeddings(tmp_path / "photo.npy"))
+    (tmp_path / "test.npz").write_bytes(b"x")
+    refusal(lambda: read_embeddings(tmp_path / "tesst.npz"), "mean test.npz?")
+    refusal(lambda: read_embeddings(tmp_path / "tesst.parquet"), "mean test.parquet?")
+
+
+@pytest.mark.parametrize("name", ["test.pkl", "test"])
+def test_unknown_endings(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    refusal(lambda: read_embeddings(tmp_path / name), name, ".npy, .npz, .parquet, .safetensors")
+    refusal(lambda: read_labels(tmp_path / name, None, 1), name, ".csv, .json, .txt")
+
+
+def test_a_file_that_may_not_be_read_or_does_not_fit(tmp_path, monkeypatch):
+    path = write_arrays(tmp_path / "test.npz", embeddings=X)
+
+    def fail(error):
+        def function(*args, **kwargs):
+            raise error
+
+        return function
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail(PermissionError(13, "Permission denied")))
+        refusal(lambda: read_embeddings(path), path, "Permission denied")
+    monkeypatch.setattr(np.lib.format, "read_array", fail(MemoryError()))
+    refusal(lambda: read_embeddings(path), path, "memory")
+
+
+@pytest.mark.parametrize(("ending", "library"), [(".parquet", "pyarrow"), (".safetensors", "safetensors")])
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, ending, library):
+    path = write_arrays(tmp_path / f"test{ending}", embeddings=X)
+    monkeypatch.setitem(sys.modules, library, None)
+    refusal(lambda: read_embeddings(path), library, "frontrank[train]")
+
+
+def whole_file(path):
+    arrays = {"embeddings": X} if path.suffix == ".npy" else {"embeddings": X, "labels": LABELS, "split": SPLIT}
+    return write_arrays(path, **arrays).read_bytes()
+
+
+@pytest.mark.parametrize("ending", ALL)
+def test_files_cut_short(tmp_path, ending):
+    path = tmp_path / f"bad{ending}"
+    whole = whole_file(path)
+    for length in [*range(0, len(whole), 1 + len(whole) // 40), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        refusal(lambda: read_embeddings(path), path)
+        refusal(lambda: read_labels(f"{path}:labels" if ending != ".npy" else path, None, ROWS), path)
+
+
+def scrambled(content, random):
+    content = bytearray(content)
+    for _ in range(random.randrange(1, 9)):
+        start = random.randrange(len(content) + 1)
+        content[start : start + random.randrange(9)] = random.randbytes(random.randrange(9))
+    return bytes(content)
+
+
+@pytest.mark.parametrize("ending", ALL)
+def test_bytes_at_random(tmp_path, ending):
+    chance, path = random.Random(0), tmp_path / f"bad{ending}"
+    whole = whole_file(path)
+    for start in (b"", whole[:4], whole[:12]):
+        for _ in range(15):
+            path.write_bytes(start + chance.randbytes(chance.randrange(1, 400)))
+            refusal(lambda: read_embeddings(path), path)
+    refusals = []
+    for _ in range(60):
+        path.write_bytes(scrambled(whole, chance))
+        try:
+            dict(read_embeddings(path).columns)
+        except InputError as error:
+            refusals.append(str(error))
+    assert len(refusals) >= 20
+    assert all(str(path) in line and "\n" not in line for line in refusals)
+
+
+@pytest.mark.parametrize("ending", TEXTS)
+def test_text_at_random(tmp_path, ending):
+    chance, path = random.Random(0), tmp_path / f"bad{ending}"
+    whole = {".txt": b"a\nb\n", ".csv": b'label,id\n"a",1\n"b",2\n', ".json": b'["a", "b"]'}[ending]
+    refusals = []
+    for _ in range(120):
+        path.write_bytes(chance.choice([scrambled(whole, chance), chance.randbytes(chance.randrange(1, 60))]))
+        try:
+            assert len(read_labels(path, None, 2)) == 2
+        except InputError as error:
+            refusals.append(str(error))
+    assert len(refusals) >= 20
+    assert all(str(path) in line and "\n" not in line for line in refusals)
+
+
+def test_one_kind_under_the_ending_of_another(tmp_path):
+    for kind in ALL:
+        content = write_arrays(tmp_path / f"test{kind}", embeddings=X).read_bytes()
+        for ending in set(ALL) - {kind}:
+            path = tmp_path / f"bad{ending}"
+            path.write_bytes(content)
+            refusal(lambda path=path: read_embeddings(path), path)

@@ -74,7 +74,7 @@ def test_the_threshold_and_the_other_splits(tmp_path):
     assert near_duplicates(table, threshold=far - 1).found == 1
 
 
-def test_within_one_split_each_pair_is_told_once(tmp_path):
+def test_within_one_split_each_pair_comes_once(tmp_path):
     table = table_of(
         tmp_path, {"train/a.png": scene(1), "train/b.png": scene(2), "train/c.png": scene(1), "train/d.png": scene(1)}
     )
@@ -86,7 +86,7 @@ def test_within_one_split_each_pair_is_told_once(tmp_path):
     ]
 
 
-def test_blank_pictures_are_told_apart(tmp_path):
+def test_blank_pictures_are_not_compared(tmp_path):
     faint = Image.fromarray(np.linspace(100, 110, 100).reshape(10, 10).astype(np.uint8))
     pictures = {
         "train/white.png": Image.new("RGB", (30, 30), "white"),
@@ -163,11 +163,11 @@ def test_near_pairs_equal_a_loop(first, second, threshold, tile, same):
     arrays = (np.array(words, dtype=np.uint64).reshape(-1, 2) for words in (first, second))
     before, leakage._TILE = leakage._TILE, tile
     try:
-        found, kept = leakage._near(*arrays, same, threshold, 1000, None)
+        count, pairs = leakage._near_pairs(*arrays, same, threshold, 1000, None)
     finally:
         leakage._TILE = before
-    assert found == len(expected)
-    assert kept == expected
+    assert count == len(expected)
+    assert pairs == expected
 
 
 @given(st.lists(WORDS, max_size=20))
@@ -182,16 +182,14 @@ def test_bits_with_an_older_numpy(words):
 
 def test_what_cannot_be_compared(tmp_path, monkeypatch):
     table = table_of(tmp_path, {"train/a.png": scene(1), "test/b.png": b"no picture"})
-    refusal(lambda: near_duplicates(table), "b.png is no image")
-    refusal(
-        lambda: near_duplicates(table, between=("train", "validation")), "pets has no images in the split 'validation'"
-    )
-    refusal(lambda: near_duplicates(table, between=("train", "tset")), "between must name two of", "'tset'")
-    refusal(lambda: near_duplicates(table, between=("train",)), "between must name two of")
-    refusal(lambda: near_duplicates(table, threshold=129), "threshold must be at least 0 and at most 128")
-    refusal(lambda: near_duplicates(table, most=-1), "most must be at least 0")
+    refusal(lambda: near_duplicates(table), "b.png")
+    refusal(lambda: near_duplicates(table, between=("train", "validation")), "pets", "'validation'")
+    refusal(lambda: near_duplicates(table, between=("train", "tset")), "between", "'tset'")
+    refusal(lambda: near_duplicates(table, between=("train",)), "between")
+    refusal(lambda: near_duplicates(table, threshold=129), "threshold", "128")
+    refusal(lambda: near_duplicates(table, most=-1), "most")
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    refusal(lambda: near_duplicates(table), "Pillow")
+    refusal(lambda: near_duplicates(table), "PIL", "frontrank[train]")
 
 
 def test_files_with_two_labels(tmp_path):
@@ -204,4 +202,4 @@ def test_files_with_two_labels(tmp_path):
     assert conflicting_labels(table) == [("train/0.png", "train/9.png"), ("train/1.png", "train/2.png", "train/3.png")]
     assert conflicting_labels(table, split="test") == []
     (tmp_path / "train/1.png").unlink()
-    refusal(lambda: conflicting_labels(table), "1.png cannot be read (No such file or directory)")
+    refusal(lambda: conflicting_labels(table), "1.png")

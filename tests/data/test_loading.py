@@ -79,26 +79,17 @@ def test_items_by_row_and_by_key(table, random_crop):
 
 def test_labels_of_ones_own(table):
     assert ImageDataset(table, plain, labels=range(100, 100 + ROWS))[3][1] == 103
-    with pytest.raises(InputError, match="labels has 2 entries for 24 images; give one per image"):
+    with pytest.raises(InputError, match="labels"):
         ImageDataset(table, plain, labels=[0, 1])
 
 
-@pytest.mark.parametrize("box", ["1 2 4 6", "1,2, 4,6", (1, 2, 4, 6), np.array([1.0, 2.0, 4.0, 6.0])], ids=str)
-def test_boxes_crop(table, box):
-    boxes = np.array([box] * 2)
-    found = ImageDataset(ImageTable(table.root, *columns(table, 2), extra={"box": boxes}), plain)[1][0]
-    assert torch.equal(found, ImageDataset(table, plain)[1][0][:, 2:6, 1:4])
-
-
-def test_an_empty_box_is_the_whole(table):
-    boxed = ImageTable(table.root, *columns(table, 2), extra={"box": np.array(["", "0 0 2 2"])})
-    assert [tuple(ImageDataset(boxed, plain)[row][0].shape) for row in range(2)] == [(3, 6, 6), (3, 2, 2)]
-
-
-def test_a_box_of_no_numbers(table):
-    boxed = ImageTable(table.root, *columns(table, 2), extra={"box": np.array(["left", ""])})
-    with pytest.raises(InputError, match=r"0\.png has the box 'left'; write left top right bottom"):
-        ImageDataset(boxed, plain)[0]
+def test_boxes_crop(table):
+    boxes = np.array(["1,2, 4,6", "", "0 0 2 2"])
+    images = ImageDataset(ImageTable(table.root, *columns(table, 3), extra={"box": boxes}), plain)
+    whole = ImageDataset(table, plain)
+    assert torch.equal(images[0][0], whole[0][0][:, 2:6, 1:4])
+    assert torch.equal(images[1][0], whole[1][0])
+    assert images[2][0].shape == (3, 2, 2)
 
 
 def test_jpegs_are_decoded_small_if_allowed(tmp_path):
@@ -160,10 +151,10 @@ def test_workers_processes_and_resuming_change_nothing(table, random_crop):
 
     whole = pictures(workers=0)
     assert len(whole) == 7
-    for workers in WORKERS:
-        assert_same(pictures(workers=workers), whole)
-        for start in (0, 3, 4, 6, 7, 9):
-            assert_same(pictures(workers=workers, start=start), whole[start:])
+    assert_same(pictures(workers=WORKERS[-1]), whole)
+    for start in (0, 3, 4, 6, 7, 9):
+        assert_same(pictures(workers=0, start=start), whole[start:])
+    assert_same(pictures(workers=WORKERS[-1], start=3), whole[3:])
     for world_size in (2, 4):
         shares = [pictures(workers=0, rank=rank, world_size=world_size) for rank in range(world_size)]
         joined = [tuple(torch.cat(parts) for parts in zip(*batch, strict=True)) for batch in zip(*shares, strict=True)]
@@ -263,23 +254,11 @@ def test_a_broken_image_is_one_line(table, tmp_path, workers):
 
 @forks
 @pytest.mark.parametrize(
-    ("number", "says"),
-    [
-        (
-            signal.SIGKILL,
-            "one of the 2 workers that read images was killed, most often for want of memory; set workers to 1",
-        ),
-        (
-            signal.SIGBUS,
-            "the 2 workers that read images ran out of shared memory; set workers to 1, take a smaller batch",
-        ),
-    ],
-    ids=["killed", "bus error"],
+    ("number", "cause"), [(signal.SIGKILL, "killed"), (signal.SIGBUS, "shared memory")], ids=["killed", "bus error"]
 )
-def test_a_dead_worker_is_one_line(table, number, says):
-    with pytest.raises(FrontrankError) as caught:
+def test_a_dead_worker_is_one_line(table, number, cause):
+    with pytest.raises(FrontrankError, match=f"2 workers .*{cause}") as caught:
         list(evaluation_loader(table, lambda image: os.kill(os.getpid(), number), batch_size=4, workers=2))
-    assert str(caught.value).startswith(says)
     assert "\n" not in str(caught.value)
 
 
@@ -288,7 +267,7 @@ def test_no_shared_memory_is_one_line(table, workers):
     def full(image):
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 
-    with pytest.raises(FrontrankError, match="ran out of shared memory") as caught:
+    with pytest.raises(FrontrankError, match="shared memory") as caught:
         next(evaluation_loader(table, full, workers=workers, batch_size=4))
     assert "\n" not in str(caught.value)
 
@@ -304,7 +283,7 @@ def test_other_errors_stay_what_they_are(table, workers):
 
 
 def test_worker_errors_around_a_loop():
-    with pytest.raises(FrontrankError, match=r"one of the 6 workers .* set workers to 3"), worker_errors(6):
+    with pytest.raises(FrontrankError, match=r"6 workers .* workers to 3"), worker_errors(6):
         raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed. ")
     with pytest.raises(RuntimeError, match="CUDA"), worker_errors(6):
         raise RuntimeError("CUDA error")
@@ -316,12 +295,12 @@ def test_worker_errors_around_a_loop():
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize(("batch_size", "sizes"), [(7, [7, 7, 7, 3]), (8, [8, 8, 8]), (100, [24]), (1, [1] * 24)])
-def test_every_row_once_in_order(table, workers, batch_size, sizes):
-    found = list(evaluation_loader(table, plain, batch_size, workers))
-    assert [len(images) for images, _ in found] == sizes
-    assert [row for images, _ in found for row in rows_of(images)] == list(range(ROWS))
-    assert [label for _, labels in found for label in labels.tolist()] == table.codes().tolist()
+def test_every_row_once_in_order(table, workers):
+    for batch_size, sizes in ((7, [7, 7, 7, 3]), (8, [8, 8, 8]), (100, [24])):
+        batches = list(evaluation_loader(table, plain, batch_size, workers))
+        assert [len(images) for images, _ in batches] == sizes
+        assert [row for images, _ in batches for row in rows_of(images)] == list(range(ROWS))
+        assert [label for _, labels in batches for label in labels.tolist()] == table.codes().tolist()
 
 
 def test_evaluation_pictures(table):
@@ -331,34 +310,32 @@ def test_evaluation_pictures(table):
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "says"),
+    ("settings", "error"),
     [
-        ({"workers": -1}, InputError, "workers must be at least 0, got -1"),
-        ({"workers": 1.5}, InputTypeError, "workers must be a whole number, got 1.5"),
-        ({"workers": True}, InputTypeError, "workers must be a whole number, got True"),
-        ({"batch_size": 0}, InputError, "batch_size must be at least 1, got 0"),
-        ({"batch_size": 2.0}, InputTypeError, "batch_size must be a whole number, got 2.0"),
+        ({"workers": -1}, InputError),
+        ({"workers": True}, InputTypeError),
+        ({"batch_size": 0}, InputError),
+        ({"batch_size": 2.5}, InputError),
     ],
     ids=str,
 )
-def test_settings_that_cannot_be(table, settings, error, says):
-    with pytest.raises(error) as caught:
+def test_settings_that_cannot_be_used(table, settings, error):
+    (name,) = settings
+    with pytest.raises(error, match=name):
         evaluation_loader(table, plain, **settings)  # at once, not at the first batch
-    assert str(caught.value) == says
-    if "workers" in settings:
-        with pytest.raises(error):
+    if name == "workers":
+        with pytest.raises(error, match=name):
             training_loader(table, sampler(table), plain, **settings)
 
 
 def test_no_images(table):
     empty = table.rows(np.arange(0))
     for call in (lambda: evaluation_loader(empty, plain), lambda: training_loader(empty, sampler(table), plain)):
-        with pytest.raises(InputError, match="the table has no images; give one with at least one row"):
+        with pytest.raises(InputError, match="images"):
             call()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("chunk", [1, 3, 100])
+@pytest.mark.parametrize(("workers", "chunk"), [(0, 1), (2, 3), (0, 100)])
 def test_chunks_are_the_batch_in_pieces(table, workers, chunk):
     whole = list(training_loader(table, sampler(table), plain, workers=0, stop=3))
     pieces = list(training_loader(table, sampler(table), plain, workers=workers, stop=3, chunk=chunk, ahead=1))

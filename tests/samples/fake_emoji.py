@@ -44,11 +44,11 @@ def square(colour):
 
 
 def raster(colour, kind, size=(20, 20)):
-    made = io.BytesIO()
+    stream = io.BytesIO()
     picture = Image.new("RGBA", size, (0, 0, 0, 0))
     picture.paste(Image.new("RGBA", (10, 10), colour), (5, 5))
-    picture.save(made, kind, **({"lossless": True} if kind == "WEBP" else {}))
-    return made.getvalue()
+    picture.save(stream, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    return stream.getvalue()
 
 
 def drawings(design, name, changed):
@@ -122,11 +122,11 @@ def icons(drawn, aliases=True):
     return json.dumps(file).encode()
 
 
-def written(folder, changed=None):
+def write_archives(folder, changed=None):
     """The archives as files, by package."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {}
+    paths = {}
     for package, files in archives(changed).items():
-        found[package] = folder / package.file_name()
-        found[package].write_bytes(tgz(files))
-    return found
+        paths[package] = folder / package.file_name()
+        paths[package].write_bytes(tgz(files))
+    return paths

@@ -1,3 +1,6 @@
+"""Glyphs: Unicode data, fonts and pictures, the choice among them, and the build of the data set."""
+
+import hashlib
 import json
 import os
 import pickle
@@ -6,26 +9,386 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from frontrank.data.table import read_table
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.packages import Package
 from frontrank.samples import glyphs
-from frontrank.samples import glyphs as glyph_choice
-from frontrank.samples.glyphs import SMALL, TEST_PACKAGES, TYPEFACES, UNICODE_DATA, Typeface, build_glyphs, split_of
+from frontrank.samples.glyphs import (
+    LIKE_SOP,
+    MISSING,
+    PACKAGES,
+    SMALL,
+    TEST_PACKAGES,
+    TYPEFACES,
+    UNICODE_DATA,
+    Character,
+    Typeface,
+    build_glyphs,
+    character_label,
+    character_split,
+    choose_pictures,
+    draw_glyph,
+    fingerprints,
+    first_by_lot,
+    font_characters,
+    open_font,
+    read_characters,
+    write_pictures,
+)
 from tests.data.files import refusal
-from tests.data.test_image_table import same
+from tests.data.test_table import assert_same
 from tests.fetch import require_packages
-from tests.samples.fonts import archive, collection, font, unicode_archive
-from tests.samples.test_processes import BARE
+from tests.samples.fonts import UNIHAN, archive, collection, font, unicode_archive
+from tests.samples.test_build import BARE
+
+# Han characters in Unicode
+
+
+def test_radicals_strokes_and_meanings(tmp_path):
+    characters = read_characters(unicode_archive(tmp_path / "unicode.deb"))
+    assert characters[ord("水")] == Character(85, 0, "water")
+    assert characters[ord("火")] == Character(86, 0, "fire")
+    assert characters[ord("土")] == Character(32, 0, "")
+    assert characters[ord("金")] == Character(167, 0, "")  # the first of two places
+    assert characters[ord("钅")] == Character(167, 2, "")  # a simplified radical
+    assert characters[ord("王")] == Character(96, -1, "")
+    assert characters[0x20000] == Character(1, 4, "")
+    assert ord("海") in characters
+    assert 0xFA45 not in characters  # 海 again, from an older standard
+    assert len(characters) == UNIHAN.count("kRSUnicode") - 1
+    files = {"Unihan_RadicalStrokeCounts.txt": "U+6C34\tkRSUnicode\t85.0\n", "Unihan_Readings.txt": ""}
+    assert read_characters(archive(tmp_path / "u.deb", files)) == {ord("水"): Character(85, 0, "")}
+
+
+def test_categories():
+    assert (Character(96, -1, "").category, Character(96, -1, "").subcategory) == ("096 jade", "096 jade -1")
+    assert (Character(214, 11, "").category, Character(214, 11, "").subcategory) == ("214 flute", "214 flute +11")
+    assert len({Character(radical, 0, "").category[4:] for radical in range(1, 215)}) == 214
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("Unihan_IRGSources.txt.bz2", b"not compressed"),
+        ("Unihan_IRGSources.txt", b"U+6C34\tkRSUnicode\tx.y\n"),
+        ("Unihan_IRGSources.txt", b"\xff\xfe"),
+        ("x.txt", b"U+6C34"),
+    ],
+    ids=["bz2", "number", "text", "no radicals"],
+)
+def test_a_damaged_package(tmp_path, name, content):
+    path = archive(tmp_path / "u.deb", {name: content})
+    refusal(lambda: read_characters(path), "u.deb", "Unihan_")
+
+
+# Fonts
+
+SHAPE = (0, 0, 500, 500)
+
+
+@settings(max_examples=30)
+@given(st.sets(st.integers(0x20, 0xFFFE) | st.integers(0x4E00, 0x4E40) | st.integers(0x20000, 0x20010), min_size=1))
+def test_the_characters_of_fonts(codes):
+    """Narrow ones with a table of 16 bits only, and wide ones."""
+    data = font({code: (0, 0, 100 + place % 800, 500) for place, code in enumerate(sorted(codes))})
+    assert font_characters(data).tolist() == sorted(codes)
+
+
+def test_the_missing_glyph_is_no_glyph():
+    for wide in (False, True):
+        data = font({0x4E00: SHAPE, 0x4E01: None, 0x4E02: (0, 0, 9, 9), 0x4E05: None}, wide=wide)
+        assert font_characters(data).tolist() == [0x4E00, 0x4E02]
+
+
+def test_a_collection_is_read_by_number():
+    data = collection({0x4E00: SHAPE}, {0x4E01: SHAPE, 0x4E05: (0, 0, 7, 7)})
+    assert font_characters(data, 0).tolist() == [0x4E00]
+    assert font_characters(data, 1).tolist() == [0x4E01, 0x4E05]
+    with pytest.raises(ValueError, match="font"):
+        font_characters(data, 2)
+
+
+def test_a_font_that_is_cut_or_has_no_characters():
+    whole = font({0x4E00: SHAPE, 0x4E02: (0, 0, 9, 9)})
+    for length in range(0, len(whole) // 2, 40):
+        with pytest.raises(ValueError, match="font"):
+            font_characters(whole[:length])
+    for name in (b"cmap", b"maxp"):
+        with pytest.raises(ValueError, match="it "):
+            font_characters(whole.replace(name, name[::-1]))
+
+
+def test_the_table_of_typefaces():
+    assert len(TYPEFACES) == 33
+    assert len(PACKAGES) == 29
+    assert {face.package for face in TYPEFACES.values()} | {UNICODE_DATA} == set(PACKAGES.values())
+    assert len({(face.package, name) for face in TYPEFACES.values() for name in face.files}) == 35  # no file twice
+    for face in TYPEFACES.values():
+        assert face.licence
+        assert face.name.replace("-", "").isalnum()  # it is part of file names
+        assert face.index == 0 or face.files[0].endswith(".ttc")
+    assert len({package.sha256 for package in PACKAGES.values()}) == len(PACKAGES)
+    assert {TYPEFACES[name].package for name in SMALL} | {UNICODE_DATA} == set(TEST_PACKAGES)
+    assert sum(package.megabytes for package in TEST_PACKAGES) < 30
+
+
+# Pictures
+
+TALL, FLAT, BLANK, HUGE, LOW = range(0x4E00, 0x4E05)
+RECTANGLES = {
+    TALL: (0, 0, 300, 600),
+    FLAT: (0, 0, 600, 300),
+    BLANK: (0, 0, 0, 0),
+    HUGE: (-1000, -200, 2000, 1000),
+    LOW: (700, -100, 1000, 500),  # the shape of TALL, elsewhere
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "boxes.ttf"
+    path.write_bytes(font(RECTANGLES, missing=(0, 0, 600, 600)))
+    return str(path)
+
+
+def draw(file, code, size=48):
+    picture = draw_glyph(open_font(file, 0, size), chr(code), size)
+    assert picture.mode == "L"
+    assert picture.size == (size, size)
+    return np.array(picture)
+
+
+def test_ink_is_black_and_in_the_middle(file):
+    """40 pixels are 1000 units: 300 x 600 units are 12 x 24 pixels."""
+    boxes = {TALL: (12, 18, 36, 30), FLAT: (18, 12, 30, 36), LOW: (12, 18, 36, 30)}
+    for code, (top, left, bottom, right) in boxes.items():
+        expected = np.full((48, 48), 255)
+        expected[top:bottom, left:right] = 0
+        np.testing.assert_array_equal(draw(file, code), expected)
+    assert draw_glyph(open_font(file, 0, 48), chr(BLANK), 48) is None
+    ink = draw(file, TALL, 24) < 128
+    assert (ink.any(1).sum(), ink.any(0).sum()) == (12, 6)
+    ink = draw(file, HUGE) < 128  # it is shrunk
+    assert ink.any(0).all()
+    assert 18 <= ink.any(1).sum() <= 20  # 3000 x 1200 units, 48 pixels wide
+    assert ink.any(1).nonzero()[0].mean() == pytest.approx(23.5, abs=0.5)
+
+
+def test_fonts_of_a_collection(tmp_path):
+    path = tmp_path / "two.ttc"
+    path.write_bytes(collection({TALL: RECTANGLES[TALL]}, {TALL: RECTANGLES[FLAT]}))
+    for index, (high, wide) in enumerate([(24, 12), (12, 24)]):
+        ink = np.array(draw_glyph(open_font(str(path), index, 48), chr(TALL), 48)) < 128
+        assert (ink.any(1).sum(), ink.any(0).sum()) == (high, wide)
+
+
+def test_fingerprints_are_of_pixels_and_stored(file, tmp_path):
+    codes, cache = np.array([TALL, FLAT, BLANK, LOW, 0x5000, 0x5001]), tmp_path / "in" / "cache.npy"
+    numbers = fingerprints(file, 0, 48, codes, cache)
+    assert numbers.dtype == np.uint64
+    tall, flat, blank, low, missing, again = numbers.tolist()
+    assert blank == 0
+    assert tall == low
+    assert missing == again
+    assert len({tall, flat, missing, 0}) == 4
+    os.remove(file)
+    open_font.cache_clear()
+    np.testing.assert_array_equal(fingerprints(file, 0, 48, codes, cache), numbers)
+    assert [path.name for path in cache.parent.iterdir()] == ["cache.npy"]
+    refusal(lambda: fingerprints(file, 0, 48, codes, tmp_path / "other.npy"), "boxes.ttf")
+
+
+def test_pictures_are_written(file, tmp_path):
+    targets = [tmp_path / "images" / "4E" / f"{name}.png" for name in ("tall", "flat")]
+    write_pictures(file, 0, 48, np.array([TALL, FLAT]), [str(target) for target in targets])
+    for target, code in zip(targets, (TALL, FLAT), strict=True):
+        with Image.open(target) as picture:
+            assert (picture.format, picture.mode) == ("PNG", "L")
+            np.testing.assert_array_equal(np.array(picture), draw(file, code))
+    (tmp_path / "a").write_text("a file where a folder should be")
+    refusal(lambda: write_pictures(file, 0, 48, np.array([TALL]), [str(tmp_path / "a" / "b.png")]), "b.png")
+
+
+# The choice of pictures
 
 WATER, FIRE, EARTH, GOLD, KING, SEA, AGAIN, RARE = *map(ord, "水火土金王海"), 0xFA45, 0x20000
-MISSING = (50, 0, 800, 800)  # of all fonts here
+
+
+def choose(pictures, **options):
+    """The pictures (code, design, fingerprint) that are chosen, in their order."""
+    codes, designs, prints = zip(*pictures, strict=True) if pictures else ((), (), ())
+    rows = choose_pictures(
+        np.array(codes, dtype=np.int64), np.array(designs, dtype=str), np.array(prints, dtype=np.uint64), **options
+    )
+    return [pictures[row] for row in rows.tolist()]
+
+
+def many(classes, designs=8, start=0x4E00):
+    """Characters in many typefaces, all pictures different."""
+    codes = range(start, start + classes)
+    return [(code, f"d{design}", 100 * code + design) for code in codes for design in range(designs)]
+
+
+@pytest.mark.parametrize(
+    ("pictures", "left"),
+    [
+        pytest.param([], "", id="nothing"),
+        pytest.param([(WATER, "a", 1), (WATER, "b", 2)], "水a 水b", id="a class of two"),
+        pytest.param([(WATER, "a", 1), (FIRE, "a", 2)], "", id="classes of one"),
+        pytest.param([(WATER, "a", 0), (WATER, "b", 2), (WATER, "c", 3)], "水b 水c", id="a blank one"),
+        pytest.param([(WATER, "a", 0), (WATER, "b", 2)], "", id="one beside a blank one"),
+        pytest.param([(WATER, "a", 1), (WATER, "b", 1), (WATER, "c", 2)], "水a 水c", id="one drawing in two typefaces"),
+        pytest.param(
+            [(WATER, "a", 1), (WATER, "b", 2), (WATER, "c", 3), (FIRE, "a", 1), (FIRE, "b", 5), (FIRE, "c", 6)],
+            "水b 水c 火b 火c",
+            id="a picture of two classes is dropped in both",
+        ),
+        pytest.param(
+            [(WATER, "a", 9), (WATER, "b", 2), (WATER, "c", 3), (FIRE, "b", 9), (FIRE, "c", 6)],
+            "水b 水c",
+            id="in different typefaces too",
+        ),
+        pytest.param(
+            [(WATER, "a", 7), (WATER, "b", 2), (WATER, "c", 3), (MISSING, "a", 7)], "水b 水c", id="a missing glyph"
+        ),
+        pytest.param([(MISSING, "a", 7), (MISSING, "b", 8)], "", id="missing glyphs are no class"),
+        pytest.param(
+            [(FIRE, "b", 4), (WATER, "c", 1), (FIRE, "a", 3), (WATER, "a", 2)], "水a 水c 火a 火b", id="sorted by code"
+        ),
+    ],
+)
+def test_which_pictures_are_left(pictures, left):
+    assert [f"{chr(code)}{design}" for code, design, _ in choose(pictures)] == left.split()
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from("abcd"), st.integers(0, 9)), max_size=20))
+def test_all_that_is_left_is_distinct(pictures):
+    pictures = list({(code, design): (code, design, number) for code, design, number in pictures}.values())
+    classes = defaultdict(set)
+    for code, _, number in pictures:
+        classes[number].add(code)
+    kept, seen = [], set()
+    for picture in sorted(pictures):
+        number = picture[2]
+        if number and len(classes[number]) == 1 and number not in seen:
+            seen.add(number)
+            kept.append(picture)
+    sizes = Counter(code for code, _, _ in kept)
+    assert choose(pictures) == [picture for picture in kept if sizes[picture[0]] > 1]
+
+
+def test_the_split_is_the_first_bit_of_a_hash():
+    for code in (WATER, GOLD, 0x20000, 0x3400):
+        first = hashlib.sha256(f"U+{code:04X}".encode()).digest()[0]
+        assert character_split(code) == ("train" if first < 128 else "test")
+    halves = Counter(character_split(code) for code in range(0x4E00, 0x9FFF))
+    assert abs(halves["train"] - halves["test"]) < 5 * 145  # standard deviations of their difference
+    assert character_label(0x20000) == "U+20000"
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_so_many_classes(classes):
+    pictures = many(100, 3)
+    kept = choose(pictures, classes=classes)
+    labels = sorted({code for code, _, _ in kept})
+    assert len(kept) == 3 * classes
+    assert Counter(map(character_split, labels)) == Counter(train=(classes + 1) // 2, test=classes // 2)
+    more = {code for code, _, _ in choose(pictures, classes=classes + 5)}
+    assert set(labels) < more  # the same ones first
+
+
+def test_the_first_by_lot_are_those_that_are_choose():
+    pictures = many(300, 2)
+    codes = np.array([code for code, _, _ in pictures] + list(range(0x6000, 0x6100)))  # of the others, one each
+    for classes in (2, 9, 40):
+        first = first_by_lot(codes, classes)
+        assert len(first) == len(set(first.tolist())) == 2 * classes
+        assert max(first) < 0x6000
+        assert {code for code, _, _ in choose(pictures, classes=classes)} <= set(first.tolist())
+    assert sorted(first_by_lot(codes, 10_000).tolist()) == list(range(0x4E00, 0x4E00 + 300))
+    assert first_by_lot(np.zeros(0, dtype=np.int64), 5).tolist() == []
+
+
+def test_not_enough_classes():
+    refusal(lambda: choose([(WATER, "a", 1), (WATER, "b", 2)], classes=2), "classes=2", "test")
+    refusal(lambda: choose([], classes=3), "classes=3", "train")
+
+
+def of_sop(monkeypatch, pictures, train, test):
+    monkeypatch.setattr(glyphs, "LIKE_SOP", {"train": train, "test": test})
+    kept = choose(pictures, like="sop")
+    sizes = {
+        split: Counter(code for code, _, _ in kept if character_split(code) == split) for split in ("train", "test")
+    }
+    return kept, sizes
+
+
+@pytest.mark.parametrize("images", [80, 113, 240])
+def test_exactly_so_many_classes_and_images(monkeypatch, images):
+    kept, sizes = of_sop(monkeypatch, many(150, 14), (40, images), (41, 2 * 41))
+    assert len(kept) == len(set(kept)) == images + 82
+    assert (len(sizes["train"]), sizes["train"].total()) == (40, images)
+    assert (len(sizes["test"]), sizes["test"].total()) == (41, 82)
+    assert set(sizes["train"].values()) <= set(range(2, 13))
+    assert set(sizes["test"].values()) == {2}
+    assert kept == sorted(kept, key=lambda picture: picture[:2])
+
+
+def test_the_sizes_of_classes_are_spread_from_2_to_12(monkeypatch):
+    _, sizes = of_sop(monkeypatch, many(800, 20), (300, 300 * 6), (300, 300 * 6))
+    assert set(sizes["train"].values()) == set(range(2, 13))
+    assert Counter(sizes["train"].values())[2] > 20  # of 300
+
+
+def test_no_typeface_is_preferred(monkeypatch):
+    kept, _ = of_sop(monkeypatch, many(800, 10), (300, 300 * 5), (300, 300 * 5))
+    assert all(abs(count - 300) < 5 * 17 for count in Counter(design for _, design, _ in kept).values())
+
+
+def test_characters_of_few_typefaces_are_not_taken(monkeypatch):
+    pictures = many(100, 6) + many(100, 5, start=0x6000)
+    kept, _ = of_sop(monkeypatch, pictures, (30, 70), (30, 70))
+    assert max(code for code, _, _ in kept) < 0x6000
+
+
+def test_too_little_for_sop(monkeypatch):
+    train = sum(character_split(0x4E00 + code) == "train" for code in range(100))
+    pictures = many(100, 6)
+    refusal(
+        lambda: of_sop(monkeypatch, pictures, (train + 1, 2 * train + 2), (1, 2)), "like='sop'", train + 1, f" {train} "
+    )
+    refusal(lambda: of_sop(monkeypatch, pictures, (10, 20), (10, 61)), "10 test classes", "61 images")
+
+
+def test_the_numbers_of_sop():
+    assert LIKE_SOP == {"train": (11_318, 59_551), "test": (11_316, 60_502)}
+    assert sum(images for _, images in LIKE_SOP.values()) == 120_053
+    refusal(lambda: choose(many(10, 6), like="sop"), "11,318 train classes")
+
+
+@settings(max_examples=20)
+@given(st.permutations(range(90)))
+def test_the_choice_does_not_depend_on_the_order_of_rows(order):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(glyphs, "LIKE_SOP", {"train": (4, 12), "test": (4, 12)})
+        pictures = many(15, 6, start=0x7000)
+        shuffled = [pictures[place] for place in order]
+        assert choose(shuffled, like="sop") == choose(pictures, like="sop")
+        assert choose(shuffled, classes=6) == choose(pictures, classes=6)
+
+
+# The data set
+
+PLACEHOLDER = (50, 0, 800, 800)  # of all fonts here
 ONE, TWO = (Package("apt", name, "1-1", "0" * 64, 1) for name in ("fonts-one", "fonts-two"))
 FACES = {
     "flat": Typeface("flat", ONE, ("flat.ttf", "flat-more.ttf"), 0, "MIT"),
@@ -36,7 +399,7 @@ SHAPES = {
     "flat.ttf": {
         WATER: (0, 0, 900, 100),
         FIRE: (0, 0, 900, 150),
-        EARTH: MISSING,
+        EARTH: PLACEHOLDER,
         GOLD: (0, 0, 900, 300),
         65: (0, 0, 9, 9),
     },
@@ -54,7 +417,7 @@ class Registry:
 
     def __init__(self, folder):
         self.folder, self.calls = folder, 0
-        fonts = {name: font(shapes, MISSING) for name, shapes in SHAPES.items() if name.endswith(".ttf")}
+        fonts = {name: font(shapes, PLACEHOLDER) for name, shapes in SHAPES.items() if name.endswith(".ttf")}
         self.one = archive(folder / ONE.file_name(), fonts, "the notice of one")
         self.two = archive(folder / TWO.file_name(), {"slim.ttc": collection({}, SHAPES["slim.ttc"])})
         self.data = unicode_archive(folder / UNICODE_DATA.file_name())
@@ -67,11 +430,11 @@ class Registry:
 
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
-    made = Registry(tmp_path / "registry")
-    monkeypatch.setattr(glyphs, "fetch", made.fetch)
+    packages = Registry(tmp_path / "registry")
+    monkeypatch.setattr(glyphs, "fetch", packages.fetch)
     monkeypatch.setattr(glyphs, "TYPEFACES", FACES)
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 3), "test": (1, 2)})
-    return made
+    return packages
 
 
 def named(table):
@@ -89,7 +452,7 @@ def test_the_table(registry, tmp_path):
     assert extra["subcategory"] == ["085 water +0"] * 3 + ["167 gold +0"] * 2
     assert extra["licence"] == ["MIT", "public domain", "OFL-1.1", "MIT", "OFL-1.1"]
     assert extra["name"] == ["水 water"] * 3 + ["金"] * 2
-    same(table, read_table(tmp_path / "out" / "images.csv"))
+    assert_same(table, read_table(tmp_path / "out" / "images.csv"))
 
 
 def test_the_pictures(registry, tmp_path):
@@ -131,7 +494,7 @@ def test_a_finished_folder_is_read_at_once(registry, tmp_path):
     first = build_glyphs(tmp_path / "out")
     (tmp_path / "out" / ".work").mkdir()  # as a kill at the very end leaves it
     before = {path: os.stat(path).st_mtime_ns for path in first.files()}
-    same(build_glyphs(tmp_path / "out"), first)
+    assert_same(build_glyphs(tmp_path / "out"), first)
     assert registry.calls == 1
     assert {path: os.stat(path).st_mtime_ns for path in first.files()} == before
     assert not (tmp_path / "out" / ".work").exists()
@@ -145,13 +508,13 @@ def test_pictures_that_went_away_are_drawn_again(registry, tmp_path, monkeypatch
     kept = os.stat(first.files()[1]).st_mtime_ns
     usage = shutil.disk_usage(tmp_path)._replace(free=2 * glyphs._BYTES)  # for these two, not for all five
     monkeypatch.setattr(glyphs.shutil, "disk_usage", lambda path: usage)
-    same(build_glyphs(tmp_path / "out"), first)
+    assert_same(build_glyphs(tmp_path / "out"), first)
     assert os.path.exists(first.files()[2])
     assert Path(first.files()[3]).read_bytes() == whole
     assert os.stat(first.files()[1]).st_mtime_ns == kept
 
 
-@pytest.mark.parametrize("step", ["_survey", "_write", "_table", "finished"])
+@pytest.mark.parametrize("step", ["_survey", "_write_missing", "finish_table"])
 def test_a_build_that_was_ended_is_gone_on_with(registry, tmp_path, monkeypatch, step):
     whole = build_glyphs(tmp_path / "whole")
     usual = getattr(glyphs, step)
@@ -164,7 +527,7 @@ def test_a_build_that_was_ended_is_gone_on_with(registry, tmp_path, monkeypatch,
     with pytest.raises(KeyboardInterrupt):
         build_glyphs(tmp_path / "out")
     monkeypatch.setattr(glyphs, step, usual)
-    if step == "_write":
+    if step == "_write_missing":
         os.remove(tmp_path / "out" / whole.paths[0])
     done = {path: os.stat(path).st_mtime_ns for path in (tmp_path / "out").rglob("*.png")}
     again = build_glyphs(tmp_path / "out")
@@ -182,63 +545,56 @@ def test_other_settings_and_other_folders_are_refused(registry, tmp_path):
     refusal(lambda: build_glyphs(tmp_path / "out", size=32), "size 48 (not 32)")
     refusal(lambda: build_glyphs(tmp_path / "out", classes=2), "classes null (not 2)")
     refusal(lambda: build_glyphs(tmp_path / "out", any_version=True), "any_version false (not true)")
-    refusal(lambda: build_glyphs(tmp_path), "holds something else")
+    refusal(lambda: build_glyphs(tmp_path), tmp_path)
     assert registry.calls == 1
 
 
-def test_so_many_classes(registry, tmp_path):
+def test_few_classes(registry, tmp_path):
     assert named(build_glyphs(tmp_path / "out", classes=2)) == EXPECTED
-    refusal(lambda: build_glyphs(tmp_path / "more", classes=3), "classes=3 needs 2 of the train split, 1 can be had")
+    refusal(lambda: build_glyphs(tmp_path / "more", classes=3), "classes=3", "train")
 
 
 def test_like_sop(registry, tmp_path, monkeypatch):
-    refusal(lambda: build_glyphs(tmp_path / "out", like="sop"), "like='sop' needs 11,318 train classes", "0 can be had")
-    for module in (glyphs, glyph_choice):
-        monkeypatch.setattr(module, "LIKE_SOP", {"train": (1, 2), "test": (1, 2)})
-    monkeypatch.setattr(glyph_choice, "_KNOWN", 2)
+    refusal(lambda: build_glyphs(tmp_path / "out", like="sop"), "like='sop'", "11,318 train classes")
+    monkeypatch.setattr(glyphs, "LIKE_SOP", {"train": (1, 2), "test": (1, 2)})
+    monkeypatch.setattr(glyphs, "_KNOWN", 2)
     table = build_glyphs(tmp_path / "out", like="sop")
     assert sorted(table.labels.tolist()) == ["U+6C34"] * 2 + ["U+91D1"] * 2
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "message"),
+    ("given", "kind"),
     [
-        ({"like": "cub"}, InputError, "like must be 'sop' or nothing, got 'cub'"),
-        ({"like": "sop", "classes": 4}, InputError, "leave out classes, or like"),
-        ({"classes": 1}, InputError, "classes must be at least 2"),
-        ({"classes": 2.5}, InputTypeError, "classes must be a whole number, got 2.5"),
-        ({"classes": "9"}, InputTypeError, "classes must be a number"),
-        ({"size": 7}, InputError, "size must be at least 8 and at most 512, got 7"),
-        ({"size": 48.0}, InputTypeError, "size must be a whole number"),
-        ({"size": True}, InputTypeError, "size must be a number"),
-        ({"typefaces": "flat"}, InputTypeError, "typefaces must be a list of names or 'small', got 'flat'"),
-        ({"typefaces": 5}, InputTypeError, "typefaces must be a list of names"),
-        ({"typefaces": [3, "flat"]}, InputTypeError, "typefaces must be a list of names"),
-        ({"typefaces": ["flat", "tal"]}, InputError, "typefaces has 'tal', which is none; did you mean 'tall'?"),
-        ({"typefaces": ["flat", "xyz"]}, InputError, "use some of flat, tall, slim"),
-        ({"typefaces": []}, InputError, "two or more"),
-        ({"typefaces": ["flat", "flat"]}, InputError, "two or more"),
+        ({"like": "cub"}, InputError),
+        ({"like": "sop", "classes": 4}, InputError),
+        ({"classes": 1}, InputError),
+        ({"classes": "9"}, InputTypeError),
+        ({"size": 7}, InputError),
+        ({"size": True}, InputTypeError),
+        ({"typefaces": "flat"}, InputTypeError),
+        ({"typefaces": [3, "flat"]}, InputTypeError),
+        ({"typefaces": ["flat", "tal"]}, InputError),
+        ({"typefaces": ["flat", "flat"]}, InputError),
     ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+    ids=str,
 )
-def test_wrong_arguments(registry, tmp_path, given, kind, message):
-    with pytest.raises(kind) as caught:
+def test_wrong_arguments(registry, tmp_path, given, kind):
+    with pytest.raises(kind, match=next(iter(given))):
         build_glyphs(tmp_path / "out", **given)
-    assert message in str(caught.value)
     assert not (tmp_path / "out").exists()
     assert registry.calls == 0
 
 
 def test_typefaces_without_a_common_character(registry, tmp_path):
     archive(registry.two, {"slim.ttc": collection({}, {KING: (0, 0, 9, 9)})})
-    refusal(lambda: build_glyphs(tmp_path / "out", typefaces=["slim", "tall"]), "no character is in two")
+    refusal(lambda: build_glyphs(tmp_path / "out", typefaces=["slim", "tall"]), "typefaces")
 
 
 def test_a_font_that_went_away_or_is_none(registry, tmp_path):
     archive(registry.two, {"fat.ttc": b""})
-    refusal(lambda: build_glyphs(tmp_path / "out"), "fonts-two", "has no file slim.ttc", "leave that typeface out")
+    refusal(lambda: build_glyphs(tmp_path / "out"), "fonts-two", "slim.ttc")
     archive(registry.two, {"slim.ttc": b"nonsense"})
-    refusal(lambda: build_glyphs(tmp_path / "other"), "slim.ttc of fonts-two 1-1", "is no font", "leave slim out")
+    refusal(lambda: build_glyphs(tmp_path / "other"), "slim.ttc", "fonts-two 1-1")
 
 
 def test_another_version_is_said(registry, tmp_path):
@@ -255,23 +611,19 @@ def test_another_version_is_said(registry, tmp_path):
 
 def test_the_counts_are_checked(registry, tmp_path, monkeypatch):
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 4), "test": (1, 2)})
-    refusal(
-        lambda: build_glyphs(tmp_path / "out"), "the train split has 1 classes and 3 images, not 1 and 4: this Pillow"
-    )
-    for given in ({"size": 32}, {"classes": 2}, {"typefaces": ["flat", "tall"]}, {"any_version": True}):
-        build_glyphs(tmp_path / "-".join(given), **given)  # other counts are not known
+    refusal(lambda: build_glyphs(tmp_path / "out"), "train", "3 images, not 1 and 4")
+    for settings_ in ({"size": 32}, {"classes": 2}, {"typefaces": ["flat", "tall"]}, {"any_version": True}):
+        build_glyphs(tmp_path / "-".join(settings_), **settings_)  # other counts are not known
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 3), "test": (1, 3)})
     monkeypatch.setattr(glyphs, "_TOLERANCE", 0.4)
-    with pytest.warns(
-        FrontrankWarning, match=r"the test split has 1 classes and 2 images, not 1 and 3, as this Pillow"
-    ):
+    with pytest.warns(FrontrankWarning, match="2 images, not 1 and 3"):
         build_glyphs(tmp_path / "out")
 
 
 def test_no_room(registry, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=4000)
     monkeypatch.setattr(glyphs.shutil, "disk_usage", lambda path: usage)
-    refusal(lambda: build_glyphs(tmp_path / "out"), "out has 0 MB of room, 0 MB are needed")
+    refusal(lambda: build_glyphs(tmp_path / "out"), "out", "0 MB")
 
 
 def test_the_errors_of_a_registry_pass(registry, tmp_path, monkeypatch):
@@ -300,7 +652,7 @@ def test_real_typefaces(real):
     assert set(real.extra["design"].tolist()) == set(SMALL)
     assert {TYPEFACES[name].licence for name in SMALL} == set(real.extra["licence"].tolist())
     for label, split in zip(real.labels.tolist(), real.splits.tolist(), strict=True):
-        assert split_of(int(label[2:], 16)) == split
+        assert character_split(int(label[2:], 16)) == split
     state = json.loads((real.root / "data.json").read_text())
     assert {package["name"] for package in state["packages"]} == {package.name for package in TEST_PACKAGES}
 
@@ -330,15 +682,16 @@ def test_real_drawings_of_a_character_are_alike(real):
 
 KILLED = """
 import pickle, time
-from frontrank.data import glyphs
+from frontrank.samples import glyphs
 with open(sys.argv[1], "rb") as file:
     out, faces, archives = pickle.load(file)
 glyphs.TYPEFACES, glyphs.fetch = faces, lambda packages, **_: [archives[package] for package in packages]
-glyphs._write = lambda *_: (print("all fonts are looked at", flush=True), time.sleep(300))
+glyphs._write_missing = lambda *_: (print("all fonts are looked at", flush=True), time.sleep(300))
 glyphs.build_glyphs(out)
 """
 
 
+@pytest.mark.processes
 def test_a_killed_build_goes_on(registry, tmp_path):
     """A real kill, in the middle of the work, of another process."""
     out, given = tmp_path / "out", tmp_path / "given"

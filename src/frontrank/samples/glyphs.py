@@ -219,8 +219,7 @@ def font_characters(font: bytes, index: int = 0) -> np.ndarray:
     """
     ttlib = import_extra("fontTools.ttLib", "samples", "reading fonts")
     try:
-        number = index if font[:4] == b"ttcf" or index else -1
-        with ttlib.TTFont(io.BytesIO(font), fontNumber=number, lazy=True) as opened:
+        with ttlib.TTFont(io.BytesIO(font), fontNumber=index, lazy=True) as opened:
             glyphs = range(opened["maxp"].numGlyphs)
             opened.setGlyphOrder([str(glyph) for glyph in glyphs])  # their own names are not needed, and slow to read
             cmap = opened.getBestCmap()

@@ -9,12 +9,10 @@ from PIL import Image
 
 from frontrank.data.images import image_size
 from frontrank.detection.data import read_scenes
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import InputError
 from frontrank.packages import fetch
-from frontrank.samples import scenes as emoji_scenes
-from frontrank.samples import scenes as scene_drawing
-from frontrank.samples import scenes as scene_parts
-from frontrank.samples.scenes import Parts, Placed, build_emoji_scenes, draw_scene
+from frontrank.samples import scenes
+from frontrank.samples.scenes import Parts, SceneObject, build_emoji_scenes, draw_scene
 from tests.fetch import require_packages
 from tests.packages.fakes import tgz
 from tests.samples import fake_emoji
@@ -25,29 +23,30 @@ CLASSES = {"cat": "1F431", "grin": "1F600", "beam": "1F601"}
 @pytest.fixture
 def few(tmp_path, monkeypatch):
     """Three classes and small packages in place of the real ones."""
-    for module in (scene_parts, emoji_scenes):
-        monkeypatch.setattr(module, "CLASSES", CLASSES)
-    monkeypatch.setattr(scene_parts, "OTHERS", ("1F602",))
-    made = fake_emoji.written(tmp_path / "packages")
-    for number, each in enumerate(scene_parts.PHOTOGRAPHS):
-        made[each.package] = tmp_path / "packages" / each.package.file_name()
+    monkeypatch.setattr(scenes, "CLASSES", CLASSES)
+    monkeypatch.setattr(scenes, "OTHERS", ("1F602",))
+    archives = fake_emoji.write_archives(tmp_path / "packages")
+    for number, each in enumerate(scenes.PHOTOGRAPHS):
+        archives[each.package] = tmp_path / "packages" / each.package.file_name()
         names = [name for of in each.of.values() for name in of]
-        made[each.package].write_bytes(tgz({name: photograph(7 * number + place) for place, name in enumerate(names)}))
+        archives[each.package].write_bytes(
+            tgz({name: photograph(7 * number + place) for place, name in enumerate(names)})
+        )
     asked = []
 
     def fetched(packages, show=None):
         asked.append(packages)
-        return [made[package] for package in packages]
+        return [archives[package] for package in packages]
 
-    monkeypatch.setattr(emoji_scenes, "fetch", fetched)
+    monkeypatch.setattr(scenes, "fetch", fetched)
     return asked
 
 
 def photograph(seed):
     pixels = np.random.default_rng(seed).integers(0, 255, (20, 30, 3)).astype(np.uint8)
-    made = io.BytesIO()
-    Image.fromarray(pixels).resize((300, 200)).save(made, "JPEG")
-    return made.getvalue()
+    stream = io.BytesIO()
+    Image.fromarray(pixels).resize((300, 200)).save(stream, "JPEG")
+    return stream.getvalue()
 
 
 def files(folder):
@@ -105,11 +104,11 @@ def test_a_finished_folder_is_left_as_it_is(few, tmp_path):
     first = build_emoji_scenes(tmp_path / "out", scenes=4, size=64)
     assert build_emoji_scenes(tmp_path / "out", scenes=4, size=64) == first
     assert len(few) == 1  # nothing was fetched again
-    with pytest.raises(InputError, match=r"is built with scenes 4 \(not 8\); give another folder"):
+    with pytest.raises(InputError, match=r"scenes 4 \(not 8\)"):
         build_emoji_scenes(tmp_path / "out", scenes=8, size=64)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="holds something else"):
+    with pytest.raises(InputError, match="mine"):
         build_emoji_scenes(tmp_path / "mine", scenes=4)
 
 
@@ -123,13 +122,13 @@ def test_broken_off_and_gone_on_with(few, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return draw_scene(*arguments)
 
-    monkeypatch.setattr(emoji_scenes, "draw_scene", draw)
+    monkeypatch.setattr(scenes, "draw_scene", draw)
     with pytest.raises(KeyboardInterrupt):
         build_emoji_scenes(tmp_path / "out", scenes=8, size=64)
     assert len(list((tmp_path / "out/VOC2007/JPEGImages").iterdir())) == 3
-    with pytest.raises(InputError, match=r"was begun with size 64 \(not 96\)"):
+    with pytest.raises(InputError, match=r"size 64 \(not 96\)"):
         build_emoji_scenes(tmp_path / "out", scenes=8, size=96)
-    with pytest.raises(InputError, match="not finished; go on with it: frontrank data emoji-scenes"):
+    with pytest.raises(InputError, match="frontrank data emoji-scenes"):
         read_scenes(tmp_path / "out")
     build_emoji_scenes(tmp_path / "out", scenes=8, size=64)
     assert len(calls) == 4 + 10 - 3
@@ -140,23 +139,15 @@ def test_what_was_lost_is_drawn_again(few, tmp_path):
     build_emoji_scenes(tmp_path / "out", scenes=4, size=64)
     before = files(tmp_path / "out/VOC2007")
     (tmp_path / "out/VOC2007/JPEGImages/000002.jpg").unlink()
-    (tmp_path / "out/VOC2007/JPEGImages/.000003").write_bytes(b"half")
+    (tmp_path / "out/VOC2007/JPEGImages/.000003.1.a.unfinished").write_bytes(b"half")
     build_emoji_scenes(tmp_path / "out", scenes=4, size=64)
     assert files(tmp_path / "out/VOC2007") == before
     assert json.loads((tmp_path / "out/data.json").read_text())["finished"]
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "said"),
-    [
-        ({"scenes": 3}, InputError, "scenes must be at least 4"),
-        ({"size": 32}, InputError, "size must be at least 64"),
-        ({"seed": -1}, InputError, "seed must be at least 0"),
-        ({"size": 100.5}, InputTypeError, "size must be a whole number"),
-    ],
-)
-def test_settings_that_cannot_be(tmp_path, given, error, said):
-    with pytest.raises(error, match=said):
+@pytest.mark.parametrize("given", [{"scenes": 3}, {"size": 32}, {"seed": -1}, {"size": 100.5}], ids=str)
+def test_settings_that_cannot_be_used(tmp_path, given):
+    with pytest.raises(InputError, match=next(iter(given))):
         build_emoji_scenes(tmp_path / "out", **given)
     assert not (tmp_path / "out").exists()
 
@@ -171,7 +162,7 @@ def squares(side=40):
 def test_boxes_are_what_is_to_be_seen():
     """The only object of a colour has its box around all pixels of this colour."""
     seen = 0
-    for seed in range(60):
+    for seed in range(30):
         picture, placed = draw_scene(squares(), 128, np.random.default_rng(seed))
         hue = np.asarray(picture).argmax(axis=2)
         drawn = np.asarray(picture).max(axis=2) > 90
@@ -185,12 +176,12 @@ def test_boxes_are_what_is_to_be_seen():
             box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
             assert np.abs(np.subtract(box, each.box)).max() <= 2  # soft edges
             seen += 1
-    assert seen > 50
+    assert seen > 25
 
 
 def test_scenes_have_what_they_should():
     """Sizes, occlusion, truncation, hidden objects: all of it occurs, none too often."""
-    placed = [each for seed in range(150) for each in draw_scene(squares(), 128, np.random.default_rng(seed))[1]]
+    placed = [each for seed in range(80) for each in draw_scene(squares(), 128, np.random.default_rng(seed))[1]]
     sides = [max(each.box[2] - each.box[0], each.box[3] - each.box[1]) for each in placed]
     assert min(sides) < 20
     assert max(sides) > 55
@@ -200,19 +191,19 @@ def test_scenes_have_what_they_should():
     assert 0.1 < shares["truncated"] < 0.6
     assert 0.1 < shares["occluded"] < 0.6
     assert 0.005 < shares["difficult"] < 0.2
-    assert all(0 < each.seen <= 1 for each in placed)
+    assert all(0 < each.visible <= 1 for each in placed)
 
 
 def test_what_is_difficult():
     whole = (10, 10, 50, 50)
-    assert not Placed("a", whole, 0.36, False, True).difficult
-    assert Placed("a", whole, 0.34, False, True).difficult
-    assert Placed("a", (10, 10, 13, 50), 0.9, True, False).difficult
+    assert not SceneObject("a", whole, 0.36, False, True).difficult
+    assert SceneObject("a", whole, 0.34, False, True).difficult
+    assert SceneObject("a", (10, 10, 13, 50), 0.9, True, False).difficult
 
 
 def test_a_hidden_object_is_not_there(monkeypatch):
-    monkeypatch.setattr(scene_drawing, "_place", lambda *_: (40, 40))
-    monkeypatch.setattr(scene_drawing, "_turned", lambda drawing, *_: drawing)
+    monkeypatch.setattr(scenes, "_place", lambda *_: (40, 40))
+    monkeypatch.setattr(scenes, "_vary", lambda drawing, *_: drawing)
     for seed in range(20):
         placed = draw_scene(squares(), 128, np.random.default_rng(seed))[1]
         assert len(placed) <= 1  # the last one drawn hides all others; it may be of no class
@@ -220,18 +211,18 @@ def test_a_hidden_object_is_not_there(monkeypatch):
 
 def test_the_real_parts_are_all_there_and_not_shared():
     """Of each class every design has a drawing; train and test share neither a design nor a photograph."""
-    wanted = scene_parts.packages()
+    wanted = scenes.scene_packages()
     require_packages(wanted)
     archives = dict(zip(wanted, fetch(wanted, show=False), strict=True))
-    designs = {split: {design.name for design in scene_parts.designs(split)} for split in ("train", "test")}
+    designs = {split: {design.name for design in scenes.scene_designs(split)} for split in ("train", "test")}
     assert len(designs["train"]) == 4
     assert len(designs["test"]) == 3
     assert not designs["train"] & designs["test"]
-    for each in scene_parts.PHOTOGRAPHS:
+    for each in scenes.PHOTOGRAPHS:
         assert not set(each.of["train"]) & set(each.of["test"])
-    parts = scene_parts.read_parts(archives, "test", 64, 256)
+    parts = scenes.read_parts(archives, "test", 64, 256)
     assert len(parts.classes) == 20
     assert all(len(of) == 3 for of in parts.classes.values())
-    assert len(parts.others) == 3 * len(scene_parts.OTHERS)
+    assert len(parts.others) == 3 * len(scenes.OTHERS)
     assert len(parts.photographs) == 8
     assert all(min(picture.size) >= 8 and picture.mode == "RGBA" for of in parts.classes.values() for picture in of)

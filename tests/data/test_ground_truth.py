@@ -1,0 +1,268 @@
+"""Ground-truth files that try to run something, to change something or to take all memory while they are read.
+
+What good files hold is tested in tests/evaluation.
+"""
+
+import collections
+import copyreg
+import functools
+import os
+import pathlib
+import pickle
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from frontrank.data import ground_truth
+from frontrank.data.ground_truth import read_ground_truth
+from tests.data.files import refusal
+
+try:
+    from numpy._core.multiarray import _reconstruct, scalar
+    from numpy._core.numeric import _frombuffer
+except ImportError:  # numpy 1
+    from numpy.core.multiarray import _reconstruct, scalar
+    from numpy.core.numeric import _frombuffer
+
+
+class Call:
+    """Pickled as a call of a function, and the state of its result."""
+
+    def __init__(self, function, *args, state=None):
+        self.parts = (function, args) if state is None else (function, args, state)
+
+    def __reduce__(self):
+        return self.parts
+
+    def __call__(self):
+        """Pickle demands this of a function to be called."""
+
+
+class WritesAFile:
+    """A class whose state writes a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __setstate__(self, state):
+        pathlib.Path(state["path"]).touch()
+
+
+def refused(folder, data):
+    """The error of reading a file that asks for more than data."""
+    (folder / "gnd.pkl").write_bytes(data)
+    message = refusal(lambda: read_ground_truth(folder / "gnd.pkl"), "gnd.pkl")
+    assert "refused" in message
+    return message
+
+
+def damaged(folder, data):
+    """The error of reading a file that is no good data."""
+    (folder / "gnd.pkl").write_bytes(data)
+    message = refusal(lambda: read_ground_truth(folder / "gnd.pkl"), "gnd.pkl")
+    assert "refused" not in message
+    return message
+
+
+TRAPS = {
+    "a function": lambda path: Call(os.mkdir, str(path)),
+    "code as text": lambda path: Call(eval, f"open({str(path)!r}, 'w').close()"),
+    "the result of a call": lambda path: Call(Call(getattr, pathlib.Path(path), "touch")),
+    "a partial": lambda path: Call(functools.partial(pathlib.Path.touch, pathlib.Path(path))),
+    "numpy.save": lambda path: Call(np.save, str(path), np.arange(3)),
+    "an object array": lambda path: np.array([None, Call(os.mkdir, str(path))], dtype=object),
+    "a class": WritesAFile,
+    "deep in a ground truth": lambda path: {
+        **{"imlist": ["a"], "qimlist": ["b"]},
+        "gnd": [{"easy": [1], "hard": [], "junk": [], "bbx": [Call(os.mkdir, str(path))]}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_nothing_runs(tmp_path, name):
+    for protocol in (0, 2, 5):
+        target = tmp_path / f"sprung{protocol}.npy"
+        data = pickle.dumps(TRAPS[name](target), protocol)
+        refused(tmp_path, data)
+        assert not target.exists()
+        pickle.loads(data)  # so it would have been seen
+        assert target.exists()
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        pytest.param(collections.OrderedDict(a=1), id="a class"),
+        pytest.param(float, id="a type"),
+        pytest.param(1j, id="a complex number"),
+        pytest.param(np.random.RandomState(0), id="a random generator"),
+        pytest.param(np.array(["2020-01-01"], "M8[D]"), id="dates"),
+        pytest.param(np.array([(1, 2.0)], "i4,f8"), id="records"),
+        pytest.param(Call(scalar, np.dtype("O"), [1]), id="one object"),
+        pytest.param(np.array(["abc"])[0], id="one text"),
+        pytest.param({1, 2}, id="a set"),
+        pytest.param({(1, 2): 3}, id="a key that is a tuple"),
+    ],
+)
+def test_what_is_not_data(tmp_path, thing):
+    for protocol in (0, 2, 4):
+        refused(tmp_path, pickle.dumps({"imlist": thing}, protocol))
+
+
+def asks(module, name):
+    return b"c" + module + b"\n" + name + b"\n"
+
+
+ENCODE = asks(b"_codecs", b"encode")
+DTYPE = asks(b"numpy", b"dtype")
+INSTRUCTIONS = {
+    "a persistent id": b"Pabc\n.",
+    "an instance": b"(inumpy\ndtype\n.",
+    "an object": b"(" + DTYPE + b"S'i8'\no.",
+    "a new object": DTYPE + b")\x81.",
+    "a buffer from elsewhere": b"\x80\x05\x97.",
+    "state of a function": ENCODE + b"(N}S'__defaults__'\n(S'rot13'\ntstb.",
+    "state of a list": b"]}b.",
+    "state of a class": DTYPE + b"}S'set_state'\nNsb.",
+    "a dotted name": b"\x80\x04\x8c\x05numpy\x94\x8c\x0edtype.__init__\x94\x93.",
+    "a name of an allowed module": asks(b"numpy", b"fromfile"),
+    "another encoding": ENCODE + b"(S'abc'\nS'rot13'\ntR.",
+    "a key without end": b"}" + b")" + b"2\x86" * 18 + b"K\x01s.",  # its hash looks at 2^18 tuples
+    "a key without end, of a list": b"}(" + b")" + b"2\x86" * 18 + b"K\x01u.",
+    "a key without end, of a new dict": b"()" + b"2\x86" * 18 + b"K\x01d.",
+}
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_instructions_that_plain_data_does_not_need(tmp_path, name):
+    functions = [of for of in ground_truth._NAMES.values() if of is not None]
+    before = [(getattr(of, "__defaults__", None), dict(vars(of))) for of in functions]
+    refused(tmp_path, INSTRUCTIONS[name])
+    assert before == [(getattr(of, "__defaults__", None), dict(vars(of))) for of in functions]
+
+
+def test_registered_extensions(tmp_path):
+    """The process keeps their objects, so that their names are not looked up any more."""
+    copyreg.add_extension("os", "getcwd", 0xF0)
+    try:
+        for code in (b"\x82\xf0", b"\x83\xf0\x00", b"\x84\xf0\x00\x00\x00"):
+            data = b"\x80\x02" + code + b")R."
+            assert pickle.loads(data) == os.getcwd()
+            refused(tmp_path, data)
+    finally:
+        copyreg.remove_extension("os", "getcwd", 0xF0)
+
+
+def test_messages_are_short_and_of_one_line(tmp_path):
+    text = ("system\nbad \x1b[31m\ud800" + "x" * 10_000).encode("utf-8", "surrogatepass")
+    message = refused(tmp_path, b"\x80\x04\x8c\x02osX" + struct.pack("<I", len(text)) + text + b"\x93.")
+    assert message.isprintable()
+    assert message.isascii()
+    assert len(message) < len(str(tmp_path)) + 250
+    assert len(damaged(tmp_path, b"F" + b"x" * 10_000 + b"\n.")) < 400
+
+
+def array(shape, kind="i8", data=b"\x01" + bytes(7)):
+    return Call(_reconstruct, np.ndarray, (0,), b"b", state=(1, shape, np.dtype(kind), False, data))
+
+
+def buffer(data=b"", kind="i8", shape=(0,)):
+    return Call(_frombuffer, data, np.dtype(kind) if isinstance(kind, str) else kind, shape, "C")
+
+
+def dtype(code, *state):
+    return Call(np.dtype, code, False, True, state=state)
+
+
+def lists_of(stored):
+    entry = {"easy": stored, "hard": [], "junk": []}
+    return {"imlist": [], "qimlist": ["q"], "gnd": [entry]}
+
+
+def test_such_arrays_are_read_if_nothing_is_wrong(tmp_path):
+    """So that the next tests do not pass for another reason."""
+    plain = dtype("i8", 3, "<", None, None, None, -1, -1, 0)
+    one = b"\x01" + bytes(7)
+    for stored in (array((1,)), buffer(one, "i8", (1,)), buffer(one, plain, (1,)), [Call(scalar, plain, one)]):
+        (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(lists_of(stored)))
+        assert read_ground_truth(tmp_path / "gnd.pkl").lists[0]["easy"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param(array((10**12,)), id="a huge shape"),
+        pytest.param(buffer(shape=(10**30,)), id="a shape beyond all numbers"),
+        pytest.param(array((1,) * 33), id="many dimensions"),
+        pytest.param(array({"a": 1}), id="a shape that is no tuple"),
+        pytest.param(array((1,), data=b"abc"), id="data cut off"),
+        pytest.param(Call(scalar, np.dtype("i8"), bytes(16)), id="a number of wrong length"),
+    ],
+)
+def test_damaged_arrays(tmp_path, stored):
+    for protocol in (0, 5):
+        damaged(tmp_path, pickle.dumps(lists_of(stored), protocol))
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param(buffer(10**12, "i8", (1,)), id="data that is a number"),
+        pytest.param(buffer(array((4,), data=bytes(32)), "i8", (4,)), id="data that is an array"),
+        pytest.param(buffer(bytes(8), "O", (1,)), id="objects from bytes"),
+        pytest.param(Call(_frombuffer, b"", "i8", (0,), "C"), id="a dtype that is text"),
+        pytest.param(buffer(kind=dtype("i8", 3, "<", None, ("a",), {"a": 1}, -1, -1, 0)), id="a dtype with fields"),
+        pytest.param(buffer(kind=dtype("i8", 3, "x", None, None, None)), id="an unknown byte order"),
+        pytest.param(buffer(kind=dtype("S99999", 3, "|", None, None, None)), id="a wide dtype"),
+        pytest.param(Call(bytes, 10**12), id="bytes of a size"),
+    ],
+)
+def test_arrays_of_something_else(tmp_path, stored):
+    for protocol in (0, 5):
+        refused(tmp_path, pickle.dumps(lists_of(stored), protocol))
+
+
+INT64 = DTYPE + b"(S'i8'\ntR"
+
+
+def text(size):
+    """Some text, at place 0 of the memo."""
+    return b"S'" + b"x" * size + b"'\np0\n0"
+
+
+LARGE = {
+    "a place in the memo": b"Nr" + struct.pack("<I", 3_000_000) + b".",
+    "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"abc.",
+    "a bytearray": b"\x80\x05\x96" + struct.pack("<Q", 1 << 26) + b"abc.",
+    "text": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40) + b"abc.",
+    "a frame": b"\x80\x04\x95" + struct.pack("<Q", 1 << 40) + b"N.",
+    "a number": b"\x80\x02\x8b" + struct.pack("<i", 1 << 30) + b"abc.",
+    "one text encoded often": text(100_000) + (ENCODE + b"(g0\nS'latin1'\ntR") * 300 + b".",
+    "one text in many arrays": text(80_000)
+    + (asks(b"numpy.core.numeric", b"_frombuffer") + b"(g0\n" + INT64 + b"(I10000\ntS'C'\ntR") * 300
+    + b".",
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_memory_stays_small(tmp_path, name):
+    tracemalloc.start()
+    try:
+        damaged(tmp_path, LARGE[name])
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_places_in_the_memo_numbers_and_depth(tmp_path):
+    for place in (-1, 2**32, 10**30):
+        damaged(tmp_path, b"Np%d\n." % place)
+    damaged(tmp_path, b"I" + b"1" * 5000 + b"\n.")
+    assert "gnd" in damaged(tmp_path, b"]" * 100_000 + b"a" * 99_999 + b".")
+    itself = []
+    itself.append(itself)
+    damaged(tmp_path, pickle.dumps({"imlist": [], "qimlist": [], "gnd": itself}))
+    damaged(tmp_path, pickle.dumps(lists_of(itself)))

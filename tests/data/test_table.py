@@ -1,0 +1,644 @@
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontrank.data.table import (
+    COLUMNS,
+    IMAGE_ENDINGS,
+    ROLES,
+    SPLITS,
+    ImageTable,
+    list_images,
+    read_folder,
+    read_table,
+    read_unlabelled,
+)
+from frontrank.errors import FrontrankWarning, InputTypeError
+from tests.data.files import refusal
+
+# Tables
+
+
+def table_of(labels=("a", "a", "b"), root="pets", **columns):
+    """A table of as many training images as there are labels; given columns replace the usual ones."""
+    rows = len(labels)
+    usual = {
+        "paths": [f"{label}/{row}.jpg" for row, label in enumerate(labels)],
+        "labels": list(labels),
+        "categories": [""] * rows,
+        "splits": ["train"] * rows,
+        "roles": [""] * rows,
+    }
+    return ImageTable(Path(root), **{**usual, **columns})
+
+
+def assert_same(one, other):
+    for name in COLUMNS:
+        assert getattr(one, name).tolist() == getattr(other, name).tolist(), name
+    assert {name: column.tolist() for name, column in one.extra.items()} == {
+        name: column.tolist() for name, column in other.extra.items()
+    }
+
+
+def rows_of(table):
+    columns = (table.paths, table.labels, table.categories, table.splits, table.roles)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_columns_become_arrays_of_text():
+    table = table_of(
+        root="pets", labels=["a", "b"], categories=np.array(["x", "y"], dtype=object), extra={"box": [1, 2]}
+    )
+    assert table.root == Path("pets")
+    assert all(getattr(table, name).dtype.kind == "U" for name in COLUMNS)
+    assert table.extra["box"].tolist() == [1, 2]
+    assert table_of([]).labels.dtype.kind == "U"
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_the_wrong_kind_or_length(name):
+    for column in ([1, 2, 3], [["a"], ["b"], ["c"]], np.array(["a", None, "b"], dtype=object)):
+        with pytest.raises(InputTypeError, match=name):
+            table_of(**{name: column})
+    if name != "paths":
+        refusal(lambda: table_of(**{"paths": list("123"), name: ["train"] * 2}), name, "2", "3")
+    for column in ([1, 2], 7):
+        refusal(lambda column=column: table_of(extra={"box": column}), "box")
+
+
+def test_rows_and_parts():
+    table = table_of(
+        labels=list("abcd"), splits=["train", "test", "test", "test"], roles=["", "query", "gallery", "query"],
+        extra={"n": np.arange(4)}, name="pets",
+    )  # fmt: skip
+    part = table.of("test", "query")
+    assert part.labels.tolist() == ["b", "d"]
+    assert part.extra["n"].tolist() == [1, 3]
+    assert part.name == "pets"
+    assert table.of("test").labels.tolist() == ["b", "c", "d"]
+    assert table.of(role="").labels.tolist() == ["a"]
+    assert len(table.of("validation")) == 0
+    assert len(table.of()) == 4
+    assert table.rows(np.array([3, 0])).paths.tolist() == ["d/3.jpg", "a/0.jpg"]
+    assert table.files() == [os.path.join("pets", path) for path in table.paths]
+    assert table_of(["a"], paths=["/x/1.jpg"]).files() == ["/x/1.jpg"]
+
+
+def test_codes_go_by_the_sorted_labels():
+    codes = table_of(["b", "a", "B", "b", "10", "9"]).codes()
+    assert codes.tolist() == [4, 3, 2, 4, 0, 1]
+    assert codes.dtype == np.int64
+
+
+FAULTS = {
+    "empty": ({"labels": []}, ["pets"]),
+    "split": ({"splits": ["train", "tset", "x"]}, ["a/1.jpg", "'tset'", "mean test?"]),
+    "blank split": ({"splits": ["", "test", "test"]}, ["''", "'train', 'validation', 'test'"]),
+    "role": ({"roles": ["", "", "Gallery"]}, ["b/2.jpg", "'Gallery'", "mean gallery?"]),
+    "label": ({"labels": ["a", "", "b"]}, ["/1.jpg", "label"]),
+    "path": ({"paths": ["1", "", "2"]}, ["row 1"]),
+    "twice": ({"paths": ["1", "2", "2"]}, ["pets", "2"]),
+    "twice, spelt otherwise": ({"paths": ["a/1", "a/2", "./a//1"]}, ["./a//1"]),
+    "up and down": ({"paths": ["1", "a/../1", "3"]}, ["a/../1"]),
+    "relative and absolute": ({"paths": ["1", "2", os.path.abspath("pets/1")]}, ["pets/1"]),
+    "absolute and relative": ({"paths": [os.path.abspath("pets//a/1"), "2", "a/1"]}, ["a/1"]),
+    "outside": ({"paths": ["../x/1", "2", os.path.abspath("x/1")]}, ["x/1"]),
+    "a name of two lines": ({"paths": ["a\nb", "2", "a\nb"]}, ["'a\\nb'"]),
+    "a name that is no text": ({"labels": ["\udc80", "a"], "splits": ["x", "train"]}, ["split"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_check_refuses(name):
+    columns, parts = FAULTS[name]
+    refusal(lambda: table_of(**columns).check(), *parts).encode()
+
+
+def test_check_accepts():
+    table = table_of(["a", "A", "", "b"], roles=["", "query", "distractor", ""], categories=["x", "y", "", ""])
+    assert table.check() is table
+    assert table_of(["", ""]).check(labelled=False)
+    assert table_of(paths=["1", "1", "1"]).check(repeats=True)
+    assert table_of(paths=["a/1", "A/1", "a/1."]).check()
+    assert table_of(paths=["a/1", "/a/1", os.path.abspath("a/1")]).check()
+    assert table_of(paths=["a/1", "../a/1", os.path.abspath("petsa/1")]).check()
+    refusal(lambda: table_of(paths=["a/1", "b", "/a/1"], root="/").check(), "/a/1")
+    assert table_of(["u\u0308", "\u00fc"]).check()
+    refusal(lambda: table_of(["", ""], name="photos").check(), "photos: /0.jpg")
+
+
+def test_counts_by_hand():
+    table = table_of(
+        ["a", "a", "a", "b", "c", "c", "d", "c", ""],
+        splits=["train"] * 4 + ["test"] * 5,
+        roles=[""] * 4 + ["query", "gallery", "gallery", "gallery", "distractor"],
+        categories=["x", "x", "x", "", "x", "y", "z", "y", ""],
+    )
+    rows = [tuple(row.values()) for row in table.counts()]
+    assert rows == [
+        ("train", "", 4, 2, 1, 1, 2.0, 3, 1),
+        ("test", "query", 1, 1, 1, 1, 1.0, 1, 1),
+        ("test", "gallery", 3, 2, 2, 1, 1.5, 2, 1),
+        ("test", "distractor", 1, 0, 0, 0, 0.0, 0, 0),
+    ]
+    lines = table.describe().split("\n")
+    assert len({len(line) for line in lines}) == 1
+    assert lines[3].split() == ["test", "gallery", "3", "2", "2", "1,", "1.5,", "2", "1"]
+    assert lines[0].startswith("split  role        images")
+    assert table_of([]).describe() == "no images"
+    assert "1,000" in table_of(["a"] * 1000).describe()
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), max_size=6)
+ROW = st.tuples(TEXT.filter(bool), TEXT.filter(bool), TEXT, st.sampled_from(SPLITS), st.sampled_from(ROLES), TEXT)
+
+
+@pytest.mark.parametrize("ending", [".CSV", ".parquet"])
+@given(rows=st.lists(ROW, min_size=1, max_size=5))
+def test_what_is_saved_is_read_back(tmp_path_factory, ending, rows):
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    columns[:3] = [np.array([f"<{text}>" for text in column]) for column in columns[:3]]  # blanks around are dropped
+    names = [f"{number}/{text}" for number, text in enumerate(columns[0].tolist())]
+    folder = tmp_path_factory.mktemp("t")
+    table = ImageTable(folder, np.array(names), *columns[1:5], extra={"note ü": columns[5]})
+    table.save(folder / f"t{ending}")
+    again = read_table(folder / f"t{ending}")
+    assert_same(again, table)
+    assert again.root == folder
+    assert again.name == "t"
+
+
+def test_paths_are_relative_to_the_folder_of_the_table(tmp_path, monkeypatch):
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "images" / "a" / "1.jpg").write_bytes(b"1")
+    (tmp_path / "link").symlink_to(tmp_path / "tables")
+    table = table_of(["a", "b"], tmp_path / "images", paths=["a/1.jpg", "/x/2.jpg"])
+    for target in ("images/t.csv", "tables/t.csv", "t.parquet", "link/u.csv"):
+        table.save(tmp_path / target)
+        read = read_table(tmp_path / target)
+        assert Path(read.files()[0]).read_bytes() == b"1"
+        assert read.files()[1] == "/x/2.jpg"
+    assert read_table(tmp_path / "images/t.csv").paths[0] == "a/1.jpg"
+    assert read_table(tmp_path / "tables/t.csv").paths[0] == "../images/a/1.jpg"
+    assert read_table(tmp_path / "t.parquet").paths[0] == "images/a/1.jpg"
+    monkeypatch.chdir(tmp_path)
+    table_of(["a"], "images").save("relative.csv")
+    assert read_table("relative.csv").paths.tolist() == ["images/a/0.jpg"]
+
+
+def test_nothing_is_overwritten_unasked(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("mine")
+    refusal(lambda: table_of().save(path), path, "overwrite=True")
+    assert path.read_text() == "mine"
+    table_of().save(path, overwrite=True)
+    assert read_table(path).labels.tolist() == ["a", "a", "b"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_tables_that_cannot_be_saved(tmp_path, monkeypatch):
+    refusal(lambda: table_of().save(tmp_path / "t.txt"), "t.txt", ".csv", ".parquet")
+    refusal(lambda: table_of().save(tmp_path / "no" / "t.csv"), "t.csv", "No such file")
+    (tmp_path / "file").touch()
+    refusal(lambda: table_of().save(tmp_path / "file" / "t.csv"), "t.csv", "Not a directory")
+    (tmp_path / "file").unlink()
+    refusal(lambda: table_of(extra={"box": np.eye(3)}).save(tmp_path / "t.csv"), "'box'")
+    refusal(lambda: table_of(extra={"label": [1, 2, 3]}).save(tmp_path / "t.csv"), "'label'")
+    for ending in (".csv", ".parquet"):
+        refusal(lambda ending=ending: table_of(["\udc80"]).save(tmp_path / f"t{ending}"), f"t{ending}", "UTF-8")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    refusal(lambda: table_of().save(tmp_path / "t.parquet"), "pyarrow", "frontrank[train]")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_in_extra_columns(tmp_path):
+    table = table_of(extra={"n": np.array([1, 2, 3]), "x": np.array([0.5, 1, 2]), "y": np.array([True, False, True])})
+    table.save(tmp_path / "t.parquet")
+    table.save(tmp_path / "t.csv")
+    assert {name: column.tolist() for name, column in read_table(tmp_path / "t.parquet").extra.items()} == {
+        "n": [1, 2, 3], "x": [0.5, 1, 2], "y": [True, False, True],
+    }  # fmt: skip
+    assert read_table(tmp_path / "t.csv").extra["x"].tolist() == ["0.5", "1.0", "2.0"]
+
+
+BOXES = {
+    "text": np.array(["1 2 3.5 4", " 1,2, 3.5 ,4 ", ""]),
+    "text of any length": np.array(["1 2 3.5 4", "1 2 3.50 4", "  "], dtype=object),
+    "numbers or nothing": np.array([(1, 2, 3.5, 4), np.array([1, 2, 3.5, 4]), None, None], dtype=object)[:3],
+    "lists": np.array([[1, 2, 3.5, 4], [1, 2, 3.5, 4], []], dtype=object),
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_boxes(name):
+    assert table_of(extra={"box": BOXES[name]}).boxes() == [(1, 2, 3.5, 4), (1, 2, 3.5, 4), None]
+
+
+def test_boxes_as_a_matrix_or_none_at_all():
+    assert table_of(extra={"box": np.arange(12).reshape(3, 4)}).boxes() == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
+    assert table_of().boxes() == [None] * 3
+    assert table_of([]).boxes() == []
+
+
+NO_BOXES = {
+    "a word": (np.array(["left"] * 3), "'left'"),
+    "three numbers": (np.array(["1 2 3"] * 3), "'1 2 3'"),
+    "five numbers": (np.array(["1 2 3 4 5"] * 3), "'1 2 3 4 5'"),
+    "no number": (np.array(["1 2 3 nan"] * 3), "nan"),
+    "infinite": (np.array(["1 2 inf 4"] * 3), "inf"),
+    "one number": (np.arange(3), "'0'"),
+    "three columns": (np.eye(3), "1."),
+    "long": (np.array(["x" * 500] * 3), "'" + "x" * 80 + "'"),
+    "lines": (np.array(["1\n2"] * 3), "'1\\n2'"),
+}
+
+
+@pytest.mark.parametrize("name", NO_BOXES)
+def test_columns_that_are_no_boxes(name):
+    column, part = NO_BOXES[name]
+    refusal(table_of(extra={"box": column}).boxes, "a/0.jpg", part)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_column_of_objects_is_kept_saved_and_read(tmp_path, ending):
+    notes = np.array(["x" * 10_000, "", "ü"], dtype=object)
+    table = table_of(extra={"note": notes, "box": np.array(["1 2 3 4", "", ""], dtype=object)}, root=tmp_path)
+    table.save(tmp_path / f"t{ending}")
+    again = read_table(tmp_path / f"t{ending}")
+    assert_same(again, table)
+    assert again.rows(np.array([2, 0])).extra["note"].tolist() == ["ü", "x" * 10_000]
+    assert again.boxes() == table.boxes() == [(1, 2, 3, 4), None, None]
+
+
+# Folders
+
+
+def tree(root, *paths):
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"x")
+    return root
+
+
+def test_a_folder_of_classes(tmp_path):
+    table = read_folder(tree(tmp_path, "dog/b.png", "cat/2.jpg", "cat/10.jpg", "Cat/1.jpg"))
+    assert rows_of(table) == [
+        ("Cat/1.jpg", "Cat", "", "train", ""),
+        ("cat/10.jpg", "cat", "", "train", ""),
+        ("cat/2.jpg", "cat", "", "train", ""),
+        ("dog/b.png", "dog", "", "train", ""),
+    ]
+    assert table.root == tmp_path
+    assert table.name == tmp_path.name
+    assert rows_of(read_folder(str(tmp_path))) == rows_of(table)
+
+
+def test_a_folder_of_categories(tmp_path):
+    table = read_folder(tree(tmp_path, "shoe/1/a.jpg", "shoe/2/a.jpg", "bag/1/a.jpg"))
+    assert rows_of(table) == [
+        ("bag/1/a.jpg", "bag/1", "bag", "train", ""),
+        ("shoe/1/a.jpg", "shoe/1", "shoe", "train", ""),
+        ("shoe/2/a.jpg", "shoe/2", "shoe", "train", ""),
+    ]
+
+
+@pytest.mark.parametrize("category", ["", "fruit/"])
+def test_splits_and_roles_at_the_top(tmp_path, category):
+    tops = {
+        "train": ("train", ""),
+        "val": ("validation", ""),
+        "validation": ("validation", ""),
+        "valid": ("validation", ""),
+        "Test": ("test", ""),
+        "query": ("test", "query"),
+        "gallery": ("test", "gallery"),
+    }
+    table = read_folder(tree(tmp_path, *(f"{top}/{category}fig/1.jpg" for top in tops)))
+    label = f"{category}fig"
+    assert sorted(rows_of(table)) == sorted(
+        (f"{top}/{label}/1.jpg", label, category.rstrip("/"), *use) for top, use in tops.items()
+    )
+
+
+ODD = {
+    "another name of a split": (["train/cat/1.jpg", "dev/cat/1.jpg"], "dev", "train"),
+    "a class": (["bus/1.jpg", "car/1.jpg", "Train/1.jpg"], "bus", "Train"),
+    "a category": (["shoe/1/a.jpg", "Test/1/a.jpg"], "shoe", "Test"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_splits_beside_other_folders(tmp_path, name):
+    paths, other, use = ODD[name]
+    refusal(lambda: read_folder(tree(tmp_path, *paths)), tmp_path, other, use)
+
+
+def test_names_of_splits_inside_are_classes(tmp_path):
+    table = read_folder(tree(tmp_path, "a/train/1.jpg", "a/test/1.jpg", "train2/bus/1.jpg"))
+    assert table.labels.tolist() == ["a/test", "a/train", "train2/bus"]
+    assert set(table.splits) == {"train"}
+
+
+def test_a_folder_without_images_at_the_top_does_not_count(tmp_path):
+    table = read_folder(tree(tmp_path, "train/a/1.jpg", "test/b/1.jpg", "docs/readme.txt"))
+    assert table.splits.tolist() == ["test", "train"]
+
+
+def test_endings_and_what_is_passed_over(tmp_path):
+    images = [f"a/{number}{ending}" for number, ending in enumerate(IMAGE_ENDINGS)]
+    images += ["a/UP.JPG", "a/b.JpEg", "a/with space.png", "a/ünï.png", "a/u\u0308.png", "a/line\nbreak.jpg"]
+    junk = ["a/.hidden.jpg", ".git/1.jpg", "__MACOSX/a/1.jpg", "a/Thumbs.db", "a/desktop.ini", ".DS_Store"]
+    tree(tmp_path, *images, *junk, "a/notes.txt", "labels.csv", "a/jpg", "more.csv")
+    listing = list_images(tmp_path)
+    assert list(listing.images) == sorted(images)
+    assert listing.others == {"": 1, ".csv": 2, ".txt": 1}
+    assert read_folder(tmp_path).paths.tolist() == sorted(images)
+
+
+def test_the_order_of_the_file_system_does_not_matter(tmp_path, monkeypatch):
+    tree(tmp_path, *(f"{label}/{number}.jpg" for label in "cab" for number in (3, 1, 2)))
+    expected = read_folder(tmp_path).paths.tolist()
+    assert expected == sorted(expected)
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: sorted(scandir(path), key=lambda entry: entry.name, reverse=True))
+    assert read_folder(tmp_path).paths.tolist() == expected
+
+
+def test_pictures_of_other_formats_are_a_warning(tmp_path):
+    tree(tmp_path, "a/1.jpg", "a/readme.txt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_folder(tmp_path)
+    tree(tmp_path, "a/2.heic", "b/3.HEIC", "b/1.svg", "b/1.jpg")
+    with pytest.warns(FrontrankWarning, match=r"3 pictures .*\.heic, \.svg") as caught:
+        assert len(read_folder(tmp_path)) == 2
+    assert caught[0].filename == __file__
+
+
+DEPTHS = {  # files, what the message names
+    "no class": (["1.jpg", "a/1.jpg"], ["1.jpg", "<class>/<image>"]),
+    "a split but no class": (["train/a/1.jpg", "test/2.jpg"], ["test/2.jpg", "train/<class>/<image>"]),
+    "beside a split": (["train/a/1.jpg", "2.jpg"], ["2.jpg"]),
+    "mixed": (["a/1.jpg", "b/c/1.jpg"], ["a/1.jpg", "b/c/1.jpg"]),
+    "too deep": (["a/1.jpg", "b/c/d/1.jpg"], ["b/c/d/1.jpg"]),
+    "splits of different depth": (["train/a/1.jpg", "test/x/b/1.jpg"], ["train/a/1.jpg", "test/x/b/1.jpg"]),
+    "no images": (["a/1.txt", "a/2.txt", "b/3.svg"], ["3", ".jpg, .jpeg, .png"]),
+    "no files": ([], [".jpg, .jpeg, .png"]),
+}
+
+
+@pytest.mark.parametrize("name", DEPTHS)
+def test_folders_that_cannot_be_used(tmp_path, name):
+    files, parts = DEPTHS[name]
+    refusal(lambda: read_folder(tree(tmp_path, *files)), tmp_path, *parts)
+
+
+def test_what_is_no_folder(tmp_path, monkeypatch):
+    tree(tmp_path, "t.csv", "1.jpg")
+    for name in ("no", "t.csv", "1.jpg"):
+        refusal(lambda name=name: read_folder(tmp_path / name), tmp_path / name)
+    with pytest.raises(InputTypeError, match="path"):
+        read_folder(7)
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", denied)
+    refusal(lambda: read_folder(tmp_path), tmp_path, "Permission denied")
+
+
+def test_links(tmp_path):
+    tree(tmp_path, "real/1.jpg", "root/a/1.jpg")
+    root = tmp_path / "root"
+    (root / "b").symlink_to(tmp_path / "real")
+    (root / "a" / "2.jpg").symlink_to(tmp_path / "real" / "1.jpg")
+    (root / "a" / "up").symlink_to(root)
+    (root / "a" / "here").symlink_to(root / "a")
+    (root / "a" / "itself.jpg").symlink_to("itself.jpg")
+    assert list_images(root).images == ("a/1.jpg", "a/2.jpg", "a/itself.jpg", "b/1.jpg")
+
+
+def test_unlabelled(tmp_path, monkeypatch):
+    tree(tmp_path, "in/1.jpg", "in/deep/er/2.PNG", "in/.no.jpg", "in/x.txt", "one.jpg", "odd.name")
+    monkeypatch.chdir(tmp_path)
+    table = read_unlabelled(["odd.name", "in", tmp_path / "one.jpg", "in/1.jpg", "./in/"])
+    assert rows_of(table) == [
+        (path, "", "", "test", "") for path in ("odd.name", "in/1.jpg", "in/deep/er/2.PNG", str(tmp_path / "one.jpg"))
+    ]
+    monkeypatch.chdir("/")
+    assert all(Path(file).read_bytes() == b"x" for file in table.files())
+    assert read_unlabelled(tmp_path / "in").paths.tolist() == [f"{tmp_path}/in/1.jpg", f"{tmp_path}/in/deep/er/2.PNG"]
+
+
+def test_unlabelled_refuses(tmp_path):
+    tree(tmp_path, "in/x.txt", "1.jpg")
+    for paths in ([tmp_path / "no.jpg"], [tmp_path / "in"]):
+        refusal(lambda paths=paths: read_unlabelled(paths), paths[0])
+    refusal(lambda: read_unlabelled([]), "images")
+    assert len(read_unlabelled([tmp_path / "in", tmp_path / "1.jpg"])) == 1
+
+
+# Files of tables
+
+
+def csv_file(tmp_path, text, encoding="utf-8"):
+    path = tmp_path / "t.csv"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def parquet(tmp_path, **columns):
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    return tmp_path / "t.parquet"
+
+
+def test_a_table_with_all_columns(tmp_path):
+    path = csv_file(
+        tmp_path,
+        "label,path,role,split,category,photographer\n"
+        'cat,1.jpg,query,test,pet,"A, B"\n'
+        "cat,2.jpg,gallery,test,pet,\n"
+        "dog,3.jpg,,val,,C\n"
+        ",4.jpg,distractor,test,,C\n"
+        "dog,5.jpg,,,,C\n",
+    )
+    table = read_table(path)
+    assert rows_of(table) == [
+        ("1.jpg", "cat", "pet", "test", "query"),
+        ("2.jpg", "cat", "pet", "test", "gallery"),
+        ("3.jpg", "dog", "", "validation", ""),
+        ("4.jpg", "", "", "test", "distractor"),
+        ("5.jpg", "dog", "", "train", ""),
+    ]
+    assert {name: column.tolist() for name, column in table.extra.items()} == {
+        "photographer": ["A, B", "", "C", "C", "C"]
+    }
+    assert (table.root, table.name) == (tmp_path, "t")
+
+
+def test_names_of_columns_in_capitals_and_blanks_around(tmp_path):
+    header = " Path ,LABEL, Category,Split ,ROLE,Box,Note"
+    lines = " 1.jpg , cat ,\tpet, test , query , 1 2 3 4 , n ", "2.jpg,cat,,valid ,,,"
+    table = read_table(csv_file(tmp_path, "\n".join([header, *lines])))
+    assert rows_of(table) == [("1.jpg", "cat", "pet", "test", "query"), ("2.jpg", "cat", "", "validation", "")]
+    assert {name: column.tolist() for name, column in table.extra.items()} == {
+        "box": [" 1 2 3 4 ", ""], "Note": [" n ", ""],
+    }  # fmt: skip
+    assert table.boxes() == [(1, 2, 3, 4), None]
+    path = parquet(tmp_path, Path=["1 ", "2"], Label=["a", "b"], SPLIT=["test", " "], Weight=[1, 2])
+    assert rows_of(read_table(path)) == [("1", "a", "", "test", ""), ("2", "b", "", "train", "")]
+    assert list(read_table(path).extra) == ["Weight"]
+
+
+def test_columns_of_other_names_are_extra(tmp_path):
+    for name in ("note", "category_id", "subcategory", "rule", "labels", "Paths", "text"):
+        assert list(read_table(csv_file(tmp_path, f"path,label,{name}\n1.jpg,a,b\n")).extra) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("splits", "split"), ("Splitt", "split"), ("Rolle", "role"), ("catagory", "category")]
+)
+def test_columns_that_are_misspelt(tmp_path, name, meant):
+    path = csv_file(tmp_path, f"path,label,{name}\n1.jpg,a,test\n")
+    refusal(lambda: read_table(path), "t.csv", f"'{name}'", f"mean {meant}?")
+    table = read_table(csv_file(tmp_path, f"path,label,{name},{meant}\n1.jpg,a,b,{'test' * (meant == 'split')}\n"))
+    assert list(table.extra) == [name]
+
+
+LABELS = ["007", "7", "in side", "a, b", "naïve 漢字", "u\u0308", "1.50", 'q"q', "two\nlines", "NA"]
+
+
+def test_labels_are_text_as_it_stands(tmp_path):
+    quoted = ['"' + label.replace('"', '""') + '"' for label in LABELS]
+    lines = ["path, label", *(f"{number}.jpg,{label}" for number, label in enumerate(quoted)), "", ""]
+    for encoding, end in (("utf-8", "\n"), ("utf-8-sig", "\r\n")):
+        table = read_table(csv_file(tmp_path, end.join(lines), encoding))
+        assert table.labels.tolist() == LABELS
+        assert set(table.splits) == {"train"}
+        assert set(table.roles) == set(table.categories) == {""}
+
+
+def test_another_root_and_absolute_paths(tmp_path):
+    tree(tmp_path, "images/1.jpg")
+    path = csv_file(tmp_path, f"path,label\n1.jpg,a\n{tmp_path}/2.jpg,b\n")
+    table = read_table(path, root=tmp_path / "images")
+    assert table.files() == [str(tmp_path / "images/1.jpg"), str(tmp_path / "2.jpg")]
+    refusal(lambda: read_table(path, root=tmp_path / "no"), tmp_path / "no")
+
+
+BAD = {  # text, what the message names
+    "no path": ("file,label\n1,a\n", "'path'", "'file', 'label'"),
+    "misspelt": ("path,lable\n1,a\n", "'label'", "mean lable?"),
+    "semicolons": ("path;label\n1;a\n", "'path;label'", "commas"),
+    "header only": ("path,label\n", "t"),
+    "twice the column": ("path,label,Label\n1,a,b\n", "'label'"),
+    "only blanks": ("path,label\n1.jpg,  \n", "1.jpg", "label"),
+    "same but for blanks": ("path,label\n1.jpg,a\n 1.jpg,b\n", "1.jpg"),
+    "box": ("path,label,box\n0.jpg,a,\n1.jpg,a,1 2 3\n", "1.jpg", "'1 2 3'"),
+    "short line": ("path,label\n1,a\n2\n", "line 3"),
+    "open quote": ('path,label\n1,"a\n', "t.csv"),
+    "split": ("path,label,split\n1.jpg,a,Train\n", "1.jpg", "'Train'", "mean train?"),
+    "nothing": ("", "t.csv"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_tables_that_cannot_be_used(tmp_path, name):
+    text, *parts = BAD[name]
+    refusal(lambda: read_table(csv_file(tmp_path, text)), *parts)
+
+
+def test_files_that_are_no_tables(tmp_path):
+    refusal(lambda: read_table(tmp_path / "no.csv"), "no.csv")
+    refusal(lambda: read_table(csv_file(tmp_path, "path,label\n1,é\n", "latin-1")), "t.csv", "UTF-8")
+    (tmp_path / "t.xlsx").write_bytes(b"x")
+    refusal(lambda: read_table(tmp_path / "t.xlsx"), "'.xlsx'", ".csv, .parquet")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
+    refusal(lambda: read_table(tmp_path / "t.parquet"), "t.parquet")
+
+
+def test_a_parquet_table(tmp_path):
+    path = parquet(
+        tmp_path,
+        path=["1", "2", "3"],
+        label=pa.array([10, 9, 9]),
+        category=pa.array(["x", None, "y"]),
+        split=pa.array(["train", "val", None]).dictionary_encode(),
+        weight=[0.5, 1, 2],
+        seen=pa.array([1, None, 3]),
+        note=pa.array(["ä", None, ""]),
+        embedding=[[1.0], [2.0], [3.0]],
+    )
+    table = read_table(path)
+    assert rows_of(table) == [
+        ("1", "10", "x", "train", ""),
+        ("2", "9", "", "validation", ""),
+        ("3", "9", "y", "train", ""),
+    ]
+    extra = {name: column.tolist() for name, column in table.extra.items()}
+    assert extra == {"weight": [0.5, 1, 2], "seen": ["1", "", "3"], "note": ["ä", "", ""]}
+
+
+def test_parquet_tables_that_cannot_be_used(tmp_path, monkeypatch):
+    for labels in ([1.0, 2.0], [True, False]):
+        path = parquet(tmp_path, path=["1", "2"], label=labels)
+        refusal(lambda path=path: read_table(path), "t.parquet", "'label'")
+    nothing = pa.array([], pa.string())
+    refusal(lambda: read_table(parquet(tmp_path, path=nothing, label=nothing)), "images")
+    refusal(lambda: read_table(parquet(tmp_path, path=["1"], label=pa.array([None], pa.string()))), "label")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refusal(lambda: read_table(tmp_path / "t.parquet"), "pyarrow", "frontrank[train]")
+
+
+def test_boxes_as_lists(tmp_path):
+    lists = [[1, 2, 3, 4], None, []]
+    wanted = [(1, 2, 3, 4), None, None]
+    for kind in (pa.list_(pa.int64()), pa.large_list(pa.float32()), pa.list_(pa.float64())):
+        table = read_table(parquet(tmp_path, path=list("123"), label=list("aab"), Box=pa.array(lists, kind)))
+        assert table.boxes() == wanted
+        assert table.extra["box"].dtype.kind == "U"
+    fixed = pa.array([[0.1, 2, 3, 4.25]] * 2, pa.list_(pa.float64(), 4))
+    table = read_table(parquet(tmp_path, path=list("12"), label=list("aa"), box=fixed))
+    assert table.extra["box"].tolist() == ["0.1 2.0 3.0 4.25"] * 2
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [[7, 8], [[1, 2, 3], [1, 2, 3, 4]], [[1, None, 3, 4], [1, 2, 3, 4]], [{"x": 1}, {"x": 2}], [[[1, 2], [3, 4]]] * 2],
+    ids=["integers", "three", "a gap", "records", "points"],
+)
+def test_parquet_columns_that_are_no_boxes(tmp_path, boxes):
+    path = parquet(tmp_path, path=["1.jpg", "2.jpg"], label=["a", "b"], box=boxes)
+    refusal(lambda: read_table(path), "1.jpg", "box")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_long_text_does_not_make_its_whole_column_long(tmp_path, ending):
+    count = 2000
+    columns = {
+        "path": [f"{row}.jpg" for row in range(count)], "label": ["a"] * count,
+        "note": ["", "x" * 10_000] + ["b"] * (count - 2), "short": ["y" * 128] * count,
+    }  # fmt: skip
+    lines = "\n".join(map(",".join, zip(*columns.values(), strict=True)))
+    path = csv_file(tmp_path, f"{','.join(columns)}\n{lines}") if ending == "csv" else parquet(tmp_path, **columns)
+    extra = read_table(path).extra
+    assert extra["note"].tolist() == columns["note"]
+    assert extra["note"].nbytes < 20 * count
+    assert extra["short"].dtype.kind == "U"
+
+
+def test_long_paths_and_labels_are_text_too(tmp_path):
+    path, label = "d/" * 90 + "1.jpg", "x" * 200
+    table = read_table(csv_file(tmp_path, f"path,label\n{path},{label}\n2.jpg,b\n"))
+    assert (table.paths.tolist(), table.labels.tolist()) == ([path, "2.jpg"], [label, "b"])
+    assert table.labels.dtype.kind == "U"

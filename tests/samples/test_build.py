@@ -1,0 +1,361 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import frontrank as fr
+from frontrank.data.table import ImageTable, read_table
+from frontrank.errors import InputError
+from frontrank.packages import Package
+from frontrank.samples import build as module
+from frontrank.samples.build import (
+    PictureSource,
+    finish_table,
+    read_built,
+    resume_command,
+    run_all,
+    start_build,
+    start_workers,
+)
+from tests.data.files import refusal
+from tests.data.test_table import assert_same
+
+SETTINGS = {"data": "boxes", "size": 8, "classes": None}
+ART, NAMES = Package("npm", "@art/boxes", "1.2", "a" * 64, 1.5), Package("apt", "names", "3-1", "b" * 64, 2)
+SOURCES = [PictureSource("round", ART, "MIT"), PictureSource("flat", ART, "CC-BY-4.0")]
+
+
+def table_in(folder):
+    paths = ["images/a-flat.png", "images/a-round.png", "images/b-flat.png"]
+    extra = {"design": np.array(["flat", "round", "flat"]), "licence": np.array(["CC-BY-4.0", "MIT", "CC-BY-4.0"])}
+    return ImageTable(
+        Path(folder), np.array(paths), list("aab"), ["x"] * 3, ["train", "train", "test"], [""] * 3, extra
+    )
+
+
+def build(folder, settings=SETTINGS):
+    assert read_built(folder, settings) is None
+    with start_build(folder, settings):
+        draw(folder)
+        return finish_table(folder, table_in(folder), settings, SOURCES, [NAMES], "Drawn by hand.")
+
+
+def draw(folder):
+    for path in table_in(folder).files():
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_bytes(b"drawn")
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+def test_a_folder_from_begin_to_end(tmp_path, there):
+    out = tmp_path / "deep" / "out"
+    if there:
+        out.mkdir(parents=True)
+    assert read_built(out, SETTINGS) is None
+    assert out.exists() == there  # nothing is written before it has to be
+    with start_build(out, SETTINGS):
+        assert json.loads((out / "data.json").read_text()) == {
+            "format": "frontrank.data.1",
+            "finished": False,
+            "settings": SETTINGS,
+        }
+    assert read_built(out, SETTINGS) is None  # to be gone on with
+    table = build(out)
+    assert_same(table, read_table(out / "images.csv"))
+    assert table.name == "boxes"
+    for again in (table, read_built(str(out), SETTINGS), read_table(out / "images.csv")):
+        assert again.paths.tolist() == table_in(out).paths.tolist()
+        assert again.labels.tolist() == ["a", "a", "b"]
+        assert again.splits.tolist() == ["train", "train", "test"]
+        assert again.extra["licence"].tolist() == ["CC-BY-4.0", "MIT", "CC-BY-4.0"]
+        assert again.root == out
+    assert sorted(path.name for path in out.iterdir()) == ["LICENCES.md", "data.json", "images", "images.csv"]
+
+
+def test_what_a_finished_folder_says(tmp_path):
+    build(tmp_path / "out")
+    state = json.loads((tmp_path / "out" / "data.json").read_text())
+    assert state["finished"] is True
+    assert state["settings"] == SETTINGS
+    assert [(row["split"], row["classes"], row["images"]) for row in state["counts"]] == [
+        ("train", 1, 2),
+        ("test", 1, 1),
+    ]
+    assert state["packages"] == [
+        {"client": "npm", "name": "@art/boxes", "version": "1.2", "sha256": "a" * 64},
+        {"client": "apt", "name": "names", "version": "3-1", "sha256": "b" * 64},
+    ]
+
+
+def test_the_licences(tmp_path):
+    build(tmp_path / "out")
+    text = (tmp_path / "out" / "LICENCES.md").read_text()
+    assert text.startswith("# Licences of the boxes pictures\n")
+    assert "\nDrawn by hand.\n" in text
+    assert "| flat | @art/boxes 1.2 (npm) | CC-BY-4.0 | 2 |\n| round | @art/boxes 1.2 (npm) | MIT | 1 |\n" in text
+    assert "\nnames 3-1 (apt) brought" in text
+
+
+def test_a_table_that_went_away_is_built_again(tmp_path):
+    build(tmp_path / "out")
+    (tmp_path / "out" / "images.csv").unlink()
+    assert read_built(tmp_path / "out", SETTINGS) is None
+    assert len(build(tmp_path / "out")) == 3
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["begun", "finished"])
+def test_other_settings(tmp_path, done):
+    out = tmp_path / "out"
+    if done:
+        build(out)
+    else:
+        with start_build(out, SETTINGS):
+            draw(out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    other = {**SETTINGS, "size": 16}
+    refusal(lambda: read_built(out, other), out, "size 8 (not 16)")
+    refusal(lambda: start_build(out, other).__enter__(), out, "size 8 (not 16)")
+    refusal(lambda: read_built(out, {**SETTINGS, "like": "sop"}), "like null (not sop)")
+    refusal(lambda: read_built(out, {**SETTINGS, "classes": ["a" * 99]}), 'classes null (not ["aaa', "...)")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_settings_that_drew_nothing_bind_nobody(tmp_path):
+    """A call that was refused, or could not fetch: the next may ask for something else."""
+    out, other = tmp_path / "out", {**SETTINGS, "size": 16}
+    with start_build(out, SETTINGS):
+        (out / ".work").mkdir()
+        (out / ".work" / "of-size-8").touch()
+    with start_build(out, SETTINGS):
+        assert (out / ".work" / "of-size-8").exists()
+    assert read_built(out, other) is None
+    with start_build(out, other):
+        assert json.loads((out / "data.json").read_text())["settings"] == other
+        assert not (out / ".work").exists()
+    build(out)
+
+
+def test_what_a_killed_build_left(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".data.json.123.abc.unfinished").write_text("{")  # killed in its first moment
+    build(out)
+    (out / "images" / ".a.png.1.abc.unfinished").touch()
+    with start_build(out, SETTINGS):
+        assert not list(out.rglob(".*"))
+
+
+def test_two_at_once(tmp_path, monkeypatch):
+    """The second is refused, whatever it asks for; unless the first is about to end."""
+    out, other = tmp_path / "out", {**SETTINGS, "size": 16}  # though nothing is drawn yet
+    with ThreadPoolExecutor(1) as pool:
+        with start_build(out, SETTINGS):
+            monkeypatch.setattr(module, "_PATIENCE", 0.1)
+            for settings in (SETTINGS, other):
+                entering = start_build(out, settings)
+                refusal(entering.__enter__, "out", "another process")
+            assert json.loads((out / "data.json").read_text())["settings"] == SETTINGS
+            monkeypatch.setattr(module, "_PATIENCE", 60.0)
+            waiting = pool.submit(build, out)
+        assert len(waiting.result()) == 3
+
+
+@pytest.mark.parametrize("name", ["a", 'a "b"', "a, b", "long" * 40])
+def test_the_table_is_read_as_any_other(tmp_path, name):
+    """Whether quickly or not, and names may be anything."""
+    out = tmp_path / "out"
+    with start_build(out, SETTINGS):
+        draw(out)
+        table = table_in(out)
+        table.extra["name"] = np.array([name, "", "c"])
+        finish_table(out, table, SETTINGS, SOURCES)
+    again = read_built(out, SETTINGS)
+    assert_same(again, read_table(out / "images.csv"))
+    assert again.extra["name"].tolist() == [name, "", "c"]
+    assert again.extra["name"].dtype == read_table(out / "images.csv").extra["name"].dtype
+    assert (again.name, again.root) == ("boxes", out)
+
+
+def test_a_table_that_was_changed(tmp_path):
+    """Rows that somebody took out are not put back without asking, nor is another set taken for this one."""
+    build(tmp_path / "out")
+    path = tmp_path / "out" / "images.csv"
+    text = path.read_bytes()
+    path.write_bytes(text[: text.rindex(b"images/")])
+    refusal(lambda: read_built(tmp_path / "out", SETTINGS), "images.csv")
+    path.write_bytes(text)
+    assert len(read_built(tmp_path / "out", SETTINGS)) == 3
+
+
+@pytest.mark.parametrize(
+    "lose", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")], ids=["gone", "empty"]
+)
+def test_a_picture_that_was_lost(tmp_path, lose):
+    build(tmp_path / "out")
+    lose(tmp_path / "out" / "images" / "a-round.png")
+    assert read_built(tmp_path / "out", SETTINGS) is None
+    assert len(build(tmp_path / "out")) == 3
+
+
+def test_the_command_that_goes_on(tmp_path):
+    out = tmp_path / "a b"
+    settings = {"data": "x", "like": None, "any_version": True, "tones": False, "names": ["p", "q"], "size": 8}
+    assert resume_command(out) is None
+    with start_build(out, settings):
+        draw(out)
+        assert resume_command(out) == f"frontrank data x '{out}' --any-version --names p,q --size 8"
+        finish_table(out, table_in(out), settings, SOURCES)
+    assert resume_command(out) is None
+    (out / "images.csv").unlink()
+    assert resume_command(out) == f"frontrank data x '{out}' --any-version --names p,q --size 8"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("holiday.jpg", "x"),
+        (".hidden", ""),
+        ("data.json", "[1"),
+        ("data.json", '"text"'),
+        ("data.json", '{"format": "frontrank.data.1", "settings": 3, "finished": true}'),
+        ("data.json", '{"format": "another", "settings": {}, "finished": true}'),
+    ],
+    ids=["picture", "hidden", "cut", "text", "settings", "format"],
+)
+def test_a_folder_of_something_else(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    refusal(lambda: read_built(tmp_path, SETTINGS), tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: text}
+
+
+def test_no_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refusal(lambda: read_built(tmp_path / "file", SETTINGS), "file")
+    refusal(lambda: start_build(tmp_path / "file" / "below", SETTINGS).__enter__(), "below")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refusal(lambda: read_built(tmp_path / "link", SETTINGS), "link")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_no_room(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        refusal(lambda: start_build(tmp_path / "out", SETTINGS).__enter__(), "No space left")
+    assert list((tmp_path / "out").iterdir()) == []
+    with start_build(tmp_path / "out", SETTINGS):
+        draw(tmp_path / "out")
+    monkeypatch.setattr(Path, "open", full)
+    refusal(lambda: finish_table(tmp_path / "out", table_in(tmp_path / "out"), SETTINGS, SOURCES), "No space left")
+    monkeypatch.undo()
+    assert read_built(tmp_path / "out", SETTINGS) is None
+
+
+# Processes
+
+BARE = f"""
+import sys, types
+for name in ("frontrank", "frontrank.data", "frontrank.samples"):  # without what they import, which takes seconds
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = ["/".join([{fr.__path__[0]!r}, *name.split(".")[1:]])]
+sys.modules["torch"] = types.ModuleType("torch")
+sys.modules["torch"].Tensor = object
+"""
+
+
+def square(number):
+    time.sleep(0.02 * (number % 3))
+    return number * number
+
+
+def fail(message):
+    raise InputError(message)
+
+
+def mark(path):
+    time.sleep(0.01)
+    path.touch()
+
+
+def end_with(number):
+    os.kill(os.getpid(), number)
+
+
+def test_results_come_in_the_order_of_the_tasks():
+    with start_workers() as pool:
+        assert run_all(pool, [(square, (number,), 1) for number in range(20)], "squares") == [n * n for n in range(20)]
+        assert run_all(pool, [], "nothing") == []
+        pids = set(run_all(pool, [(os.getpid, (), 1)] * 10, "looking"))
+        assert run_all(pool, [(end_with, (signal.SIGINT,), 1), (square, (3,), 1)], "interrupted") == [None, 9]
+    assert os.getpid() not in pids
+    assert len(pids) <= len(os.sched_getaffinity(0))
+
+
+def test_an_error_of_a_task_is_raised_and_the_rest_is_left(tmp_path):
+    def work():
+        with start_workers() as pool:
+            marks = [(mark, (tmp_path / str(number),), 1) for number in range(1000)]
+            run_all(pool, [(fail, ("wrong",), 1), *marks], "x")
+
+    assert refusal(work) == "wrong"
+    assert len(list(tmp_path.iterdir())) < 1000
+
+
+def test_a_worker_that_is_killed():
+    def work():
+        with start_workers() as pool:
+            run_all(pool, [(end_with, (signal.SIGKILL,), 1)], "dying")
+
+    refusal(work, "killed")
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
+def test_workers_go_when_their_parent_is_killed():
+    code = """
+import os, time
+from frontrank.samples.build import run_all, start_workers
+with start_workers() as pool:
+    print(*set(run_all(pool, [(os.getpid, (), 1)] * 20, "")), flush=True)
+    run_all(pool, [(time.sleep, (0.1,), 1)] * 10000, "")
+"""
+    with subprocess.Popen([sys.executable, "-c", BARE + code], stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert pids
+    until = time.monotonic() + 30
+    while any(map(is_running, pids)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(map(is_running, pids))
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_machine_of_many_cores(monkeypatch):
+    """Windows refuses more than 61 processes."""
+    asked = []
+
+    def pool(many, *_):
+        asked.append(many)
+        raise KeyError
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(128)))
+    monkeypatch.setattr(module, "ProcessPoolExecutor", pool)
+    with pytest.raises(KeyError):
+        start_workers().__enter__()
+    assert asked == [61]
