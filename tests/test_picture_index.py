@@ -24,7 +24,7 @@ from frontrank.picture_index import (
 )
 from frontrank.retrieval.index import Index
 from tests.cli.images import picture, small_model
-from tests.data.files import written
+from tests.data.files import write_arrays
 
 EACH = 4
 
@@ -292,7 +292,7 @@ def test_names_and_metadata_that_no_index_can_hold(model, index, tmp_path):
 def test_numbers_of_a_parquet_table(model, index, photos):
     table = fr.data.read_folder(photos)
     columns = {"path": table.paths, "label": table.labels, "year": np.arange(12) + 2000, "good": np.arange(12) % 2 == 0}
-    written(photos / "table.parquet", **columns)
+    write_arrays(photos / "table.parquet", **columns)
     assert put(model, index, fr.data.read_table(photos / "table.parquet")) == IndexSummary(added=12)
     assert (index.count("year>=2010"), index.count("good=true")) == (2, 6)
 

@@ -11,7 +11,7 @@ import pytest
 import frontrank as fr
 from frontrank.cli import main
 from tests.cli.images import photos, small_model
-from tests.data.files import written
+from tests.data.files import write_arrays
 
 DIM = 20
 RNG = np.random.default_rng(7)
@@ -39,21 +39,23 @@ GROUND_TRUTH = [
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     test = rows(LABELS)
-    written(folder / "test.npy", embeddings=test)
-    written(folder / "test.npz", embeddings=test, labels=LABELS, group=LABELS % 4)
-    written(folder / "other.npz", embeddings=rows(LABELS, 1.6), labels=LABELS, text=np.array([f"{x}" for x in LABELS]))
+    write_arrays(folder / "test.npy", embeddings=test)
+    write_arrays(folder / "test.npz", embeddings=test, labels=LABELS, group=LABELS % 4)
+    write_arrays(
+        folder / "other.npz", embeddings=rows(LABELS, 1.6), labels=LABELS, text=np.array([f"{x}" for x in LABELS])
+    )
     lines(folder / "labels.txt", LABELS)
     (folder / "table.csv").write_text("path,product\n" + "".join(f"{i}.jpg,p{x}\n" for i, x in enumerate(LABELS)))
-    written(folder / "train.npy", embeddings=rows(np.arange(90) % 12))
+    write_arrays(folder / "train.npy", embeddings=rows(np.arange(90) % 12))
     for name, labels in (("queries", QUERY_LABELS), ("gallery", GALLERY_LABELS)):
-        written(folder / f"{name}.npy", embeddings=rows(labels))
+        write_arrays(folder / f"{name}.npy", embeddings=rows(labels))
         lines(folder / f"{name}.txt", labels)
         ids = np.array([f"{name}/{i}.jpg" for i in range(len(labels))])
-        written(folder / f"{name}.parquet", embedding=rows(labels), label=labels, path=ids)
-    written(folder / "faces.npz", embeddings=rows(FACES), labels=FACES, template=np.arange(72) // 8 * 4 + FACES)
-    written(folder / "q.npy", embeddings=rows(np.arange(4)))
-    written(folder / "g.npy", embeddings=rows(np.arange(40) % 4))
-    written(folder / "distractors.npz", embeddings=rows(np.full(30, 5)), more=rows(np.full(30, 6)))
+        write_arrays(folder / f"{name}.parquet", embedding=rows(labels), label=labels, path=ids)
+    write_arrays(folder / "faces.npz", embeddings=rows(FACES), labels=FACES, template=np.arange(72) // 8 * 4 + FACES)
+    write_arrays(folder / "q.npy", embeddings=rows(np.arange(4)))
+    write_arrays(folder / "g.npy", embeddings=rows(np.arange(40) % 4))
+    write_arrays(folder / "distractors.npz", embeddings=rows(np.full(30, 5)), more=rows(np.full(30, 6)))
     truth = {"imlist": [f"g{i}" for i in range(40)], "qimlist": list("abcd"), "gnd": GROUND_TRUTH}
     (folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(truth))
     fr.evaluate(rows(LABELS, 1.6), LABELS, name="older").save(folder / "old.json")

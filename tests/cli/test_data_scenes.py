@@ -26,7 +26,7 @@ def test_what_is_said(asked, capsys):
     assert main(["data", "emoji-scenes", "my scenes"]) == 0
     said = capsys.readouterr().out
     assert asked == [("my scenes", {})]
-    assert "train    2,000    6,856        173" in said
+    assert "train   2,000    6,856        173" in said
     assert "next: frontrank detect train --recipe detect-emoji-rambo --data 'my scenes'" in said
 
 

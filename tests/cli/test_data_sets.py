@@ -18,7 +18,7 @@ START = "--backbone tf_efficientnet_lite0 --weights package --data.size 64 --dat
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty folder, and small packages of emoji."""
-    made = fake_emoji.written(tmp_path / "packages")
+    made = fake_emoji.write_archives(tmp_path / "packages")
     monkeypatch.setattr(emoji, "fetch", lambda packages, show=None: [made[package] for package in packages])
     monkeypatch.setattr(emoji, "COUNTS", {})
     (tmp_path / "here").mkdir()
@@ -66,14 +66,14 @@ def test_options_of_emoji(here, run):
 
 def test_fewer_classes_come_out_than_were_asked_for(here, run, monkeypatch):
     """As pictures turn out to be the same once they are drawn."""
-    asked, usual = [], emoji._sifted
+    asked, usual = [], emoji._keep_distinct
 
     def sifted(folder, jobs):
         asked.extend({job.emoji.label for job in jobs})
         return [job for job in usual(folder, jobs) if job.emoji.label != asked[0]]
 
     assert "came out" not in run("data", "emoji", "four", "--classes", 4, "--size", 20).out
-    monkeypatch.setattr(emoji, "_sifted", sifted)
+    monkeypatch.setattr(emoji, "_keep_distinct", sifted)
     found = run("data", "emoji", "out", "--classes", 4, "--size", 20)
     assert "\n3 classes came out, not 4: the pictures of others turned out to be the same or blank\n" in found.out
 

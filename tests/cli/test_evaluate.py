@@ -12,7 +12,7 @@ from frontrank.cli import evaluate as command
 from frontrank.data import read_embeddings
 from frontrank.evaluation.protocols import PROTOCOLS
 from tests.cli.conftest import FACES, GALLERY_LABELS, GROUND_TRUTH, LABELS, QUERY_LABELS, rows, same
-from tests.data.files import written
+from tests.data.files import write_arrays
 
 
 def x_of_test():
@@ -64,7 +64,7 @@ def test_protocols_are_listed(run):
 def test_every_kind_of_file(folder, run, report, ending):
     x = rows(LABELS)
     beside = {} if ending == ".npy" else {"labels": LABELS}
-    written(folder / f"mine{ending}", embeddings=x, **beside)
+    write_arrays(folder / f"mine{ending}", embeddings=x, **beside)
     words = [f"mine{ending}", *(["--labels", "labels.txt"] if ending == ".npy" else [])]
     expected = fr.evaluate(x, LABELS, name="mine")
     assert same(report(*words), expected)
@@ -200,7 +200,7 @@ def test_whitening_fitted_on_a_part_of_a_file(folder, report):
     x = read_embeddings("distractors.npz", "more").embeddings
     found = report("test.npz", "--whiten", "distractors.npz:more")
     assert same(found, fr.evaluate(fr.Whitening.fit(x).apply(x_of_test()), LABELS))
-    written(folder / "train.safetensors", embeddings=np.load("train.npy"))
+    write_arrays(folder / "train.safetensors", embeddings=np.load("train.npy"))
     found = report("test.npz", "--whiten", "train.safetensors", "--dim", "5")
     assert same(found, fr.evaluate(fr.Whitening.fit(np.load("train.npy"), dim=5).apply(x_of_test()), LABELS))
 
@@ -330,7 +330,7 @@ def test_distractors_of_any_byte_order(folder, report):
 def test_rows_and_files_in_words(folder, run):
     """One of each, and a wide type."""
     np.save("one.npy", np.ones((1, 1)))
-    written(folder / "two.npz", embeddings=np.array([[1.0], [-1.0]]), labels=np.array([4, 5]))
+    write_arrays(folder / "two.npz", embeddings=np.array([[1.0], [-1.0]]), labels=np.array([4, 5]))
     lines = run("evaluate", "one.npy", "--labels", "one.txt", "--gallery", "two.npz").err
     assert "one.txt is not there" in lines
     (folder / "one.txt").write_text("4\n")

@@ -201,11 +201,11 @@ def test_pickles_of_something_else(tmp_path, stored, message):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"missing\.pkl cannot be read: No such file or directory; look at the path"):
+    with pytest.raises(InputError, match=r"missing\.pkl .*No such file"):
         read_ground_truth(tmp_path / "missing.pkl")
-    with pytest.raises(InputError, match=r"cannot be read: Is a directory; look at the path"):
+    with pytest.raises(InputError, match="Is a directory"):
         read_ground_truth(tmp_path)
-    with pytest.raises(InputError, match=r"cannot be read: embedded null"):
+    with pytest.raises(InputError, match="null"):
         read_ground_truth("a\0b")
     for path in (None, 0, b"gnd.pkl", ["gnd.pkl"]):
         with pytest.raises(InputTypeError, match=rf"path must be the name of a file, got {type(path).__name__}"):
