@@ -104,14 +104,6 @@ class TestRefusals:
             small().export_onnx(tmp_path / "m.onnx")
         assert names(tmp_path) == []
 
-    def test_a_file_in_the_way(self, tmp_path):
-        (tmp_path / "m.onnx").write_text("precious")
-        with pytest.raises(InputError, match=r"m\.onnx exists"):
-            small().export_onnx(tmp_path / "m.onnx")
-        assert (tmp_path / "m.onnx").read_text() == "precious"
-        with pytest.raises(InputError, match="folder"):
-            small().export_onnx(tmp_path, overwrite=True)
-
     def test_a_path_that_cannot_be_written(self, tmp_path, monkeypatch):
         monkeypatch.setattr(export, "_onnx_model", lambda model: onnx.ModelProto())
         monkeypatch.setattr(export, "_differences", lambda *_: [0.0])
@@ -121,19 +113,22 @@ class TestRefusals:
         small().export_onnx(tmp_path / "new" / "m.onnx")
         assert names(tmp_path / "new") == ["m.onnx"]
 
-    def test_a_model_too_large_for_the_format(self, tmp_path, monkeypatch):
+    def test_arguments(self, tmp_path, monkeypatch):
+        model, path = small(), tmp_path / "m.onnx"
+        path.write_text("precious")
+        for arguments, name in (
+            ({"path": path}, r"m\.onnx exists"),
+            ({"path": tmp_path, "overwrite": True}, "folder"),
+            ({"path": tmp_path / "new", "tolerance": 0}, "tolerance"),
+        ):
+            with pytest.raises(InputError, match=name):
+                model.export_onnx(**arguments)
+        with pytest.raises(InputTypeError, match="path"):
+            model.export_onnx(None)
         monkeypatch.setattr(export, "_LARGEST", 1000)
         with pytest.raises(InputError, match="GB of weights"):
-            small().export_onnx(tmp_path / "m.onnx")
-
-    @pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "onnxscript"])
-    def test_without_a_library(self, tmp_path, monkeypatch, missing):
-        monkeypatch.setitem(sys.modules, missing, None)
-        with pytest.raises(InputError, match=missing):
-            small().export_onnx(tmp_path / "m.onnx")
-
-    def test_arguments(self, tmp_path):
-        with pytest.raises(InputError, match="tolerance"):
-            small().export_onnx(tmp_path / "m.onnx", tolerance=0)
-        with pytest.raises(InputTypeError, match="path"):
-            small().export_onnx(None)
+            model.export_onnx(path, overwrite=True)
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(InputError, match="onnxruntime"):
+            model.export_onnx(path, overwrite=True)
+        assert path.read_text() == "precious"

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.errors import InputError
 from frontrank.models.pooling import Pooling, average, gem, maximum, rmac, rmac_regions, unit
 from tests.reference import pooling as reference
 
@@ -105,11 +104,6 @@ def test_the_power_of_gem_is_trained_and_kept_above_zero():
         pooling.power.fill_(-1.0)
     torch.testing.assert_close(pooling(maps), gem(maps, 0.01))
     assert [list(Pooling(name).parameters()) for name in ("average", "max", "rmac")] == [[], [], []]
-
-
-def test_an_unknown_pooling():
-    with pytest.raises(InputError, match="pooling"):
-        Pooling("mean")
 
 
 class TestUnit:

@@ -264,6 +264,7 @@ class TestHub:
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
         assert Embedder.load("someone/some-model").fingerprint == saved[0].fingerprint
         assert asked == [("someone/some-model", FILES)]
+        assert small(pooling="gem", weights="someone/some-model").origin.startswith("backbone and head of ")
 
     def test_fails(self, monkeypatch):
         def snapshot_download(name, **more):
@@ -333,6 +334,7 @@ def later(monkeypatch):
     monkeypatch.setattr(storage.time, "time", lambda: now)
 
 
+@pytest.mark.processes
 @needs_fork
 def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
     step, outcomes = 1, []
@@ -366,6 +368,7 @@ def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
     assert {1, 2} <= set(outcomes)
 
 
+@pytest.mark.processes
 @needs_fork
 def test_a_killed_save_of_a_new_model(tmp_path):
     step, outcomes = 1, []
@@ -383,6 +386,7 @@ def test_a_killed_save_of_a_new_model(tmp_path):
     assert outcomes[-1]
 
 
+@pytest.mark.processes
 @needs_fork
 @pytest.mark.parametrize("seed", range(4))
 def test_one_kill_after_another(tmp_path, seed):

@@ -13,7 +13,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import huggingface_hub
 import numpy as np
 import pytest
 import timm
@@ -257,19 +256,6 @@ def test_models_that_cannot_be_used(saved, tmp_path):
         small("test_vit", weights=saved[1])
     saved[0].save(tmp_path / ".m.frontrank-old")  # as a save that was killed leaves it
     refuse(tmp_path / "m", r"\.m\.frontrank-old")
-
-
-def test_a_model_on_the_hub(saved, monkeypatch):
-    names = []
-
-    def snapshot_download(name, **more):
-        names.append(name)
-        return str(saved[1])
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    model = small(pooling="gem", layer_norm=True, weights="someone/some-model").eval()
-    assert names == ["someone/some-model"]
-    assert torch.equal(model(x := images()), saved[0](x))
 
 
 # Packages: photographs are classified, and features are those of the packages' own networks

@@ -54,10 +54,10 @@ def test_what_is_not_finite_is_valid_json_and_comes_back(tmp_path):
     line = json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=refuse)
     assert [line[name] for name in "abcd"] == [None, None, None, 0.5]
     assert line["not_finite"] == {"a": "nan", "b": "inf", "c": "-inf"}
-    (found,) = read_log(tmp_path / "log.jsonl")
-    assert math.isnan(found["a"])
-    assert (found["b"], found["c"], found["d"]) == (math.inf, -math.inf, 0.5)
-    assert "not_finite" not in found
+    (line_read,) = read_log(tmp_path / "log.jsonl")
+    assert math.isnan(line_read["a"])
+    assert (line_read["b"], line_read["c"], line_read["d"]) == (math.inf, -math.inf, 0.5)
+    assert "not_finite" not in line_read
 
 
 def test_numbers_of_other_libraries(tmp_path):
@@ -200,9 +200,9 @@ def test_paths_that_cannot_be_used(tmp_path):
 
 def events(folder):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    found = accumulator.EventAccumulator(str(folder / "tensorboard"))
-    found.Reload()
-    return {name: [(each.step, each.value) for each in found.Scalars(name)] for name in found.Tags()["scalars"]}
+    reader = accumulator.EventAccumulator(str(folder / "tensorboard"))
+    reader.Reload()
+    return {name: [(each.step, each.value) for each in reader.Scalars(name)] for name in reader.Tags()["scalars"]}
 
 
 def test_tensorboard_says_the_same(tmp_path):
