@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 
 import frontrank as fr
 from frontrank import picture_index
-from frontrank import progress as progress_bar
 from frontrank.data.images import read_image
 from frontrank.errors import FrontrankError, InputError
 from frontrank.picture_index import (
@@ -297,27 +297,21 @@ def test_numbers_of_a_parquet_table(model, index, photos):
     assert (index.count("year>=2010"), index.count("good=true")) == (2, 6)
 
 
-def test_a_summary_in_a_line():
-    assert IndexSummary().describe() == "no images"
-    summary = IndexSummary(added=1, changed=2, relabelled=3, unchanged=4, removed=5, broken=[("a", "b")])
-    assert summary.describe() == "1 added, 2 changed, 3 relabelled, 4 unchanged, 5 removed, 1 broken"
+def test_a_bar_for_all_of_the_images(model, index, photos, monkeypatch):
+    bars, steps = [], []
 
+    @contextmanager
+    def bar(what, total, show):
+        bars.append((what, total, show))
+        yield steps.append
 
-def test_a_bar_for_all_of_the_images(model, index, photos, monkeypatch, capsys):
-    monkeypatch.setattr(progress_bar, "_PATIENCE", -1.0)
-    steps, own = [], progress_bar._Bar.advance
-    monkeypatch.setattr(
-        progress_bar._Bar,
-        "advance",
-        lambda bar, amount: (steps.append((bar._what, bar._total, amount)), own(bar, amount)),
-    )
+    monkeypatch.setattr(picture_index, "progress", bar)
     monkeypatch.setattr(picture_index, "_STORE_BATCHES", 1)
     break_some(photos)
     put(model, index, photos, batch_size=4, show=True)
-    assert {(what, total) for what, total, _ in steps} == {("indexing", 13)}
-    assert sum(amount for *_, amount in steps) == 13
+    assert bars == [("indexing", 13, True)]
+    assert sum(steps) == 13
     assert len(steps) > 3
-    capsys.readouterr()
 
 
 # A picture as a query

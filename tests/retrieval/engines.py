@@ -48,14 +48,15 @@ class IndexMaker:
         self.engine, self._folder = engine, folder
         self._indexes: list[Index] = []
 
-    def __call__(self, dim: int | None = 8, **settings) -> Index:
+    def __call__(self, **settings) -> Index:
         """Make a new index."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        self._indexes.append(Index(self.engine.url(folder), dim=dim, **settings))
-        return self._indexes[-1]
+        return self._open(self.engine.url(Path(tempfile.mkdtemp(dir=self._folder))), **{"dim": 8, **settings})
 
     def open_again(self, index: Index, **settings) -> Index:
-        self._indexes.append(Index(index.url, **settings))
+        return self._open(index.url, **settings)
+
+    def _open(self, url: str | None, **settings) -> Index:
+        self._indexes.append(Index(url, **settings))
         return self._indexes[-1]
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""A process that writes to an index until it is killed, and sends what was acknowledged; see test_journal.
+"""A process that writes to an index until it is killed, and sends what it has done; see test_journal.
 
-Before a call it sends `? name version` for each item to put, or `? - name` to delete; as soon as the call has returned,
-`+ name version` or `- name`. Item and vector of a name in a version can be computed, so that a reader can check them.
+Before and after each call it sends (is it done, names, version); the version of names that are deleted is None. Item
+and vector of a name in a version can be computed, so that a reader can check them.
 """
 
 import numpy as np
@@ -27,18 +27,16 @@ def write(folder, seed, pipe):
     embedded._LEAST_DEAD = 20 if seed % 2 else 500  # so that the index is rewritten very often, or often
     rng = np.random.default_rng(seed)
     with Index(folder, dim=DIM) as index:
-        pipe.send(["open"])
+        pipe.send("open")
         for version in range(seed * 1_000_000, (seed + 1) * 1_000_000):
             names = [f"item {i}" for i in rng.choice(200, rng.integers(1, 60), replace=False)]
-            after = []
-            if rng.random() < 0.2:
-                pipe.send([f"? - {name}" for name in names])
-                index.delete(names)
-                after = [f"- {name}" for name in names]
-            elif rng.random() < 0.1:
-                index.save(f"{folder}.copy", overwrite=True)
-            else:
-                pipe.send([f"? {name} {version}" for name in names])
+            kind = rng.choice(["upsert", "delete", "save"], p=[0.72, 0.2, 0.08])
+            change = ([] if kind == "save" else names), (version if kind == "upsert" else None)
+            pipe.send((False, *change))
+            if kind == "upsert":
                 index.upsert([vector_of(name, version) for name in names], [item_of(name, version) for name in names])
-                after = [f"+ {name} {version}" for name in names]
-            pipe.send([*after, "."])
+            elif kind == "delete":
+                index.delete(names)
+            else:
+                index.save(f"{folder}.copy", overwrite=True)
+            pipe.send((True, *change))

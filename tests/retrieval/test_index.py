@@ -36,6 +36,12 @@ def test_finds_the_best_and_orders_ties_by_id(engine, filled):
         for query, hits in zip(queries, index.search(queries, k), strict=True):
             check_hits(engine, hits, model.best(query, k))
             assert list(hits.items) == [model.rows[name][1] for name in hits.ids]
+            (alone,) = index.search(query[None], k)
+            assert (alone.ids, alone.scores.tolist()) == (hits.ids, hits.scores.tolist())
+    assert ids(index.get(["item-5", "item-2", "item-5"])) == ["item-5", "item-2", "item-5"]
+    np.testing.assert_array_equal(index.vectors(["item-5", "item-2"]), [model.rows[f"item-{i}"][0] for i in (5, 2)])
+    with pytest.raises(InputError, match=r"ids.*'none'"):
+        index.vectors(["item-5", "none"])
 
 
 def test_finds_the_best_of_vectors_of_any_length(index):
@@ -48,14 +54,6 @@ def test_finds_the_best_of_vectors_of_any_length(index):
         expected = model.best(query, 7)
         assert list(hits.ids) == [name for _, name in expected]
         np.testing.assert_allclose(hits.scores, [score for score, _ in expected], rtol=0, atol=1e-6)
-
-
-def test_one_query_finds_what_many_find(filled):
-    index, _ = filled
-    queries = halves(20, seed=2)
-    for query, hits in zip(queries, index.search(queries, 7), strict=True):
-        (alone,) = index.search(query[None], 7)
-        assert (alone.ids, alone.scores.tolist()) == (hits.ids, hits.scores.tolist())
 
 
 def test_filters_mean_what_matches_says(engine, filled):
@@ -83,8 +81,11 @@ def test_an_empty_index(index):
     assert index.search(np.empty((0, 8), np.float32)) == []
 
 
-def test_upsert_replaces_vector_and_item(engine, refilled):
+def test_add_refuses_known_ids_and_upsert_replaces_them(engine, refilled):
     index, model = refilled
+    with pytest.raises(InputError, match=r"'item-3', 'item-9'.*upsert"):
+        index.add(halves(3), [Item("new"), Item("item-9"), Item("item-3")])
+    assert (index.count(), index.get(["new"])) == (60, [None])
     rows = halves(20, seed=5)
     items = [Item(f"item-{i}", label="new", metadata={"n": 1000 + i}) for i in range(50, 70)]
     index.upsert(rows, items)
@@ -108,14 +109,6 @@ def test_delete(engine, refilled):
         check_hits(engine, index.search(query[None], 30)[0], model.best(query, 30))
     index.add(halves(1), [Item("item-0")])
     assert index.get(["item-0"]) == [Item("item-0")]
-
-
-def test_add_refuses_known_ids_and_adds_nothing(refilled):
-    index, _ = refilled
-    with pytest.raises(InputError, match=r"'item-3', 'item-9'.*upsert"):
-        index.add(halves(3), [Item("new"), Item("item-9"), Item("item-3")])
-    assert index.count() == 60
-    assert index.get(["new"]) == [None]
 
 
 def test_items_come_by_id_in_pages(index, monkeypatch):
@@ -142,15 +135,6 @@ def test_values_are_counted(index):
     assert index.labels() == {"dog": 2, "cat": 2}
     assert index.values("a") == {"1": 2, "0.5": 1, "true": 1}
     assert index.values("nowhere") == {}
-
-
-def test_get_in_the_order_of_the_ids(filled):
-    index, model = filled
-    assert ids(index.get(["item-5", "item-2", "item-5"])) == ["item-5", "item-2", "item-5"]
-    assert index.get([]) == []
-    np.testing.assert_array_equal(index.vectors(["item-5", "item-2"]), [model.rows[f"item-{i}"][0] for i in (5, 2)])
-    with pytest.raises(InputError, match=r"ids.*'none'"):
-        index.vectors(["item-5", "none"])
 
 
 def test_any_text_comes_back_and_is_found(index):
@@ -308,69 +292,45 @@ def test_notes_of_several_who_have_it_open(durable):
 # Checks before an engine is called: the same for all engines, so tested on the one in memory.
 
 
-@pytest.mark.parametrize(
-    ("embeddings", "error", "name"),
-    [
-        (np.ones((2, 7)), InputError, "7 dimensions"),
-        (np.ones(8), InputError, r"\(8,\)"),
-        (np.ones((3, 8)), InputError, "3 rows"),
-        (np.ones((2, 8), int), InputTypeError, "int64"),
-        (np.array([[1.0] * 8, [0.0] * 8]), InputError, "'b' is all zeros"),
-        (np.array([[1.0] * 8, [np.nan] * 8]), InputError, "'b' has NaN"),
-        (np.array([[np.inf] * 8, [1.0] * 8]), InputError, "'a' has NaN"),
-        ("text", InputTypeError, "embeddings"),
-    ],
-)
-def test_embeddings_that_cannot_be_stored(embeddings, error, name):
+def test_embeddings_that_cannot_be_stored():
     index = Index(dim=8)
-    for call in (index.add, index.upsert):
-        with pytest.raises(error, match=f"^embeddings.*{name}|{name}"):
-            call(embeddings, [Item("a"), Item("b")])
+    for embeddings, error, fault in [
+        (np.ones((2, 7)), InputError, "embeddings .*7 dimensions"),
+        (np.ones(8), InputError, r"embeddings .*\(8,\)"),
+        (np.ones((3, 8)), InputError, "embeddings .*3 rows"),
+        (np.ones((2, 8), int), InputTypeError, "embeddings .*int64"),
+        (np.array([[1.0] * 8, [0.0] * 8]), InputError, "embeddings.*'b' .*zeros"),
+        (np.array([[1.0] * 8, [np.nan] * 8]), InputError, "embeddings.*'b' .*NaN"),
+        (np.array([[np.inf] * 8, [1.0] * 8]), InputError, "embeddings.*'a' .*NaN"),
+    ]:
+        for call in (index.add, index.upsert):
+            with pytest.raises(error, match=fault):
+                call(embeddings, [Item("a"), Item("b")])
     assert index.count() == 0
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-40, 1e40, 1e300])
-def test_very_small_and_very_large_rows(scale):
-    index = Index(dim=8)
-    index.add(halves(1).astype(np.float64) * scale, [Item("a")])
-    assert index.search(halves(1).astype(np.float64) / scale, 1)[0].scores.tolist() == [1.0]
-
-
-def test_many_rows_are_normalised_in_chunks(monkeypatch):
-    monkeypatch.setattr("frontrank.retrieval.index._CHUNK", 7)
-    rows = np.random.default_rng(0).standard_normal((20, 8))
-    index = Index(dim=8)
-    index.add(rows, some_items(20))
-    np.testing.assert_array_equal(index.vectors([f"item-{i}" for i in range(20)]), unit(rows))
-    rows[17] = 0
-    with pytest.raises(InputError, match="'item-17'"):
-        index.upsert(rows, some_items(20))
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [torch.tensor, lambda rows: torch.tensor(rows).bfloat16(), np.float16, np.float64, list, np.asfortranarray],
-)
-def test_embeddings_of_any_kind(convert):
-    index = Index(dim=8)
-    index.add(convert(halves(5)), some_items(5))
-    assert index.search(convert(halves(5)), 1)[2].scores.tolist() == [1.0]
+def test_embeddings_of_any_kind_and_size(monkeypatch):
+    monkeypatch.setattr("frontrank.retrieval.index._CHUNK", 2)
+    scales = [lambda rows, scale=scale: rows.astype(np.float64) * scale for scale in (1e-300, 1e-40, 1e40, 1e300)]
+    kinds = [torch.tensor, lambda rows: torch.tensor(rows).bfloat16(), np.float16, list, np.asfortranarray]
+    for convert in (*kinds, *scales):
+        index = Index(dim=8)
+        index.add(convert(halves(5)), some_items(5))
+        np.testing.assert_array_equal(index.vectors([f"item-{i}" for i in range(5)]), halves(5))
+        assert index.search(convert(halves(5)), 1)[2].scores.tolist() == [1.0]
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
         (lambda index: index.search(halves(1), k=0), "^k "),
-        (lambda index: index.search(halves(1)[0]), "^queries"),
         (lambda index: index.search(np.zeros((2, 8))), "^queries.*row 0"),
-        (lambda index: index.search(np.ones((2, 9))), "^queries"),
         (lambda index: index.search(halves(1), filter="label"), "^filter"),
-        (lambda index: index.search(halves(1), filter=3), "^filter"),
         (lambda index: index.search(halves(1), expand=True), "^expansion"),
         (lambda index: index.search(halves(1), expand=(0, 1)), "k of expansion"),
         (lambda index: index.search(halves(1), expand=(1, -1)), "alpha of expansion"),
         (lambda index: index.search(halves(1), model="xyz"), "^model .*xyz"),
-        (lambda index: index.search(halves(1), model=3), "^model"),
+        (lambda index: Index(dim=8).search(halves(1), model="abc"), "^model"),
         (lambda index: index.delete("item-1"), "^ids"),
         (lambda index: index.get([3]), "^id"),
         (lambda index: index.add(halves(1), ["a"]), "^items"),
@@ -378,11 +338,9 @@ def test_embeddings_of_any_kind(convert):
         (lambda index: index.items(after=""), "^id"),
         (lambda index: index.items(limit=-1), "^limit"),
         (lambda index: index.values("a b"), "^field"),
-        (lambda index: index.save("ftp://host/a"), "^url"),
         (lambda index: index.save("milvus://host/a"), "^path"),
         (lambda index: Index.load(None), "^url"),
         (lambda index: Index(b"bytes", dim=8), "^url"),
-        (lambda index: Index("", dim=8), "^url"),
         (lambda index: Index(dim=0), "^dim"),
         (lambda index: Index(), "dim"),
         (lambda index: Index(dim=8, whitening=Whitening.fit(torch.eye(6))), "^whitening.*6.*dim is 8"),
@@ -400,11 +358,6 @@ def test_wrong_arguments(call, name):
     assert index.count() == 2
 
 
-def test_queries_of_a_model_that_cannot_be_compared():
-    with pytest.raises(InputError, match=r"^model"):
-        Index(dim=8).search(halves(1), model="abc")
-
-
 def test_urls(tmp_path):
     with Index(f"file://{tmp_path}/a%20b", dim=8) as index:
         index.add(halves(1), [Item("a")])
@@ -418,24 +371,14 @@ def test_urls(tmp_path):
         Index.load("mlvus://host/a")
 
 
-@pytest.mark.parametrize("packed", [b"", b"not a zip", "version", "array"])
-def test_settings_that_cannot_be_read(packed, tmp_path, monkeypatch):
-    with Index(tmp_path / "index", dim=8, whitening=Whitening.fit(torch.randn(20, 8), dim=3)) as index:
-        own = index._open.read_settings()
-        if packed == "version":
-            packed = own.replace(b'"version": 1', b'"version": 9')
-        elif packed == "array":
-            packed = own[:-400]
-        index._open.write_settings(packed)
-    with pytest.raises(InputError, match=str(tmp_path / "index")):
-        Index.load(tmp_path / "index")
-
-
-def test_settings_of_another_index(tmp_path):
-    with Index(dim=9) as other, Index(tmp_path / "index", dim=8) as index:
-        index._open.write_settings(other._open.read_settings())
-    with pytest.raises(InputError, match=r"index has .* 8 .* 9"):
-        Index.load(tmp_path / "index")
+def test_settings_that_cannot_be_read(tmp_path):
+    whitening = Whitening.fit(torch.randn(20, 8), dim=3)
+    with Index(dim=9) as other, Index(tmp_path / "index", dim=8, whitening=whitening) as index:
+        own, another = index._open.read_settings(), other._open.read_settings()
+        for packed in (b"", b"no zip", own.replace(b'"version": 1', b'"version": 9'), own[:-400], another):
+            index._open.write_settings(packed)
+            with pytest.raises(InputError, match=str(tmp_path / "index")):
+                Index.load(tmp_path / "index")
 
 
 # Any sequence of writes to an index in a folder does what it does to a dictionary.

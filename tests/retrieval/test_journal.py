@@ -18,7 +18,7 @@ from frontrank.files import folder_lock
 from frontrank.retrieval import embedded, journal
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from frontrank.retrieval.journal import Journal, is_journal, write_journal
+from frontrank.retrieval.journal import Journal, is_journal, rewrite_folder, write_journal
 from tests.retrieval.engines import halves, some_items, unit
 from tests.retrieval.kill_index import item_of, vector_of, write
 
@@ -151,24 +151,12 @@ def writer(folder, seed):
         process.join()
 
 
-def rest_of(pipe):
-    """The lines that were sent completely."""
-    with suppress(EOFError, OSError):
-        while True:
-            yield from pipe.recv()
-
-
-def possible_versions(lines, versions):
+def possible_versions(calls, versions):
     """The version that each name must have; of names in an unfinished call all that it may have."""
     possible = {name: {version} for name, version in versions.items()}
-    for line in lines:
-        sign, _, rest = line.partition(" ")
-        if sign == "?":
-            name, version = (rest[2:], None) if rest.startswith("- ") else rest.rsplit(" ", 1)
-            possible.setdefault(name, {None}).add(version if version is None else int(version))
-        elif sign in ("+", "-"):
-            name, version = (rest, None) if sign == "-" else rest.rsplit(" ", 1)
-            possible[name] = {version if version is None else int(version)}
+    for is_done, names, version in calls:
+        for name in names:
+            possible[name] = {version} if is_done else {version} | possible.get(name, {None})
     return possible
 
 
@@ -192,16 +180,16 @@ def kill_writers(tmp_path, times, most_calls):
     folder, moments, versions = tmp_path / "index", random.Random(1), {}
     for turn in range(times):
         with writer(folder, turn + 1) as (process, pipe):
-            assert pipe.recv() == ["open"]
-            lines = []
+            assert pipe.recv() == "open"
+            calls = []
             for _ in range(moments.randrange(most_calls)):  # it is a call after these that is killed
-                while not lines or lines[-1] != ".":
-                    lines += pipe.recv()
-                lines.append("")
+                calls += pipe.recv(), pipe.recv()
             time.sleep(moments.uniform(0.0, 0.02))
             process.kill()
-            lines += rest_of(pipe)
-        versions = check_index(folder, possible_versions(lines, versions))
+            with suppress(EOFError, OSError):
+                while True:
+                    calls.append(pipe.recv())
+        versions = check_index(folder, possible_versions(calls, versions))
         copy = Path(f"{folder}.copy")
         if copy.exists():
             with Index.load(copy) as index:
@@ -224,12 +212,12 @@ def test_killed_often_while_writing(tmp_path):
 def test_two_processes_that_write_at_once(tmp_path):
     with writer(tmp_path / "index", 1) as (first, pipe), writer(tmp_path / "index", 2) as (second, other_pipe):
         try:
-            assert pipe.recv() == other_pipe.recv() == ["open"]
+            assert pipe.recv() == other_pipe.recv() == "open"
             calls, start = Counter(), time.monotonic()
             while (seconds := time.monotonic() - start) < 60 and (seconds < 0.7 or min(calls.values(), default=0) < 2):
                 for one in (pipe, other_pipe):  # a writer would stop if nobody read
                     while one.poll():
-                        calls[one] += "." in one.recv()
+                        calls[one] += one.recv()[0]
                 with Index.load(tmp_path / "index") as index:
                     assert all(item == item_of(item.id, item.metadata["version"]) for item in index.items())
             assert len(calls) == 2
@@ -414,21 +402,17 @@ def test_an_index_that_was_replaced_by_another_is_not_written_to(stored, replace
         assert [item.id for item in other.items()] == [f"other-{i}" for i in range(5)]
 
 
-def test_a_folder_without_an_identity(tmp_path, monkeypatch):
+def test_a_folder_without_an_identity(stored):
     """As older ones are."""
-    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
-    folder = tmp_path / "index"
-    with Index(folder, dim=8) as index:
-        index.add(halves(60), some_items(60))
+    folder, _ = stored
     (kind, head), *records = read(folder / "journal")
     head = {name: value for name, value in json.loads(head).items() if name != "made"}
     write_journal(folder / "journal", [(kind, json.dumps(head).encode()), *records])
     with Index.load(folder) as writing, Index.load(folder) as reading:
-        writing.delete([item.id for item in some_items(40)])
-        assert names(folder) == ["journal", "vectors.000002"]
+        writing.add(halves(1), [Item("new")])
+        rewrite_folder(folder, 2, 8, writing._open.read_settings(), (), None)
         assert reading.refresh()
-        reading.add(halves(1), [Item("new")])
-        assert reading.count() == 21
+        assert (reading.count(), names(folder)) == (0, ["journal", "vectors.000002"])
 
 
 # Where an index can be made

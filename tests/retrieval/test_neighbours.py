@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -171,16 +170,6 @@ def test_dtypes():
         one, other = torch.randn(3, 4).to(queries), torch.randn(6, 4).to(gallery)
         assert nearest(rows_of(one), rows_of(other), 2)[0].dtype == dtype
         check(one, other, 2)
-
-
-def test_a_mapped_file_larger_than_a_chunk(tmp_path, sizes):
-    sizes(4, 5)
-    values = np.random.default_rng(0).standard_normal((23, 7)).astype(np.float32)
-    file = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=values.shape)
-    file[:] = values
-    index = nearest(rows_of(file), rows_of(file), 4, own=True)[1]
-    expected = reference.nearest(values.tolist(), values.tolist(), 4, own=True)
-    assert index.tolist() == [[j for _, j in near] for near in expected]
 
 
 def test_the_gallery_is_read_once_per_group(sizes, monkeypatch):
