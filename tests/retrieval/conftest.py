@@ -23,15 +23,15 @@ def durable(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def _shared(make):
+def shared(make):
     return make()
 
 
 @pytest.fixture
-def index(_shared):
+def index(shared):
     """An empty index; each engine has one for all tests of a module."""
-    yield _shared
-    _shared.delete([item.id for item in _shared.items()])
+    yield shared
+    shared.delete([item.id for item in shared.items()])
 
 
 def fill(index):

@@ -83,7 +83,7 @@ def _started(name):
     while not (folder / "address").exists():
         if time.monotonic() > until or (keeper and keeper.poll() is not None) or (folder / "failed").exists():
             (folder / "failed").touch()
-            raise RuntimeError(f"no {name} server in {folder}: {_end_of_log(folder)}")
+            raise RuntimeError(f"no {name} server in {folder}: {_end_of_logs(folder)}")
         time.sleep(0.05)
     if keeper:
         keeper.returncode = 0  # it outlives us, of which Python would warn
@@ -113,13 +113,9 @@ def _namespace():
     return own if tried.returncode == 0 else ["--map-root-user", *own]
 
 
-def _end_of_log(folder):
-    lines = [line for log in sorted(folder.rglob("*log")) if log.is_file() for line in _last_lines(log)]
-    return "\n".join(["it ended early, or took too long; the end of its logs:", *lines])
-
-
-def _last_lines(log, lines=40):
-    return [f"{log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]]
+def _end_of_logs(folder):
+    ends = {log.name: log.read_text(errors="replace")[-4000:] for log in sorted(folder.rglob("*log")) if log.is_file()}
+    return f"it ended early, or took too long; the end of its logs: {ends}"
 
 
 class Relay:

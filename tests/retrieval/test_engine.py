@@ -94,20 +94,14 @@ def test_filters_mean_what_matches_says(hostile, conditions):
 
 
 @pytest.mark.servers
-def test_every_hostile_value_is_found(hostile):
+def test_every_hostile_value_is_found_and_counted(hostile):
     for value in (*engines.HOSTILE, *engines.NUMBERS):
         engines.check_filter(*hostile, (Condition("label", "=", (value,)),))
         engines.check_filter(*hostile, (Condition("a", "=", (value,)), Condition("path", "!=", (value,))))
         engines.check_filter(*hostile, tuple(Condition(field, "!=", (value,)) for field in ("category", "b")))
-
-
-@pytest.mark.servers
-def test_values_are_counted_as_filters_see_them(hostile):
     engine, items = hostile
     for field in engines.FIELDS:
         assert sum(engine.values(field).values()) == sum(item.value(field) is not None for item in items)
-    for text, count in list(engine.values("a").items())[::4]:
-        assert engine.count((Condition("a", "=", (text,)),)) >= count
 
 
 @pytest.mark.servers

@@ -1,4 +1,3 @@
-import os
 import secrets
 from pathlib import Path
 
@@ -44,13 +43,6 @@ def test_the_server_of_the_tests_is_on_loopback_only():
     ]
     assert f"0100007F:{port:04X}" in listening
     assert not [place for place in listening if place.endswith(f":{19530:04X}") and port != 19530]
-    ours = os.readlink("/proc/self/ns/net")
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "comm").read_text() == "milvus\n":
-                assert os.readlink(process / "ns" / "net") != ours
-        except OSError:
-            continue  # it has ended, or is another user's
 
 
 @given(st.text())
@@ -84,9 +76,8 @@ def test_conditions_as_milvus_reads_them(text, expression):
 def test_several_conditions_as_milvus_reads_them():
     both = [parse_filter("label=cat"), parse_filter("path=a.jpg")]
     assert to_expression(both) == '(label in ["cat"]) and (path in ["a.jpg"])'
-    assert to_expression([*both, parse_filter("label>3")]) is None
-    assert to_expression([]) == ""
-    assert to_expression([Condition("a", "=", ("\x00",))]) is None
+    never = Condition("a", "=", ("\x00",))
+    assert (to_expression([*both, never]), to_expression([never]), to_expression([])) == (None, None, "")
 
 
 @pytest.mark.servers

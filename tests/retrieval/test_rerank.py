@@ -144,10 +144,3 @@ def test_a_mapped_file_and_other_kinds(tmp_path):
     assert rerank(queries, gallery.double()).dtype == torch.float64
     torch.testing.assert_close(rerank(queries.double(), gallery).float(), expected, rtol=0, atol=1e-6)
     assert rerank(queries.half(), gallery.half()).dtype == torch.float32
-
-
-def test_the_order_of_the_gallery_does_not_matter():
-    items = groups(3, 120, noise=0.9)
-    found = rerank(items[:4], items[4:], k1=25, k2=4)
-    order = torch.randperm(len(items) - 4)
-    torch.testing.assert_close(rerank(items[:4], items[4:][order], k1=25, k2=4), found[:, order], rtol=0, atol=1e-12)
