@@ -244,12 +244,22 @@ def test_options_on_a_command_line_are_a_mapping():
         ({"patience": 2, "data": DataConfig(validation=0.0)}, ["patience", "data.validation"]),
         ({"loss": LossConfig("SmoothAP", variant="O")}, ["loss.variant", "SmoothAP"]),
         ({"loss": LossConfig("RankLoss", metric="Recal")}, ["loss.metric", "Recall"]),
+        ({"loss": LossConfig("PNP", zzz=1)}, ["loss.zzz", "PNP"]),
         ({"epochs": 0, "seed": -1, "device": 3}, ["epochs", "seed", "device"]),  # all at once
     ],
 )
 def test_configs_of_python_are_checked_too(changes, names):
     message = refusal(check_config, replace(TrainConfig(), **changes))
     assert all(name in message for name in names)
+
+
+def test_conflicts_of_a_detector():
+    for recipe, names in (
+        ({"data.short_side": 600, "data.long_side": 500}, ("data.short_side", "data.long_side")),
+        ({"model.samples": 3000}, ("model.samples", "model.proposals")),
+        ({"optimizer.milestones": []}, ("optimizer.milestones",)),
+    ):
+        assert all(name in refusal(read_config, recipe, None, DetectConfig) for name in names)
 
 
 @KINDS

@@ -512,7 +512,7 @@ def test_validation_images_of_the_user(here, run):
 
 def test_a_missing_library_is_one_line(here, refused, monkeypatch):
     def missing(*_):
-        raise InputError("settings are read by jsonargparse; pip install 'frontrank[train]'")
+        raise InputError("a recipe needs yaml; pip install 'frontrank[train]'")
 
     monkeypatch.setattr(training, "read_config", missing)
     assert refused("--data", "my_photos").endswith("pip install 'frontrank[train]'")

@@ -84,7 +84,6 @@ def expected_of(kind, dtype, other):
     return rows, items, expected(rows, items if other else None, sets)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("path", "dtype"),
     [
@@ -92,12 +91,13 @@ def expected_of(kind, dtype, other):
         *[(path, dtype) for path in ("small", "many") for dtype in (torch.float16, torch.bfloat16)],
     ],
 )
-def test_equal_to_the_reference(path, dtype, kind, monkeypatch):
+def test_equal_to_the_reference(path, dtype, monkeypatch):
     set_sizes(monkeypatch, **PATHS[path][0])
-    rows, items, result = expected_of(kind, dtype, False)
-    assert found(rows, None, LabelRelevance(LABELS, LABELS, own=True)) == result
-    rows, items, result = expected_of(kind, dtype, True)
-    assert found(rows, items, LabelRelevance(LABELS, ITEM_LABELS, own=False)) == result
+    for kind in KINDS:
+        rows, items, result = expected_of(kind, dtype, False)
+        assert found(rows, None, LabelRelevance(LABELS, LABELS, own=True)) == result, kind
+        rows, items, result = expected_of(kind, dtype, True)
+        assert found(rows, items, LabelRelevance(LABELS, ITEM_LABELS, own=False)) == result, kind
 
 
 @pytest.mark.parametrize("path", PATHS)
