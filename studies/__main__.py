@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frontrank.cli import Parser, call_with_pipe, run_command
+from frontrank.cli import Parser, run_command
 from frontrank.errors import InputError
 from studies import all_studies, study_named
 
@@ -38,13 +38,7 @@ _LARGEST_SEED = 2**31 - 1  # which training runs accept, too
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default those of the process; return its exit status."""
-    parser = make_parser()
-    return call_with_pipe(lambda: _main(parser, list(sys.argv[1:] if argv is None else argv)))
-
-
-def _main(parser: Parser, arguments: list[str]) -> int:
-    options = parser.read(parser, arguments)
-    return run_command(COMMAND, partial(run, options))
+    return run_command(lambda: (COMMAND, partial(run, make_parser().parse_args(argv))))
 
 
 def make_parser() -> Parser:
@@ -55,8 +49,6 @@ def make_parser() -> Parser:
         usage=usage + "[--redraw] [--quiet]",
         description=DESCRIPTION,
         epilog=EPILOG,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="which study; without it, all are listed")
     parser.add_argument("--out", metavar="DIR", help="folder for the results; default runs/studies/NAME")

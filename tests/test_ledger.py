@@ -11,7 +11,7 @@ import matplotlib
 import pytest
 import yaml
 
-from frontrank.cli import _parser, evaluate
+from frontrank.cli import evaluate, parse
 from frontrank.cli.train import overrides
 from frontrank.detection.settings import DetectConfig
 from frontrank.evaluation.protocols import PROTOCOLS
@@ -168,10 +168,7 @@ def _read(command):
     """The options of a command, as its parser reads them."""
     name, *words = shlex.split(command)
     assert name == "frontrank"
-    parser, commands = _parser()
-    module = importlib.import_module(f"frontrank.cli.{words[0]}")
-    module.add_arguments(commands[words[0]])
-    return commands[words[0]].read(parser, words)
+    return parse(words)[1]
 
 
 def _recipes(row):
@@ -215,9 +212,9 @@ def test_commands_are_read(command):
     if command.startswith("frontrank evaluate"):
         assert options.protocol in PROTOCOLS
         if options.data is None:
-            evaluate.refuse(options)
+            evaluate.check_combination(options)
         else:
-            assert not [name for name in evaluate._NOT_OF_MODELS if evaluate._is_given(options, name)]
+            assert evaluate._flags(options, evaluate._NOT_OF_MODELS) == []
 
 
 @pytest.mark.parametrize(("paper", "table", "row"), [each for each in ROWS if _has_one_recipe(*each.values)])

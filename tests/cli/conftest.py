@@ -1,6 +1,7 @@
 """A folder with what the examples of the commands' --help name, and some more."""
 
 import pickle
+import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,7 +67,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path, monkeypatch):
-    """Which images were found good is remembered here, and not in the user's own folder."""
+    """Which images can be read is remembered here, and not in the user's own folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FRONTRANK_CACHE", raising=False)
 
@@ -82,13 +83,13 @@ def folder(made, tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """A function that runs `frontrank` with these words and gives its status, stdout and stderr."""
+    """A function that runs `frontrank` with these words and returns its status, stdout and stderr."""
 
     def command(*words):
         try:
             status = main([str(word) for word in words])
-        except SystemExit as ended:
-            status = ended.code
+        except SystemExit as end:
+            status = end.code
         out, err = capsys.readouterr()
         return SimpleNamespace(status=status, out=out, err=err)
 
@@ -96,14 +97,44 @@ def run(capsys):
 
 
 @pytest.fixture
+def refused(run):
+    """A function that checks how a command refuses: status 2, one line that names `name`, and nothing is written."""
+
+    def check(words, name):
+        before = listing()
+        result = run(*words)
+        lines = [line for line in result.err.splitlines() if line and not line.startswith("read ")]
+        assert (result.status, result.out) == (2, ""), result
+        assert len(lines) == 1, lines
+        assert lines[0].startswith(f"frontrank {words[0]}")
+        assert name in lines[0]
+        assert listing() == before
+        return lines[0]
+
+    return check
+
+
+def listing():
+    """The files below the current folder, with the time of their last change."""
+    return {str(path): path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
+
+
+def examples(epilog):
+    """The examples of a help text, as the words after `frontrank`."""
+    text = epilog.split("examples:\n")[1].split("\n\n")[0].replace("\\\n", " ")
+    lines = [shlex.split(line) for line in text.splitlines()]
+    lines = [line[line.index("frontrank") + 1 :] for line in lines if "frontrank" in line]
+    return [line[: line.index(">")] if ">" in line else line for line in lines]
+
+
+@pytest.fixture
 def report(run):
-    """A function that runs `frontrank evaluate` with these words and gives its report."""
+    """A function that runs `frontrank evaluate` with these words and returns its report."""
 
     def command(*words):
         out = Path("report-of-this.json")
-        found = run("evaluate", *words, "--json", out, "--force")
-        assert found.status == 0, found.err
-        assert f"wrote {out}" in found.err or "--quiet" in words
+        result = run("evaluate", *words, "--json", out, "--force")
+        assert result.status == 0, result.err
         return fr.Report.load(out)
 
     return command

@@ -1,91 +1,120 @@
-"""`frontrank evaluate --compare`: with a saved report, and with embeddings of the same rows."""
+"""`frontrank compare`: its options, the plan it prints, and what it refuses."""
 
-import numpy as np
+import json
+import re
+import shutil
 
-import frontrank as fr
-from frontrank.data import read_embeddings
-from tests.cli.conftest import LABELS
+import pytest
 
+from frontrank.cli import compare as command
+from frontrank.cli import parse
+from frontrank.comparison import runner
+from frontrank.losses.registry import presets
+from frontrank.settings import settings
+from tests.cli.conftest import examples
+from tests.cli.images import TINY
+from tests.comparison.comparisons import count_tasks, done_without_training
 
-def reports():
-    """Those of other.npz and of test.npz."""
-    return [fr.evaluate(read_embeddings(f"{name}.npz").embeddings, LABELS, name=name) for name in ("other", "test")]
-
-
-def test_with_a_saved_report(folder, run):
-    found = run("evaluate", "test.npy", "--labels", "labels.txt", "--compare", "old.json")
-    old, ours = fr.Report.load("old.json"), reports()[1]
-    comparison = fr.compare(old, ours, names=("older", "test"))
-    assert found.out == f"{ours.table()}\n\n{comparison.table()}\n"
-    assert "test against older on the same 36 queries" in found.out
-    assert "read old.json: a report of 36 queries" in found.err
+SMALL = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] != "--iterations" for word in pair]
 
 
-def test_with_embeddings_of_the_same_rows(folder, run):
-    found = run("evaluate", "test.npz", "--compare", "other.npz", "--table", "markdown", "--seed", "3")
-    other, ours = reports()
-    comparison = fr.compare(other, ours, names=("other", "test"), seed=3)
-    assert found.out == f"{ours.table('markdown')}\n\n{comparison.table('markdown')}\n"
-    assert comparison["mAP"].difference > 0  # test.npz has less noise
-    assert "read other.npz: 36 rows of 20 dimensions, float32\n" in found.err
+@pytest.fixture
+def here(made, tmp_path, monkeypatch):
+    """A current folder with my_photos in it."""
+    folder = tmp_path / "here"
+    shutil.copytree(made / "my_photos", folder / "my_photos")
+    monkeypatch.chdir(folder)
+    return folder
 
 
-def test_both_are_evaluated_in_the_same_way(folder, run):
-    words = ("--augment", "3", "--metrics", "mAP", "--protocol", "cub", "--labels", "group", "--name", "new")
-    found = run("evaluate", "test.npz", "--compare", "other.npz", *words)
-    other, ours = (
-        fr.evaluate(fr.augment_database(read_embeddings(f"{name}.npz").embeddings, k=3), LABELS % 4, metrics=["mAP"])
-        for name in ("other", "test")
-    )
-    assert found.out.endswith(f"\n\n{fr.compare(other, ours, names=('other', 'new')).table()}\n")
+def test_every_setting_is_an_option_and_every_loss_is_in_the_help(run):
+    text = run("compare", "--help").out
+    assert "--optimizer.lr" not in text
+    assert [name for name in presets() if name not in text] == []
+    names = [name for name in settings() if name not in ("data.path", "data.allow_partial")]
+    options = parse(["compare", *(word for name in names for word in (f"--{name}", "1"))])[1]
+    assert all(getattr(options, name) == "1" for name in names)
 
 
-def test_arrays_of_one_file(folder, run):
-    np.savez(
-        "both.npz", a=read_embeddings("test.npz").embeddings, b=read_embeddings("other.npz").embeddings, labels=LABELS
-    )
-    found = run("evaluate", "both.npz", "--key", "a", "--compare", "both.npz:b")
-    assert "both:a against both:b on the same 36 queries" in found.out
-    other, ours = reports()
-    assert found.out.endswith(f"\n\n{fr.compare(other, ours, names=('both:b', 'both:a')).table()}\n")
+@pytest.mark.parametrize("words", [each for each in examples(command.EPILOG) if "--resume" not in each])
+def test_plans_of_the_examples(here, run, words):
+    small = ["--batches.size", "0"] if "--data.merge_classes" in words else []
+    result = run(*words, *SMALL, *small, "--dry-run")
+    assert result.status == 0, result.err
+    assert " runs of " in result.out
+    assert not (here / "comparisons").exists()
 
 
-def test_names_tell_the_two_apart(folder, run):
-    """A protocol names its reports after the data set, and files in two folders may have one name."""
-    run("evaluate", "other.npz", "--protocol", "sop", "--json", "baseline.json")
-    found = run("evaluate", "test.npz", "--protocol", "sop", "--compare", "baseline.json")
-    assert "test against baseline on the same 36 queries" in found.out
-    (folder / "before").mkdir()
-    np.savez("before/test.npz", embeddings=read_embeddings("other.npz").embeddings)
-    found = run("evaluate", "test.npz", "--compare", "before/test.npz")
-    assert "test.npz against before/test.npz on" in found.out
+def test_the_plan(here, run):
+    words = ("--losses", "PNP-D_q(alpha=2),triplet", "--seeds", "2", "--iterations", "30", *SMALL, "--dry-run")
+    result = run("compare", "--data", "my_photos", *words, "--out", "out")
+    assert result.status == 0, result.err
+    assert "\nPNP-D_q(alpha=2)  learning rate 3.3e-06 or 1e-05 or 3e-05; loss.name PNP" in result.out
+    assert re.fullmatch("8 runs of 30 iterations; 2 seeds; .* out", result.out.splitlines()[-1])
+    result = run("compare", "--data", "my_photos", *words, "--search-iterations", "5")
+    last = "10 runs of 30 iterations, of 5 .*; 2 seeds; .*comparisons/2-losses-on-my_photos"
+    assert re.fullmatch(last, result.out.splitlines()[-1])
 
 
-def test_a_saved_report_with_a_gallery(folder, run):
-    words = ("evaluate", "queries.parquet", "--gallery", "gallery.parquet")
-    assert run(*words, "--json", "plain.json").status == 0
-    found = run(*words, "--expand", "3", "--whiten", "train.npy", "--compare", "plain.json")
-    assert found.status == 0
-    assert "queries against plain on the same 18 queries" in found.out
+@pytest.mark.training
+def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
+    tasks = count_tasks(monkeypatch)
+    words = ("--data", "my_photos", "--losses", "SmoothAP,FastAP", "--lr", "1e-3", "--out", "out", *TINY)
+    result = run("compare", *words, "--seeds", "1")
+    assert result.status == 0, result.err
+    assert "frozen backbone" in result.out
+    assert "results: out/results.md" in result.out
+    assert "\nreport: out/report.html\n" in result.out
+    assert re.search("run 1 of 2: SmoothAP, .* 0.001, seed 0\n", result.err)
+    assert "SmoothAP" in (here / "out" / "report.html").read_text(encoding="utf-8")
+    assert len(tasks) == 3
+
+    monkeypatch.setattr(runner, "done_apart", lambda *a, **k: tasks.append(a[0]) or done_without_training(*a, **k))
+    again = run("compare", *words, "--seeds", "2", "--quiet", "--reference", "FastAP")  # the same command, more seeds
+    assert (again.status, again.err, len(tasks)) == (0, "", 5)
+    assert json.loads((here / "out" / "results.json").read_text())["reference"] == "FastAP"
+    last = run("compare", "--resume", "out")
+    assert (last.out, len(tasks)) == (again.out, 5)
+    other = run("compare", *words, "--seeds", "2", "--batches.per_class", "2")
+    assert (other.status, other.out, other.err.count("\n")) == (2, "", 1)
+    assert "batches.per_class" in other.err
 
 
-def test_ids_may_be_in_one_file_only_and_labels_of_another_kind_do_not_count(folder, run):
-    ids = np.array([f"{i}.jpg" for i in range(36)])
-    np.savez("a.npz", embeddings=np.load("test.npy"), labels=LABELS, ids=ids)
-    np.savez("b.npz", embeddings=np.load("test.npy"), labels=np.array([f"{x}" for x in LABELS]), ids=ids)
-    assert run("evaluate", "a.npz", "--compare", "b.npz").status == 0
-    assert run("evaluate", "a.npz", "--compare", "other.npz").status == 0
-    np.savez("c.npz", embeddings=np.load("test.npy"), labels=LABELS + 100)
-    assert run("evaluate", "a.npz", "--compare", "c.npz").status == 2
-    assert run("evaluate", "a.npz", "--compare", "c.npz", "--labels", "labels.txt").status == 0
+def test_a_comparison_that_was_stopped_says_how_to_go_on(here, run, monkeypatch):
+    monkeypatch.setattr(runner, "done_apart", lambda *_, **__: None)
+    result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--out", "o u t", *TINY)
+    assert result.status == 130
+    assert "frontrank compare --resume " in result.err
+    assert result.err.endswith("/here/o u t'\n")
 
 
-def test_the_report_is_printed_and_saved_before_the_comparison_fails(folder, run):
-    fr.evaluate(np.load("test.npy"), LABELS // 2).save("others.json")
-    found = run("evaluate", "test.npz", "--compare", "others.json", "--json", "kept.json")
-    assert found.status == 2
-    assert "mAP" in found.out
-    assert fr.Report.load("kept.json").queries == 36
-    last = found.err.splitlines()[-1]
-    assert last.startswith("frontrank evaluate: --compare: positives differ for ")
-    assert last.endswith("(report_a is others.json, report_b is test.npz)")
+def test_no_entry_has_a_result(here, run, monkeypatch):
+    def fail(task, config, target, beside, what, **others):
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        return done_without_training(task, config, target, beside, what) if task == "frozen" else "the disk is full"
+
+    monkeypatch.setattr(runner, "done_apart", fail)
+    result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--lr", "1e-3", "--out", "out", *TINY)
+    assert result.status == 2
+    assert "SmoothAP: the disk is full" in result.err
+    assert "--resume out" in result.err
+    assert "failed" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("", "--data"),
+        ("--data nowhere", "nowhere"),
+        ("--data my_photos --losses smothap", "SmoothAP?"),
+        ("--data my_photos --seeds many", "--seeds"),
+        ("--data my_photos --recipe pnp-sopp", "pnp-sop?"),
+        ("--data my_photos --out my_photos", "--out my_photos"),
+        ("--resume my_photos", "my_photos"),
+        ("--resume x --data y", "--data"),
+        ("--resume x --search-iterations 3", "--search-iterations"),
+        ("--resume x --iterations 3", "--iterations"),
+    ],
+)
+def test_refusals(here, refused, words, name):
+    refused(["compare", *words.split()], name)

@@ -1,6 +1,5 @@
-"""`frontrank data check`: what it counts, finds and saves."""
+"""`frontrank data`: what `check` counts, reports and saves; what the builders of data sets get and print."""
 
-import re
 import shlex
 import shutil
 import warnings
@@ -12,12 +11,17 @@ from PIL import Image
 
 import frontrank as fr
 from frontrank.cli import data as command
-from frontrank.data import images as image_check
 from frontrank.data import leakage
-from frontrank.errors import FrontrankWarning
-from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, tree
+from frontrank.errors import FrontrankWarning, InputError
+from frontrank.samples import emoji, glyphs, scenes
+from tests.cli.conftest import examples
+from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published
+from tests.samples import fake_emoji
 
 ALL = (len(TRAIN) + len(TEST)) * EACH
+
+
+# check
 
 
 @pytest.fixture
@@ -33,200 +37,220 @@ def check(here, run):
     return lambda *words: run("data", "check", *words)
 
 
-def rows(found):
-    return [line.split()[:3] for line in found.out.splitlines()[1:3]]
-
-
-def examples(text):
-    return [shlex.split(line)[1:] for line in text.split("examples:\n")[1].splitlines() if line.startswith("  ")]
-
-
 def test_examples_of_check(here, run):
     published("sop", here / "Stanford_Online_Products")
     for words in examples(command.CHECK_EPILOG):
-        more = ["--allow-partial"] if "Stanford" in words[2] else []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FrontrankWarning)
-            found = run(*words, *more)
-        assert found.status == 0, found.err
-        assert re.search(r"\nall \d+ images can be read\n$", found.out)
+            result = run(*words, *(["--allow-partial"] if "Stanford" in words[2] else []))
+        assert (result.status, result.err) == (0, "")
 
 
-HELP = {
-    "": command.EPILOG,
-    "check": command.CHECK_EPILOG,
-    "emoji": command.EMOJI_EPILOG,
-    "glyphs": command.GLYPHS_EPILOG,
-}
-
-
-@pytest.mark.parametrize("action", HELP)
-def test_help(run, action):
-    found = run("data", *action.split(), "--help")
-    assert (found.status, found.err) == (0, "")
-    assert found.out.startswith(f"usage: frontrank data {action}".rstrip())
-    assert found.out.endswith(HELP[action])
-    assert max(map(len, found.out.splitlines())) <= 80
-
-
-def test_counts(check, here, tmp_path):
-    before = tree(tmp_path)
-    found = check("my_photos")
-    assert (found.status, found.err) == (0, "")
-    assert rows(found) == [["train", "24", "6"], ["test", "12", "3"]]
-    assert found.out == f"{fr.data.read_folder('my_photos').describe()}\nall {ALL} images can be read\n"
-    assert tree(tmp_path) == before
+def test_good_images_are_counted(check):
+    assert check("my_photos").out == f"{fr.data.read_folder('my_photos').describe()}\nall {ALL} images can be read\n"
 
 
 def test_broken_images_are_all_listed(check, here):
+    whole = here / "my_photos" / "test" / "cup" / "1.png"
     (here / "my_photos" / "train" / "line\nbreak" / "0.png").write_bytes(b"no picture")
-    whole = (here / "my_photos" / "test" / "cup" / "1.png").read_bytes()
-    (here / "my_photos" / "test" / "cup" / "1.png").write_bytes(whole[:-900])
-    found = check("my_photos", "--save", "good.csv")
-    assert found.status == 2
-    assert found.err == (
-        f"frontrank data: 2 of {ALL} images cannot be read; mend or remove them, or train with --data.broken skip\n"
-    )
-    listed = [line for line in found.out.splitlines() if line.startswith("broken: ")]
-    assert [line.split(".png")[0] for line in listed] == ["broken: test/cup/1", r"broken: 'train/line\nbreak/0"]
-    assert found.out.endswith("wrote good.csv\n")
-    kept = fr.data.read_table("good.csv")
-    assert len(kept) == ALL - 2
-    assert all(Path(file).is_file() for file in kept.files())
-
-
-def test_quick_reads_headers_only(check, here):
-    path = here / "my_photos" / "test" / "cup" / "1.png"
-    path.write_bytes(path.read_bytes()[:-900])
-    assert check("my_photos", "--quick").status == 0
-    path.write_bytes(b"no picture")
-    assert check("my_photos", "--quick").status == 2
-
-
-def test_all_are_broken(check, here):
-    for path in here.rglob("*.png"):
-        path.write_bytes(b"")
-    found = check("my_photos")
-    assert found.status == 2
-    assert f"{ALL} of {ALL} images cannot be read" in found.err
-    assert found.err.count("\n") == 1
+    whole.write_bytes(whole.read_bytes()[:-900])
+    result = check("my_photos", "--save", "good.csv")
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert f"2 of {ALL} images" in result.err
+    lines = [line.split(".png")[0] for line in result.out.splitlines() if line.startswith("broken: ")]
+    assert lines == ["broken: test/cup/1", r"broken: 'train/line\nbreak/0"]
+    table = fr.data.read_table("good.csv")
+    assert len(table) == ALL - 2
+    assert all(Path(file).is_file() for file in table.files())
+    assert check("my_photos", "--quick").out.count("\nbroken: ") == 1  # which reads headers only
 
 
 def test_leakage(check, here):
-    """A copy, stored as another format and larger, and a file under two labels."""
-    copied = np.zeros((32, 32, 3), np.uint8)
-    copied[:, 16:], copied[20:] = 200, 90
+    """A copy, stored larger, and a file under two labels."""
+    copy = np.zeros((32, 32, 3), np.uint8)
+    copy[:, 16:], copy[20:] = 200, 90
     for name, side in (("train/it's/0.png", 32), ("test/cup/0.png", 64)):
-        Image.fromarray(copied).resize((side, side), Image.Resampling.NEAREST).save(here / "my_photos" / name)
+        Image.fromarray(copy).resize((side, side), Image.Resampling.NEAREST).save(here / "my_photos" / name)
     shutil.copy("my_photos/train/#5/1.png", "my_photos/train/-x/1.png")
     Image.new("RGB", (32, 32), "red").save("my_photos/test/plate/3.png")
-    found = check("my_photos", "--leakage")
-    assert found.status == 0, found.err
-    lines = found.out.splitlines()[3:]
-    assert lines == [
-        "near-duplicates between train and test: 1",
-        "  train/it's/0.png  test/cup/0.png  (differ in 0 of 128 bits)",
-        "1 images are too plain to be compared",
-        "files of train with the same content and different labels: 1",
-        "  train/#5/1.png  train/-x/1.png",
-        f"all {ALL} images can be read",
-    ]
-    assert "near-duplicates" not in check("my_photos").out
+    result = check("my_photos", "--leakage")
+    assert result.status == 0, result.err
+    lines = result.out.splitlines()[3:]
+    assert [line.rpartition(" ")[2] for line in lines[::3]] == ["1", "1"]  # near-duplicates, files of two labels
+    assert lines[1].split("  ")[1:3] == ["train/it's/0.png", "test/cup/0.png"]
+    assert lines[2].startswith("1 images are")  # too plain
+    assert lines[4].split() == ["train/#5/1.png", "train/-x/1.png"]
 
 
-def test_many_near_duplicates(check, here, monkeypatch):
+def test_many_near_duplicates(check, monkeypatch):
     pairs = [(f"{i}.png", f"{i}.jpg", i) for i in range(21)]
-    monkeypatch.setattr(leakage, "near_duplicates", lambda table: leakage.NearDuplicates(pairs, 1234, []))
-    found = check("my_photos", "--leakage")
-    shown = [line for line in found.out.splitlines() if "of 128 bits" in line]
-    assert len(shown) == 20
-    assert "  19.png  19.jpg  (differ in 19 of 128 bits)\n  ... and 1,214 more\nfiles of train" in found.out
+    duplicates = leakage.NearDuplicates(pairs, 1234, [])
+    monkeypatch.setattr("frontrank.data.near_duplicates", lambda table: duplicates)
+    result = check("my_photos", "--leakage")
+    assert result.out.count("of 128 bits") == 20
+    assert "1,214 more" in result.out
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_saved_table_can_be_trained_on(check, here, run, ending):
+@pytest.mark.training
+def test_a_saved_table_can_be_trained_on(check, here, run):
     (here / "lists").mkdir()
-    found = check("my_photos", "--save", f"lists/photos.{ending}")
-    assert found.out.endswith(f"wrote lists/photos.{ending}\nall {ALL} images can be read\n")
-    assert run("train", "--data", f"lists/photos.{ending}", *TINY, "--quiet", "--out", "run").status == 0
-    assert len(fr.data.read_table("run/images.csv")) == (len(TRAIN) + len(TEST)) * EACH
-    assert rows(check(f"lists/photos.{ending}")) == [["train", "24", "6"], ["test", "12", "3"]]
+    assert check("my_photos", "--save", "lists/photos.parquet").status == 0
+    assert run("train", "--data", "lists/photos.parquet", *TINY, "--quiet", "--out", "run").status == 0
+    assert len(fr.data.read_table("run/images.csv")) == ALL
+    rows = [line.split()[:3] for line in check("lists/photos.parquet").out.splitlines()[1:3]]
+    assert rows == [["train", "24", "6"], ["test", "12", "3"]]
 
 
 @pytest.mark.parametrize("name", ["vehicleid", "ijb-c", "roxford5k"])
 def test_published_data_sets(check, here, name):
     published(name, here / "set")
-    found = check("set")
-    assert found.status == 2
-    assert "is not as published" in found.err
+    assert check("set").status == 2  # it is not complete
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FrontrankWarning)
-        found = check("set", "--allow-partial", "--layout", name)
+        result = check("set", "--allow-partial", "--layout", name)
         if name == "roxford5k":  # its pictures are smaller here than the boxes of its queries
-            assert "in the box" in found.out
+            assert (result.status, "broken: " in result.out) == (2, True)
         else:
-            assert found.out.endswith(" images can be read\n")
-        found = check("set", "--allow-partial", "--save", "set.csv")
+            assert result.status == 0
+        result = check("set", "--allow-partial", "--save", "set.csv")
         if name == "vehicleid":
             assert len(fr.data.read_table("set.csv")) == 8
-        else:  # a frame is in several rows, or labels are not what says what is relevant
-            assert (found.status, Path("set.csv").exists()) == (2, False)
-            assert "frontrank data: --save: this cannot be a table of its own (" in found.err
+        else:  # a frame is in several rows, or labels do not show what is relevant
+            assert (result.status, Path("set.csv").exists()) == (2, False)
+            assert "--save" in result.err
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "name"),
     [
-        ("", "the following arguments are required: ACTION; see frontrank data --help"),
-        ("chekc my_photos", "argument ACTION: invalid choice: 'chekc'"),
-        ("check nowhere", "--data nowhere is not there"),
-        ("check my_photos --workers 0", "--workers must be at least 1, got 0"),
-        ("check my_photos --layout sopp", "data.layout 'sopp' is not known; did you mean sop?"),
-        ("check my_photos/train --leakage", "--leakage compares the splits train and test, and there is one only"),
-        ("check my_photos --save photos.txt", "--save photos.txt must end in .csv or .parquet; choose such a name"),
-        ("check my_photos --save mine.csv", "--save mine.csv exists already; choose another name"),
-        ("check my_photos --save no/photos.csv", "--save: the folder no is not there; make it first"),
+        ("nowhere", "nowhere"),
+        ("my_photos --workers 0", "--workers"),
+        ("my_photos --layout sopp", "sop?"),
+        ("my_photos/train --leakage", "--leakage"),
+        ("my_photos --save photos.txt", "--save photos.txt"),
+        ("my_photos --save mine.csv", "--save mine.csv"),
+        ("my_photos --save no/photos.csv", "--save"),
     ],
 )
-def test_refused_before_the_work(here, run, monkeypatch, words, message):
-    def work(*_, **__):
-        raise AssertionError("worked")
-
-    monkeypatch.setattr(image_check, "check_images", work)
+def test_refusals_of_check(here, refused, monkeypatch, words, name):
+    monkeypatch.setattr("frontrank.data.check_images", lambda *_, **__: pytest.fail("it reads before it refuses"))
     (here / "mine.csv").write_text("mine")
-    before = tree(here)
-    found = run("data", *words.split())
-    assert (found.status, found.out) == (2, "")
-    assert found.err.startswith(f"frontrank data: {message}")
-    assert found.err.count("\n") == 1
-    assert tree(here) == before
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("check", "check: the following arguments are required: PATH; see frontrank data check --help"),
-        (
-            "check a --leekage",
-            "check: there is no option --leekage; did you mean --leakage? See frontrank data check --help",
-        ),
-        ("check a b", "check: 'b' is one argument too many; see frontrank data check --help"),
-        ("emoji", "emoji: the following arguments are required: OUT; see frontrank data emoji --help"),
-        ("emoji a --size large", "emoji: argument --size: invalid int value: 'large'; see frontrank data emoji --help"),
-        ("emoji a --typeface x", "emoji: there is no option --typeface; see frontrank data emoji --help"),
-        (
-            "glyphs a --lik sop",
-            "glyphs: there is no option --lik; did you mean --like? See frontrank data glyphs --help",
-        ),
-    ],
-)
-def test_wrong_words(run, words, message):
-    found = run("data", *words.split())
-    assert (found.status, found.out, found.err) == (2, "", f"frontrank data {message}\n")
+    refused(["data", "check", *words.split()], name)
 
 
 def test_a_split_that_is_broken_as_a_whole(check, here):
     shutil.rmtree("my_photos/test")
     picture(here / "my_photos" / "test" / "cup" / "1.png", 1)
     (here / "my_photos" / "test" / "cup" / "1.png").write_bytes(b"")
-    assert "--leakage compares the splits" in check("my_photos", "--leakage").err
+    assert "--leakage" in check("my_photos", "--leakage").err
+
+
+# emoji, glyphs, emoji-scenes
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """An empty folder, and small packages of emoji."""
+    made = fake_emoji.write_archives(tmp_path / "packages")
+    monkeypatch.setattr(emoji, "fetch", lambda packages, show=None: [made[package] for package in packages])
+    monkeypatch.setattr(emoji, "COUNTS", {})
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.mark.training
+def test_emoji_are_built_and_trained_on(packages, run):
+    result = run("data", "emoji", "my emoji")
+    assert (result.status, result.err) == (0, "")
+    table = fr.data.read_table("my emoji/images.csv")
+    assert result.out.startswith(f"{table.describe()}\n\n")
+    assert "my emoji/LICENCES.md" in result.out
+    again = run("data", "emoji", "my emoji")
+    assert (again.out, again.err) == (result.out, "")
+    words = shlex.split(result.out.splitlines()[-1])
+    assert words[:2] == ["next:", "frontrank"]
+    small = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) for word in pair]
+    words = words[2 : words.index("--backbone")] + words[words.index("--out") :]  # a small network instead
+    assert run(*words, *small, "--quiet").status == 0
+    assert Path("runs/first/model").is_dir()
+    shutil.move("my emoji", "moved")
+    assert run("data", "check", "moved").status == 0
+
+
+def test_options_of_emoji(packages, run):
+    words = ("data", "emoji", "out", "--classes", 4, "--size", 20)
+    assert run(*words, "--skin-tones").status == 0
+    table = fr.data.read_table("out/images.csv")
+    assert len(set(table.labels)) == 4
+    assert fr.data.read_image(table.files()[0]).size == (20, 20)
+    assert "skin_tones" in run(*words).err  # it is built with other settings
+
+
+def test_fewer_classes_than_asked_for_are_noted(packages, run, monkeypatch):
+    """Pictures may turn out to be the same once they are drawn."""
+    first, usual = [], emoji._keep_distinct
+
+    def sift(folder, jobs):
+        first.extend(sorted({job.emoji.label for job in jobs}))
+        return [job for job in usual(folder, jobs) if job.emoji.label != first[0]]
+
+    assert "instead of" not in run("data", "emoji", "four", "--classes", 4, "--size", 20).out
+    monkeypatch.setattr(emoji, "_keep_distinct", sift)
+    assert "3 classes instead of 4" in run("data", "emoji", "out", "--classes", 4, "--size", 20).out
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("glyphs-sop --like sop", {"like": "sop"}),
+        ("few --classes 100 --typefaces ' small'", {"classes": 100, "typefaces": "small"}),
+        ("few --typefaces 'uming, ukai ,'", {"typefaces": ["uming", "ukai"]}),
+        ("few --size 20 --any-version", {"size": 20, "any_version": True}),
+    ],
+)
+def test_options_of_glyphs(tmp_path, run, monkeypatch, words, settings):
+    calls = []
+
+    def build(out, **options):
+        calls.append((out, options))
+        return fr.ImageTable(tmp_path, ["a/1.png"], ["a"], [""], ["test"], [""])
+
+    monkeypatch.setattr(glyphs, "build_glyphs", build)
+    result = run("data", "glyphs", *shlex.split(words))
+    assert calls == [(words.split()[0], {"any_version": False, **settings})]
+    assert f"next: frontrank train --data {words.split()[0]} " in result.out
+
+
+def test_options_of_scenes(run, monkeypatch):
+    calls = []
+
+    def build(out, **options):
+        calls.append((out, options))
+        return scenes.SceneCounts(
+            {"train": 2000, "test": 500}, {"train": 6856, "test": 1767}, {"train": 173, "test": 45}
+        )
+
+    monkeypatch.setattr(scenes, "build_emoji_scenes", build)
+    result = run("data", "emoji-scenes", "my scenes")
+    assert "train   2,000    6,856        173" in result.out
+    assert result.out.endswith(" --data 'my scenes'\n")
+    assert run("data", "emoji-scenes", "out", "--scenes", "40", "--size", "96", "--seed", "3").status == 0
+    assert calls == [("my scenes", {}), ("out", {"scenes": 40, "size": 96, "seed": 3})]
+
+
+@pytest.mark.parametrize(("error", "status"), [(InputError("npm is missing"), 2), (KeyboardInterrupt(), 130)])
+def test_packages_that_cannot_be_fetched(packages, run, monkeypatch, error, status):
+    def fail(packages, show=None):
+        raise error
+
+    monkeypatch.setattr(emoji, "fetch", fail)
+    result = run("data", "emoji", "out")
+    assert (result.status, result.out, result.err.count("\n")) == (status, "", 1)
+    assert (str(error) or "interrupted") in result.err
+
+
+def test_a_folder_of_something_else(packages, refused):
+    (packages / "photos").mkdir()
+    (packages / "photos" / "1.jpg").touch()
+    refused(["data", "emoji", "photos"], "photos")

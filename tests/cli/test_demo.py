@@ -1,141 +1,104 @@
 """`frontrank demo` as a new user runs it, small: real emoji, real weights, a run, a report."""
 
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
-import yaml
 
 import frontrank as fr
-from frontrank.cli import _parser
-from frontrank.cli import serve as serve_command
+from frontrank.cli import main, parse
 from frontrank.data.table import read_table
 from frontrank.packages import cache_folder
+from frontrank.settings import read_config, read_recipe
 from tests.fetch import NEEDED, require_packages
 
+pytestmark = pytest.mark.training
 CACHE = cache_folder()  # as it is before a test hides it
-SMALL = ["--classes", "60", "--iterations", "6"]
-
-
-def demo(folder, *words):
-    command = [sys.executable, "-m", "frontrank", *words]
-    environment = {**os.environ, "FRONTRANK_CACHE": str(CACHE), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+SMALL = ["--out", "out", "--classes", "40", "--iterations", "2"]
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
-    """A finished small demonstration, and what it printed."""
+def demo(tmp_path_factory):
+    """The folder of a small demonstration, and what it printed."""
     require_packages(NEEDED)
     folder = tmp_path_factory.mktemp("demo")
-    done = demo(folder, "demo", "--out", "out", *SMALL)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    with pytest.MonkeyPatch.context() as patch, (folder / "printed").open("w") as printed:
+        patch.chdir(folder)
+        patch.setenv("FRONTRANK_CACHE", str(CACHE))
+        patch.setattr("sys.stdout", printed)
+        assert main(["demo", *SMALL]) == 0
+    return folder, (folder / "printed").read_text()
 
 
-def reports(folder, run="run"):
-    return [fr.Report.load(folder / f"out/{run}/report.{side}.json") for side in ("before", "after")]
+@pytest.fixture
+def here(demo, monkeypatch):
+    monkeypatch.chdir(demo[0])
+    monkeypatch.setenv("FRONTRANK_CACHE", str(CACHE))
+    return demo[0]
 
 
-def test_it_ends_with_a_report_and_says_where_it_is(shown):
-    folder, said = shown
+def test_it_ends_with_a_report_and_prints_its_figures(demo):
+    folder, text = demo
     page = (folder / "out/run/report.html").read_text(encoding="utf-8")
-    assert "out/run/report.html" in said
-    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert "out/run/report.html" in text
     assert page.count("data:image/") > 20
+    figures = re.search(r"R@1 .* ([\d.]+)% before, ([\d.]+)% after", text).groups()
+    reports = [fr.Report.load(folder / f"out/run/report.{side}.json") for side in ("before", "after")]
+    assert [float(each) / 100 for each in figures] == pytest.approx([each["R@1"] for each in reports], abs=0.00051)
 
 
-def test_the_figures_it_prints_are_those_of_the_reports(shown):
-    folder, said = shown
-    printed = re.search(r"R@1 on unseen emoji: ([\d.]+)% before, ([\d.]+)% after", said)
-    assert [float(each) / 100 for each in printed.groups()] == pytest.approx(
-        [report["R@1"] for report in reports(folder)], abs=0.00051
-    )
-
-
-def test_batches_have_all_classes_where_those_are_few(shown):
-    classes = len(set(read_table(shown[0] / "out/run/images.csv").of("train").labels))
-    settings = yaml.safe_load((shown[0] / "out/run/config.yaml").read_text(encoding="utf-8"))
-    assert settings["batches"]["size"] == 4 * classes < 448
-
-
-def test_the_emoji_it_reports_on_were_never_trained_on(shown):
-    images = read_table(shown[0] / "out/run/images.csv")
+def test_the_emoji_of_the_report_were_never_trained_on(demo):
+    images = read_table(demo[0] / "out/run/images.csv")
     test, others = set(images.of("test").labels), set(images.labels[images.splits != "test"])
     assert len(test) > 10
     assert len(others) > 10
     assert not test & others
+    config = read_config(read_recipe(demo[0] / "out/run/config.yaml"))
+    assert config.batches.size == 4 * len(set(images.of("train").labels)) < 448  # a batch has all classes
 
 
-def test_what_it_offers_to_try_works_and_finds_the_same_figures(shown):
-    folder, said = shown
-    offered = re.findall(r"^ +frontrank (.*)$", said, re.MULTILINE)
-    evaluate = next(line for line in offered if line.startswith("evaluate"))
-    done = demo(folder, *shlex.split(evaluate), "--json", "again.json")
-    assert done.returncode == 0, done.stderr
-    assert fr.Report.load(folder / "again.json")["mAP"] == pytest.approx(reports(folder)[1]["mAP"], abs=1e-6)
-    for line in offered:
-        train = shlex.split(line)
-        if train[0] in ("train", "compare") and "MY_PHOTOS" not in train:
-            planned = demo(folder, *train, "--dry-run")
-            assert planned.returncode == 0, planned.stderr
+def test_the_commands_to_try_next(demo, here, run):
+    lines = {line.split()[0]: line for line in re.findall(r"^ +frontrank (.*)$", demo[1], re.MULTILINE)}
+    assert [*lines] == ["index", "serve", "train", "report", "compare", "evaluate"]
+    for line in lines.values():
+        parse(shlex.split(line))
+    index = lines["index"]
+    assert run(*shlex.split(index), "--workers", "0").status == 0
+    url = parse(shlex.split(lines["serve"]))[1].urls[0]
+    with fr.Index.load(url) as index:
+        assert index.count() == len(read_table("out/emoji-40/images.csv"))
+    result = run(*shlex.split(lines["evaluate"]), "--json", "again.json", "--workers", "0")
+    assert result.status == 0, result.err
+    after = fr.Report.load("out/run/report.after.json")
+    assert fr.Report.load("again.json")["mAP"] == pytest.approx(after["mAP"], abs=1e-6)
+    result = run(*shlex.split(lines["train"].replace("MY_PHOTOS", "out/emoji-40")), "--dry-run")
+    assert result.status == 0, result.err
 
 
-def test_two_commands_lead_from_its_model_to_the_page(shown):
-    folder, said = shown
-    lines = re.findall(r"^ +frontrank (index|serve) (.*)$", said, re.MULTILINE)
-    assert [name for name, _ in lines] == ["index", "serve"]
-    index, serve = (shlex.split(words) for _, words in lines)
-    done = demo(folder, "index", *index)
-    assert done.returncode == 0, done.stderr
-    assert f"frontrank serve {serve[0]} --open" in done.stderr
-    parser, commands = _parser()
-    serve_command.add_arguments(commands["serve"])
-    options = commands["serve"].read(parser, ["serve", *serve])
-    assert options.open
-    with fr.Index.load(folder / options.urls[0]) as found:
-        assert found.count() == len(read_table(folder / "out/emoji-60/images.csv"))
-        assert len(found.labels()) == 60
-
-
-def test_a_second_time_it_keeps_the_first_run_and_goes_on_with_one_that_was_stopped(shown):
-    folder, _ = shown
-    first = (folder / "out/run/report.html").read_bytes()
-    begun = folder / "out/run-2"
-    shutil.copytree(folder / "out/run", begun)
-    (begun / "report.html").unlink()
-    facts = json.loads((begun / "run.json").read_text())
+def test_a_second_time_it_goes_on_with_a_run_that_was_stopped(here, run):
+    first = (here / "out/run/report.html").read_bytes()
+    stopped = here / "out/run-2"
+    shutil.copytree(here / "out/run", stopped)
+    (stopped / "report.html").unlink()
+    facts = json.loads((stopped / "run.json").read_text())
     for name in ("steps", "best", "before", "best_step", "metric"):
         del facts[name]  # as if it had been killed before its end
-    (begun / "run.json").write_text(json.dumps(facts))
-    done = demo(folder, "demo", "--out", "out", *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert "out/run-2/report.html" in done.stdout
-    assert json.loads((begun / "run.json").read_text())["resumed"]
-    assert (folder / "out/run/report.html").read_bytes() == first
-    assert not (folder / "out/run-3").exists()
+    (stopped / "run.json").write_text(json.dumps(facts))
+    result = run("demo", *SMALL)
+    assert result.status == 0, result.err
+    assert "out/run-2/report.html" in result.out
+    assert json.loads((stopped / "run.json").read_text())["resumed"]
+    assert (here / "out/run/report.html").read_bytes() == first
+    assert not (here / "out/run-3").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--classes", "3"], "--classes must be at least 40, got 3"),
-        (["--iterations", "0"], "--iterations must be at least 1, got 0"),
-        (["--out", "taken"], "--out taken is a file; choose another name"),
-        (["--clases", "50"], "there is no option --clases; did you mean --classes?"),
-    ],
-    ids=["classes", "iterations", "file", "misspelt"],
+    ("words", "name"),
+    [("--classes 3", "--classes"), ("--iterations 0", "--iterations"), ("--out taken", "--out taken")],
 )
-def test_refusals(run, tmp_path, monkeypatch, words, said):
+def test_refusals(refused, tmp_path, monkeypatch, words, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("mine")
-    found = run("demo", *words)
-    assert found.status == 2
-    assert said in found.err
-    assert len(found.err.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    refused(["demo", *words.split()], name)

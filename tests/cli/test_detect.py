@@ -1,4 +1,4 @@
-"""`frontrank detect train`: from its options to a run's folder, and what it refuses before it works."""
+"""`frontrank detect`: train, evaluate and predict with a small detector, and what they refuse."""
 
 import json
 import os
@@ -7,22 +7,30 @@ import shlex
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from frontrank.cli import _parser
 from frontrank.cli import detect as command
-from frontrank.detection import Detector
-from frontrank.detection.settings import DetectConfig
-from frontrank.settings import read_config, read_recipe, recipe_names, settings
+from frontrank.cli import parse
+from frontrank.detection import Detector, DetectorSettings
+from frontrank.detection.evaluation import DetectionReport
+from frontrank.detection.settings import DetectConfig, SceneConfig
+from frontrank.settings import as_yaml, read_config, read_recipe, recipe_names, settings
 from frontrank.training import loop
-from tests.cli.images import tree
+from tests.cli.conftest import examples, listing
 from tests.detection.runs import draw_scenes
+from tests.detection.scenes import write_voc
 
+CLASSES = ("cat", "dog", "elk")
 TINY = shlex.split(
     "--backbone small --weights none --model.channels 16 --model.head_dim 16 --model.anchor_scale 4 "
     "--model.proposals 40 --model.proposals_test 30 --model.samples 16 --data.short_side 48 --data.long_side 64 "
     "--data.workers 0 --batch 4 --iterations 2 --optimizer.warmup 0 --device cpu"
 )
+
+
+# train
 
 
 @pytest.fixture(scope="module")
@@ -40,142 +48,263 @@ def here(drawn, tmp_path, monkeypatch):
     return folder
 
 
-@pytest.fixture
-def refused(run, here):
-    """A function that runs the command and gives the one line it refuses by; nothing is written."""
-
-    def line(*words):
-        before = tree(here)
-        found = run("detect", "train", *words)
-        assert (found.status, found.out) == (2, ""), found.err
-        assert found.err.count("\n") == 1
-        assert tree(here) == before
-        return re.sub(r"^frontrank detect( train)?: ", "", found.err).rstrip("\n")
-
-    return line
-
-
-def test_help_names_every_setting_and_its_examples_parse(run):
-    found = run("detect", "train", "--help")
-    assert found.status == 0
-    for name in settings(DetectConfig):
-        assert name in ("data.path", "data.allow_partial") or f"--{name} " in found.out
-    lines = re.findall(r"^  (?:torchrun .* -m )?(frontrank .*)$", command.TRAIN_EPILOG, re.MULTILINE)
-    assert len(lines) == 6
-    for line in lines:
-        parser, commands = _parser()
-        command.add_arguments(commands["detect"])
-        options = commands["detect"].read(parser, shlex.split(line)[1:])
-        assert options.data or options.resume
-        if options.recipe:
-            assert options.recipe in recipe_names(DetectConfig)
-
-
-def test_the_command_without_an_action_and_with_a_wrong_one(run):
-    assert "train" in run("detect", "--help").out
-    assert run("detect").status == 2
-    assert run("detect", "trian").status == 2
+def test_help_names_every_setting_and_its_examples_name_recipes(run):
+    text = run("detect", "train", "--help").out
+    names = [name for name in settings(DetectConfig) if name not in ("data.path", "data.allow_partial")]
+    assert [name for name in names if f"--{name} " not in text] == []
+    recipes = [parse(words)[1].recipe for words in examples(command.TRAIN_EPILOG)]
+    assert {recipe for recipe in recipes if recipe} <= {*recipe_names(DetectConfig)}
 
 
 def test_recipes_are_listed(run):
-    found = run("detect", "train", "--recipes")
-    assert [line.split()[0] for line in found.out.splitlines()] == list(recipe_names(DetectConfig))
-
-
-REFUSALS = [
-    ("--loss.lamb 1", "there is no option --loss.lamb; did you mean --loss.lam?"),
-    ("--loss.lam much", "loss.lam must be"),
-    ("--loss.name AP", "loss.name must be"),
-    ("--loss.scores sigmoid", "loss.scores must be"),
-    ("--batch 0", "batch must be"),
-    ("--batch 40", "batch is 40, but there are 12 pictures to train with"),
-    ("--backbone resnet5", "backbone 'resnet5' is not known; did you mean resnet50?"),
-    ("--weights package", "weights package are by timm's names"),
-    ("--weights nowhere", "weights 'nowhere' is no file or folder"),
-    ("--data.validation 0.01", "data.validation 0.01 of 12 pictures is 0; take another share"),
-    ("--data.layout coco8", "layout must be one of"),
-    ("--optimizer.warmup 9", "optimizer.warmup"),
-    ("--device rocket", "device 'rocket' cannot be used"),
-    ("--out scenes", "--out scenes is not empty; choose another name"),
-    ("--out scenes --dry-run", "--out scenes is not empty; choose another name"),
-    ("--recipe pnp-sop", "recipe pnp-sop is for frontrank train; use that"),
-    ("--recipe detect-emoji-rmbo", "there is no recipe 'detect-emoji-rmbo'; did you mean detect-emoji-rambo?"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), REFUSALS)
-def test_refused_in_one_line(refused, words, message):
-    given = words.split(" ")
-    small = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] not in given for word in pair]
-    assert message in refused("--data", "scenes", *small, *given)
+    result = run("detect", "train", "--recipes")
+    assert [line.split()[0] for line in result.out.splitlines()] == list(recipe_names(DetectConfig))
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "name"),
     [
-        ("", "there are no pictures; give --data, a folder in the layout of Pascal VOC or COCO"),
-        ("--recipe detect-emoji-rambo", "there are no pictures; give --data"),
-        ("--data nowhere", "nowhere is not there"),
-        ("--resume nowhere", "--resume nowhere holds no run"),
-        ("--resume scenes --recipe x", "--recipe does not go with --resume"),
-        ("--resume scenes --dry-run", "--dry-run does not go with --resume"),
+        ("--loss.lam much", "loss.lam"),
+        ("--loss.name AP", "loss.name"),
+        ("--batch 0", "batch"),
+        ("--batch 40", "batch"),
+        ("--backbone resnet5", "resnet50?"),
+        ("--weights package", "weights"),
+        ("--weights nowhere", "weights"),
+        ("--data.validation 0.01", "data.validation"),
+        ("--data.layout coco8", "layout"),
+        ("--optimizer.warmup 9", "optimizer.warmup"),
+        ("--device rocket", "rocket"),
+        ("--out scenes", "--out scenes"),
+        ("--out scenes --dry-run", "--out scenes"),
+        ("--recipe pnp-sop", "pnp-sop"),
+        ("--recipe detect-emoji-rmbo", "detect-emoji-rambo?"),
     ],
 )
-def test_refused_without_more(refused, words, message):
-    assert message in refused(*words.split())
+def test_refusals_of_train(here, refused, words, name):
+    given = words.split(" ")
+    small = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] not in given for word in pair]
+    refused(["detect", "train", "--data", "scenes", *small, *given], name)
 
 
-def test_dry_run_says_all_and_writes_nothing(here, run, tmp_path):
-    before = tree(tmp_path)
-    found = run("detect", "train", "--data", "scenes", *TINY, "--dry-run", "--data.validation", "0.25")
-    assert found.status == 0, found.err
-    assert tree(tmp_path) == before
-    said, _, recipe = found.out.partition("settings, as a recipe:\n\n")
-    lines = dict(line.split(None, 1) for line in said.splitlines() if line[:1].isalpha() and "  " in line)
-    assert "9 to train with, 3 held out to choose the checkpoint" in said
-    assert "4 pictures each, 2 an epoch; 2 steps" in lines["batches"]
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("", "--data"),
+        ("--recipe detect-emoji-rambo", "--data"),
+        ("--data nowhere", "nowhere"),
+        ("--resume nowhere", "--resume nowhere"),
+        ("--resume scenes --recipe x", "--recipe"),
+    ],
+)
+def test_refusals_of_train_without_more(here, refused, words, name):
+    refused(["detect", "train", *words.split()], name)
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(here, run):
+    before = listing()
+    result = run("detect", "train", "--data", "scenes", *TINY, "--dry-run", "--data.validation", "0.25")
+    assert result.status == 0, result.err
+    assert listing() == before
+    text, _, recipe = result.out.partition("settings, as a recipe:\n\n")
+    lines = dict(line.split(None, 1) for line in text.splitlines() if line[:1].isalpha() and "  " in line)
+    assert re.search("9 to train with, 3 held out", text)
+    assert lines["batches"].startswith("4 pictures each, 2 an epoch")
     assert "ProposalAP(" in lines["loss"]
-    # 4 pictures x 16 proposals x 3 classes, and seven such batches in the memory at 5 bytes each
-    assert lines["lists"] == "up to 1,536 scores a step; those of past batches take 0.0 MB"
-    assert lines["out"] == "runs/scenes-RaMBO" or lines["out"].startswith("runs/")
+    assert "1,536 scores" in lines["lists"]  # 4 pictures x 16 proposals x 3 classes, and seven such batches
+    assert lines["out"].startswith("runs/")
     (here / "plan.yaml").write_text(recipe)
     config = read_config(read_recipe(here / "plan.yaml", DetectConfig), None, DetectConfig)
     assert (config.batch, config.data.validation, config.model.batch_norm) == (4, 0.25, "train")
+    result = run("detect", "train", "--data", "scenes", *TINY, "--dry-run", "--loss.name", "cross-entropy")
+    assert "none are ranked" in result.out
 
 
+@pytest.mark.training
 def test_what_a_run_prints_and_leaves(here, run):
-    found = run("detect", "train", "--data", "scenes", *TINY, "--data.validation", "0.25", "--out", "my run")
-    assert found.status == 0, found.err
-    first, second = found.out.splitlines()
-    assert re.fullmatch(r"trained 2 steps; held-out pictures: AP50 \d\.\d{4} at the best checkpoint \(step \d\)", first)
-    assert second == "detector: 'my run/model'    try: frontrank detect evaluate 'my run'"
-    assert "step 1/2" in found.err  # a line per logged step, where there is no terminal
+    words = ("detect", "train", "--data", "scenes", *TINY, "--data.validation", "0.25", "--out", "my run")
+    result = run(*words)
+    assert result.status == 0, result.err
+    first, second = result.out.splitlines()
+    assert re.fullmatch(r"trained 2 steps; .* AP50 \d\.\d{4} .* \(step \d\)", first)
+    assert second.split("    ")[0] == "detector: 'my run/model'"
+    assert "step 1/2" in result.err  # a line per logged step, if there is no terminal
     assert Detector.load("my run/model").classes == ("blue", "green", "red")
     assert json.loads(Path("my run/run.json").read_text())["steps"] == 2
-    again = run("detect", "train", "--data", "scenes", *TINY, "--out", "my run")
-    assert again.status == 2
-    assert "holds a run; go on with --resume" in again.err
+    again = run(*words)
+    assert (again.status, "--resume" in again.err) == (2, True)
 
 
-def test_a_run_is_resumed(here, run, monkeypatch):
+@pytest.mark.training
+def test_a_run_that_was_stopped_goes_on(here, run, monkeypatch):
     own = loop.take_step
 
     def step(*parts):
         os.kill(os.getpid(), signal.SIGINT)
         return own(*parts)
 
+    words = ("detect", "train", "--data", "scenes", *TINY, "--loss.name", "cross-entropy", "--out", "run", "--quiet")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "take_step", step)
-        found = run("detect", "train", "--data", "scenes", *TINY, "--out", "run", "--quiet")
-    assert found.status == 130
-    assert found.err.endswith("stopped at step 1 of 2, and saved; go on with: frontrank detect train --resume run\n")
-    found = run("detect", "train", "--resume", "run", "--quiet")
-    assert (found.status, found.err) == (0, "")
-    assert found.out.startswith("trained 2 steps\n")
+        result = run(*words)
+    assert result.status == 130
+    assert result.err.endswith("frontrank detect train --resume run\n")
+    result = run("detect", "train", "--resume", "run", "--quiet")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("trained 2 steps\n")
 
 
-def test_cross_entropy_by_one_option(here, run):
-    found = run("detect", "train", "--data", "scenes", *TINY, "--loss.name", "cross-entropy", "--quiet")
-    assert found.status == 0, found.err
-    lines = Path("runs/scenes-cross-entropy/log.jsonl")
-    assert lines.exists() or list(Path("runs").glob("*-cross-entropy/log.jsonl"))
+# evaluate, predict, report
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A detector that knows nothing, and scenes of its classes."""
+    folder = tmp_path_factory.mktemp("detect")
+    torch.manual_seed(0)
+    small = {"channels": 8, "head_dim": 8, "proposals": 20, "proposals_test": 10, "samples": 8, "score_threshold": 0.0}
+    detector = Detector.build(DetectorSettings(CLASSES, "small", "train", short_side=64, long_side=64, **small))
+    detector.save(folder / "model")
+    rng = np.random.default_rng(0)
+    pictures = {}
+    for number in range(6):
+        left, top = (int(edge) for edge in rng.integers(1, 30, 2))
+        pictures[f"{number}"] = [(CLASSES[number % 2], (left, top, left + 20, top + 20), 0)]
+    names = list(pictures)
+    write_voc(folder / "scenes", pictures, {"trainval": names[:2], "test": names[2:]}, size=(64, 64))
+    return folder
+
+
+@pytest.fixture
+def evaluate(run, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: run("detect", "evaluate", *words, "--device", "cpu", "--workers", "0")
+
+
+def test_evaluate(place, evaluate):
+    words = [place / "model", "--data", place / "scenes", "--json", "ap.json", "--page", "p.html"]
+    result = evaluate(*words)
+    assert result.status == 0, result.err
+    assert "4 pictures, 4 objects" in result.out
+    assert re.search("not .* means: elk", result.out)
+    assert "report: p.html " in result.out
+    report = DetectionReport.load("ap.json")
+    assert (list(report.per_class), report.pictures) == (list(CLASSES), 4)
+    assert "Frontrank" in Path("p.html").read_text()
+    again = evaluate(*words)
+    assert (again.status, again.out, "--force" in again.err) == (2, "", True)
+    assert "| class" in evaluate(*words, "--force", "--quiet", "--table", "markdown").out
+
+
+def test_evaluate_a_run(place, evaluate, tmp_path):
+    """The data of a run are known, and the pictures it trained on."""
+    run = tmp_path / "run"
+    Detector.load(place / "model").save(run / "model")
+    (run / "config.yaml").write_text(as_yaml(DetectConfig(data=SceneConfig(path=str(place / "scenes")))))
+    lines = [{"step": step, "epoch": 1, "time": 0.0, "loss": 1 / step, "classifier": 0.5} for step in (1, 2, 3)]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    trained, held_out = (place / f"scenes/JPEGImages/{name}.jpg" for name in (2, 3))
+    (run / "scenes.csv").write_text(f"path,split\n{trained},train\n{held_out},validation\n")
+    result = evaluate(run, "--page", run / "report.html", "--json", "ap.json", "--quiet")
+    notes = DetectionReport.load("ap.json").notes
+    assert [re.search("1 of the 4 .*(trained|held-out)", note)[1] for note in notes] == ["trained", "held-out"]
+    assert result.err == "".join(f"note: {note}\n" for note in notes)  # although it is to be quiet
+    page = (run / "report.html").read_text()
+    assert notes[0] in page
+    assert evaluate(run, "--page", run / "report.html").status == 0  # a report may replace a report
+
+
+@pytest.fixture
+def one_file(place, tmp_path):
+    """A run on a single JSON file of COCO; a function that says which pictures it held out."""
+    pictures = sorted((place / "scenes/JPEGImages").iterdir())
+    content = {
+        "images": [{"id": number, "file_name": str(path)} for number, path in enumerate(pictures)],
+        "annotations": [
+            {"image_id": number, "category_id": 1, "bbox": [9, 9, 20, 20]} for number, _ in enumerate(pictures)
+        ],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    run = tmp_path / "run"
+    Detector.load(place / "model").save(run / "model")
+    data = SceneConfig(path=str(tmp_path / "mine.json"), workers=0)
+    (run / "config.yaml").write_text(as_yaml(DetectConfig(data=data)))
+    (run / "run.json").write_text(json.dumps({"kind": "detection"}))
+
+    def hold_out(count):
+        rows = [f"{path},{'validation' if row < count else 'train'}\n" for row, path in enumerate(pictures)]
+        (run / "scenes.csv").write_text("path,split\n" + "".join(rows))
+        return run
+
+    return hold_out
+
+
+def test_a_run_on_one_file_is_evaluated_on_what_it_held_out(one_file, evaluate):
+    """A file has no splits: as a whole it is what was trained on."""
+    result = evaluate(one_file(2))
+    assert "2 pictures, 2 objects" in result.out
+    assert result.err.startswith("note: 2 of the 2 pictures")
+    result = evaluate(one_file(2), "--split", "train")
+    assert "6 pictures, 6 objects" in result.out
+    assert "note: 4 of the 6 pictures" in result.err
+    run = one_file(0)
+    result = evaluate(run)
+    assert (result.status, "--data" in result.err) == (2, True)
+    for words in (["--split", "train"], ["--data", run.parent / "mine.json"]):
+        assert "note: 6 of the 6 pictures" in evaluate(run, *words).err
+
+
+def test_report_of_a_run(one_file, run):
+    """`frontrank report` writes the page of a detector as well."""
+    folder = one_file(2)
+    result = run("report", folder, "--device", "cpu")
+    assert result.status == 0, result.err
+    assert result.err.startswith("note: 2 of the 2 pictures")
+    assert "2 pictures, 2 objects" in result.out
+    assert f"\nreport: {folder / 'report.html'} " in result.out
+    assert f"frontrank detect evaluate {folder}" in (folder / "report.html").read_text(encoding="utf-8")
+    again = run("report", folder, "--no-before")
+    assert (again.status, "--no-before" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("evaluate {place}/model", "--data"),
+        ("evaluate {place}/none --data {place}/scenes", "none"),
+        ("evaluate {place}/model --data {place}/none", "none"),
+        ("evaluate {place}/model --data {place}/scenes --json ap.txt", "--json ap.txt"),
+        ("evaluate {place}/model --data {place}/scenes --json no/ap.json", "--json"),
+        ("evaluate {place}/model --data {place}/scenes --page mine.html", "mine.html"),
+        ("evaluate {place}/model --data {place}/scenes --batch 0", "--batch"),
+        ("evaluate {place}/model --data {place}/scenes --workers -1", "--workers"),
+        ("evaluate {place}/model --data {place}/scenes --layout voc07", "VOC2007"),
+        ("evaluate {place}/model --data gnus", "gnu"),
+        ("evaluate run", "--resume"),
+        ("predict {place}/model a.jpg --out out --score 2", "--score"),
+        ("predict {place}/model a.jpg --out out --batch 0", "--batch"),
+        ("predict {place}/model a.jpg", "--out"),
+    ],
+)
+def test_refusals_of_evaluate_and_predict(place, refused, tmp_path, monkeypatch, words, name):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.html").write_text("mine")
+    Path("run").mkdir()
+    Path("run/config.yaml").touch()  # a run without a detector
+    write_voc(tmp_path / "gnus", {"a": [("gnu", (1, 1, 9, 9), 0)]}, {"train": ["a"], "test": ["a"]})
+    refused(["detect", *words.format(place=place).split()], name)
+
+
+def test_predict(place, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("detect", "predict", place / "model", place / "scenes/JPEGImages", "--out", "out", "--device", "cpu")
+    result = run(*words, "--score", "0")
+    assert result.status == 0, result.err
+    rows = json.loads(Path("out/detections.json").read_text())
+    assert result.out == f"{len(rows):,} boxes in 6 pictures: out/detections.json\n"
+    assert len(list(Path("out/drawn").iterdir())) == 6
+    assert {row["category"] for row in rows} <= set(CLASSES)
+    again = run(*words)
+    assert (again.status, again.err.count("\n")) == (2, 1)
+    assert run(*words, "--force", "--no-drawn", "--quiet").status == 0

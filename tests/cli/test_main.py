@@ -1,136 +1,179 @@
 """The command around its subcommands: help, errors, exit statuses, and how it is started."""
 
+import importlib
 import os
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 import frontrank as fr
-from frontrank.cli import evaluation, main
+from frontrank.cli import COMMANDS, main, parse
+from frontrank.errors import InterruptedRunError
+from tests.cli.conftest import examples
 
-SCRIPT = Path(sys.executable).parent / "frontrank"
+ACTIONS = ["data check", "data emoji", "data emoji-scenes", "data glyphs"]
+ACTIONS += ["detect evaluate", "detect predict", "detect train"]
+HELP = """
+import sys
+from frontrank.cli import main
+try:
+    main([*sys.argv[1:], "--help"])
+finally:
+    print(*{"torch", "numpy", "timm", "yaml", "jsonargparse"} & {*sys.modules}, file=sys.stderr)
+"""
 
 
-def test_without_arguments_it_prints_its_help(run):
-    found = run()
-    assert found.status == 0
-    assert found.out.startswith("usage: frontrank")
-    assert all(f"\n    {name} " in found.out for name in ("demo", "train", "evaluate", "index", "search", "serve"))
-    assert found.err == ""
-    assert run("--help").out == found.out
+def test_help_lists_the_commands(run):
+    result = run()
+    assert (result.status, result.err) == (0, "")
+    assert [name for name in COMMANDS if f"\n  {name} " not in result.out] == []
+    assert run("--help").out == result.out
 
 
 def test_version(run):
     assert run("--version").out == f"frontrank {fr.__version__}\n"
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("command", ["", *COMMANDS, *ACTIONS])
+def test_help_is_quick_and_shows_an_example(command):
+    """In a process of its own, which shows what was imported."""
+    program = [sys.executable, "-c", HELP, *command.split()]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "\n")
+    assert done.stdout.startswith(f"usage: frontrank {command}".strip())
+    assert f"examples:\n  frontrank {command}" in done.stdout or command in ("detect", "search")
+    assert max(map(len, done.stdout.splitlines())) <= 90
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_of_the_help_parse(command):
+    texts = {
+        name: text
+        for name, text in vars(importlib.import_module(f"frontrank.cli.{command}")).items()
+        if name.endswith("EPILOG")
+    }
+    lines = [words for text in texts.values() for words in examples(text)]
+    assert len(lines) >= 3 * len(texts)
+    assert command in {parse(words)[0] for words in lines}
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "name"),
     [
-        (["evalute"], "frontrank: there is no command 'evalute'; did you mean evaluate? See frontrank --help"),
-        (["indx"], "frontrank: there is no command 'indx'; did you mean index? See frontrank --help"),
-        (["polish"], "frontrank: there is no command 'polish'; see frontrank --help"),
-        (["--quick"], "frontrank: unrecognized arguments: --quick; see frontrank --help"),
-        (
-            ["evaluate", "a.npy", "--lables", "x"],
-            "frontrank evaluate: there is no option --lables; did you mean --labels? See frontrank evaluate --help",
-        ),
-        (
-            ["evaluate", "a.npy", "--metric=R@1"],
-            "frontrank evaluate: there is no option --metric; did you mean --metrics? See frontrank evaluate --help",
-        ),
-        (["evaluate", "a", "b"], "frontrank evaluate: 'b' is one argument too many; see frontrank evaluate --help"),
-        (
-            ["evaluate"],
-            "frontrank evaluate: the following arguments are required: EMBEDDINGS; see frontrank evaluate --help",
-        ),
+        ("evalute", "evaluate?"),
+        ("polish", "polish"),
+        ("--quick", "--quick"),
+        ("evaluate a.npy --lables x", "--labels?"),
+        ("evaluate a.npy --metric=R@1", "--metrics?"),
+        ("evaluate a b", "'b'"),
+        ("evaluate", "EMBEDDINGS"),
+        ("data", "ACTION"),
+        ("data chekc my_photos", "ACTION"),
+        ("data check", "PATH"),
+        ("data check a --leekage", "--leakage?"),
+        ("data check a b", "'b'"),
+        ("data emoji a --size large", "--size"),
+        ("detect trian", "ACTION"),
+        ("detect train --loss.lamb 1", "--loss.lam?"),
     ],
 )
-def test_wrong_words(run, words, message):
-    found = run(*words)
-    assert (found.status, found.out, found.err) == (2, "", message + "\n")
+def test_wrong_words(run, words, name):
+    result = run(*words.split())
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("frontrank")
+    assert result.err.count("\n") == 1
+    assert name in result.err
+    assert "--help" in result.err
+
+
+@pytest.fixture
+def fail(monkeypatch):
+    """A function that makes `frontrank evaluate` raise this."""
+
+    def with_error(error):
+        def run(options):
+            raise error
+
+        monkeypatch.setattr("frontrank.cli.evaluate.run", run)
+
+    return with_error
 
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (fr.FrontrankError("labels is wrong"), 2, "labels is wrong"),
+        (InterruptedRunError("saved"), 130, "saved"),
         (fr.FrontrankError("two\nlines"), 2, "two lines"),
-        (MemoryError("Unable to allocate 9 TiB"), 2, "out of memory; free some, or use a machine or --device"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 2, "out of memory; "),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "out of memory; "),
+        (MemoryError("Unable to allocate 9 TiB"), 2, "memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 2, "memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "memory"),
     ],
 )
-def test_what_goes_wrong_is_one_line(run, monkeypatch, error, status, message):
-    def fail(options):
-        raise error
-
-    monkeypatch.setattr(evaluation, "run", fail)
-    found = run("evaluate", "a.npy")
-    assert (found.status, found.out) == (status, "")
-    assert found.err.startswith(f"frontrank evaluate: {message}")
-    assert found.err.count("\n") == 1
+def test_what_goes_wrong_is_one_line(run, fail, error, status, message):
+    fail(error)
+    result = run("evaluate", "a.npy")
+    assert (result.status, result.out, result.err.count("\n")) == (status, "", 1)
+    assert result.err.startswith("frontrank evaluate: ")
+    assert message in result.err
 
 
-def test_our_own_mistakes_are_not_hidden(monkeypatch):
-    def fail(options):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(evaluation, "run", fail)
+def test_our_own_mistakes_are_not_hidden(fail):
+    fail(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["evaluate", "a.npy"])
 
 
+def test_other_warnings_keep_their_place(run, monkeypatch):
+    monkeypatch.setattr("frontrank.cli.evaluate.run", lambda options: warnings.warn("not ours", stacklevel=1))
+    shown = warnings.showwarning
+    with pytest.warns(UserWarning, match="not ours") as record:
+        result = run("evaluate", "a.npy")
+    assert (result.err, record[0].filename) == ("", __file__)
+    assert warnings.showwarning is shown
+
+
 def test_as_a_module(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["frontrank", "evaluate", "test.npz"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as end:
         runpy.run_module("frontrank", run_name="__main__")
-    assert ended.value.code == 0
+    assert end.value.code == 0
     assert "mAP" in capsys.readouterr().out
 
 
-def test_installed_script_in_an_empty_folder(tmp_path):
-    found = subprocess.run([SCRIPT, "evaluate", "test.npy"], cwd=tmp_path, capture_output=True, text=True)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "frontrank evaluate: test.npy is not there; check its name and the folder .\n"
+@pytest.mark.processes
+def test_the_installed_script(tmp_path):
+    script = Path(sys.executable).parent / "frontrank"
+    done = subprocess.run([script, "demo", "--classes", "3"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--classes" in done.stderr
 
 
-WITHOUT_TORCH = [  # the package itself is put aside: whether `import frontrank` needs torch is not the command's to say
-    sys.executable,
-    "-c",
-    "import sys, types; package = types.ModuleType('frontrank'); package.__path__ = [sys.argv[1]]; "
-    "package.__version__ = '0'; sys.modules['frontrank'] = package; from frontrank.cli import main\n"
-    "try: sys.exit(main(sys.argv[2:]))\n"
-    "finally: print({'torch', 'numpy'} & set(sys.modules), file=sys.stderr)",
-    str(Path(fr.__file__).parent),
-]
-
-
-@pytest.mark.parametrize("name", ["evaluate", "index", "search", "serve"])
-def test_help_needs_no_torch(name):
-    found = subprocess.run([*WITHOUT_TORCH, name, "--help"], capture_output=True, text=True)
-    assert found.stdout.startswith(f"usage: frontrank {name}")
-    assert (found.returncode, found.stderr) == (0, "set()\n")
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ([SCRIPT, "evaluate", "test.npz", "--json", "kept.json", "--quiet"], ""),
-        ([*WITHOUT_TORCH, "evaluate", "--help"], "set()\n"),
-    ],
-)
-def test_a_reader_that_goes_away_is_no_error(folder, command, said):
-    """Nothing can be printed and nothing is said, but the report is saved."""
+def closed_pipe():
+    """A file that nobody reads."""
     reading, writing = os.pipe()
     os.close(reading)
+    return os.fdopen(writing, "w")
+
+
+@pytest.mark.processes
+def test_a_reader_that_goes_away_is_no_error():
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with os.fdopen(writing, "w") as gone:
-        found = subprocess.run(command, env=buffered, stdout=gone, stderr=subprocess.PIPE, text=True)
-    assert (found.returncode, found.stderr) == (141, said)
-    assert "--json" not in command or fr.Report.load(folder / "kept.json").queries == 36
+    with closed_pipe() as gone:
+        program = [sys.executable, "-m", "frontrank", "evaluate", "--help"]
+        done = subprocess.run(program, env=buffered, stdout=gone, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_the_report_is_saved_even_if_nobody_reads_the_table(folder, monkeypatch):
+    with closed_pipe() as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert main(["evaluate", "test.npz", "--json", "saved.json", "--quiet"]) == 141
+        monkeypatch.undo()
+    assert fr.Report.load(folder / "saved.json").queries == 36

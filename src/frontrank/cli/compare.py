@@ -1,9 +1,19 @@
-"""`frontrank compare`: its options and examples. Every setting of `frontrank train` is an option here too."""
+"""`frontrank compare`: train in several ways, and say which ranks best. Settings of `frontrank train` are options."""
+
+from __future__ import annotations
 
 import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from frontrank.cli.train import add_settings
+from frontrank.cli.train import add_common_arguments, add_settings, overrides
 from frontrank.errors import InputError
+from frontrank.settings import TrainConfig, find_recipe, read_recipe
+
+if TYPE_CHECKING:
+    from frontrank.comparison.plan import Plan
 
 DESCRIPTION = """\
 Train with several losses, or several values of a setting, on the same images
@@ -38,10 +48,10 @@ setting of frontrank train is an option here too (frontrank train --help).
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the options of the command."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank compare --data PATH [--losses A,B] [--out DIR] [--SETTING VALUE]"
-    parser.add_argument("--data", metavar="PATH", help="the images, as of frontrank train")
+    parser.add_argument("--data", metavar="PATH", help="the images, as for frontrank train")
     parser.add_argument("--losses", metavar="A,B,...", help="what to compare; one of each family by default")
     parser.add_argument(
         "--axis",
@@ -58,23 +68,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--search-iterations", metavar="N", type=int, help="steps of a search for the learning rate; all by default"
     )
     parser.add_argument(
-        "--reference", metavar="NAME", help="what the others are set against; the best on held-out classes by default"
+        "--reference", metavar="NAME", help="what the others are compared with; the best on held-out classes by default"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the comparison; comparisons/NAME by default")
     parser.add_argument("--resume", metavar="DIR", help="go on with the comparison in this folder")
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file, for what all share")
-    parser.add_argument("--backbone", metavar="NAME", help="short for --model.backbone")
-    parser.add_argument("--weights", metavar="VALUE", help="short for --model.weights")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
-    parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
-    parser.add_argument("--quiet", action="store_true", help="nothing but results and errors")
-    add_settings(parser, shown=False)
+    add_common_arguments(parser)
+    add_settings(parser, TrainConfig, in_help=False)
 
 
 def run(options: argparse.Namespace) -> None:
     """Compare, go on, or print the plan."""
-    if options.resume is None and options.data is None and options.recipe is None:
-        raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
-    from frontrank.cli import comparing  # torch, from here on
+    if options.resume is not None:
+        _check_resume(options)
+    elif options.data is None and options.recipe is None:
+        raise InputError(
+            "there are no images; give --data, a folder of images by class, a table, or the root of a data set"
+        )
+    from frontrank.comparison.results import comparison_table, write_page
+    from frontrank.comparison.runner import compare, resume_comparison
 
-    comparing.run(options)
+    if options.resume is not None:
+        folder = Path(options.resume)
+        comparison = resume_comparison(
+            folder, seeds=options.seeds, reference=options.reference or "", quiet=options.quiet
+        )
+    else:
+        plan = _read_plan(options)
+        name = plan.title.replace(", ", "-").replace(" ", "-")
+        folder = Path(options.out) if options.out else Path("comparisons") / name
+        if options.dry_run:
+            _print_plan(plan, folder, quiet=options.quiet)
+            return
+        command = shlex.join(["frontrank", *sys.argv[1:]])
+        comparison = compare(plan, folder, command=command, quiet=options.quiet)
+    print(f"{comparison.title}\n{comparison_table(comparison)}\n", flush=True)
+    print(f"results: {shlex.quote(str(folder / 'results.md'))}, .csv and .json", flush=True)
+    print(f"report: {shlex.quote(str(write_page(folder, comparison)))}", flush=True)
+    if not any(entry.values for entry in comparison.entries):
+        first = comparison.entries[0]
+        raise InputError(f"no entry has a result ({first.name}: {first.failed}); correct it, then --resume {folder}")
+
+
+def _check_resume(options: argparse.Namespace) -> None:
+    """Raise if --resume stands beside what it takes from the folder."""
+    names = ("losses", "axis", "lr", "search_iterations", "out", "recipe", "dry_run")
+    values = [name.replace("_", "-") for name in names if getattr(options, name)] + list(overrides(options))
+    if values:
+        flag = "--data" if values[0] == "data.path" else f"--{values[0]}"
+        raise InputError(f"{flag} does not go with --resume, which takes it from the folder; leave it out")
+
+
+def _read_plan(options: argparse.Namespace) -> Plan:
+    from frontrank.comparison.plan import read_plan
+
+    return read_plan(
+        None if options.recipe is None else read_recipe(find_recipe(options.recipe)),
+        overrides(options),
+        losses=options.losses,
+        axes=options.axis,
+        lrs=options.lr,
+        seeds=3 if options.seeds is None else options.seeds,
+        search_steps=options.search_iterations or 0,
+        reference=options.reference or "",
+    )
+
+
+def _print_plan(plan: Plan, folder: Path, *, quiet: bool) -> None:
+    """Print what would be done."""
+    from frontrank.comparison.runner import prepare, run_count
+
+    images = prepare(plan, show=False if quiet else None)
+    print(f"{images.table.describe()}\n")
+    for note in images.notes:
+        print(note)
+    width = max(len(way.name) for way in plan.ways)
+    for way in plan.ways:
+        changes = ", ".join(f"{name} {value}" for name, value in way.settings.items())
+        rates = " or ".join(f"{lr:g}" for lr in way.lrs)
+        print(f"{way.name:{width}}  learning rate {rates}; {changes or 'the base'}")
+    unit = f"{plan.base.iterations:,} iterations" if plan.base.iterations else f"{plan.base.epochs:,} epochs"
+    shorter = f", of {plan.search_steps:,} iterations in a search" if plan.search_steps else ""
+    print(f"\n{run_count(plan):,} runs of {unit}{shorter}; {plan.seeds} seeds; into {folder}")

@@ -1,18 +1,52 @@
-"""`frontrank evaluate`: its options and examples, and which of them do not go together."""
+"""`frontrank evaluate`: measure how well embeddings, or a model on images, rank."""
+
+from __future__ import annotations
 
 import argparse
 import math
+import os
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from frontrank.checks import check_number
-from frontrank.cli.embed import add_image_arguments
-from frontrank.errors import InputError
+import frontrank as fr
+from frontrank.checks import check_choice, check_number
+from frontrank.cli.inputs import (
+    Rows,
+    add_labels,
+    add_reading_arguments,
+    check_dimensions,
+    check_output,
+    check_reading,
+    check_same_rows,
+    neighbours,
+    read_images,
+    read_rows,
+    reading_settings,
+    say,
+    split_source,
+    whole_number,
+)
+from frontrank.errors import FrontrankWarning, InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from frontrank.data import ImageTable
+    from frontrank.data.embedding_files import Array
+    from frontrank.evaluation import Comparison
+    from frontrank.evaluation.protocols import Protocol
 
 DESCRIPTION = """\
-How well embeddings rank: each metric over the full ranking by cosine similarity,
-with its 95 % interval. Without --gallery every row is a query and searches all
-the others. Rows with the same label are relevant to each other. A model in place
-of the embeddings embeds the images of --data first."""
+Measure how well embeddings rank: each metric over the full ranking by cosine
+similarity, with its 95 % interval. Without --gallery every row is a query and
+searches all the others. Rows with the same label are relevant to each other.
+If a model is given in place of the embeddings, it embeds the images of --data."""
 
 EPILOG = """\
 files:
@@ -44,86 +78,57 @@ PROTOCOLS = "sop, cub, inaturalist, in-shop, vehicleid-small, -medium, -large, v
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the options of the command."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank evaluate EMBEDDINGS|MODEL [--labels LABELS|--data PATH] [options]"
     parser.add_argument("embeddings", metavar="EMBEDDINGS", help="file of embeddings: the queries; or a model's folder")
     parser.add_argument("--key", metavar="NAME", help='the array in EMBEDDINGS; "embeddings" by default')
     parser.add_argument("--labels", metavar="LABELS", help="a label per row; see files")
 
-    add_image_arguments(parser.add_argument_group("the images, where a model is given"))
+    images = parser.add_argument_group("images, if a model is given")
+    images.add_argument("--data", metavar="PATH", help="folder, table or data set of images")
+    add_reading_arguments(images)
 
     gallery = parser.add_argument_group("what is searched")
     gallery.add_argument("--gallery", metavar="FILE", help="embeddings to search, instead of the queries themselves")
     gallery.add_argument("--gallery-key", metavar="NAME", help="the array in the gallery's file")
     gallery.add_argument("--gallery-labels", metavar="LABELS", help="a label per row of the gallery")
 
-    measured = parser.add_argument_group("what is measured")
-    measured.add_argument("--metrics", metavar="LIST", type=_names, help="such as R@1,R@10,P@5,mAP,mAP@R,NMI")
-    measured.add_argument("--protocol", metavar="NAME", help=f"that of a data set: {PROTOCOLS}")
-    measured.add_argument("--protocols", action=_ListProtocols, nargs=0, help="explain the protocols and exit")
-    measured.add_argument("--templates", metavar="LABELS", help="of vggface2 and ijb-c: a template (video) per row")
-    measured.add_argument("--ground-truth", metavar="PKL", help="of revisited: gnd_roxford5k.pkl or gnd_rparis6k.pkl")
+    metrics = parser.add_argument_group("what is measured")
+    metrics.add_argument("--metrics", metavar="LIST", type=_names, help="such as R@1,R@10,P@5,mAP,mAP@R,NMI")
+    metrics.add_argument("--protocol", metavar="NAME", help=f"that of a data set: {PROTOCOLS}")
+    metrics.add_argument("--protocols", action=_ListProtocols, nargs=0, help="explain the protocols and exit")
+    metrics.add_argument("--templates", metavar="LABELS", help="for vggface2 and ijb-c: a template (video) per row")
+    metrics.add_argument("--ground-truth", metavar="PKL", help="for revisited: gnd_roxford5k.pkl or gnd_rparis6k.pkl")
     setups = ("easy", "medium", "hard", "all")
-    measured.add_argument("--setup", choices=setups, help="of revisited: easy, medium (default), hard or all three")
-    measured.add_argument("--distractors", metavar="FILE", help="of revisited: more embeddings to search, such as R1M")
+    metrics.add_argument("--setup", choices=setups, help="for revisited: easy, medium (default), hard or all three")
+    metrics.add_argument("--distractors", metavar="FILE", help="for revisited: more embeddings to search, such as R1M")
 
     before = parser.add_argument_group("what is done to the embeddings first, in this order")
     before.add_argument("--whiten", metavar="FILE", help="PCA whitening: training embeddings, or a saved whitening")
     before.add_argument("--power", metavar="P", type=float, help="of the variances; 0.25 by default, 0.5 is full")
-    before.add_argument("--dim", metavar="N", type=_count, help="components to keep; all by default")
-    often: dict[str, object] = {"metavar": "K", "nargs": "?", "const": 10, "type": _neighbours}
-    before.add_argument("--augment", **often, help="move every gallery item to its K nearest (10)")  # type: ignore[arg-type]
-    before.add_argument("--expand", **often, help="move every query to its K nearest in the gallery (10)")  # type: ignore[arg-type]
+    count = partial(whole_number, bounds="from 1", least=1)
+    before.add_argument("--dim", metavar="N", type=count, help="components to keep; all by default")
+    k: Any = {"metavar": "K", "nargs": "?", "const": 10, "type": neighbours}
+    before.add_argument("--augment", **k, help="move every gallery item to its K nearest; 10 by default")
+    before.add_argument("--expand", **k, help="move every query to its K nearest in the gallery; 10 by default")
     before.add_argument("--alpha", metavar="A", type=float, help="neighbours count by score^A; 2 by default")
     before.add_argument("--rerank", action="store_true", help="k-reciprocal re-ranking; holds all scores in memory")
 
     output = parser.add_argument_group("output and running")
-    output.add_argument("--table", choices=("text", "markdown", "latex"), default="text", help="how tables are written")
+    output.add_argument("--table", choices=("text", "markdown", "latex"), default="text", help="format of tables")
     output.add_argument("--json", metavar="OUT", help="save the report, with values per query, as OUT.json")
     output.add_argument("--force", action="store_true", help="let --json replace a file")
     output.add_argument("--compare", metavar="OTHER", help="a saved report (.json), or embeddings of the same rows")
-    output.add_argument("--name", metavar="TEXT", help="what to call these embeddings in tables")
+    output.add_argument("--name", metavar="TEXT", help="name of these embeddings in tables")
     output.add_argument("--device", metavar="NAME", help="where scores are computed, such as cuda or cuda:1")
-    output.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the k-means of NMI, and of --compare")
-    output.add_argument("--quiet", action="store_true", help="nothing but tables and errors")
+    seed = partial(whole_number, bounds="from 0 to 2147483647", least=0)
+    output.add_argument("--seed", metavar="N", type=seed, default=0, help="of the k-means of NMI, and of --compare")
+    output.add_argument("--quiet", action="store_true", help="print nothing but tables and errors")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Evaluate, print, save, compare."""
-    if Path(options.embeddings).is_dir():
-        _evaluate_model(options)
-        return
-    for option in filter(lambda option: _is_given(options, option), _OF_MODELS):
-        raise InputError(f"{_flag(option)} goes with a model, and {options.embeddings} is no folder; leave it out")
-    _evaluate(options)
-
-
-def _evaluate_model(options: argparse.Namespace) -> None:
-    if options.data is None:
-        raise InputError(f"{options.embeddings} is a folder, as of a model, which needs --data; add it, or name a file")
-    for option in filter(lambda option: _is_given(options, option), _NOT_OF_MODELS):
-        raise InputError(f"{_flag(option)} does not go with --data, which has its own; leave it out")
-    from frontrank.cli.embedding import embedded
-
-    with embedded(options) as chosen:
-        _evaluate(chosen)
-
-
-def _evaluate(options: argparse.Namespace) -> None:
-    refuse(options)
-    from frontrank.cli import evaluation  # torch, from here on
-
-    evaluation.run(options)
-
-
-def refuse(options: argparse.Namespace) -> None:
-    """Refuse options that do not go together, or cannot be."""
-    _refuse_lonely(options)
-    _refuse_mixed(options)
-    for option, most in (("power", 1), ("alpha", math.inf)):
-        if getattr(options, option) is not None:
-            check_number(_flag(option), getattr(options, option), at_least=0, at_most=most)
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 class _ListProtocols(argparse.Action):
@@ -136,29 +141,39 @@ class _ListProtocols(argparse.Action):
         parser.exit()
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def run(options: argparse.Namespace) -> None:
+    """Evaluate, print, save, compare."""
+    if os.path.isdir(options.embeddings):
+        options, rows = _embed(options)
+    else:
+        for flag in _flags(options, _OF_MODELS):
+            raise InputError(f"{flag} goes with a model, and {options.embeddings} is no folder; leave it out")
+        _check_options(options)
+        rows = {}
+    inputs = _read_inputs(options, rows)
+    whitening = _fit_whitening(options, inputs.whitening)
+    sides = _transform(options, whitening, inputs.queries, inputs.gallery, inputs.distractors)
+    reports = {setup: _report(options, inputs, whitening, inputs.queries, sides, setup) for setup in _setups(options)}
+    try:
+        print("\n\n".join(report.table(options.table) for report in reports.values()), flush=True)
+    finally:  # the work is done: keep it even if nobody reads the table
+        for setup, target in _targets(options).items():
+            reports[setup].save(target, overwrite=options.force)
+            say(options.quiet, f"wrote {target}")
+    if inputs.other is not None:
+        ((setup, report),) = reports.items()
+        other = inputs.other
+        if isinstance(other, Rows):
+            other = replace(other, labels=inputs.queries.labels)
+            with other.named_in_errors():
+                other_sides = _transform(options, whitening, other)
+                other = _report(options, inputs, whitening, other, other_sides, setup)
+        print("\n" + _comparison(options, inputs, other, report).table(options.table), flush=True)
 
 
-def _count(text: str) -> int:
-    return _whole(text, "from 1")
+# Options that do not go together
 
-
-def _neighbours(text: str) -> int:
-    return _whole(text, "from 1, or nothing", "; put files before it")
-
-
-def _seed(text: str) -> int:
-    return _whole(text, "from 0 to 2147483647", least=0)
-
-
-def _whole(text: str, said: str, remedy: str = "", least: int = 1) -> int:
-    if not (text.isascii() and text.isdecimal() and least <= int(text) < 2**31):
-        raise argparse.ArgumentTypeError(f"needs a whole number {said}, got {text!r}{remedy}")
-    return int(text)
-
-
-_NEEDS = {  # option -> those of which one must be there too
+_NEEDS = {  # option: those of which one must be there, too
     "gallery_key": ("gallery",),
     "gallery_labels": ("gallery",),
     "power": ("whiten",),
@@ -172,23 +187,51 @@ _OF_REVISITED = ("ground_truth", "setup", "distractors")
 _NOT_OF_REVISITED = ("labels", "gallery_labels", "metrics")
 
 
-def _refuse_lonely(options: argparse.Namespace) -> None:
-    """Options that say nothing without another."""
-    for option, needed in _NEEDS.items():
-        if _is_given(options, option) and not any(_is_given(options, other) for other in needed):
-            raise InputError(f"{_flag(option)} needs {' or '.join(map(_flag, needed))}; add it, or leave both out")
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise if options do not go together or are not valid, before anything is read."""
+    check_combination(options)
+    _check_protocol(options)
+    _check_metrics(options)
+    _check_device(options.device)
+    _check_targets(options)
+    _check_files(options.whiten, options.compare)
+
+
+def check_combination(options: argparse.Namespace) -> None:
+    """Raise if options do not go together, as far as no file and no protocol has to be looked at."""
+    _check_needs(options)
+    _check_conflicts(options)
+    for option, most in (("power", 1), ("alpha", math.inf)):
+        if getattr(options, option) is not None:
+            check_number(f"--{option}", getattr(options, option), at_least=0, at_most=most)
+
+
+def _flags(options: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
+    """Return those of the options that are given, as they are written; 0 is given."""
+    values = {name: getattr(options, name) for name in names}
+    return ["--" + name.replace("_", "-") for name, value in values.items() if value is not None and value is not False]
+
+
+def _check_needs(options: argparse.Namespace) -> None:
+    """Raise if an option stands without one that it needs."""
+    for option, others in _NEEDS.items():
+        for flag in _flags(options, (option,)):
+            if not _flags(options, others):
+                needed = " or ".join(f"--{other}" for other in others)
+                raise InputError(f"{flag} needs {needed}; add it, or leave both out")
     if options.protocol != "revisited":
-        for option in filter(lambda option: _is_given(options, option), _OF_REVISITED):
-            raise InputError(f"{_flag(option)} is of the protocol revisited; add --protocol revisited")
+        for flag in _flags(options, _OF_REVISITED):
+            raise InputError(f"{flag} needs --protocol revisited; add it")
         return
-    for option in filter(lambda option: _is_given(options, option), _NOT_OF_REVISITED):
-        raise InputError(f"{_flag(option)} does not go with --protocol revisited, which has its own; leave it out")
-    for option in filter(lambda option: not _is_given(options, option), ("gallery", "ground_truth")):
-        raise InputError(f"--protocol revisited needs {_flag(option)}; add it")
+    for flag in _flags(options, _NOT_OF_REVISITED):
+        raise InputError(f"{flag} does not go with --protocol revisited, which has its own; leave it out")
+    for option in ("gallery", "ground_truth"):
+        if getattr(options, option) is None:
+            raise InputError(f"--protocol revisited needs --{option.replace('_', '-')}; add it")
 
 
-def _refuse_mixed(options: argparse.Namespace) -> None:
-    """Options that contradict each other."""
+def _check_conflicts(options: argparse.Namespace) -> None:
+    """Raise if options contradict each other."""
     if options.rerank:
         if options.protocol:
             raise InputError("--rerank does not go with --protocol; name the metrics by --metrics instead")
@@ -199,17 +242,530 @@ def _refuse_mixed(options: argparse.Namespace) -> None:
     if options.compare and options.setup == "all":
         raise InputError("--compare needs one setup; give --setup easy, medium or hard")
     if options.compare and not options.compare.lower().endswith(".json"):
-        for option in filter(lambda option: _is_given(options, option), ("gallery", "whiten")):
+        for flag in _flags(options, ("gallery", "whiten")):
             raise InputError(
-                f"--compare with {_flag(option)} needs a saved report, since {options.compare} has no such file of its "
-                "own; evaluate it with --json first, and give that file"
+                f"--compare with {flag} needs a saved report, since {options.compare} has no such file of its own; "
+                "evaluate it with --json first, and give that file"
             )
 
 
-def _is_given(options: argparse.Namespace, option: str) -> bool:
-    value = getattr(options, option)
-    return value is not None and value is not False  # 0 is given
+def _check_protocol(options: argparse.Namespace) -> None:
+    """Raise if the protocol does not exist, or has no use for an option."""
+    from frontrank.evaluation.protocols import PROTOCOLS
+
+    name = options.protocol
+    if name is not None:
+        check_choice("--protocol", name, PROTOCOLS)
+    kind = None if name is None else PROTOCOLS[name].kind
+    if kind != "templates" and options.templates is not None:
+        raise InputError("--templates needs --protocol vggface2 or ijb-c; add it, or leave out --templates")
+    if kind == "query-gallery" and options.gallery is None:
+        raise InputError(f"--protocol {name} needs --gallery; add it")
+    if kind in ("self", "templates") and options.gallery is not None:
+        raise InputError(f"--protocol {name} searches the embeddings among themselves; leave out --gallery")
+    if kind == "templates":
+        for flag in _flags(options, ("augment", "expand")):
+            raise InputError(f"{flag} does not go with --protocol {name}, which averages rows; leave it out")
 
 
-def _flag(option: str) -> str:
-    return "--" + option.replace("_", "-")
+def _check_metrics(options: argparse.Namespace) -> None:
+    from frontrank.evaluation.measures import read_metrics
+
+    if options.metrics is None:
+        return
+    _, of_embeddings = read_metrics(options.metrics)
+    for flag in _flags(options, ("expand", "rerank")):
+        if of_embeddings:
+            raise InputError(f"--metrics: {of_embeddings[0]} is of embeddings, not of a search; leave it or {flag} out")
+
+
+def _check_device(name: str | None) -> None:
+    import torch
+
+    if name is None:
+        return
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = re.split(r"[.\n]", str(error))[0][:120]
+        raise InputError(
+            f"--device {name!r} cannot be used ({reason}); use cpu, or a device of this machine"
+        ) from error
+
+
+def _check_targets(options: argparse.Namespace) -> None:
+    """Raise if --json could not be written after the work, or would replace what the command reads."""
+    labels = (options.labels, options.gallery_labels, options.templates)
+    sources = [Path(source).resolve() for source in labels if source is not None]
+    for target in _targets(options).values():
+        if target.resolve() in sources:
+            raise InputError(f"--json {target} is read by this command; choose another name")
+        check_output("--json", target, [".json"], options.force)
+
+
+def _targets(options: argparse.Namespace) -> dict[str, Path]:
+    """Return where the report of each setup is saved."""
+    if options.json is None:
+        return {}
+    out, setups = Path(options.json), _setups(options)
+    return {setup: out.with_name(f"{out.stem}-{setup}{out.suffix}") if len(setups) > 1 else out for setup in setups}
+
+
+def _setups(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the setups of the protocol revisited; "" for any other."""
+    if options.setup == "all":
+        return "easy", "medium", "hard"
+    return (options.setup or "medium",) if options.protocol == "revisited" else ("",)
+
+
+def _check_files(*sources: str | None) -> None:
+    """Raise if a file does not exist, before another one is read, which may be large."""
+    from frontrank.data.embedding_files import ENDINGS, check_file
+
+    for source in sources:
+        if source is not None and not source.lower().endswith(".json"):
+            check_file(Path(split_source(source)[0]), ENDINGS, "embeddings")
+
+
+# The images of a model
+
+_REVISITED = {"roxford5k": "gnd_roxford5k.pkl", "rparis6k": "gnd_rparis6k.pkl"}
+
+
+def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, Rows]]:
+    """Embed the images of --data; returns the options of their protocol, and the rows by the option they stand for."""
+    from frontrank.training.run import build_device
+
+    if options.data is None:
+        raise InputError(f"{options.embeddings} is a folder, as of a model, which needs --data; add it, or name a file")
+    for flag in _flags(options, _NOT_OF_MODELS):
+        raise InputError(f"{flag} does not go with --data, which has its own; leave it out")
+    check_reading(options)
+    table = read_images(options)
+    folder = Path(options.embeddings)
+    _warn_of_training(folder, table)
+    model = fr.Embedder.load(folder, device=build_device(options.device or "auto"))
+    options = argparse.Namespace(**vars(options))
+    options.name = options.name or _model_name(folder)
+    table = _apply_protocol(options, table)
+    sides = {
+        "embeddings": table.rows((table.roles == "") | (table.roles == "query")),
+        "gallery": table.of(role="gallery"),
+        "distractors": table.of(role="distractor"),
+    }
+    sides = {side: part for side, part in sides.items() if len(part)}
+    if "embeddings" not in sides:
+        raise InputError(f"--data {options.data} has no images that search others; give some with another role")
+    if "distractors" in sides and options.protocol != "revisited":
+        raise InputError(
+            f"--data {options.data} has distractors, which only the protocol revisited searches; drop them"
+        )
+    for side in sides:
+        setattr(options, side, f"{side} of {options.data}")
+    _check_options(options)
+    how = reading_settings(options)
+    return options, {
+        side: _table_rows(getattr(options, side), part, fr.embed_table(model, part, **how))
+        for side, part in sides.items()
+    }
+
+
+def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> Rows:
+    """Return embeddings as if they had been read from a file."""
+    from frontrank.data import EmbeddingFile
+
+    labels = table.labels if any(table.labels) else None  # images of the protocol revisited have none
+    if "template" in table.extra:  # a frame may be in several templates, so its path is no id
+        columns = {"template": table.extra["template"]}
+        return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, None, columns))
+    return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, table.paths, {}))
+
+
+def _apply_protocol(options: argparse.Namespace, table: ImageTable) -> ImageTable:
+    """Set the protocol of a published data set, if none is given; returns the images that the protocol is about."""
+    from frontrank.data.published import PUBLISHED
+    from frontrank.evaluation.protocols import PROTOCOLS
+
+    dataset = next((name for name, published in PUBLISHED.items() if published.title == table.name), "")
+    if dataset == "vehicleid" and options.protocol is None:
+        raise InputError("VehicleID has three test lists; add --protocol vehicleid-small, -medium or -large")
+    if options.protocol is None:
+        options.protocol = "revisited" if dataset in _REVISITED else dataset if dataset in PROTOCOLS else None
+    if options.protocol == "revisited" and dataset in _REVISITED:
+        truth = _find_ground_truth(table.root, _REVISITED[dataset])
+        options.ground_truth = options.ground_truth or str(truth)
+        _check_complete(table, truth)
+    if "template" in table.extra and options.protocol in ("ijb-c", "vggface2"):
+        options.templates = options.templates or "template"
+    if dataset == "vehicleid" and options.protocol.startswith("vehicleid-"):
+        return table.rows(table.extra[options.protocol.removeprefix("vehicleid-")].astype(bool))
+    return table
+
+
+def _find_ground_truth(root: Path, name: str) -> Path:
+    for folder in (root, root.parent):
+        if (folder / name).exists():
+            return folder / name
+    raise InputError(f"{root} has no {name}; give it by --ground-truth")
+
+
+def _check_complete(table: ImageTable, file: Path) -> None:
+    """Raise if images are missing: the ground truth names images by their places in its lists."""
+    truth = fr.evaluation.read_ground_truth(file)
+    for role, names in (("query", truth.queries), ("gallery", truth.images)):
+        if len(table.of(role=role)) < len(names):
+            raise InputError(f"{table.name} lacks some {role} images, and its protocol needs all; unpack it again")
+
+
+def _warn_of_training(model: Path, table: ImageTable) -> None:
+    """Warn if the model was trained on some of the images, as far as the folder of its run shows."""
+    from frontrank.data import read_table
+
+    run = model.resolve().parent / "images.csv"
+    if not run.is_file():
+        return
+    training = {os.path.realpath(file) for file in read_table(run).of("train").files()}
+    if count := sum(os.path.realpath(file) in training for file in table.files()):
+        warnings.warn(
+            f"{count:,} of the {len(table):,} images were trained on, which makes the figures too good; evaluate "
+            f"others, such as the held-out classes: --data {run} --split validation",
+            FrontrankWarning,
+            stacklevel=2,
+        )
+
+
+def _model_name(folder: Path) -> str:
+    folder = folder.resolve()
+    return folder.parent.name if folder.name == "model" else folder.name
+
+
+# Files
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """All that the command was given, read and checked."""
+
+    protocol: Protocol | None
+    queries: Rows
+    gallery: Rows | None
+    distractors: Rows | None
+    templates: np.ndarray | None
+    ground_truth: list[dict[str, Any]] | None
+    whitening: fr.Whitening | Rows | None
+    other: fr.Report | Rows | None
+
+    @property
+    def gallery_labels(self) -> np.ndarray | None:
+        return None if self.gallery is None else self.gallery.labels
+
+
+def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
+    """Read and check all that can be checked before the work, and print what was read.
+
+    rows: embeddings of a model's images, by the option that takes such rows from a file
+    """
+    from frontrank.data import read_labels
+    from frontrank.evaluation.evaluate import coded
+    from frontrank.evaluation.protocols import PROTOCOLS
+
+    def read(option: str, key: str | None = None) -> Rows | None:
+        source = getattr(options, option)
+        return rows.get(option) or (None if source is None else read_rows(source, key))
+
+    if not rows:
+        _check_files(options.embeddings, options.gallery, options.distractors)
+    protocol = PROTOCOLS.get(options.protocol)
+    saved = (options.compare or "").lower().endswith(".json")
+    other = fr.Report.load(options.compare) if saved else None
+    truth = None
+    if protocol is not None and protocol.kind == "revisited":
+        truth = fr.evaluation.read_ground_truth(options.ground_truth).lists
+    queries, gallery = read("embeddings", options.key), read("gallery", options.gallery_key)
+    assert queries is not None
+    if truth is None:
+        queries = add_labels(queries, options.labels, "--labels")
+        gallery = None if gallery is None else add_labels(gallery, options.gallery_labels, "--gallery-labels")
+        coded(queries.labels, None if gallery is None else gallery.labels)  # type: ignore[arg-type]
+    templates = None
+    if options.templates is not None:
+        templates = read_labels(options.templates, queries.file, len(queries.embeddings), "templates")
+    distractors, whitening = read("distractors"), _read_whitening(options)
+    inputs = _Inputs(
+        protocol, queries, gallery, distractors, templates, truth, whitening, other if saved else read("compare")
+    )
+    if options.data is None:  # else the images were named already
+        _describe_inputs(options, inputs)
+    _check_fit(options, inputs)
+    return inputs
+
+
+def _read_whitening(options: argparse.Namespace) -> fr.Whitening | Rows | None:
+    """Read the saved whitening, or the embeddings to fit one on."""
+    from frontrank.data.embedding_files import list_arrays, parsing
+
+    if options.whiten is None:
+        return None
+    path = Path(split_source(options.whiten)[0])
+    if path.suffix.lower() == ".safetensors":
+        with parsing(path):
+            is_saved = set(list_arrays(path)) >= {"mean", "components", "variance"}
+        if is_saved:
+            for flag in _flags(options, ("power", "dim")):
+                raise InputError(
+                    f"{flag} is for fitting, but {path} is a saved whitening; leave it out, or give the "
+                    "training embeddings"
+                )
+            return fr.Whitening.load(path)
+    return read_rows(options.whiten)
+
+
+def _describe_inputs(options: argparse.Namespace, inputs: _Inputs) -> None:
+    for rows in (inputs.queries, inputs.gallery, inputs.distractors, inputs.whitening, inputs.other):
+        if isinstance(rows, Rows):
+            say(options.quiet, f"read {rows.describe()}")
+    if isinstance(inputs.whitening, fr.Whitening):
+        say(options.quiet, f"read {options.whiten}: {inputs.whitening}")
+    if isinstance(inputs.other, fr.Report):
+        say(options.quiet, f"read {options.compare}: a report of {inputs.other.queries:,} queries")
+    if inputs.gallery is not None and (count := _shared_ids(inputs.queries, inputs.gallery)):
+        ids = f"{count:,} ids are" if count > 1 else "1 id is"
+        say(options.quiet, f"note: {ids} in both queries and gallery; such a query finds itself")
+    say(options.quiet, "")
+
+
+def _shared_ids(queries: Rows, gallery: Rows) -> int:
+    """Return how many ids are text and in both: such a query finds itself."""
+    import numpy as np
+
+    both = queries.file.ids, gallery.file.ids
+    if any(ids is None or ids.dtype.kind != "U" for ids in both):
+        return 0
+    return len(np.intersect1d(*both))  # type: ignore[arg-type]
+
+
+def _check_fit(options: argparse.Namespace, inputs: _Inputs) -> None:
+    """Raise if files do not go together, before anything long is done."""
+    queries, other, whitening = inputs.queries, inputs.other, inputs.whitening
+    rows = [part for part in (inputs.gallery, inputs.distractors, whitening) if isinstance(part, Rows)]
+    check_dimensions(queries, *rows)
+    count, dim = queries.embeddings.shape
+    if isinstance(whitening, fr.Whitening) and whitening.components.shape[1] != dim:
+        raise InputError(
+            f"{queries.source} has {dim} dimensions, but the whitening of {options.whiten} was "
+            f"fitted on {whitening.components.shape[1]}; use both with the same model"
+        )
+    if inputs.ground_truth is not None and len(inputs.ground_truth) != count:
+        raise InputError(
+            f"{options.ground_truth} is of {len(inputs.ground_truth)} queries, but {queries.source} has {count} rows; "
+            "give a row per query, in the same order"
+        )
+    if isinstance(other, Rows):
+        check_same_rows(queries, other, labels=options.labels is None)
+    averaged = inputs.protocol is not None and inputs.protocol.kind == "templates"  # queries are fewer than rows
+    if isinstance(other, fr.Report) and other.queries != count and not averaged:
+        raise InputError(
+            f"--compare: {options.compare} is of {other.queries:,} queries, but {queries.source} has {count:,} rows; "
+            "both must be of the same queries in the same order"
+        )
+    _check_memory(options, inputs)
+
+
+def _check_memory(options: argparse.Namespace, inputs: _Inputs) -> None:
+    """Raise if the machine cannot hold what is asked for: the system may grant memory, and then end the process."""
+    parts = [rows for rows in (inputs.queries, inputs.gallery, inputs.distractors) if rows is not None]
+    size = 0
+    if options.whiten or options.augment or (options.expand and options.distractors):
+        size += sum(4 * len(rows.embeddings) * (options.dim or rows.embeddings.shape[1]) for rows in parts)
+    if options.rerank:
+        size += 4 * len(parts[0].embeddings) * len(parts[-1].embeddings)
+    memory = _machine_memory()
+    if size > memory:
+        flags = " ".join(_flags(options, ("whiten", "augment", "expand", "rerank")))
+        raise InputError(
+            f"{flags} would hold {size / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f}; "
+            "leave it out, or evaluate fewer rows"
+        )
+
+
+def _machine_memory() -> float:
+    """Return the bytes of memory of this machine, as far as it can be asked."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
+# Whitening, augmentation, expansion
+
+
+@dataclass(frozen=True, eq=False)
+class _Sides:
+    """Queries and what they search; without a gallery they search each other.
+
+    own: query i is item i of the gallery, and not in its own list
+    """
+
+    queries: Array
+    gallery: Array | None = None
+    distractors: Array | None = None
+    own: bool = False
+
+
+def _fit_whitening(options: argparse.Namespace, source: fr.Whitening | Rows | None) -> fr.Whitening | None:
+    if not isinstance(source, Rows):
+        return source
+    power = 0.25 if options.power is None else options.power
+    with source.named_in_errors():
+        return fr.Whitening.fit(source.embeddings, power, options.dim, progress=_progress(options))
+
+
+def _progress(options: argparse.Namespace) -> bool | None:
+    return False if options.quiet else None
+
+
+def _alpha(options: argparse.Namespace) -> float:
+    return 2.0 if options.alpha is None else options.alpha
+
+
+def _transform(
+    options: argparse.Namespace,
+    whitening: fr.Whitening | None,
+    queries: Rows,
+    gallery: Rows | None = None,
+    distractors: Rows | None = None,
+) -> _Sides:
+    """Whiten all rows, augment the gallery and expand the queries, as the options say."""
+
+    def whiten(rows: Rows | None) -> Any:
+        if whitening is None or rows is None:
+            return None if rows is None else rows.embeddings
+        with rows.named_in_errors():
+            return whitening.apply(rows.embeddings, progress=_progress(options))
+
+    sides = _Sides(whiten(queries), whiten(gallery), whiten(distractors))
+    settings: Any = {"alpha": _alpha(options), "progress": _progress(options)}
+    if options.augment is not None:
+        if sides.gallery is None:
+            sides = replace(sides, queries=fr.augment_database(sides.queries, options.augment, **settings))
+        else:
+            database, items = fr.augment_database(_database(sides), options.augment, **settings), len(sides.gallery)
+            more = None if sides.distractors is None else database[items:]
+            sides = replace(sides, gallery=database[:items], distractors=more)
+    if options.expand is not None:
+        if sides.gallery is None:
+            expanded = fr.expand_queries(sides.queries, k=options.expand, **settings)
+            return _Sides(expanded, gallery=sides.queries, own=True)
+        expanded = fr.expand_queries(sides.queries, _database(sides), options.expand, **settings)
+        sides = replace(sides, queries=expanded)
+    return sides
+
+
+def _database(sides: _Sides) -> Any:
+    """Return all that is searched; distractors are joined to the gallery in memory."""
+    import torch
+
+    if sides.distractors is None:
+        return sides.gallery
+    return torch.cat([_as_tensor(part) for part in (sides.gallery, sides.distractors)])
+
+
+def _as_tensor(rows: Array | None) -> Tensor:
+    """Return rows in memory; numpy has byte orders and read-only maps that torch has not."""
+    import numpy as np
+    import torch
+
+    if isinstance(rows, torch.Tensor):
+        return rows
+    array = np.asarray(rows)
+    return torch.from_numpy(array.astype(np.float64 if array.itemsize > 4 else np.float32))
+
+
+# Reports
+
+_RERANK: dict[str, Any] = {"k1": 20, "k2": 6, "lam": 0.3}
+
+
+def _report(
+    options: argparse.Namespace,
+    inputs: _Inputs,
+    whitening: fr.Whitening | None,
+    queries: Rows,
+    sides: _Sides,
+    setup: str,
+) -> fr.Report:
+    """Evaluate some queries: those of the command, or others to compare them with."""
+    settings: dict[str, Any] = {"device": options.device, "progress": _progress(options)}
+    facts = _facts(options, whitening)
+    if inputs.ground_truth is not None:
+        name = options.name or queries.name
+        settings |= {"distractors": sides.distractors, "name": f"{name} ({setup})" if options.setup == "all" else name}
+        report = fr.evaluate_revisited(sides.queries, sides.gallery, inputs.ground_truth, setup, **settings)  # type: ignore[arg-type]
+    elif options.rerank:
+        report = _report_reranked(options, inputs, sides, queries)
+        facts["re-ranking"] = ", ".join(f"{name} {value}" for name, value in _RERANK.items())
+    else:
+        report = _report_ranked(options, inputs, sides, queries, settings)
+    return replace(report, settings={**report.settings, **facts}) if facts else report
+
+
+def _facts(options: argparse.Namespace, whitening: fr.Whitening | None) -> dict[str, str]:
+    """Return what was done to the embeddings, for a report."""
+    facts = {}
+    if whitening is not None:
+        dims = f"{len(whitening.components)} dimensions, power {whitening.power:g}"
+        facts["whitening"] = f"{Path(options.whiten).name}, {dims}"
+    for name, k in (("augmentation", options.augment), ("expansion", options.expand)):
+        if k is not None:
+            facts[name] = f"k {k}, alpha {_alpha(options):g}"
+    return facts
+
+
+def _report_ranked(
+    options: argparse.Namespace, inputs: _Inputs, sides: _Sides, queries: Rows, settings: dict[str, Any]
+) -> fr.Report:
+    import numpy as np
+
+    from frontrank.evaluation.measures import DEFAULT
+
+    settings |= {"seed": options.seed, "name": options.name or ("" if inputs.protocol else queries.name)}
+    settings["metrics"] = options.metrics or (None if inputs.protocol else DEFAULT)
+    evaluate: Callable[..., fr.Report] = inputs.protocol or fr.evaluate
+    if inputs.protocol is not None and inputs.protocol.kind == "query-gallery":
+        return evaluate(sides.queries, queries.labels, sides.gallery, inputs.gallery_labels, **settings)
+    if inputs.templates is not None:
+        settings["templates"] = inputs.templates
+    elif sides.own:
+        itself = list(np.arange(len(sides.queries))[:, None])
+        settings |= {"gallery": sides.gallery, "gallery_labels": queries.labels, "ignored": itself}
+    elif sides.gallery is not None:
+        settings |= {"gallery": sides.gallery, "gallery_labels": inputs.gallery_labels}
+    return evaluate(sides.queries, queries.labels, **settings)
+
+
+def _report_reranked(options: argparse.Namespace, inputs: _Inputs, sides: _Sides, queries: Rows) -> fr.Report:
+    from frontrank.evaluation.measures import DEFAULT
+
+    scores = fr.rerank(sides.queries, sides.gallery, **_RERANK, progress=_progress(options))
+    return fr.evaluate_scores(
+        scores,
+        queries.labels,
+        gallery_labels=inputs.gallery_labels,
+        metrics=options.metrics or DEFAULT,
+        name=options.name or queries.name,
+    )
+
+
+def _comparison(options: argparse.Namespace, inputs: _Inputs, other: fr.Report, report: fr.Report) -> Comparison:
+    ours = options.name or inputs.queries.name
+    if isinstance(inputs.other, Rows):
+        theirs = inputs.other.name
+    else:  # a report named after a data set says nothing here
+        theirs = Path(options.compare).stem if other.name in ("", report.name) else other.name
+    if theirs == ours:
+        theirs, ours = options.compare, options.embeddings if options.data is None else f"{ours} (new)"
+    try:
+        return fr.compare(other, report, seed=options.seed, names=(theirs, ours))
+    except InputError as error:
+        sources = f"report_a is {options.compare}, report_b is {options.embeddings}"
+        raise InputError(f"--compare: {error} ({sources})") from error

@@ -1,17 +1,40 @@
-"""`frontrank index`: its options and examples."""
+"""`frontrank index`: put images into an index, here or on a server."""
+
+from __future__ import annotations
 
 import argparse
+import os
+import re
+import shlex
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from frontrank.checks import check_number
-from frontrank.cli.embed import add_reading_arguments
-from frontrank.errors import InputError
+import frontrank as fr
+from frontrank.cli.inputs import (
+    add_expansion_arguments,
+    add_reading_arguments,
+    check_expansion,
+    check_reading,
+    read_images,
+    reading_settings,
+    say,
+)
+from frontrank.errors import InputError, InterruptedRunError
+
+if TYPE_CHECKING:
+    import torch
+
+    from frontrank.data import ImageTable
+    from frontrank.picture_index import IndexSummary
 
 DESCRIPTION = """\
 Put images into an index that frontrank search and frontrank serve look into: a
-folder, or a table of a Milvus or PostgreSQL server. Images that the index has with
-the same content are passed over, so a second call takes up what is new, and one
-that was stopped goes on. Broken images are named and left out; it is an error only
-if nothing is left."""
+folder, or a table of a Milvus or PostgreSQL server. Images that are in the index
+with the same content are skipped, so a second call adds what is new, and one that
+was stopped goes on. Broken images are named and left out; that is an error only if
+no image is left."""
 
 EPILOG = """\
 where to, by URL:
@@ -32,51 +55,207 @@ examples:
   frontrank serve photos.index
 """
 
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?", re.ASCII)  # 007 is a name
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the options of the command."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank index MODEL IMAGES... --to URL [options]"
     parser.add_argument("model", metavar="MODEL", help="folder of a trained model, such as runs/first/model")
     parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, tables, data sets or files of images")
     parser.add_argument("--to", metavar="URL", required=True, help="the index; it is made if there is none")
-    parser.add_argument("--prune", action="store_true", help="forget what is in the index, but not in IMAGES")
+    parser.add_argument("--prune", action="store_true", help="remove what is in the index, but not in IMAGES")
     parser.add_argument("--whiten", metavar="FILE", help="a new index: PCA whitening, saved by Whitening.save")
     add_expansion_arguments(parser, "a new index: query expansion")
     add_reading_arguments(parser)
     parser.add_argument("--device", metavar="NAME", default="auto", help="such as cpu, cuda or cuda:1")
-    parser.add_argument("--quiet", action="store_true", help="nothing but broken images and errors")
-
-
-def add_expansion_arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """The options of query expansion."""
-    parser.add_argument(
-        "--expand", metavar="K", nargs="?", const=10, type=_neighbours, help=f"{what} by the K nearest; 10"
-    )
-    parser.add_argument("--alpha", metavar="A", type=float, help="of --expand: they count by score^A; 2")
-
-
-def check_expansion(options: argparse.Namespace) -> None:
-    """Refuse an --alpha that cannot be used."""
-    if options.alpha is not None:
-        check_number("--alpha", options.alpha, at_least=0)
-        if options.expand is None:
-            raise InputError("--alpha is of --expand; add that, or leave it out")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but broken images and errors")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Embed what is new, and keep it."""
+    """Embed what is new, add it to the index, and print what happened to the images."""
     check_expansion(options)
-    for name, least in (("--batch-size", 1), ("--workers", 0)):
-        value = getattr(options, name.strip("-").replace("-", "_"))
-        if value is not None:
-            check_number(name, value, at_least=least)
-    from frontrank.cli import indexing  # torch, from here on
+    check_reading(options)
+    from frontrank.training.run import processes
 
-    indexing.run(options)
+    try:
+        with ExitStack() as stack:
+            with processes(options.device) as device:
+                index, result = _index(options, device, stack)
+            if index is not None:  # the others are done: a graph may take longer to build than they would wait
+                _print_result(result, index, options.quiet)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted; the same command again goes on from there") from None
 
 
-def _neighbours(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 2**31):
-        raise argparse.ArgumentTypeError(f"needs a whole number from 1, or nothing, got {text!r}; put images before it")
-    return int(text)
+def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) -> tuple[fr.Index | None, IndexSummary]:
+    """Return the index, open until the stack is closed, for the first process only; and what happened to the images."""
+    from frontrank.picture_index import index_images, refuse_repeats, refuse_unreadable
+    from frontrank.retrieval.items import is_field
+    from frontrank.training import distributed
+
+    options.quiet = options.quiet or not distributed.is_main()
+    tables = [with_numbers(table) for table in _read_tables(options)]
+    refuse_repeats(tables)  # before an index is made
+    with distributed.fail_together():
+        if distributed.is_main():
+            refuse_unreadable(tables)
+    for name in dict.fromkeys(name for table in tables for name in table.extra if not is_field(name)):
+        say(options.quiet, f"left out: the column {name!r}; name it by letters, digits and _ to filter by it")
+    model = fr.Embedder.load(options.model, device=device)
+    index = None
+    with distributed.fail_together():
+        if distributed.is_main():
+            index = stack.enter_context(_open_or_create(options, model))
+            known = index.settings.notes.get("roots", ())
+            roots = dict.fromkeys([*known, *(root for table in tables for root in table_roots(table))])
+            where = os.path.abspath(options.model) if os.path.isdir(options.model) else options.model  # on a hub
+            index.note(model=where, roots=list(roots))
+    return index, index_images(model, tables, index, prune=options.prune, **reading_settings(options))
+
+
+# Images
+
+
+def _read_tables(options: argparse.Namespace) -> list[ImageTable]:
+    """Read the images of each source; files that are named one by one are a table for each folder they are in."""
+    from frontrank.data import read_unlabelled
+    from frontrank.data.table import IMAGE_ENDINGS
+
+    sources: dict[str, ImageTable | list[str]] = {}
+    for source in options.images:
+        if os.path.isfile(source) and Path(source).suffix.lower() in IMAGE_ENDINGS:
+            files = sources.setdefault(f"files of {Path(source).parent}", [])
+            assert isinstance(files, list)
+            files.append(source)
+        elif source in sources:
+            raise InputError(f"{source} is named twice; name it once")
+        else:
+            sources[source] = _read_source(options, source)
+    return [
+        _relative_to(Path(part[0]).parent, read_unlabelled(part)) if isinstance(part, list) else part
+        for part in sources.values()
+    ]
+
+
+def _read_source(options: argparse.Namespace, source: str) -> ImageTable:
+    """Read all images of a source, of any split unless one is given; without labels if it has no classes."""
+    from frontrank.data import read_unlabelled
+
+    chosen = argparse.Namespace(**{**vars(options), "data": source, "split": options.split or "all"})
+    try:
+        return read_images(chosen)
+    except InputError as error:
+        if options.layout is not None or options.split is not None or not _is_plain_folder(source):
+            message = str(error).replace("--data ", "").replace("data.layout", "--layout")
+            raise InputError(message) from error
+        table = _relative_to(Path(source), read_unlabelled([source]))
+        say(options.quiet, f"read {source}: {len(table):,} images, without labels: {error}")
+        return table
+
+
+def _is_plain_folder(source: str) -> bool:
+    """Whether a source is nothing but a folder of images, which needs no labels."""
+    from frontrank.data.published import detect_layout
+    from frontrank.samples.build import TABLE, resume_command
+
+    with suppress(InputError):  # the files of several data sets
+        return (
+            os.path.isdir(source)
+            and not os.path.isfile(os.path.join(source, TABLE))
+            and resume_command(source) is None
+            and detect_layout(source) is None
+        )
+    return False
+
+
+def _relative_to(root: Path, table: ImageTable) -> ImageTable:
+    """Return the table with its paths as they are from this folder."""
+    import numpy as np
+
+    paths = [os.path.relpath(file, root) for file in table.files()]
+    return replace(table, root=root, paths=np.array(paths))
+
+
+def with_numbers(table: ImageTable) -> ImageTable:
+    """Return the table with numbers in columns of text, as of a .csv, that hold nothing else, for year>=2020.
+
+    >>> table = fr.ImageTable("a", ["1.jpg", "2.jpg"], ["", ""], ["", ""], ["test"] * 2, ["", ""],
+    ...                       extra={"year": ["2020", ""], "code": ["007", "12"]})
+    >>> [column.tolist() for column in with_numbers(table).extra.values()]
+    [[2020, ''], ['007', '12']]
+    """
+    import numpy as np
+
+    extra = dict(table.extra)
+    for name, column in table.extra.items():
+        cells = column.tolist()
+        texts = [cell.strip() for cell in cells if isinstance(cell, str)]
+        if name != "box" and len(texts) == len(cells) and all(not text or _NUMBER.fullmatch(text) for text in texts):
+            values = [text and (float(text) if "." in text else int(text)) for text in texts]
+            extra[name] = np.array(values, dtype=object)
+    return replace(table, extra=extra)
+
+
+def table_roots(table: ImageTable) -> list[str]:
+    """Return the folders that the images of a table are in: its own, and those around images that are elsewhere.
+
+    None of them is the root of the file system, below which is everything.
+    """
+    own = os.path.abspath(table.root)
+    folders = {os.path.dirname(os.path.abspath(file)) for file in table.files()}
+    inside = {folder for folder in folders if Path(folder).is_relative_to(own)}
+    elsewhere: dict[tuple[str, ...], list[str]] = {}
+    for folder in sorted(folders - inside):
+        elsewhere.setdefault(Path(folder).parts[:2], []).append(folder)
+    return [own] * bool(inside) + [os.path.commonpath(some) for some in elsewhere.values()]
+
+
+# The index
+
+
+def _open_or_create(options: argparse.Namespace, model: fr.Embedder) -> fr.Index:
+    whitening = None if options.whiten is None else fr.Whitening.load(options.whiten)
+    expansion = None if options.expand is None else (options.expand, 2.0 if options.alpha is None else options.alpha)
+    settings: dict[str, Any] = {"model": model.fingerprint, "whitening": whitening, "expansion": expansion}
+    try:
+        return fr.Index(options.to, dim=model.dim, progress=False if options.quiet else None, **settings)
+    except InputError as error:
+        try:
+            index = fr.Index.load(options.to, progress=False)
+        except InputError:
+            raise error from None
+        with index:
+            raise _other_settings(options, index, model, expansion) or error from None
+
+
+def _other_settings(
+    options: argparse.Namespace, index: fr.Index, model: fr.Embedder, expansion: tuple[int, float] | None
+) -> InputError | None:
+    """Return the error for an index that was made with other settings, in the words of the command."""
+    stored, where = index.settings, index.where
+    if (stored.model, stored.dim) != (model.fingerprint, model.dim):
+        its = f", {stored.notes['model']}" if "model" in stored.notes else ""
+        return InputError(f"{options.model} is not the model of {where}{its}; give that one, or another --to")
+    for option, given, own in (
+        ("--expand", expansion if expansion != stored.expansion else None, stored.expansion),
+        ("--whiten", options.whiten, stored.whitening),
+    ):
+        if given is not None:
+            how = "with another one" if own is not None else "without it"
+            return InputError(f"{option}: {where} was made {how}; leave it out, or give another --to")
+    return None
+
+
+def _print_result(result: IndexSummary, index: fr.Index, quiet: bool) -> None:
+    """Print what happened to the images; broken ones in any case, as they are missing from now on."""
+    facts, count = index.prepare().facts, index.count()
+    images = f"{count:,} image{'s' * (count != 1)} in it, {facts.get('search', 'exact')} search"
+    say(quiet, f"{index.where}: {result.describe()}; {images}")
+    for file, reason in result.broken:
+        say(False, f"  broken: {file} {reason}")
+    if result.broken and not result.readable:
+        raise InputError(f"none of the {len(result.broken):,} images can be read; give others")
+    url = shlex.quote(index.where)
+    say(quiet, f"try: frontrank search {url} QUERY.jpg\n     frontrank serve {url} --open")

@@ -1,17 +1,20 @@
-"""`frontrank report`: its options and examples."""
+"""`frontrank report`: write the report of a run, a comparison or a detector."""
+
+from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from frontrank.cli.inputs import print_page, say
 from frontrank.errors import InputError
+from frontrank.files import atomic_write
 
 DESCRIPTION = """\
-One HTML file that shows what a run has learnt, beside the model it began with:
-metrics with intervals, curves, ranked rows of pictures, a map of the embedding.
-Its images are the run's test images, or its held-out classes if it has none.
-Of the folder of a comparison it is the report of that, of a detector's run the
-page of its test pictures. The file needs nothing else: it can be sent to
-somebody."""
+Write one HTML file that shows what a run has learnt, beside the model it began
+with: metrics with intervals, curves, ranked rows of pictures, a map of the
+embedding. Its images are the run's test images, or its held-out classes if it
+has none. RUN can also be the folder of a comparison, or of a detector's run. The
+file needs no other files: it can be sent to somebody."""
 
 EPILOG = """\
 examples:
@@ -24,11 +27,12 @@ examples:
 The metrics are written beside the file, as report.before.json and
 report.after.json. The embeddings are kept in RUN/report: a second report is quick.
 """
-RESULTS = "results.json"  # what the folder of a comparison holds
+
+RESULTS = "results.json"  # of the folder of a comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the options of the command."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank report RUN [--out FILE] [--data PATH] [--no-before] [--overwrite]"
     parser.add_argument("run", metavar="RUN", help="folder of a run (--out of frontrank train), or of a comparison")
@@ -37,15 +41,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-before", action="store_true", help="show the trained model only")
     parser.add_argument("--overwrite", action="store_true", help="replace a page that is no report")
     parser.add_argument("--device", metavar="NAME", default="auto", help="where to embed: auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--quiet", action="store_true", help="nothing but the path of the file, and errors")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the path of the file, and errors")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the report and say where it is."""
-    of_comparison = (Path(options.run) / RESULTS).is_file()
-    if of_comparison and (options.data is not None or options.no_before):
-        option = "--no-before" if options.data is None else "--data"
-        raise InputError(f"{option} is of a run's report, and {options.run} holds a comparison; leave it out")
-    from frontrank.cli import reporting  # torch, from here on
+    """Write the report and print where it is."""
+    page = Path(options.out) if options.out else Path(options.run) / "report.html"
+    if (Path(options.run) / RESULTS).is_file():
+        if options.data is not None or options.no_before:
+            option = "--no-before" if options.data is None else "--data"
+            raise InputError(f"{option} goes with a run, but {options.run} holds a comparison; leave it out")
+        _report_comparison(options, page)
+        return
+    from frontrank.reporting.run import read_run
 
-    (reporting.report_comparison if of_comparison else reporting.report_run)(options)
+    if read_run(Path(options.run)).get("kind") == "detection":
+        if options.no_before:
+            raise InputError(
+                f"--no-before goes with a model that ranks, but {options.run} trained a detector; leave it out"
+            )
+        _report_detection(options, page)
+    else:
+        _report_run(options)
+
+
+def _report_run(options: argparse.Namespace) -> None:
+    from frontrank.reporting.run import write_run_report
+
+    report = write_run_report(
+        options.run,
+        options.out,
+        data=options.data,
+        before=not options.no_before,
+        overwrite=options.overwrite,
+        device=options.device,
+        show=False if options.quiet else None,
+    )
+    if not options.quiet:
+        table = report.after.table() if report.change is None else report.change.table()
+        print("\n".join([table, *(f"note: {note}" for note in report.notes), ""]))
+    print_page(report.path, options.quiet)
+
+
+def _report_detection(options: argparse.Namespace, page: Path) -> None:
+    from frontrank.detection.report import require_page, write_detection_page
+    from frontrank.detection.run import evaluate_detector, find_detector
+
+    require_page(page, options.overwrite)
+    place = find_detector(options.run)
+    config, show = place.config(), False if options.quiet else None
+    workers = 2 if config is None else config.data.workers
+    result = evaluate_detector(place, options.data, device=options.device, workers=workers, show=show)
+    write_detection_page(page, place, result, show)
+    for note in result.report.notes:
+        say(False, f"note: {note}")
+    if not options.quiet:
+        print(result.report.table())
+    print_page(page, options.quiet)
+
+
+def _report_comparison(options: argparse.Namespace, page: Path) -> None:
+    from frontrank.comparison.report import comparison_page
+    from frontrank.comparison.results import read_comparison
+    from frontrank.reporting.run import require_target
+
+    require_target(page, options.overwrite)
+    atomic_write(page, comparison_page(read_comparison(Path(options.run))))
+    print_page(page, options.quiet)

@@ -1,13 +1,30 @@
-"""`frontrank search`: its options and examples."""
+"""`frontrank search`: find the images of an index that are nearest to a picture."""
+
+from __future__ import annotations
 
 import argparse
+import json
+import os
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from frontrank.cli.index import add_expansion_arguments, check_expansion
+import frontrank as fr
+from frontrank.checks import check_integer
+from frontrank.cli.inputs import add_expansion_arguments, check_expansion, check_output, say
 from frontrank.errors import InputError
+from frontrank.files import atomic_write
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 DESCRIPTION = """\
-The images of an index that are nearest to a query, best first. Where the query has
-a label (--label, or it is in the index itself), hits that share it are marked."""
+Find the images of an index that are nearest to a query, best first. If the query
+has a label (--label, or it is in the index itself), the column "right" shows which
+hits share it."""
 
 EPILOG = """\
 filters: label=cat  label=cat|dog  category!=birds  year>=2020; all must hold
@@ -20,34 +37,189 @@ examples:
   frontrank search milvus://localhost:19530/photos query.jpg --no-expand
 """
 
+_ID = "id:"
+_LONGEST = 48  # characters of a column before the last
+_MOST_LINES = 200  # of a sheet, which is then 36,000 pixels high
+_SIDE = 256  # pixels of a picture on the sheet
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the options of the command."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank search URL QUERY... [-k N] [--filter FIELD=VALUE] [options]"
-    parser.add_argument("url", metavar="URL", help="the index, as of frontrank index --to")
+    parser.add_argument("url", metavar="URL", help="the index, as for frontrank index --to")
     parser.add_argument("queries", metavar="QUERY", nargs="+", help="an image file, or id:ID for an image of the index")
     parser.add_argument("-k", metavar="N", type=int, default=10, help="how many to find; 10 by default")
     parser.add_argument("--filter", metavar="F", action="append", default=[], help="only such items; see filters")
-    parser.add_argument("--label", metavar="TEXT", help="of the queries: marks what is right")
+    parser.add_argument("--label", metavar="TEXT", help="of the queries: shows which hits are right")
     add_expansion_arguments(parser, "query expansion")
     parser.add_argument("--no-expand", action="store_true", help="no query expansion, also if the index has one")
     parser.add_argument("--model", metavar="MODEL", help="where the index's model is now, if it was moved")
     parser.add_argument("--json", action="store_true", help="write JSON instead of a table")
-    parser.add_argument("--sheet", metavar="PNG", help="draw the queries and what was found")
+    parser.add_argument("--sheet", metavar="PNG", help="draw the queries and their hits")
     parser.add_argument("--force", action="store_true", help="let --sheet replace a file")
     parser.add_argument("--device", metavar="NAME", default="auto", help="such as cpu, cuda or cuda:1")
 
 
 def run(options: argparse.Namespace) -> None:
     """Search, print, draw."""
+    _check_options(options)
+    from frontrank.picture_index import open_index
+    from frontrank.retrieval.items import read_filter
+
+    conditions = read_filter(options.filter)
+    with open_index(options.url) as index:
+        answers = _search(index, options, conditions)
+    if options.json:
+        print(json.dumps([_as_json(answer) for answer in answers], indent=2))
+    else:
+        print("\n\n".join(format_answer(answer, alone=len(answers) == 1) for answer in answers))
+    if options.sheet is not None:
+        sheet = _draw_sheet(answers)
+        atomic_write(options.sheet, lambda file: sheet.save(file, "PNG"))
+        say(options.json, f"wrote {options.sheet}")
+
+
+def _check_options(options: argparse.Namespace) -> None:
     if options.no_expand and options.expand is not None:
         raise InputError("--expand and --no-expand exclude each other; leave one out")
     check_expansion(options)
-    if options.k < 1:
-        raise InputError(f"-k must be at least 1, got {options.k}")
-    if options.force and options.sheet is None:
-        raise InputError("--force is of --sheet; add that, or leave it out")
-    from frontrank.cli import searching  # torch, from here on
+    check_integer("-k", options.k, at_least=1)
+    if options.sheet is not None:
+        from frontrank.reporting.contact_sheet import PER_LINE
 
-    searching.run(options)
+        check_output("--sheet", Path(options.sheet), [".png"], options.force)
+        lines = len(options.queries) * -(-options.k // PER_LINE)
+        if lines > _MOST_LINES:
+            raise InputError(
+                f"--sheet would have {lines:,} lines, {_MOST_LINES} at most; give fewer queries, or a smaller -k"
+            )
+    elif options.force:
+        raise InputError("--force needs --sheet; add it, or leave out --force")
+    for query in options.queries:
+        if not query.startswith(_ID) and not os.path.exists(query):
+            raise InputError(f"{query} does not exist; check its name, or use {_ID}{query} for an image of the index")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query and its hits, items with their scores, best first. item: the query, if it is in the index."""
+
+    query: str
+    label: str | None
+    item: fr.Item | None
+    hits: tuple[tuple[fr.Item, float], ...]
+
+    def is_right(self, item: fr.Item) -> bool | None:
+        """Whether an item has the label of the query; None if one of the two has none."""
+        return None if self.label is None or item.label is None else item.label == self.label
+
+
+def _search(index: fr.Index, options: argparse.Namespace, conditions: Any) -> list[Answer]:
+    from frontrank.data import read_image
+    from frontrank.picture_index import load_index_model, picture_embedder
+    from frontrank.retrieval.items import matches
+    from frontrank.training.run import build_device
+
+    alpha = 2.0 if options.alpha is None else options.alpha
+    expand = False if options.no_expand else None if options.expand is None else (options.expand, alpha)
+    how: dict[str, Any] = {"filter": conditions, "expand": expand}
+
+    @cache
+    def embedder() -> Callable[[Any], Any]:  # loaded for the first picture only
+        return picture_embedder(load_index_model(index, options.model, build_device(options.device)))
+
+    def search(query: str) -> Answer:
+        if not query.startswith(_ID):
+            picture = read_image(query)
+            (hits,) = index.search(embedder()(picture)[None], options.k, **how)
+            return Answer(query, options.label, None, tuple(zip(hits.items, hits.scores.tolist(), strict=True)))
+        (item,) = index.get([query.removeprefix(_ID)])
+        if item is None:
+            raise InputError(f"{query}: {index.where} has no item of this id; look at the ids of a search")
+        itself = matches(conditions, item)  # it would find itself
+        (hits,) = index.search(index.vectors([item.id]), options.k + itself, stored=True, **how)
+        pairs = zip(hits.items, hits.scores.tolist(), strict=True)
+        others = tuple(pair for pair in pairs if pair[0].id != item.id)[: options.k]
+        return Answer(query, options.label or item.label, item, others)
+
+    return [search(query) for query in options.queries]
+
+
+def format_answer(answer: Answer, alone: bool) -> str:
+    """Return the answer as lines of aligned columns, under the query if it is not alone."""
+    heading = [] if alone else [_printable(answer.query)]
+    if not answer.hits:
+        return "\n".join([*heading, "nothing matches"])
+    has_right = any(answer.is_right(item) is not None for item, _ in answer.hits)
+    rows = [["", "score", *(["right"] if has_right else []), "label", "category", "id"]]
+    for place, (item, score) in enumerate(answer.hits, 1):
+        right = {True: ["yes"], False: ["no"], None: [""]}[answer.is_right(item)] if has_right else []
+        rows.append([str(place), f"{score:.4f}", *right, item.label or "", item.category or "", item.id])
+    columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
+    cells = [[*(_cut(_printable(row[column])) for column in columns[:-1]), _printable(row[-1])] for row in rows]
+    widths = [max(_width(row[place]) for row in cells) for place in range(len(columns))]
+    lines = [[cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    return "\n".join([*heading, *("  ".join(line).rstrip() for line in lines)])
+
+
+def _printable(text: str) -> str:
+    """Return a text of an index as a terminal may get it: control characters would move its cursor, or worse."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _width(text: str) -> int:
+    """Return how many places a text takes on a terminal; Han characters take two, accents that stand alone none."""
+    return sum(0 if unicodedata.combining(x) else 1 + (unicodedata.east_asian_width(x) in "WF") for x in text)
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    results = [
+        {
+            "place": place,
+            "score": round(score, 6),
+            "id": item.id,
+            "path": item.path,
+            "label": item.label,
+            "category": item.category,
+            "metadata": dict(item.metadata),
+            "right": answer.is_right(item),
+        }
+        for place, (item, score) in enumerate(answer.hits, 1)
+    ]
+    return {"query": answer.query, "label": answer.label, "results": results}
+
+
+def _draw_sheet(answers: Sequence[Answer]) -> Image:
+    from frontrank.reporting.contact_sheet import Cell, contact_sheet
+
+    rows = []
+    for answer in answers:
+        file = answer.query if answer.item is None else answer.item.path
+        query = Cell(_thumbnail(file), ("query", answer.label or Path(file).name))
+        cells = [
+            Cell(
+                _thumbnail(item.path),
+                (f"{place}   {score:.3f}", item.label or Path(item.id).name),
+                answer.is_right(item),
+            )
+            for place, (item, score) in enumerate(answer.hits, 1)
+        ]
+        rows.append((query, cells))
+    return contact_sheet(rows)
+
+
+def _thumbnail(file: str) -> Image | None:
+    """Return a small copy of the picture, as there may be thousands; None if it cannot be read."""
+    from frontrank.data import read_image
+
+    try:
+        picture = read_image(file, at_least=_SIDE)
+    except InputError:
+        return None
+    picture.thumbnail((_SIDE, _SIDE))
+    return picture

@@ -1,17 +1,41 @@
-"""`frontrank serve`: its options and examples."""
+"""`frontrank serve`: a web page that searches an index by picture."""
+
+from __future__ import annotations
 
 import argparse
+import errno
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import warnings
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from frontrank.errors import InputError
+from frontrank.checks import check_integer, check_number
+from frontrank.cli.inputs import say
+from frontrank.errors import FrontrankWarning, InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    import frontrank as fr
+    from frontrank.gallery import Shown
 
 DESCRIPTION = """\
-A page to search an index by picture: drop one on it, or click any result. With two
-indexes, both answer the same query side by side. A JSON API is beside it (/api)."""
+Open a web page that searches an index by picture: drop one on it, or click any
+result. With two indexes, both answer the same query side by side. A JSON API is
+beside it (/api)."""
 
 EPILOG = """\
-Only this machine can reach the page, unless --host says otherwise; then a token is
-needed, by --token or in the variable FRONTRANK_TOKEN, and who opens the page is
-asked for it. There is no encryption: put a proxy with TLS before it.
+Only this machine can reach the page, unless --host says otherwise. Then a token is
+needed, by --token or in the variable FRONTRANK_TOKEN, and the page asks for it.
+There is no encryption: put a proxy with TLS in front of it.
 
 examples:
   frontrank serve photos.index
@@ -20,20 +44,23 @@ examples:
   frontrank serve photos.index --host 0.0.0.0 --token
 """
 
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # and where this machine itself finds it
+_LOOK = 0.05  # seconds between two looks at whether the server answers
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the options of the command."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank serve URL [URL] [options]"
-    parser.add_argument("urls", metavar="URL", nargs="+", help="one index, or two to compare; as of frontrank index")
-    parser.add_argument("--names", metavar="A,B", help="what the page calls the indexes")
+    parser.add_argument("urls", metavar="URL", nargs="+", help="one index, or two to compare; as for frontrank index")
+    parser.add_argument("--names", metavar="A,B", help="names of the indexes on the page")
     parser.add_argument("--model", metavar="DIR", action="append", help="where the model is now; once for each index")
     parser.add_argument(
         "--root", metavar="DIR", action="append", help="show only pictures below this folder, not those of the index's"
     )
     parser.add_argument("--host", metavar="NAME", default="127.0.0.1", help="address to serve on; this machine only")
     parser.add_argument("--port", metavar="N", type=int, default=8000, help="8000 by default; 0 takes a free one")
-    parser.add_argument("--token", metavar="TEXT", nargs="?", const="", help="ask for it; without TEXT one is made up")
+    parser.add_argument("--token", metavar="TEXT", nargs="?", const="", help="ask for it; without TEXT a random one")
     parser.add_argument("--upload-mb", metavar="N", type=float, default=10.0, help="largest upload; 10 by default")
     parser.add_argument("--seconds", metavar="S", type=float, default=30.0, help="most a request may take; 30")
     parser.add_argument("--requests", metavar="N", type=int, default=128, help="answered at once, others get 429; 128")
@@ -42,11 +69,171 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C. Quick checks come before indexes and models, which may take long to load."""
+    names = _check_options(options)
+    from frontrank.gallery import Limits, require_libraries, serve
+    from frontrank.picture_index import open_index
+    from frontrank.training.run import build_device
+
+    require_libraries()
+    host = options.host.strip("[]")
+    random_token = secrets.token_urlsafe(18) if options.token == "" else None
+    token = random_token or options.token or os.environ.get("FRONTRANK_TOKEN") or None
+    _check_page(names, host, token)
+    port = _free_port(host, options.port)
+    upload = max(1, round(options.upload_mb * 1e6))
+    limits = Limits(upload_bytes=upload, seconds=options.seconds, requests=options.requests)
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s: %(message)s", level=logging.WARNING)
+    device = build_device(options.device)
+    with ExitStack() as stack:
+        indexes = [stack.enter_context(open_index(url)) for url in options.urls]
+        models = options.model or [None]
+        models = models * len(indexes) if len(models) == 1 else models
+        pages = [
+            _with_model(name, index, model, options.root, device)
+            for name, index, model in zip(names or _default_names(indexes), indexes, models, strict=True)
+        ]
+        for page in pages:
+            facts = page.index.prepare().facts
+            say(False, f"{page.name}: {page.index.count():,} images, {facts.get('search', 'exact')} search")
+        with _announcement(host, port, token, random_token, options.open), _end_on_signals():
+            serve(pages, host=host, port=port, token=token, limits=limits)
+
+
+def _check_options(options: argparse.Namespace) -> list[str]:
+    """Raise if options are not valid, as far as nothing heavy is needed; returns the names of --names."""
     if len(options.urls) > 2:
         raise InputError(f"serve takes one or two indexes, got {len(options.urls)}; leave out the others")
     if options.model and len(options.model) not in (1, len(options.urls)):
         raise InputError(f"--model is there {len(options.model)} times; give it once for each index")
-    from frontrank.cli import serving  # torch, from here on
+    check_number("--upload-mb", options.upload_mb, above=0)
+    check_number("--seconds", options.seconds, above=0)
+    check_integer("--requests", options.requests, at_least=1)
+    check_integer("--port", options.port, at_least=0, at_most=65535)
+    for root in options.root or ():
+        if not os.path.isdir(root):
+            raise InputError(f"--root {root} is no folder; give the one that the pictures are in")
+    if options.names is None:
+        return []
+    names = [name.strip() for name in options.names.split(",")]
+    if len(names) != len(options.urls):
+        raise InputError(f"--names has {len(names)} names for {len(options.urls)} indexes; give one for each")
+    if len(set(names)) < len(names):
+        raise InputError(f"--names are both {names[0]!r}; give different ones")
+    return names
 
-    serving.run(options)
+
+def _check_page(names: list[str], host: str, token: str | None) -> None:
+    """Raise if the page would not accept the names or the token, or would be open to others without one."""
+    from frontrank.gallery.app import check_token, is_loopback
+    from frontrank.gallery.search import check_name
+
+    for name in names:
+        check_name(name)
+    if token is not None:
+        check_token(token)
+    elif not is_loopback(host):
+        raise InputError(f"--host {host} can be reached by others; add --token, or leave --host out")
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return the port, if the page can be served there; one that is free for 0."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        reason = error.strerror or error
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise InputError(f"--host {host} is no address of this machine ({reason}); leave it out") from None
+        raise InputError(f"--port {port} cannot be used ({reason}); give another, or 0 for any that is free") from None
+
+
+def _with_model(
+    name: str, index: fr.Index, model: str | None, roots: Sequence[str] | None, device: torch.device
+) -> Shown:
+    """Return an index as the page shows it; without its model only indexed pictures can be searched from."""
+    from frontrank.gallery import Shown
+    from frontrank.picture_index import load_index_model, picture_embedder
+
+    noted = index.settings.notes.get("roots", ())
+    folders = [Path(root) for root in roots or ([noted] if isinstance(noted, str) else noted)]
+    if not folders:
+        warnings.warn(
+            f"{index.where} does not say where its pictures are: none are shown; give --root",
+            FrontrankWarning,
+            stacklevel=2,
+        )
+    try:
+        embedder = load_index_model(index, model, device)
+    except InputError as error:
+        if model is not None:
+            raise
+        warnings.warn(f"only indexed pictures can be searched from: {error}", FrontrankWarning, stacklevel=2)
+        return Shown(name, index, roots=folders)
+    fingerprint = None if index.settings.model is None else embedder.fingerprint
+    return Shown(name, index, picture_embedder(embedder), folders, fingerprint)
+
+
+def _default_names(indexes: Sequence[fr.Index]) -> list[str]:
+    names = [_default_name(index.where) for index in indexes]
+    return names if len(set(names)) == len(names) else [f"{name} {place}" for place, name in enumerate(names, 1)]
+
+
+def _default_name(where: str) -> str:
+    """Return the name of an index on the page, by its place.
+
+    >>> _default_name("data/photos.index"), _default_name("milvus://localhost:19530/birds")
+    ('photos', 'birds')
+    >>> _default_name("postgresql://host/db?table=cats")
+    'cats'
+    """
+    last = where.rstrip("/").rpartition("table=")[2].partition("&")[0].rpartition("/")[2].partition("?")[0]
+    last = last.removesuffix(".index")
+    return "".join(letter if letter.isalnum() or letter in " ._-" else "-" for letter in last)[:60] or "index"
+
+
+@contextmanager
+def _announcement(host: str, port: int, token: str | None, random_token: str | None, browser: bool) -> Iterator[None]:
+    """Within, print where the page is, and open the browser, as soon as the server answers."""
+    over, near = threading.Event(), _EVERYWHERE.get(host, host)
+    page = _page_url(near, port)
+    others = f", to others at {_page_url(socket.gethostname(), port)}" if near != host else ""
+    lines = [f"serving at {page}{others}; Ctrl-C ends it"]
+    if token is not None:
+        lines.append(f"the page asks for the token{'' if random_token is None else f': {random_token}'}")
+
+    def wait() -> None:
+        while not over.wait(_LOOK):
+            with suppress(OSError):
+                socket.create_connection((near, port), timeout=1.0).close()
+                say(False, "\n".join(lines))
+                if browser and not webbrowser.open(page):
+                    say(False, f"there is no browser to open; go to {page} yourself")
+                return
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _page_url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+@contextmanager
+def _end_on_signals() -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM end the command: the server finishes its answers, and raises them again."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

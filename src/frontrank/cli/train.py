@@ -1,10 +1,23 @@
-"""`frontrank train`: its options and examples. Every setting of a run is an option by its full name."""
+"""`frontrank train`: train a model. Every setting of a run is an option by its full name."""
+
+from __future__ import annotations
 
 import argparse
-from typing import Any
+import math
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from frontrank.errors import InputError
-from frontrank.settings import Kind, TrainConfig, settings
+from frontrank.errors import InputError, InterruptedRunError
+from frontrank.settings import Kind, TrainConfig, as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
+
+if TYPE_CHECKING:
+    from frontrank.detection.settings import DetectConfig
+    from frontrank.training.loop import Standing
+    from frontrank.training.run import RetrievalRun
 
 DESCRIPTION = """\
 Train a model to rank: images with the same label come first. Classes held out
@@ -29,41 +42,125 @@ examples:
   frontrank train --resume runs/first
   torchrun --nproc-per-node 2 -m frontrank train --data my_photos
 
-Every setting stands above with its default. A recipe is a YAML file of those
-that differ; frontrank train --recipes lists the ones that come along.
+All settings are listed above with their defaults. A recipe is a YAML file of
+those that differ; frontrank train --recipes lists the ones that are included.
 """
 
 
-_SHORT = {"backbone": "model.backbone", "weights": "model.weights"}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the options of the command."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank train --data PATH [--recipe NAME] [--out DIR] [--SETTING VALUE ...]"
     add_run_arguments(parser, "the images; see below", TrainConfig)
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, data: str, kind: Kind) -> None:
-    """What every command takes that trains: where the data are, the run's folder, and every setting of its kind.
+def run(options: argparse.Namespace) -> None:
+    """Train, go on, or print the plan."""
+    check_start(options, "images; give --data, a folder of images by class, a table, or the root of a data set")
+    from frontrank.training.run import build_run, processes, require_new, resume, train
 
-    data: what is said of --data
-    """
+    if options.resume is not None:
+        folder = Path(options.resume)
+        _report(folder, lambda: resume(folder, overrides(options), quiet=options.quiet))
+        return
+    config = read_options(options, TrainConfig)
+    folder = run_folder(options, config)
+    if options.dry_run:
+        require_new(folder)
+        with processes(config.device) as device:
+            _print_plan(build_run(config, folder, device, quiet=options.quiet, remember=False))
+        return
+    _report(folder, lambda: train(config, folder, quiet=options.quiet))
+
+
+def _report(folder: Path, work: Callable[[], Standing]) -> None:
+    """Do the work and print how it went."""
+    with resume_hint("frontrank train", folder):
+        standing = work()
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if standing.best is None:
+        print(f"trained {standing.step:,} steps; there were no held-out classes to choose a checkpoint by")
+    else:
+        early = ", stopped early" if standing.stopped_early else ""
+        print(
+            f"trained {standing.step:,} steps{early}; held-out classes: {standing.before:.4f} before, "
+            f"{standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
+        )
+        if standing.before is not None and standing.best <= standing.before:
+            print("the training did not help on the held-out classes: try another learning rate, or more steps")
+    model = shlex.quote(str(folder / "model"))
+    print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
+
+
+def _print_plan(run: RetrievalRun) -> None:
+    """Print what would be done, and whether it fits."""
+    from frontrank.training import distributed
+    from frontrank.training.loop import steps_of
+
+    if not distributed.is_main():
+        return
+    config, batches, model = run.config, run.config.batches, run.model
+    steps, weights = steps_of(run), sum(each.numel() for each in model.parameters())
+    lines = {
+        "batches": f"{batches.size} images each ({batches.kind}), {len(run.sampler):,} an epoch; {steps:,} steps",
+        "model": f"{config.model.backbone}, {weights / 1e6:.1f} M weights, {model.dim} dimensions; {model.origin}",
+        "loss": str(run.loss),
+        "device": f"{run.device}, {distributed.world_size()} process(es), {config.precision}",
+        "memory": _memory(run),
+        "out": str(run.folder),
+    }
+    print_plan(run.images.all.describe(), lines, config)
+
+
+def _memory(run: RetrievalRun) -> str:
+    import torch
+
+    from frontrank.training import distributed
+    from frontrank.training.loop import images_that_fit
+
+    size = run.config.data.size
+    each, most = images_that_fit(run.model, torch.zeros(2, 3, size, size, device=run.device), run.device)
+    own = math.ceil(run.config.batches.size / distributed.world_size())
+    text = f"images of a batch {own * 3 * size**2 / 1e6:,.0f} MB; activations about {each / 1e6:,.1f} MB per image"
+    if most is None:
+        return f"{text}; the memory of this device is not known"
+    chunk = min(run.config.batches.chunk or own, own)
+    text += f"; about {most:,} images fit at once"
+    if chunk <= most:
+        return f"{text}, {chunk:,} are needed"
+    if most < 1:
+        return f"{text}; use a smaller model, data.size, or another device"
+    return f"{text}, but {chunk:,} are asked for: set batches.chunk to {most:,} or less (the gradient stays exact)"
+
+
+# What all commands that train share
+
+_SHORT = {"backbone": "model.backbone", "weights": "model.weights"}
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, data: str, kind: Kind) -> None:
+    """Add the options of a training run, and every setting of its kind; `data` is the help of --data."""
     parser.add_argument("--data", metavar="PATH", help=data)
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file")
-    parser.add_argument("--recipes", action=ListRecipes, nargs=0, kind=kind, help="list the recipes and exit")
+    parser.add_argument("--recipes", action=_ListRecipes, nargs=0, kind=kind, help="list the recipes and exit")
     parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
+    parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
+    add_common_arguments(parser)
+    add_settings(parser, kind)
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that frontrank compare has, too."""
     parser.add_argument("--backbone", metavar="NAME", help="short for --model.backbone")
     parser.add_argument("--weights", metavar="VALUE", help="short for --model.weights")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
     parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
-    parser.add_argument("--quiet", action="store_true", help="nothing but results and errors")
-    add_settings(parser, kind=kind)
+    parser.add_argument("--quiet", action="store_true", help="print nothing but results and errors")
 
 
-def add_settings(parser: argparse.ArgumentParser, *, shown: bool = True, kind: Kind = TrainConfig) -> None:
-    """Every setting of a run as an option by its full name; not shown, they are taken without being in the help."""
+def add_settings(parser: argparse.ArgumentParser, kind: Kind, *, in_help: bool = True) -> None:
+    """Add every setting of a run as an option by its full name."""
     groups = {"": parser.add_argument_group("the run")}
     for name, setting in settings(kind).items():
         if name in ("data.path", "data.allow_partial"):  # --data, --allow-partial
@@ -72,41 +169,8 @@ def add_settings(parser: argparse.ArgumentParser, *, shown: bool = True, kind: K
         if group not in groups:
             groups[group] = parser.add_argument_group(_title(group, kind))
         default = "" if setting.default in (None, ()) else f" [{setting.default}]"
-        says = (setting.help + default).replace("%", "%%")
-        says = says if shown else argparse.SUPPRESS
-        groups[group].add_argument(f"--{name}", dest=name, metavar="VALUE", help=says)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Train, go on, or print the plan."""
-    if options.resume is not None:
-        refuse_beside_resume(options)
-    elif options.data is None and options.recipe is None:
-        raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
-    from frontrank.cli import training  # torch, from here on
-
-    training.run(options)
-
-
-def refuse_beside_resume(options: argparse.Namespace) -> None:
-    """Refuse what a run that goes on has from its folder."""
-    for option in ("recipe", "out", "dry_run", "allow_partial"):
-        if getattr(options, option):
-            flag = "--" + option.replace("_", "-")
-            raise InputError(f"{flag} does not go with --resume, which takes all from the run's folder; leave it out")
-
-
-def overrides(options: argparse.Namespace, kind: Kind = TrainConfig) -> dict[str, str]:
-    """The settings given on the command line."""
-    given = {name: value for name in settings(kind) if (value := getattr(options, name, None)) is not None}
-    for short, name in _SHORT.items():
-        if (value := getattr(options, short, None)) is not None and given.setdefault(name, value) != value:
-            raise InputError(f"--{short} is {value} and --{name}, the same setting, is {given[name]}; leave one out")
-    if options.data is not None:
-        given["data.path"] = options.data
-    if options.allow_partial:
-        given["data.allow_partial"] = "true"
-    return given
+        text = (setting.help + default).replace("%", "%%") if in_help else argparse.SUPPRESS
+        groups[group].add_argument(f"--{name}", dest=name, metavar="VALUE", help=text)
 
 
 def _title(group: str, kind: Kind) -> str:
@@ -116,18 +180,72 @@ def _title(group: str, kind: Kind) -> str:
     return f"{group}: {(part.__doc__ or '').split('.')[0].lower()}"
 
 
-class ListRecipes(argparse.Action):
-    """Prints the recipes of a kind of settings and exits."""
-
-    def __init__(self, *words: Any, kind: Kind = TrainConfig, **more: Any) -> None:
+class _ListRecipes(argparse.Action):
+    def __init__(self, *words: Any, kind: Kind, **more: Any) -> None:
         super().__init__(*words, **more)
         self.kind = kind
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from frontrank.settings import recipe_names
-
         names = recipe_names(self.kind)
         width = max(map(len, names), default=0)
         for name, title in names.items():
             print(f"{name:{width}}  {title}")
         parser.exit()
+
+
+def check_start(options: argparse.Namespace, missing: str) -> None:
+    """Raise if there is nothing to train on, or if --resume stands beside what it takes from the run's folder.
+
+    missing: what is missing, and what to do
+    """
+    if options.resume is None:
+        if options.data is None and options.recipe is None:
+            raise InputError(f"there are no {missing}")
+        return
+    for option in ("recipe", "out", "dry_run", "allow_partial"):
+        if getattr(options, option):
+            flag = "--" + option.replace("_", "-")
+            raise InputError(f"{flag} does not go with --resume, which takes it from the run's folder; leave it out")
+
+
+def overrides(options: argparse.Namespace, kind: Kind = TrainConfig) -> dict[str, str]:
+    """Return the settings of the command line."""
+    values = {name: value for name in settings(kind) if (value := getattr(options, name, None)) is not None}
+    for short, name in _SHORT.items():
+        if (value := getattr(options, short, None)) is not None and values.setdefault(name, value) != value:
+            raise InputError(f"--{short} is {value} and --{name}, the same setting, is {values[name]}; leave one out")
+    if options.data is not None:
+        values["data.path"] = options.data
+    if options.allow_partial:
+        values["data.allow_partial"] = "true"
+    return values
+
+
+def read_options(options: argparse.Namespace, kind: Kind) -> Any:
+    """Return the settings of the recipe and, on top of them, of the command line."""
+    recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, kind), kind)
+    return read_config(recipe, overrides(options, kind), kind)
+
+
+def run_folder(options: argparse.Namespace, config: TrainConfig | DetectConfig) -> Path:
+    """Return --out, or else runs/ and the name of the recipe, or of the data and the loss."""
+    own = f"{Path(config.data.path).resolve().stem}-{config.loss.name}"
+    return Path(options.out) if options.out else Path("runs") / (Path(options.recipe).stem if options.recipe else own)
+
+
+@contextmanager
+def resume_hint(command: str, folder: Path) -> Iterator[None]:
+    """Within, the error of a run that was asked to stop says how to go on with it."""
+    try:
+        yield
+    except InterruptedRunError as error:
+        hint = f"go on with: {command} --resume {shlex.quote(str(folder))}"
+        raise InterruptedRunError(f"{error}; {hint}") from error
+
+
+def print_plan(data: str, lines: Mapping[str, str], config: TrainConfig | DetectConfig) -> None:
+    """Print what a run would work with, a line for each part, and all settings."""
+    print(f"{data}\n")
+    for name, text in lines.items():
+        print(f"{name:9} {text}")
+    print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")
