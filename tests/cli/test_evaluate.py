@@ -558,9 +558,9 @@ REFUSALS = [
     ("test.npz --rerank --metrics NMI,R@1", "NMI"),
     (f"{G} --compare other.npz", "--compare with --gallery"),
     # files
-    ("tset.npz", "'test.npz'?"),
+    ("tset.npz", "test.npz?"),
     ("labels.txt", "labels.txt"),
-    ("test.npz --gallery galery.npy", "'gallery.npy'?"),
+    ("test.npz --gallery galery.npy", "gallery.npy?"),
     ("test.npz --compare zzz.json", "zzz.json"),
     ("test.npz --compare empty.json", "empty.json"),
     (f"{R}.gz", "gnd_roxford5k.pkl.gz"),
