@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from studies.over_seeds import gap
+from studies.trained import gap
 
 HEAD = """\
 # Ledger

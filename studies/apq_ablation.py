@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from studies.over_seeds import RULE, Gap, by_setting, draw_over, gap, mean_of_gaps, verdict
-from studies.study import Effort, Results, Study
+from studies.study import Effort, Results, Study, verdict
 from studies.style import COLOURS, INK, MARKS, panels
 from studies.trained import (
-    at_an_end,
-    emoji,
+    Gap,
+    draw_over,
+    emoji_folder,
+    gap,
     mean_and_spread,
-    percent,
+    mean_of_gaps,
+    rate_search,
+    run_comparison,
     split_images,
-    trained,
     training_images,
+    values_by_setting,
     work_folder,
 )
 
@@ -41,17 +44,17 @@ _LITTLE = 1.0  # points that still are little impact, as the paper calls about 2
 
 
 def measure(effort: Effort) -> dict[str, Any]:
-    data, values = emoji(effort), _QUICK if effort.quick else _FULL
+    data, values = emoji_folder(effort), _QUICK if effort.quick else _FULL
     size, chunk = _size_for_all_classes(data, effort)
 
     def run(
         name: str, axes: list[str], more: dict[str, str] | None = None, *, data: str = data, lrs: str = _LRS
     ) -> dict[str, Any]:
         settings = {**_SHARED, **(more or {})}
-        return trained(effort, name, data=data, losses=_LOSS, axes=axes, settings=settings, lrs=lrs)
+        return run_comparison(effort, name, data=data, losses=_LOSS, axes=axes, settings=settings, lrs=lrs)
 
     sizes = f"batches.size={_listed(values['sizes'])}"
-    found = {
+    results = {
         "bins": run("bins", [f"loss.bins={_listed(values['bins'])}", "loss.tie_aware=false,true"], lrs=_ONE_LR),
         "updates": run("updates", [sizes]),
         "images": run("images", [sizes], {} if effort.quick else _EPOCHS),
@@ -63,7 +66,7 @@ def measure(effort: Effort) -> dict[str, Any]:
         ),
         "weights": run("weights", ["loss.balance_classes=false,true"], _WHOLE_CLASSES, data=_uneven(data, effort)),
     }
-    return {name: {"entries": _small(each["entries"])} for name, each in found.items()} | {"wide": size}
+    return {name: {"entries": _small(each["entries"])} for name, each in results.items()} | {"wide": size}
 
 
 def _listed(values: tuple[int, ...]) -> str:
@@ -71,16 +74,16 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def _small(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is kept of each way to train."""
-    return [{**entry, "values": {name: entry["values"][name] for name in _kept(entry)}} for entry in entries]
-
-
-def _kept(entry: dict[str, Any]) -> list[str]:
-    return [name for name in (_METRIC, "R@1") if name in entry["values"]]
+    """Return the entries with the metrics of the study alone."""
+    metrics = (_METRIC, "R@1")
+    return [
+        {**entry, "values": {name: entry["values"][name] for name in metrics if name in entry["values"]}}
+        for entry in entries
+    ]
 
 
 def _size_for_all_classes(data: str, effort: Effort) -> tuple[int, int]:
-    """Two images of each training class, as a multiple of all numbers per class; and how many are held at once."""
+    """Return a batch of two images of each training class, a multiple of all numbers per class, and its chunk."""
     if effort.quick:
         return 16, 0
     size = 2 * len(np.unique(training_images(effort, data).labels)) // 12 * 12
@@ -88,7 +91,7 @@ def _size_for_all_classes(data: str, effort: Effort) -> tuple[int, int]:
 
 
 def _uneven(data: str, effort: Effort) -> str:
-    """A table of the same images, but of every second class only two that train: as uneven as emoji can be made."""
+    """Write a table of the same images, but with only two for training of every second class; return its path."""
     table = split_images(effort, data)  # classes that test stay whole
     seen: Counter[int] = Counter()
     keep = []
@@ -96,23 +99,23 @@ def _uneven(data: str, effort: Effort) -> str:
         seen[code] += 1
         keep.append(split == "test" or code % 2 == 0 or seen[code] <= 2)
     target = work_folder(effort, "uneven") / "images.csv"
-    kept = table.rows(np.array(keep))
-    replace(kept, categories=np.full(len(kept), "all")).save(target, overwrite=True)
+    rows = table.rows(np.array(keep))
+    replace(rows, categories=np.full(len(rows), "all")).save(target, overwrite=True)
     return str(target)
 
 
-def figures(found: Results) -> dict[str, Any]:
-    return {"bins": _bins_figure(found), "batches": _batches_figure(found)}
+def draw(results: Results) -> dict[str, Any]:
+    return {"bins": _draw_bins(results), "batches": _draw_batches(results)}
 
 
-def _bins_figure(found: Results) -> Any:
+def _draw_bins(results: Results) -> Any:
     figure, axes = panels(1, 2)
-    plain, aware = _bins(found)
+    plain, aware = _bins(results)
     draw_over(axes[0, 0], plain, "AP_Q", 0, logarithmic=True)
     draw_over(axes[0, 0], aware, "tie-aware", 1, logarithmic=True)
     axes[0, 0].set(title="bins (Fig. 4)", xlabel="bins M", ylabel="mAP, %")
     axes[0, 0].legend()
-    gaps = _tie_gaps(found)
+    gaps = _tie_gaps(results)
     axes[0, 1].errorbar(
         list(gaps),
         [each.points for each in gaps.values()],
@@ -128,143 +131,91 @@ def _bins_figure(found: Results) -> Any:
     return figure
 
 
-def _batches_figure(found: Results) -> Any:
+def _draw_batches(results: Results) -> Any:
     figure, axes = panels(1, 3)
     size, classes, weights = axes[0]
     for place, (name, label) in enumerate((("updates", "equal updates"), ("images", "equal images"))):
-        draw_over(size, _of(found, name, "batches.size"), label, place, logarithmic=True)
+        draw_over(size, _values_of(results, name, "batches.size"), label, place, logarithmic=True)
     size.set(title="batch size (Fig. 5)", xlabel="images of a batch", ylabel="mAP, %")
     size.legend()
-    in_batch = {found["wide"] // per: each for per, each in _of(found, "classes", "batches.per_class").items()}
+    in_batch = {
+        results["wide"] // per: each for per, each in _values_of(results, "classes", "batches.per_class").items()
+    }
     draw_over(classes, in_batch, "", 2, logarithmic=True)
-    classes.set(title="classes of a batch (Fig. 6)", xlabel=f"classes among {found['wide']:,} images")
-    _level(classes, in_batch)
-    for place, values in _of(found, "weights", "loss.balance_classes").items():
+    classes.set(title="classes of a batch (Fig. 6)", xlabel=f"classes among {results['wide']:,} images")
+    _widen_scale(classes, in_batch)
+    for place, values in _values_of(results, "weights", "loss.balance_classes").items():
         mean, spread = mean_and_spread(values)
         weights.errorbar([int(place)], [100 * mean], [100 * spread], marker=MARKS[0], capsize=5, color=COLOURS[3])
     weights.set(title="class weights (Fig. 7)", xlim=(-0.6, 1.6))
     weights.set_xticks([0, 1], ["queries alike", "classes alike"])
-    _level(weights, _of(found, "weights", "loss.balance_classes"))
+    _widen_scale(weights, _values_of(results, "weights", "loss.balance_classes"))
     return figure
 
 
-def _level(axes: Any, found: dict[Any, list[float]]) -> None:
-    """A scale of six points at least, so that noise does not look like an effect."""
-    every = [100 * value for values in found.values() for value in values]
+def _widen_scale(axes: Any, results: dict[Any, list[float]]) -> None:
+    """Set a scale of six points at least, so that noise does not look like an effect."""
+    every = [100 * value for values in results.values() for value in values]
     middle, half = (max(every) + min(every)) / 2, max(3.0, 0.6 * (max(every) - min(every)))
     axes.set_ylim(middle - half, middle + half)
 
 
-def _of(found: Results, part: str, setting: str) -> dict[Any, list[float]]:
-    return by_setting(found[part]["entries"], setting, _METRIC)
+def _values_of(results: Results, part: str, setting: str) -> dict[Any, list[float]]:
+    return values_by_setting(results[part]["entries"], setting, _METRIC)
 
 
-def _bins(found: Results) -> tuple[dict[Any, list[float]], dict[Any, list[float]]]:
-    entries = found["bins"]["entries"]
-    plain, aware = (by_setting(entries, "loss.bins", _METRIC, loss_tie_aware=flag) for flag in (False, True))
+def _bins(results: Results) -> tuple[dict[Any, list[float]], dict[Any, list[float]]]:
+    entries = results["bins"]["entries"]
+    plain, aware = (values_by_setting(entries, "loss.bins", _METRIC, loss_tie_aware=flag) for flag in (False, True))
     return plain, aware
 
 
-def _tie_gaps(found: Results) -> dict[int, Gap]:
-    plain, aware = _bins(found)
+def _tie_gaps(results: Results) -> dict[int, Gap]:
+    plain, aware = _bins(results)
     return {bins: gap(plain[bins], aware[bins]) for bins in sorted(plain) if bins in aware}
 
 
-def told(found: Results) -> str:
-    claims = [_on_bins(found), *_on_sizes(found), _on_classes(found), _on_weights(found), _on_ties(found)]
-    rows = [f"| {claim} | {ours} | {'agrees' if agrees else 'does not agree'} |" for claim, ours, agrees in claims]
-    agreeing = [agrees for *_, agrees in claims]
-    return "\n".join(
-        [
-            "| claim | here, mAP in % | |",
-            "|---|---|---|",
-            *rows,
-            "",
-            f"{verdict(agreeing)}: {sum(agreeing)} of {len(agreeing)} rows. {RULE} Little impact is at most "
-            f"{_LITTLE:g} point: the paper calls about 2 points, those of class weights, important. The row on ties "
-            "agrees if plain is better for every number of bins, by however little, and the 95 % interval of the mean "
-            "difference over them is above 0.",
-            "",
-            _limits(found),
-        ]
-    )
-
-
-def _limits(found: Results) -> str:
-    """What is not as in the paper."""
-    return (
-        "Smaller than in the paper: emoji of 32 px and EfficientNet-Lite0 in place of landmarks of 800 px and "
-        "ResNet-101, batches of 112 (80 steps) unless the row says otherwise in place of 4,096 (200 steps), and no "
-        "whitening. Equal images: 4 passes over all of them, whatever the batch size. The learning rate of batch sizes "
-        f"and class weights is chosen among {_LRS.replace(',', ', ')} on held-out classes, all others have {_ONE_LR}. "
-        f"{at_an_end(_chosen(found), _LRS)} Classes of a batch: {found['wide']:,} images in each, "
-        f"{_WIDE['iterations']} steps. {_of_positives(found)} With 6 per class, images of small classes come twice. "
-        "Class weights: emoji have 4 to 8 pictures per class, landmarks up to hundreds; so every second training class "
-        "was cut to 2 pictures and batches take whole classes, which is still far more even than landmarks are."
-    )
-
-
-def _of_positives(found: Results) -> str:
-    """What differs with the number of classes, as batches are of one size."""
-    numbers = [str(int(per) - 1) for per in sorted(_of(found, "classes", "batches.per_class"))]
-    return (
-        f"As batches are of one size, fewer classes also give a query more positives: {', '.join(numbers)}; the row "
-        "cannot tell these apart."
-    )
-
-
-def _chosen(found: Results) -> dict[str, float | None]:
-    """The learning rate of each setting that had a choice."""
-    parts = {"updates": " (equal updates)", "images": " (equal images)", "weights": ""}
-    return {entry["name"] + of: entry["lr"] for part, of in parts.items() for entry in found[part]["entries"]}
-
-
-def _on_bins(found: Results) -> tuple[str, str, bool]:
-    plain, _ = _bins(found)
-    means = [100 * mean_and_spread(values)[0] for values in plain.values()]
-    said = ", ".join(f"M = {bins}: {percent(values)}" for bins, values in sorted(plain.items()))
-    return f"bins have little impact (Fig. 4): at most {_LITTLE:g} point", said, max(means) - min(means) <= _LITTLE
-
-
-def _on_sizes(found: Results) -> list[tuple[str, str, bool]]:
-    rows = []
-    for name in ("updates", "images"):
-        values = _of(found, name, "batches.size")
-        least, most = min(values), max(values)
-        change = gap(values[most], values[least])
-        said = ", ".join(f"{size}: {percent(each)}" for size, each in sorted(values.items()))
-        rows.append((f"larger batches are better (Fig. 5), equal {name}", f"{said}; {change}", change.is_more))
-    return rows
-
-
-def _on_classes(found: Results) -> tuple[str, str, bool]:
-    values = _of(found, "classes", "batches.per_class")
-    every = values.pop(min(values))
-    gaps = {found["wide"] // per: gap(each, every) for per, each in values.items()}
-    said = ", ".join(f"{classes}: {each}" for classes, each in gaps.items())
-    all_of_them = f"all {found['wide'] // 2} classes: {percent(every)}"
-    agrees = not any(abs(each.points) > _LITTLE and each.counts for each in gaps.values())
-    return (
-        f"fewer classes in a batch: little or no effect (Fig. 6), at most {_LITTLE:g} point",
-        f"{all_of_them}; {said}",
-        agrees,
-    )
-
-
-def _on_weights(found: Results) -> tuple[str, str, bool]:
-    values = _of(found, "weights", "loss.balance_classes")
-    change = gap(values[True], values[False])
-    said = f"without {percent(values[False])}, with {percent(values[True])}; {change}"
-    return "equal weights of classes are better (Fig. 7, by 1 to 3 points)", said, change.is_more
-
-
-def _on_ties(found: Results) -> tuple[str, str, bool]:
-    """Plain is better for every number of bins, and the interval of the mean over them is above 0."""
-    gaps = _tie_gaps(found)
-    mean = mean_of_gaps(list(gaps.values()))
-    said = ", ".join(f"M = {bins}: {each}" for bins, each in gaps.items())
-    agrees = all(each.points > 0 for each in gaps.values()) and mean.points > mean.reach  # small ones count here
-    return "plain AP_Q is a little better than tie-aware, always (Fig. 8)", f"{said}; mean {mean}", agrees
+def values(results: Results) -> dict[str, Any]:
+    plain, _ = _bins(results)
+    means = [100 * mean_and_spread(over_seeds)[0] for over_seeds in plain.values()]
+    sizes = {name: dict(sorted(_values_of(results, name, "batches.size").items())) for name in ("updates", "images")}
+    size_gaps = {name: gap(own[max(own)], own[min(own)]) for name, own in sizes.items()}
+    per_class = dict(sorted(_values_of(results, "classes", "batches.per_class").items()))
+    all_classes, *_ = per_class.values()
+    class_gaps = {results["wide"] // per: gap(own, all_classes) for per, own in list(per_class.items())[1:]}
+    weights = _values_of(results, "weights", "loss.balance_classes")
+    ties = _tie_gaps(results)
+    mean_tie = mean_of_gaps(list(ties.values()))
+    claims = {
+        "bins": max(means) - min(means) <= _LITTLE,
+        "updates": size_gaps["updates"].is_more,
+        "images": size_gaps["images"].is_more,
+        "classes": not any(abs(each.points) > _LITTLE and each.counts for each in class_gaps.values()),
+        "weights": gap(weights[True], weights[False]).is_more,
+        # plain is better for every number of bins, by however little, and the interval of the mean is above 0
+        "ties": all(each.points > 0 for each in ties.values()) and mean_tie.points > mean_tie.reach,
+    }
+    names = {"updates": " (equal updates)", "images": " (equal images)", "weights": ""}
+    chosen = {entry["name"] + of: entry["lr"] for part, of in names.items() for entry in results[part]["entries"]}
+    return {
+        "verdict": verdict(list(claims.values())),
+        "claims": claims,
+        "bins": dict(sorted(plain.items())),
+        "sizes": sizes,
+        "size_gaps": size_gaps,
+        "all_classes": all_classes,
+        "class_gaps": class_gaps,
+        "positives": [int(per) - 1 for per in per_class],
+        "weights": weights,
+        "weight_gap": gap(weights[True], weights[False]),
+        "ties": ties,
+        "mean_tie": mean_tie,
+        "little": _LITTLE,
+        "lrs": _LRS.replace(",", ", "),
+        "one_lr": _ONE_LR,
+        "wide_steps": _WIDE["iterations"],
+        "search": rate_search(chosen, _LRS),
+    }
 
 
 STUDY = Study(
@@ -272,13 +223,9 @@ STUDY = Study(
     paper="AP_Q",
     shows="Fig. 4-8",
     title="Bins, batch size, classes, weights and ties of AP_Q",
-    claim="The number of bins hardly matters. Larger batches are better, up to 4,096. Batches of images of all "
-    "classes and of some of them do alike. Weighting the queries so that each class of a batch weighs the same gains "
-    "1 to 3 points of mAP, as classes are of very different sizes. The plain form of AP_Q is a little better than "
-    "the tie-aware one.",
     minutes=50,
     measure=measure,
-    figures=figures,
-    told=told,
+    draw=draw,
+    values=values,
     takes=("data", "seeds"),
 )

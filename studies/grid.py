@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from studies.over_seeds import RULE, gap
-from studies.study import Effort, Results, Study
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED, Effort, Results, Study
 from studies.style import COLOURS, INK, panels
-from studies.trained import at_an_end, emoji, mean_and_spread, percent, trained
+from studies.trained import emoji_folder, gap, mean_and_spread, rate_search, run_comparison
 
 _LRS = "1e-4,3e-4,1e-3"
 METRICS = {  # as columns, with the settings of each
@@ -35,8 +34,10 @@ _QUICK = (("sigmoid, τ = 0.05", "loglog"), ("blackbox, λ = 32", "D_q"), ("bins
 
 def measure(effort: Effort) -> dict[str, Any]:
     wanted = {pair: loss for pair, loss in pairs().items() if not effort.quick or pair in _QUICK}
-    found = trained(effort, "grid", data=emoji(effort), losses=",".join(wanted.values()), lrs=_LRS, may_diverge=True)
-    entries = {entry["name"]: entry for entry in found["entries"]}
+    results = run_comparison(
+        effort, "grid", data=emoji_folder(effort), losses=",".join(wanted.values()), lrs=_LRS, may_diverge=True
+    )
+    entries = {entry["name"]: entry for entry in results["entries"]}
     cells = [
         {
             "relaxation": relaxation,
@@ -47,11 +48,11 @@ def measure(effort: Effort) -> dict[str, Any]:
         }
         for (relaxation, metric), loss in wanted.items()
     ]
-    return {"frozen": found["frozen"], "cells": cells}
+    return {"frozen": results["frozen"], "cells": cells}
 
 
 def pairs() -> dict[tuple[str, str], str]:
-    """Row and column of each cell, and its loss as `frontrank compare --losses` takes it."""
+    """Return the loss of each cell, by row and column, as `frontrank compare --losses` takes it."""
     grid = {
         (row, column): f"RankLoss({metric},{relaxation})"
         for row, relaxation in RELAXATIONS.items()
@@ -60,15 +61,15 @@ def pairs() -> dict[tuple[str, str], str]:
     return grid | dict([AP_Q])
 
 
-def figures(found: Results) -> dict[str, Any]:
+def draw(results: Results) -> dict[str, Any]:
     figure, axes = panels(1, 2, size=(12.5, 4.4))
     for ax, metric in zip(axes[0], ("R@1", "mAP"), strict=True):
-        _heat_map(figure, ax, found["cells"], metric)
+        _draw_heat_map(figure, ax, results["cells"], metric)
     axes[0, 1].set_yticklabels([])
     return {"grid": figure}
 
 
-def _heat_map(figure: Any, ax: Any, cells: list[Any], metric: str) -> None:
+def _draw_heat_map(figure: Any, ax: Any, cells: list[Any], metric: str) -> None:
     from matplotlib.patches import Rectangle
 
     rows, columns = [*RELAXATIONS, AP_Q[0][0]], list(METRICS)
@@ -100,57 +101,30 @@ def _heat_map(figure: Any, ax: Any, cells: list[Any], metric: str) -> None:
     figure.colorbar(drawn, ax=ax, shrink=0.9)
 
 
-def told(found: Results) -> str:
-    done = [cell for cell in found["cells"] if cell["values"]]
-    ranked = sorted(done, key=lambda cell: -mean_and_spread(cell["values"]["R@1"])[0])
-    rows = [
-        f"| {cell['metric']} | {cell['relaxation']} | {cell['published'] or '**new**'} "
-        f"| {percent(cell['values']['R@1'], cell['planned'])} | {percent(cell['values']['mAP'])} | {cell['lr']:g} |"
-        for cell in ranked
+def values(results: Results) -> dict[str, Any]:
+    finished = [
+        {**cell, "name": f"{cell['metric']} on {cell['relaxation']}"} for cell in results["cells"] if cell["values"]
     ]
-    known, new = ([cell for cell in ranked if bool(cell["published"]) == flag] for flag in (True, False))
-    rates = {f"{cell['metric']} on {cell['relaxation']}": cell["lr"] for cell in ranked}
-    failed = [f"{cell['metric']} on {cell['relaxation']}" for cell in found["cells"] if not cell["values"]]
-    return "\n".join(
-        [
-            "| metric | relaxation | paper | R@1 | mAP | lr |",
-            "|---|---|---|---:|---:|---:|",
-            *rows,
-            "",
-            *([f"Diverged: {'; '.join(failed)}.", ""] if failed else []),
-            _verdict(known, new),
-            "",
-            "It agrees if every new pair is below the best published one by a difference that counts, does not agree "
-            "if the best new pair is above it by one, and agrees in part otherwise; pairs that diverged are left out.",
-            "",
-            f"{RULE} Both best pairs are found on the test classes, which flatters both. 80 steps of 112 emoji; for "
-            f"each pair only the learning rate was searched for, on held-out classes. {at_an_end(rates, _LRS)} "
-            "Temperature, bins, margin, alpha (4) and b (2) are one for all, and so is λ, the best of four that were "
-            "tried once on the same test classes with RaMBO's recall: the row of blackbox ranks has that advantage. "
-            "A loss that begins slowly is at a disadvantage. log of RaMBO and D_s of PNP are one function of the "
-            "negatives before a positive, and so are one column. AP on bins is FastAP, and with 19 of them, between "
-            "20 centres, AP_Q; that is the same relaxation once more, so only its paper's pair was run.",
-        ]
-    )
-
-
-def _verdict(known: list[Any], new: list[Any]) -> str:
-    if not known or not new:
-        return "**Not measured**: only one kind of pairs came to an end."
-    above = gap(new[0]["values"]["R@1"], known[0]["values"]["R@1"])
-    best = f"{new[0]['metric']} on {new[0]['relaxation']}"
-    theirs = f"{known[0]['metric']} on {known[0]['relaxation']}"
-    said = f"the best new pair, {best}, is {above} points of R@1 against the best published one, {theirs}"
-    if above.is_more:
-        return f"**Does not agree**: {said}."
-    level = [
-        f"{cell['metric']} on {cell['relaxation']}"
-        for cell in new
-        if not gap(cell["values"]["R@1"], known[0]["values"]["R@1"]).is_less
-    ]
-    if level:
-        return f"**Agrees in part**: {said}. Not told apart from the best published one: {'; '.join(level)}."
-    return f"**Agrees**: {said}."
+    ranked = sorted(finished, key=lambda cell: -mean_and_spread(cell["values"]["R@1"])[0])
+    published, new = ([cell for cell in ranked if bool(cell["published"]) == flag] for flag in (True, False))
+    shared = {
+        "ranked": ranked,
+        "diverged": [f"{cell['metric']} on {cell['relaxation']}" for cell in results["cells"] if not cell["values"]],
+        "search": rate_search({cell["name"]: cell["lr"] for cell in ranked}, _LRS),
+    }
+    if not published or not new:
+        return {**shared, "verdict": NOT_MEASURED}
+    gaps = {cell["name"]: gap(cell["values"]["R@1"], published[0]["values"]["R@1"]) for cell in new}
+    level = [name for name, above in gaps.items() if not above.is_less]
+    best = gaps[new[0]["name"]]
+    return {
+        **shared,
+        "verdict": DOES_NOT_AGREE if best.is_more else AGREES_IN_PART if level else AGREES,
+        "best_new": new[0]["name"],
+        "best_published": published[0]["name"],
+        "above": best,
+        "level": [] if best.is_more else level,
+    }
 
 
 STUDY = Study(
@@ -158,12 +132,9 @@ STUDY = Study(
     paper="ours",
     shows="",
     title="Every metric on every relaxation, with the pairs that none of the papers has",
-    claim="A loss on ranks is a metric on a relaxation of the ranks, and each paper has its own pairs. If the "
-    "authors chose well, no other pair is better than theirs. Columns are functions of the positives and negatives "
-    "before a positive; rows are what makes these numbers differentiable.",
     minutes=60,
     measure=measure,
-    figures=figures,
-    told=told,
+    draw=draw,
+    values=values,
     takes=("data", "seeds"),
 )

@@ -1,35 +1,41 @@
-"""Classes of several centres on the unit circle: gathered by I_b, left as they are by D_q (PNP, Fig. 6)."""
+"""Classes of several centres on the unit circle: gathered by I_b, left as they are by D_q (PNP, Fig. 6).
+
+A toy in two dimensions: points of a plane, embedded on the unit circle by a small network. The paper says what the
+network is (2 layers of 30) and what the classes are (4 to train, 4 to test, 150 points each), not where the points are.
+Two layouts stand for that:
+
+    lines    after Roth et al. 2020, whom the paper follows: the training classes are four pieces of a diagonal, the
+             test classes two pieces of each of two sides of a square
+    centres  each training class has three centres, each test class a new one; all are drawn again for each seed
+
+Both lie in the square from -1 to 1. All is in float64 and a batch is a function of its step: the page of the designer
+does the same in a browser.
+"""
 
 import io
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from frontrank.evaluation import evaluate
 from frontrank.losses import PNP
-from studies.circle import (
-    CLASSES,
-    LAYOUTS,
-    METRICS,
-    NEURONS,
-    POINTS,
-    STEPS,
-    TEMPERATURE,
-    Layout,
-    Toy,
-    as_text,
-    degrees,
-    embedded,
-    from_text,
-    judged,
-    mean_gap,
-    toy,
-    train,
-)
-from studies.over_seeds import verdict
-from studies.study import Effort, Results, Study
-from studies.style import COLOURS, FAINT, INK, MARKS, in_this_look, panels
+from studies.study import Effort, Results, Study, verdict
+from studies.style import COLOURS, FAINT, INK, MARKS, figure_style, panels
+from studies.trained import mean_and_spread
+
+Layout = Literal["lines", "centres"]
+LAYOUTS: tuple[Layout, ...] = ("lines", "centres")
+CLASSES, POINTS, NEURONS = 4, 150, 30
+PER_CLASS = 16  # points of each class in a batch
+STRIDES = (17, 19, 23, 29)  # how far each class goes on from batch to batch; none shares a factor with POINTS
+STEPS, RATE, TEMPERATURE = 300, 0.01, 0.01
+METRICS = ("R@1", "mAP", "NMI", "dists@intra")
+_NEAREST, _SPREAD = 0.35, 0.06  # of centres
+
 
 _LOSSES = {"I_b": PNP("I_b", b=2.0, temperature=TEMPERATURE), "D_q": PNP("D_q", alpha=4.0, temperature=TEMPERATURE)}
 _SEEDS = 60
@@ -37,72 +43,199 @@ _SHOWN = 25  # points of a class in figures
 _FRAMES = 20
 
 
+@dataclass(frozen=True)
+class Toy:
+    """Points [class * POINTS, 2] to train and to test with, in the order of their classes, and the first weights."""
+
+    train: Tensor
+    test: Tensor
+    weights: list[Tensor]
+
+
+def labels() -> Tensor:
+    """Return the class of each point."""
+    return torch.arange(CLASSES).repeat_interleave(POINTS)
+
+
+def make_toy(layout: Layout, seed: int) -> Toy:
+    """Return the toy of a seed. Numbers have 4 decimals, so that a page can hold them as they are."""
+    generator = torch.Generator().manual_seed(seed)
+    train, test = (_lines if layout == "lines" else _centres)(generator)
+    weights = []
+    for inside, outside in ((2, NEURONS), (NEURONS, NEURONS), (NEURONS, 2)):
+        bound = 1 / math.sqrt(inside)
+        weights += [(2 * _uniform(generator, outside, inside) - 1) * bound]
+        weights += [(2 * _uniform(generator, outside) - 1) * bound]
+    return Toy(train.round(decimals=4), test.round(decimals=4), [weight.round(decimals=4) for weight in weights])
+
+
+def _lines(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    along = 0.4 * _uniform(generator, 2, CLASSES, POINTS)
+    diagonal = along[0] + 0.5 * torch.arange(CLASSES)[:, None] - 1
+    train = torch.stack([diagonal, diagonal], dim=2)
+    side = along[1] + torch.tensor([-0.4, 0.4, -0.4, 0.4])[:, None]
+    edge = -torch.ones_like(side)
+    test = torch.stack([torch.cat([edge[:2], side[2:]]), torch.cat([side[:2], edge[2:]])], dim=2)
+    train, test = (part + 0.02 * _normal(generator, CLASSES, POINTS, 2) for part in (train, test))
+    return train.flatten(0, 1), test.flatten(0, 1)
+
+
+def _centres(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    of_train = 3
+    centres = torch.empty(0, 2, dtype=torch.float64)
+    while len(centres) < CLASSES * (of_train + 1):
+        point = 2 * _uniform(generator, 1, 2) - 1
+        if not len(centres) or float(torch.cdist(point, centres).min()) >= _NEAREST:
+            centres = torch.cat([centres, point])
+    which = torch.randint(of_train, (CLASSES, POINTS), generator=generator)
+    train = centres[which * CLASSES + torch.arange(CLASSES)[:, None]]
+    test = centres[-CLASSES:, None].expand(CLASSES, POINTS, 2)
+    train, test = (part + _SPREAD * _normal(generator, CLASSES, POINTS, 2) for part in (train, test))
+    return train.flatten(0, 1), test.flatten(0, 1)
+
+
+def _uniform(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def embed(weights: Sequence[Tensor], points: Tensor) -> Tensor:
+    """Return where a network puts points on the circle [point, 2]."""
+    hidden = points
+    for place in (0, 2):
+        hidden = torch.relu(hidden @ weights[place].T + weights[place + 1])
+    return torch.nn.functional.normalize(hidden @ weights[4].T + weights[5], dim=1)
+
+
+def batch_rows(step: int) -> Tensor:
+    """Return the points of a batch, steps counted from 0: each class goes round at its own pace."""
+    starts = step * torch.tensor(STRIDES)
+    own = (starts[:, None] + torch.arange(PER_CLASS)) % POINTS
+    return (own + POINTS * torch.arange(CLASSES)[:, None]).flatten()
+
+
+def train(
+    data: Toy,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    steps: int = STEPS,
+    seen: Callable[[int, list[Tensor]], None] = lambda _step, _weights: None,
+) -> list[Tensor]:
+    """Return the weights after some steps of Adam.
+
+    seen: called with the weights before each step, and after the last
+    """
+    weights = [weight.clone().requires_grad_() for weight in data.weights]
+    optimizer = torch.optim.Adam(weights, lr=RATE)
+    classes = labels()
+    for step in range(steps):
+        seen(step, [weight.detach() for weight in weights])
+        rows = batch_rows(step)
+        optimizer.zero_grad()
+        loss(embed(weights, data.train[rows]), classes[rows]).backward()
+        optimizer.step()
+    last = [weight.detach() for weight in weights]
+    seen(steps, last)
+    return last
+
+
+def evaluate_points(weights: Sequence[Tensor], points: Tensor) -> dict[str, float]:
+    """Return how well the classes of points are kept apart; each point searches all others."""
+    report = evaluate(embed(weights, points), labels(), metrics=METRICS, progress=False)
+    return {metric: float(report[metric]) for metric in METRICS}
+
+
+def to_text(numbers: Tensor, decimals: int) -> str:
+    """Return numbers as one line of text, which takes less room than a list does in JSON."""
+    return " ".join(f"{number:.{decimals}f}" for number in numbers.flatten().tolist())
+
+
+def from_text(text: str) -> list[float]:
+    """Return the numbers of `to_text`."""
+    return [float(word) for word in text.split()]
+
+
+def degrees(embeddings: Tensor) -> Tensor:
+    """Return the place of embeddings on the circle, 0 .. 359."""
+    angle = torch.rad2deg(torch.atan2(embeddings[:, 1], embeddings[:, 0]))
+    return angle.round().remainder(360) + 0.0  # which makes -0 a 0
+
+
+def paired_gap(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
+    """Return the mean of second - first over seeds, and twice its standard error."""
+    gaps = torch.tensor(second, dtype=torch.float64) - torch.tensor(first, dtype=torch.float64)
+    error = float(gaps.std() / math.sqrt(len(gaps))) if len(gaps) > 1 else math.inf
+    return {"mean": float(gaps.mean()), "two_errors": 2 * error}
+
+
 def measure(effort: Effort) -> dict[str, Any]:
     seeds, steps = (2, 20) if effort.quick else (_SEEDS, STEPS)
     times = [round(steps * (place / (_FRAMES - 1)) ** 2) for place in range(_FRAMES)]  # more of them where all is fast
-    found: dict[str, Any] = {"seed": effort.seed, "seeds": seeds, "steps": steps, "times": times, "layouts": {}}
+    results: dict[str, Any] = {"seed": effort.seed, "seeds": seeds, "steps": steps, "times": times, "layouts": {}}
     for layout in LAYOUTS:
         own: dict[str, Any] = {"test": {}, "train": {}, "frames": {}}
         for name, loss in _LOSSES.items():
             tested, trained = [], []
             for seed in range(effort.seed, effort.seed + seeds):
-                data = toy(layout, seed)
+                data = make_toy(layout, seed)
                 frames: dict[int, str] = {}
 
                 def keep(step: int, weights: list[Tensor], data: Toy = data, frames: dict[int, str] = frames) -> None:
                     if step in times:
-                        frames[step] = as_text(degrees(embedded(weights, _shown(data))), 0)
+                        frames[step] = to_text(degrees(embed(weights, _points_shown(data))), 0)
 
                 weights = train(data, loss, steps, keep if seed == effort.seed else lambda *_: None)
-                tested.append(judged(weights, data.test))
-                trained.append(judged(weights, data.train))
+                tested.append(evaluate_points(weights, data.test))
+                trained.append(evaluate_points(weights, data.train))
                 if frames:
                     own["frames"][name] = [frames[time] for time in times]
             for part, reports in (("test", tested), ("train", trained)):
                 own[part][name] = {metric: [round(report[metric], 5) for report in reports] for metric in METRICS}
-        found["layouts"][layout] = own
-    return found
+        results["layouts"][layout] = own
+    return results
 
 
-def _shown(data: Toy) -> Tensor:
-    """The points that figures show: the first of each class, training classes before test classes."""
+def _points_shown(data: Toy) -> Tensor:
+    """Return the points that figures show: the first of each class, training classes before test classes."""
     return torch.cat(
         [part.unflatten(0, (CLASSES, POINTS))[:, :_SHOWN].flatten(0, 1) for part in (data.train, data.test)]
     )
 
 
-def figures(found: Results) -> dict[str, Any]:
+def draw(results: Results) -> dict[str, Any]:
     figure, axes = panels(len(LAYOUTS), 3, size=(11, 7.2))
     for layout, row in zip(LAYOUTS, axes, strict=True):
-        own = found["layouts"][layout]
-        _plane(row[0], layout, found["seed"])
+        own = results["layouts"][layout]
+        _draw_plane(row[0], layout, results["seed"])
         for axis, name in zip(row[1:], _LOSSES, strict=True):
             value = own["test"][name]["mAP"][0]
-            _circle(axis, own["frames"][name][-1], f"PNP-{name[0]}$_{name[2]}$, test mAP {100 * value:.0f}")
+            _draw_circle(axis, own["frames"][name][-1], f"PNP-{name[0]}$_{name[2]}$, test mAP {100 * value:.0f}")
     axes[0, 0].legend(loc="center right", fontsize=9)
-    figure.supxlabel(_of_the_first(found).replace("D_q", "D$_q$"), fontsize=10)
-    return {"circle": figure, "seeds": _seeds(found)}
+    figure.supxlabel(_first_seed(results).replace("D_q", "D$_q$"), fontsize=10)
+    return {"circle": figure, "seeds": _draw_seeds(results)}
 
 
-def _of_the_first(found: Results) -> str:
-    """Where the run that is drawn goes against the means over seeds, or with them: its mAP alone would mislead."""
-    less = [layout for layout in LAYOUTS if _first_gap(found, layout) < 0]
-    said = f"D_q is worse on {'both' if len(less) == len(LAYOUTS) else ' and '.join(less)}"
+def _first_seed(results: Results) -> str:
+    """Return where the run that is drawn differs from the means over seeds: its mAP alone would mislead."""
+    less = [layout for layout in LAYOUTS if _first_gap(results, layout) < 0]
+    text = f"D_q is worse on {'both' if len(less) == len(LAYOUTS) else ' and '.join(less)}"
     if not less:
-        said = "D_q is not worse on either"
-    return f"in this seed {said}; the means over {found['seeds']} seeds are in the table"
+        text = "D_q is not worse on either"
+    return f"in this seed {text}; the means over {results['seeds']} seeds are in the table"
 
 
-def _first_gap(found: Results, layout: str) -> float:
-    one, other = (found["layouts"][layout]["test"][name]["mAP"][0] for name in _LOSSES)
+def _first_gap(results: Results, layout: str) -> float:
+    one, other = (results["layouts"][layout]["test"][name]["mAP"][0] for name in _LOSSES)
     return float(other - one)
 
 
-def _seeds(found: Results) -> Any:
-    """Test mAP of both losses, a mark per seed; D_q is better above the line."""
+def _draw_seeds(results: Results) -> Any:
+    """Draw test mAP of both losses, a mark per seed; D_q is better above the line."""
     figure, axes = panels(1, len(LAYOUTS), size=(8.4, 3.9))
     for place, (layout, axis) in enumerate(zip(LAYOUTS, axes[0], strict=True)):
-        own = found["layouts"][layout]["test"]
+        own = results["layouts"][layout]["test"]
         first, second = ([100 * value for value in own[name]["mAP"]] for name in _LOSSES)
         low = min(*first, *second) - 3
         axis.plot([low, 100], [low, 100], color=INK, lw=0.8)
@@ -113,14 +246,14 @@ def _seeds(found: Results) -> Any:
 
 
 def _classes() -> list[tuple[int, bool, slice]]:
-    """Number, whether it is a test class, and the rows of each class among the points that are shown."""
+    """Return number, whether it is a test class, and the rows of each class among the points that are shown."""
     return [
         (place % CLASSES, place >= CLASSES, slice(place * _SHOWN, (place + 1) * _SHOWN)) for place in range(2 * CLASSES)
     ]
 
 
-def _plane(axis: Any, layout: Layout, seed: int) -> None:
-    points = _shown(toy(layout, seed))
+def _draw_plane(axis: Any, layout: Layout, seed: int) -> None:
+    points = _points_shown(make_toy(layout, seed))
     for number, is_test, rows in _classes():
         x, y = points[rows].T.tolist()
         label = {(0, False): "training classes", (0, True): "test classes"}.get((number, is_test))
@@ -131,8 +264,8 @@ def _plane(axis: Any, layout: Layout, seed: int) -> None:
     axis.margins(0.08, 0.12)
 
 
-def _circle(axis: Any, text: str, title: str) -> None:
-    """Training classes on the circle itself, test classes on one inside it, where they do not cover each other."""
+def _draw_circle(axis: Any, text: str, title: str) -> None:
+    """Draw training classes on the circle itself, test classes on one inside it, where they do not overlap."""
     angles = torch.deg2rad(torch.tensor(from_text(text)))
     around = torch.linspace(0, 2 * torch.pi, 181)
     for radius in (1.0, 0.72):
@@ -147,20 +280,20 @@ def _circle(axis: Any, text: str, title: str) -> None:
         spine.set_visible(False)
 
 
-def more(found: Results) -> dict[str, bytes]:
-    """The same as an animation, a frame per time that was kept."""
+def extra_files(results: Results) -> dict[str, bytes]:
+    """Return the same as an animation, a frame per saved step."""
     from PIL import Image
 
-    own = found["layouts"]["centres"]["frames"]
+    own = results["layouts"]["centres"]["frames"]
     frames = []
-    for place, time in enumerate(found["times"]):
-        with in_this_look():
+    for place, time in enumerate(results["times"]):
+        with figure_style():
             figure, axes = panels(1, len(own), size=(7.2, 4.2))
             figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # inches, off the frame
-            figure.suptitle(f"centres, seed {found['seed']}: step {time}", fontsize=11)
+            figure.suptitle(f"centres, seed {results['seed']}: step {time}", fontsize=11)
             figure.patch.set(edgecolor="#888888", linewidth=3)  # white, so with a frame where the page is dark
             for axis, (name, texts) in zip(axes[0], own.items(), strict=True):
-                _circle(axis, texts[place], f"PNP-{name[0]}$_{name[2]}$")
+                _draw_circle(axis, texts[place], f"PNP-{name[0]}$_{name[2]}$")
             axes[0, 0].text(0, 0, "outside: training\ninside: test", ha="center", va="center", fontsize=9)
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=75, facecolor="#ffffff")
@@ -171,94 +304,44 @@ def more(found: Results) -> dict[str, bytes]:
     return {"circle.gif": moving.getvalue()}
 
 
-def told(found: Results) -> str:
-    rows, better, wider = [], [], []
-    for layout, own in found["layouts"].items():
-        for name in _LOSSES:
-            cells = [_cell(own["test"][name][metric], metric) for metric in METRICS]
-            rows.append(
-                f"| {layout} | {name} | {' | '.join(cells)} | "
-                f"{_cell(own['train'][name]['dists@intra'], 'dists@intra')} |"
-            )
-        gaps = {metric: mean_gap(own["test"]["I_b"][metric], own["test"]["D_q"][metric]) for metric in METRICS}
-        intra = mean_gap(own["train"]["I_b"]["dists@intra"], own["train"]["D_q"]["dists@intra"])
-        better.append((layout, gaps["mAP"]))
-        wider.append((layout, intra))
-    separates = [gap["mean"] > gap["two_errors"] for _, gap in better]
-    keeps = [gap["mean"] > gap["two_errors"] for _, gap in wider]
-    parts = (
-        f"training classes are kept wider on {sum(keeps)} of {len(keeps)} sets of points, test classes better apart "
-    )
-    parts += f"on {sum(separates)}"
-    in_map = ", ".join(f"{_points(gap)} ({layout})" for layout, gap in better)
-    in_intra = ", ".join(f"{gap['mean']:+.3f} ± {gap['two_errors'] / 2:.3f} ({layout})" for layout, gap in wider)
-    return "\n".join(
-        [
-            "![the arrangement centres, step by step](circle.gif)",
-            "",
-            *_drawn(found),
-            "",
-            f"| points | PNP | {' | '.join(METRICS)} | dists@intra, training classes |",
-            "|---|---|---:|---:|---:|---:|---:|",
-            *rows,
-            "",
-            f"Of the test classes unless said, mean ± standard deviation over {found['seeds']} seeds; dists@intra is "
-            "the mean cosine distance within classes.",
-            "",
-            "It agrees if on both sets of points D_q keeps the test classes apart better (mAP) and the training "
-            "classes wider (dists@intra), each by more than twice the "
-            "standard error of the difference over seeds.",
-            "",
-            f"{verdict([*separates, *keeps])}: {parts}. D_q less I_b is {in_map} points of mAP, and {in_intra} in "
-            "dists@intra of the training classes; ± of these differences is one standard error.",
-            "",
-            _limits(found),
-        ]
-    )
-
-
-def _drawn(found: Results) -> list[str]:
-    """What the pictures show: not more than one run, and not only where the embeddings are."""
-    runs = ", ".join(
-        f"I_b {100 * own['test']['I_b']['mAP'][0]:.0f} and D_q {100 * own['test']['D_q']['mAP'][0]:.0f} on *{layout}*"
-        for layout, own in found["layouts"].items()
-    )
-    return [
-        "The circles and the animation, which has the points called *centres*, are of the first seed, not of a chosen "
-        f"one. Its mAP is {runs}: {_of_the_first(found)}.",
-        "",
-        "Dots are training classes, crosses test classes. These are other classes: that a training and a test class "
-        "share a colour means nothing. All embeddings lie on the unit circle; test classes are drawn on a smaller one, "
-        "and the points of a class are spread to both sides of it only to show that they are many.",
+def values(results: Results) -> dict[str, Any]:
+    layouts = results["layouts"].items()
+    rows = [
+        {
+            "layout": layout,
+            "loss": name,
+            "test": [_cell(own["test"][name][metric], metric) for metric in METRICS],
+            "train": _cell(own["train"][name]["dists@intra"], "dists@intra"),
+        }
+        for layout, own in layouts
+        for name in _LOSSES
     ]
-
-
-def _limits(found: Results) -> str:
-    """What is the paper's, and what is not."""
-    return (
-        f"As in the paper: two layers of {NEURONS} neurons, from the plane to the circle, {CLASSES} classes to train "
-        f"and {CLASSES} to test, {POINTS} points each. The paper shows one run, without numbers, and does not say "
-        "where its points lie, how it draws batches or how long it trains. Here: "
-        f"{found['steps']} steps of Adam at 0.01 on 16 points of each class, temperature 0.01, b = 2, alpha = 4. "
-        "*lines* has training classes on a diagonal and test classes beside it, as in the experiment of Roth et al. "
-        "that the paper follows; *centres* gives each training class three centres, placed at random for each seed. "
-        "Single runs are chaotic: the rounding of another machine can change one, not the means. The number of seeds "
-        "was doubled once, from 30, with which the difference on *centres* was as large as twice its error, neither "
-        "more nor less: take it for weak evidence."
-    )
+    better = {layout: paired_gap(own["test"]["I_b"]["mAP"], own["test"]["D_q"]["mAP"]) for layout, own in layouts}
+    wider = {
+        layout: paired_gap(own["train"]["I_b"]["dists@intra"], own["train"]["D_q"]["dists@intra"])
+        for layout, own in layouts
+    }
+    separates, keeps = ([each["mean"] > each["two_errors"] for each in gaps.values()] for gaps in (better, wider))
+    return {
+        "verdict": verdict([*separates, *keeps]),
+        "rows": rows,
+        "metrics": METRICS,
+        "better": better,
+        "wider": wider,
+        "separates": separates,
+        "keeps": keeps,
+        "first_seed": _first_seed(results),
+        "neurons": NEURONS,
+        "classes": CLASSES,
+        "points": POINTS,
+    }
 
 
 def _cell(values: list[float], metric: str) -> str:
-    numbers = torch.tensor(values, dtype=torch.float64)
-    mean, spread = float(numbers.mean()), float(numbers.std()) if len(values) > 1 else 0.0
+    mean, spread = mean_and_spread(values)
     if metric.startswith("dists"):
         return f"{mean:.3f} ± {spread:.3f}"
     return f"{100 * mean:.1f} ± {100 * spread:.1f}"
-
-
-def _points(gap: Mapping[str, float]) -> str:
-    """A difference in points, and one standard error of it."""
-    return f"{100 * gap['mean']:+.1f} ± {100 * gap['two_errors'] / 2:.1f}"
 
 
 STUDY = Study(
@@ -266,12 +349,9 @@ STUDY = Study(
     paper="PNP",
     shows="Fig. 6",
     title="Classes of several centres on a circle",
-    claim="A small network embeds points of a plane on the unit circle. Trained with I_b it gathers every class, and "
-    "mixes up classes that it has "
-    "not seen; trained with D_q it leaves the classes their width, and keeps unseen classes apart.",
     minutes=4,
     measure=measure,
-    figures=figures,
-    told=told,
-    more=more,
+    draw=draw,
+    values=values,
+    extra_files=extra_files,
 )

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from studies.over_seeds import RULE, gap, gap_of_gaps, verdict
-from studies.study import Effort, Results, Study
+from studies.study import Effort, Results, Study, verdict
 from studies.style import COLOURS, panels
-from studies.trained import at_an_end, emoji, mean_and_spread, percent, trained
+from studies.trained import emoji_folder, gap, gap_of_gaps, mean_and_spread, rate_search, run_comparison
 
 _LOSSES = ("PNP-D_q", "SmoothAP", "PNP-I_u")
 _PAPER: Mapping[str, tuple[float, float]] = {  # R@1 on SOP, classes as they are (Tables 1, 3) and merged (Table 6)
@@ -24,12 +23,12 @@ _LRS = "1e-4,3e-4"
 
 
 def measure(effort: Effort) -> dict[str, Any]:
-    data = emoji(effort)
+    data = emoji_folder(effort)
     shared = {"loss.temperature": "0.05"}
     if effort.quick:
         shared["batches.per_class"] = "16"  # few classes are left when few are merged
     return {
-        name: trained(
+        name: run_comparison(
             effort,
             name,
             data=data,
@@ -41,15 +40,15 @@ def measure(effort: Effort) -> dict[str, Any]:
     }
 
 
-def _values(found: Results, part: str, metric: str = _METRIC) -> dict[str, list[float]]:
-    return {entry["name"]: entry["values"][metric] for entry in found[part]["entries"] if entry["values"]}
+def _values_of(results: Results, part: str, metric: str = _METRIC) -> dict[str, list[float]]:
+    return {entry["name"]: entry["values"][metric] for entry in results[part]["entries"] if entry["values"]}
 
 
-def figures(found: Results) -> dict[str, Any]:
+def draw(results: Results) -> dict[str, Any]:
     figure, axes = panels(1, 1, size=(6, 3.6))
     axis = axes[0, 0]
     for place, (part, label) in enumerate((("whole", "classes as they are"), ("merged", "merged by three"))):
-        own = _values(found, part)
+        own = _values_of(results, part)
         points = [
             (x + 0.36 * (place - 0.5), *mean_and_spread(own[name])) for x, name in enumerate(_LOSSES) if name in own
         ]
@@ -65,65 +64,45 @@ def figures(found: Results) -> dict[str, Any]:
     return {"merged": figure}
 
 
-def told(found: Results) -> str:
-    whole, merged, mean_ap = _values(found, "whole"), _values(found, "merged"), _values(found, "merged", "mAP")
-    rates = {(entry["name"], part): entry["lr"] for part in ("whole", "merged") for entry in found[part]["entries"]}
+def values(results: Results) -> dict[str, Any]:
+    whole, merged = (_values_of(results, part) for part in ("whole", "merged"))
+    mean_ap = _values_of(results, "merged", "mAP")
+    rates = {(entry["name"], part): entry["lr"] for part in ("whole", "merged") for entry in results[part]["entries"]}
     lost = {name: gap(merged[name], whole[name]) for name in _LOSSES}
     rows = [
-        f"| {name} | {percent(whole[name])} | {percent(merged[name])} | {lost[name]} | {percent(mean_ap[name])} | "
-        f"{rates[name, 'whole']:g} | {rates[name, 'merged']:g} "
-        f"| {_PAPER[name][0]} | {_PAPER[name][1]} | {_PAPER[name][1] - _PAPER[name][0]:+.1f} "
-        f"| {', '.join(f'{change:+.1f}' for change in _on_vehicles(name))} |"
+        {
+            "name": name,
+            "whole": whole[name],
+            "merged": merged[name],
+            "lost": lost[name],
+            "map": mean_ap[name],
+            "lrs": [rates[name, part] for part in ("whole", "merged")],
+            "paper": _PAPER[name],
+            "vehicles": _on_vehicles(name),
+        }
         for name in _LOSSES
     ]
     all_lose = all(each.is_less for each in lost.values())
     over_i, over_ap = gap(merged["PNP-D_q"], merged["PNP-I_u"]), gap(merged["PNP-D_q"], merged["SmoothAP"])
     keep = {name: gap_of_gaps(lost[name], lost["PNP-I_u"]) for name in _LOSSES[:2]}
-    return "\n".join(
-        [
-            "| | R@1, classes as they are | merged | change | mAP, merged | lr, as they are | lr, merged "
-            "| the paper, on SOP | merged | change | change on VehicleID: small, medium, large |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-            *rows,
-            "",
-            RULE,
-            "",
-            "It agrees if all three lose, if D_q is above I_u and above Smooth-AP on merged classes, and if D_q and "
-            "Smooth-AP lose less than I_u does.",
-            "",
-            f"{verdict([all_lose, over_i.is_more, over_ap.is_more, *(each.is_more for each in keep.values())])}: "
-            f"{'all three lose' if all_lose else 'not all three lose by a difference that counts'}. "
-            f"With merged classes D_q is {over_i} points above I_u and {over_ap} above Smooth-AP; it keeps "
-            f"{keep['PNP-D_q']} points more of R@1 than I_u does, Smooth-AP {keep['SmoothAP']}.",
-            "",
-            _smooth_ap_there(),
-            "",
-            "The same experiment on 48 pixels, beside twelve losses on the same network, is in docs/results.md.",
-            "",
-            "The paper's text names I_b for this experiment, its tables I_u; here it is I_u. Emoji are merged at "
-            "random, three by three, and tested one by one. 80 steps of "
-            "112 images of 32 pixels; the learning rate is chosen on held-out classes, among "
-            f"{_LRS.replace(',', ' and ')}. "
-            f"{at_an_end({f'{name} ({part} classes)': rate for (name, part), rate in rates.items()}, _LRS)} The paper "
-            "trains to the end, on ResNet-50, with one seed; its figure of Smooth-AP on classes as they are has "
-            "batches of 384, the others 112, so that its change is of both.",
-        ]
-    )
+    vehicles = [one - other for one, other in zip(_on_vehicles("SmoothAP"), _on_vehicles("PNP-I_u"), strict=True)]
+    on_sop, of_i = (merged - whole for whole, merged in (_PAPER["SmoothAP"], _PAPER["PNP-I_u"]))
+    chosen = {f"{name} ({part} classes)": rate for (name, part), rate in rates.items()}
+    return {
+        "verdict": verdict([all_lose, over_i.is_more, over_ap.is_more, *(each.is_more for each in keep.values())]),
+        "rows": rows,
+        "all_lose": all_lose,
+        "over_i": over_i,
+        "over_ap": over_ap,
+        "keep": keep,
+        "paper_less": {"sop": on_sop - of_i, "vehicles": [min(vehicles), max(vehicles)]},  # Smooth-AP, than I_u
+        "lrs": _LRS.replace(",", " and "),
+        "search": rate_search(chosen, _LRS),
+    }
 
 
 def _on_vehicles(name: str) -> list[float]:
     return [round(merged - whole, 1) for whole, merged in _VEHICLES[name]]
-
-
-def _smooth_ap_there() -> str:
-    """By how much less than I_u Smooth-AP loses in the paper."""
-    vehicles = [one - other for one, other in zip(_on_vehicles("SmoothAP"), _on_vehicles("PNP-I_u"), strict=True)]
-    on_sop, of_i = (merged - whole for whole, merged in (_PAPER["SmoothAP"], _PAPER["PNP-I_u"]))
-    return (
-        f"In the paper Smooth-AP loses {on_sop - of_i:.1f} points less than I_u on SOP, but only {min(vehicles):.1f} "
-        f"to {max(vehicles):.1f} less on VehicleID, so that with one seed its own figures hardly show it there; D_q "
-        "loses least on both."
-    )
 
 
 STUDY = Study(
@@ -131,12 +110,9 @@ STUDY = Study(
     paper="PNP",
     shows="Tables 6, 7",
     title="Training classes merged by three",
-    claim="Classes that are merged by three have at least three centres each. Trained on those, all losses rank "
-    "unseen classes worse; D_q, which leaves distant positives alone, is best, and I_u, which pulls them together, "
-    "loses more than D_q and Smooth-AP do.",
     minutes=12,
     measure=measure,
-    figures=figures,
-    told=told,
+    draw=draw,
+    values=values,
     takes=("data", "seeds"),
 )

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.losses import BlackboxAP
-from studies.over_seeds import verdict
-from studies.study import Effort, Results, Study
+from studies.study import Effort, Results, Study, verdict
 from studies.style import COLOURS, panels
 
 _MARGIN = 0.3
@@ -35,44 +34,44 @@ NETWORK = _Problem(lam=30.0, lr=0.02, steps=2000, quick=60)
 
 def measure(effort: Effort) -> dict[str, Any]:
     seeds = 1 if effort.quick else effort.seeds
-    found: dict[str, Any] = {"seeds": seeds, "margin": _MARGIN}
+    results: dict[str, Any] = {"seeds": seeds, "margin": _MARGIN}
     optimisers: dict[str, tuple[_Problem, Callable[..., Any]]] = {
         "free": (FREE, free_scores),
         "network": (NETWORK, network_scores),
     }
     for name, (problem, optimise) in optimisers.items():
         steps = problem.quick if effort.quick else problem.steps
-        runs = [_of_seeds(optimise, margin, steps, effort.seed, seeds) for margin in (0.0, _MARGIN)]
-        found[name] = {"steps": steps, "lambda": problem.lam, "without": runs[0], "with": runs[1]}
-    return found
+        runs = [_optimise_seeds(optimise, margin, steps, effort.seed, seeds) for margin in (0.0, _MARGIN)]
+        results[name] = {"steps": steps, "lambda": problem.lam, "without": runs[0], "with": runs[1]}
+    return results
 
 
-def _of_seeds(optimise: Callable[..., Any], margin: float, steps: int, first: int, seeds: int) -> dict[str, Any]:
-    """Spread and gap of the scores over steps, for each seed; the scores themselves for the first."""
+def _optimise_seeds(optimise: Callable[..., Any], margin: float, steps: int, first: int, seeds: int) -> dict[str, Any]:
+    """Return spread and gap of the scores over steps, for each seed; the scores themselves for the first."""
     every = max(1, steps // _PLACES)
-    found: dict[str, Any] = {"every": every, "spread": [], "gap": [], "shrinks": []}
+    results: dict[str, Any] = {"every": every, "spread": [], "gap": [], "shrinks": []}
     for seed in range(first, first + seeds):
         path, shrinks = optimise(margin, steps, seed)
         path = path[::every]
         positives, negatives = path[:, :_POSITIVES], path[:, _POSITIVES:]
-        found["spread"].append(_rounded(path.std(1)))
-        found["gap"].append(_rounded(positives.amin(1) - negatives.amax(1)))
-        found["shrinks"].append(shrinks)
+        results["spread"].append(_rounded(path.std(1)))
+        results["gap"].append(_rounded(positives.amin(1) - negatives.amax(1)))
+        results["shrinks"].append(shrinks)
         if seed == first:
             lines = positives[:, : _LINES[0]], negatives[:, : _LINES[1]]
-            found["positives"], found["negatives"] = ([_rounded(line) for line in of.T] for of in lines)
-    return found
+            results["positives"], results["negatives"] = ([_rounded(line) for line in of.T] for of in lines)
+    return results
 
 
 def free_scores(margin: float, steps: int, seed: int) -> tuple[Tensor, float]:
-    """Scores [step, item] of one list, moved against their own slopes; and the share of slopes that shrink them."""
+    """Return scores [step, item] of one list, moved against their slopes, and the share of slopes that shrink them."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(_ITEMS, generator=generator, dtype=torch.float64).requires_grad_()
-    return _optimised(lambda: scores, lambda: scores, [scores], FREE, margin, steps)
+    return _descend(lambda: scores, lambda: scores, [scores], FREE, margin, steps)
 
 
 def network_scores(margin: float, steps: int, seed: int) -> tuple[Tensor, float]:
-    """The same of a small network, which sees other items in each step; the scores are of items held out.
+    """Return the same for a small network, which sees other items in each step; the scores are of items held out.
 
     Positives are moved in one direction by about as much as they differ, so no network ranks all of them rightly.
     """
@@ -89,12 +88,12 @@ def network_scores(margin: float, steps: int, seed: int) -> tuple[Tensor, float]
 
     held_out = items()
     parameters = list(model.parameters())
-    return _optimised(
+    return _descend(
         lambda: model(items()).squeeze(1), lambda: model(held_out).squeeze(1), parameters, NETWORK, margin, steps
     )
 
 
-def _optimised(
+def _descend(
     scores_of_step: Callable[[], Tensor],
     watched: Callable[[], Tensor],
     parameters: list[Any],
@@ -102,7 +101,7 @@ def _optimised(
     margin: float,
     steps: int,
 ) -> tuple[Tensor, float]:
-    """The watched scores before each step and after the last, by plain gradient descent on 1 - AP."""
+    """Return the watched scores before each step and after the last, by plain gradient descent on 1 - AP."""
     optimizer = torch.optim.SGD(parameters, lr=problem.lr)
     loss = BlackboxAP(problem.lam, margin)
     relevant = torch.arange(_ITEMS) < _POSITIVES
@@ -124,22 +123,22 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, 4) for value in values.tolist()]
 
 
-def figures(found: Results) -> dict[str, Any]:
+def draw(results: Results) -> dict[str, Any]:
     figure, axes = panels(2, 3, size=(11.0, 6.2), sharex="row")
-    said = {"without": "no margin", "with": f"margin {found['margin']:g}"}
+    titles = {"without": "no margin", "with": f"margin {results['margin']:g}"}
     names = {"free": "free scores", "network": "a network's scores"}
     for row, (name, title) in zip(axes, names.items(), strict=True):
-        of = found[name]
-        shown = [line for way in said for kind in ("positives", "negatives") for line in of[way][kind]]
+        of = results[name]
+        shown = [line for way in titles for kind in ("positives", "negatives") for line in of[way][kind]]
         most = 1.05 * max(abs(value) for line in shown for value in line)
-        for axis, (way, what) in zip(row, said.items(), strict=False):
+        for axis, (way, what) in zip(row, titles.items(), strict=False):
             for kind, colour, style in (("negatives", COLOURS[1], "--"), ("positives", COLOURS[0], "-")):
                 for place, line in enumerate(of[way][kind]):
                     at = [of[way]["every"] * step for step in range(len(line))]
                     label = kind if place == 0 else None
                     axis.plot(at, line, color=colour, linestyle=style, linewidth=1.1, label=label)
             axis.set(title=f"{title}, {what}", ylim=(-most, most), xlabel="step")
-        for (way, what), colour, style in zip(said.items(), COLOURS[2:4], ("-", "--"), strict=True):
+        for (way, what), colour, style in zip(titles.items(), COLOURS[2:4], ("-", "--"), strict=True):
             for place, line in enumerate(of[way]["gap" if name == "free" else "spread"]):
                 at = [of[way]["every"] * step for step in range(len(line))]
                 label = what if place == 0 else None
@@ -154,71 +153,40 @@ def figures(found: Results) -> dict[str, Any]:
     return {"scores": figure}
 
 
-def told(found: Results) -> str:
-    margin, rows = found["margin"], []
-    for name, title in (("free", "free scores"), ("network", "a network's scores")):
-        for way, width in (("without", 0.0), ("with", margin)):
-            of = found[name][way]
-            ends = [f"{fmean(line[place] for line in of[what]):.3f}" for what in ("spread", "gap") for place in (0, -1)]
-            rows.append(f"| {title} | {width:g} | {' | '.join(ends)} | {fmean(of['shrinks']):.0%} |")
-    held, said = _judged(found)
-    return "\n".join(
-        [
-            "| | margin | spread at first | in the end | lowest positive - highest negative, at first | in the end | "
-            "slopes that shrink |",
-            "|---|---:|---:|---:|---:|---:|---:|",
-            *rows,
-            "",
-            f"Plain gradient descent on 1 - AP of lists of {_ITEMS} items, {_POSITIVES} of them positive; means over "
-            f"{found['seeds']} seeds, lines of scores are of the first. "
-            f"Free scores: one list, whose scores themselves move, {found['free']['steps']} steps, λ "
-            f"{found['free']['lambda']:g}. "
-            "A network: small, other items in each step, classes that overlap, so that no scores rank all rightly; "
-            f"{found['network']['steps']:,} steps, λ {found['network']['lambda']:g}; "
-            "what is shown is of items held out. Spread: the standard deviation of all scores.",
-            "",
-            f"{verdict(held)}: {'; '.join(said)}. The criterion, for each seed: a gap below a tenth of the margin "
-            "without it, and of nine tenths of it or more with it; a spread below a fourth of the first "
-            "without a margin, and above the margin with it, where it has to change by less than "
-            f"{_REST:.0%} in the last quarter of the steps. That last part was added after the figures were seen, as "
-            "the paper's caption speaks of a suitable scale.",
-            "",
-            "Why: rk minimises y·rk (Eq. 11), and the slopes are (rk of moved scores - rk) / λ. So y·slope is never "
-            "below 0, and a step against the slope makes scores smaller, as long as anything is "
-            "ranked wrongly (last column). Pairs in the right order have no slope that would make up for it; with a "
-            "margin those that are too near do.",
-        ]
-    )
-
-
-def _judged(found: Results) -> tuple[list[bool], list[str]]:
-    """What holds, part by part, and how it is said."""
-    margin = found["margin"]
-    last = {(name, way): found[name][way] for name in ("free", "network") for way in ("without", "with")}
-    near = all(0 <= line[-1] < 0.1 * margin for line in last["free", "without"]["gap"])
-    kept = all(line[-1] >= 0.9 * margin for line in last["free", "with"]["gap"])
-    collapsed = all(line[-1] < 0.25 * line[0] for line in last["network", "without"]["spread"])
-    of_network = last["network", "with"]["spread"]
-    stays = all(line[-1] > margin for line in of_network)
-    changes = [line[-1] / line[-1 - len(line) // 4] - 1 for line in of_network]
-    rests = stays and all(abs(change) < _REST for change in changes)
-    grow = all(line[-1] > line[0] for line in of_network)
-    said = [
-        f"free scores {'stop' if near else 'do not stop'} at nearly a tie without a margin",
-        f"with one they {'end' if kept else 'do not end'} that far apart",
-        f"a network's scores {'collapse' if collapsed else 'do not collapse'} without a margin",
-        f"with one they {'do not collapse' if stays else 'do'} (their spread {'grows' if grow else 'goes'} from "
-        f"{_quarters(of_network)}, at the quarters of the steps)",
-        f"{'and that comes' if rests else 'but that does not come'} to rest at a scale: in the last quarter it changes "
-        f"by {', '.join(f'{change:+.0%}' for change in changes)}",
+def values(results: Results) -> dict[str, Any]:
+    margin = results["margin"]
+    runs = {(name, way): results[name][way] for name in ("free", "network") for way in ("without", "with")}
+    rows = [
+        {
+            "name": "free scores" if name == "free" else "a network's scores",
+            "margin": margin if way == "with" else 0.0,
+            "ends": [fmean(line[place] for line in of[what]) for what in ("spread", "gap") for place in (0, -1)],
+            "shrinks": fmean(of["shrinks"]),
+        }
+        for (name, way), of in runs.items()
     ]
-    return [near, kept, collapsed, stays, rests], said
-
-
-def _quarters(lines: list[list[float]]) -> str:
-    """The mean over seeds at the beginning, after each quarter of the steps, and in the end."""
-    places = [place * (len(lines[0]) - 1) // 4 for place in range(5)]
-    return " to ".join(f"{fmean(line[place] for line in lines):.2f}" for place in dict.fromkeys(places))
+    spreads = runs["network", "with"]["spread"]
+    changes = [line[-1] / line[-1 - len(line) // 4] - 1 for line in spreads]
+    stays = all(line[-1] > margin for line in spreads)
+    claims = {
+        "near_tie": all(0 <= line[-1] < 0.1 * margin for line in runs["free", "without"]["gap"]),
+        "apart": all(line[-1] >= 0.9 * margin for line in runs["free", "with"]["gap"]),
+        "collapses": all(line[-1] < 0.25 * line[0] for line in runs["network", "without"]["spread"]),
+        "stays": stays,
+        "rests": stays and all(abs(change) < _REST for change in changes),
+    }
+    quarters = dict.fromkeys(place * (len(spreads[0]) - 1) // 4 for place in range(5))
+    return {
+        "verdict": verdict(list(claims.values())),
+        "claims": claims,
+        "rows": rows,
+        "items": _ITEMS,
+        "positives": _POSITIVES,
+        "rest": _REST,
+        "grows": all(line[-1] > line[0] for line in spreads),
+        "quarters": [fmean(line[place] for line in spreads) for place in quarters],
+        "last_changes": changes,
+    }
 
 
 STUDY = Study(
@@ -226,13 +194,9 @@ STUDY = Study(
     paper="RaMBO",
     shows="Fig. 3",
     title="Scores collapse without a margin",
-    claim="Ranks stay the same when all scores become smaller, so nothing keeps a loss on ranks from making scores "
-    "nearly equal, where any small change upsets the ranking. "
-    "A margin, by which positives are ranked lower and negatives higher than they are, induces a distance between "
-    "both and a suitable scale.",
     minutes=1,
     measure=measure,
-    figures=figures,
-    told=told,
+    draw=draw,
+    values=values,
     takes=("seeds",),
 )

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from frontrank.losses import BlackboxAP
 from frontrank.ranking import Ranks, average_precision
-from studies.over_seeds import verdict
-from studies.study import Effort, Results, Study
+from studies.study import Effort, Results, Study, verdict
 from studies.style import COLOURS, INK, panels
 
 _POSITIVE = (True, True, True, False, False, False, False)  # of the items of the list
@@ -100,7 +99,7 @@ def _loss_of_ranks(ranks: Tensor, positive: Tensor) -> Tensor:
 def interpolation(y: Tensor, positive: Tensor, lam: float) -> tuple[Tensor, Tensor]:
     """min over rankings r of (y.r / lam + L(r)), less min of y.r / lam; and its slopes in y [list, item].
 
-    Both are found by going through all rankings, as ranking is that minimum (Eq. 11). It never is above the loss, and
+    Both are results by going through all rankings, as ranking is that minimum (Eq. 11). It never is above the loss, and
     is the loss where no other ranking is worth what it costs.
     """
     every = torch.tensor(list(permutations(range(1, y.shape[1] + 1))), dtype=y.dtype)
@@ -153,10 +152,10 @@ def _text(values: Tensor, side: int) -> list[str]:
     return [" ".join(str(round(1000 * value)) for value in row) for row in values.view(side, side).tolist()]
 
 
-def figures(found: Results) -> dict[str, Any]:
-    parts = [found["loss"], *found["interpolations"]]
+def draw(results: Results) -> dict[str, Any]:
+    parts = [results["loss"], *results["interpolations"]]
     figure, axes = panels(2, 3, size=(10.5, 6.2), height_ratios=(1.7, 1), sharex=True)
-    reach = found["reach"]
+    reach = results["reach"]
     grids = [[[int(word) / 1000 for word in row.split()] for row in part["grid"]] for part in parts]
     least, most = (of(of(row) for grid in grids for row in grid) for of in (min, max))
     for place, (part, grid) in enumerate(zip(parts, grids, strict=True)):
@@ -172,9 +171,9 @@ def figures(found: Results) -> dict[str, Any]:
         upper.axhline(0, color="white", linewidth=0.8, linestyle="--")
         upper.set(title="1 - AP" if place == 0 else f"λ = {part['lambda']:g}")
         upper.grid(visible=False)
-        lower.plot(found["along"], found["loss"]["cut"], color=INK, linewidth=1.0)
+        lower.plot(results["along"], results["loss"]["cut"], color=INK, linewidth=1.0)
         if place:
-            lower.plot(found["along"], part["cut"], color=COLOURS[place - 1])
+            lower.plot(results["along"], part["cut"], color=COLOURS[place - 1])
         lower.set(xlabel="along the first direction", ylim=(least, 1.02 * most))
     axes[0, 0].set_ylabel("along the second direction")
     axes[1, 0].set_ylabel("along the dashed line")
@@ -182,58 +181,15 @@ def figures(found: Results) -> dict[str, Any]:
     return {"landscape": figure}
 
 
-def told(found: Results) -> str:
-    of = found["interpolations"]
-    step = found["loss"]
-    rows = [
-        f"| λ = {each['lambda']:g} | {each['largest_jump']:.4f} | {each['sloped']:.0%} | {each['kept']:.0%} | "
-        f"{each['off']:.3f} "
-        f"| {each['same_slope']:.1%} | {each['cosine']:.2f} |"
-        for each in of
-    ]
-    flat = step["flat"] >= 0.99
-    smooth = all(each["largest_jump"] < 0.1 * step["largest_jump"] and each["above"] < 1e-9 for each in of)
-    stronger = all(a["sloped"] < b["sloped"] and a["kept"] > b["kept"] for a, b in pairwise(of))
-    same = all(each["same_slope"] >= 0.99 for each in of)
-    held = [flat, smooth, stronger, same]
-    said = [
-        f"the loss is {'flat' if flat else 'not flat'} ({step['flat']:.1%} of the points have no slope)",
-        f"its interpolations {'have no jumps and' if smooth else 'have jumps or do not'} stay below it",
-        f"a larger λ {'gives' if stronger else 'does not give'} more points a gradient and "
-        f"{'leaves' if stronger else 'leave'} fewer where it equals the loss",
-        f"the package's gradient {'is' if same else 'is not'} the numerical one of the interpolation of the tangent",
-    ]
-    return "\n".join(
-        [
-            "| | largest jump on the dashed line | points with a gradient | points where it equals the loss | mean "
-            "distance from the loss | points where the package's gradient is the numerical one | cosine of the "
-            "package's gradient and the interpolation's |",
-            "|---|---:|---:|---:|---:|---:|---:|",
-            f"| 1 - AP | {step['largest_jump']:.4f} | {1 - step['flat']:.0%} | 100% | 0 | | |",
-            *rows,
-            "",
-            f"A plane through the space of {found['items']} scores, {found['positives']} of positives. The "
-            "interpolation is "
-            "min over rankings r of (y·r / λ + L(r)) less the same minimum without L: by Eq. 11 ranking is such a "
-            "minimum, and adding L "
-            "to it makes a better ranking win where it is near enough. Here all rankings are gone through. All but "
-            f"the jumps are of {found['points']:,} random points of the plane.",
-            "",
-            "It agrees if the loss has no slope at 99 % of the points; if no interpolation has a jump of a tenth of "
-            "the loss's or is above it; if each larger λ gives more points a gradient and leaves fewer where it equals "
-            "the loss; and if the package's gradient is the numerical one at 99 % of the points.",
-            "",
-            f"{verdict(held)}: {'; '.join(said)}.",
-            "",
-            "Algorithm 1 does not go through all rankings: it takes the tangent of the loss at the ranks there are, "
-            "which makes the minimum a "
-            "second ranking. AP is no linear function of ranks, so that is another interpolation, with jumps where "
-            "ranks change. Its slopes "
-            "are the package's gradient (the last column but one: the share of points where they are the same to "
-            "1e-6), and point about, not exactly, where those of the interpolation that is drawn do (last column: the "
-            "mean over points where both have one).",
-        ]
-    )
+def values(results: Results) -> dict[str, Any]:
+    loss, others = results["loss"], results["interpolations"]
+    claims = {
+        "flat": loss["flat"] >= 0.99,
+        "smooth": all(each["largest_jump"] < 0.1 * loss["largest_jump"] and each["above"] < 1e-9 for each in others),
+        "stronger": all(a["sloped"] < b["sloped"] and a["kept"] > b["kept"] for a, b in pairwise(others)),
+        "same_slope": all(each["same_slope"] >= 0.99 for each in others),
+    }
+    return {"verdict": verdict(list(claims.values())), "claims": claims}
 
 
 STUDY = Study(
@@ -241,11 +197,8 @@ STUDY = Study(
     paper="RaMBO",
     shows="Fig. 1",
     title="The landscape of AP, and its interpolations",
-    claim="A loss on ranks is flat nearly everywhere, with steps between. Blackbox differentiation gives the slopes of "
-    "a continuous function beside it; "
-    "with a larger λ that function has slopes in more places, and is less like the loss.",
     minutes=0.5,
     measure=measure,
-    figures=figures,
-    told=told,
+    draw=draw,
+    values=values,
 )

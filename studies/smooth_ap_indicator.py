@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from studies.study import Effort, Results, Study
+from studies.study import AGREES, DOES_NOT_AGREE, Effort, Results, Study
 from studies.style import COLOURS, INK, panels
 
 _TEMPERATURES = (0.001, 0.01, 0.1)  # of the sigmoids in the figure
 
 
 def _approximations() -> dict[str, Callable[[Tensor], Tensor]]:
-    """G(d) of a difference d of scores, in place of 1 where d > 0."""
+    """Return functions G(d) of a difference d of scores, in place of the step, which is 1 where d > 0."""
     sigmoids = {f"sigmoid, τ = {t:g}": (lambda d, t=t: torch.sigmoid(d / t)) for t in _TEMPERATURES}
     return {**sigmoids, "linear": lambda d: (d + 1) / 2, "exponential": lambda d: torch.exp(d) / torch.e}
 
@@ -21,7 +21,7 @@ def _approximations() -> dict[str, Callable[[Tensor], Tensor]]:
 def measure(effort: Effort) -> dict[str, Any]:
     points, lists = (201, 50) if effort.quick else (801, 1000)
     d = torch.linspace(-1, 1, points, dtype=torch.float64, requires_grad=True)
-    found: dict[str, Any] = {"difference": _plain(d), "step": _plain((d > 0).double()), "curves": {}}
+    results: dict[str, Any] = {"difference": _plain(d), "step": _plain((d > 0).double()), "curves": {}}
     scores, positive = _lists(lists, effort.seed)
     exact = _ap(scores, positive, lambda x: (x > 0).double())
     for name, function in _approximations().items():
@@ -30,17 +30,17 @@ def measure(effort: Effort) -> dict[str, Any]:
         own: dict[str, Any] = {"value": _plain(value), "slope": _plain(slope)}
         own["region"] = _region(d.detach(), slope)
         own["ap_error"] = float((_ap(scores, positive, function) - exact).abs().mean())
-        found["curves"][name] = own
-    return {**found, "lists": lists, "items": scores.shape[1], "positives": int(positive.sum())}
+        results["curves"][name] = own
+    return {**results, "lists": lists, "items": scores.shape[1], "positives": int(positive.sum())}
 
 
 def _plain(values: Tensor) -> list[float]:
-    """Numbers to draw from, as short as that allows."""
+    """Return numbers to draw from, rounded to be short."""
     return [round(value, 6) for value in values.tolist()]
 
 
 def _lists(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Cosines of 64 items, 8 of them positive and somewhat nearer, as in a batch after some training."""
+    """Return cosines of 64 items, 8 of them positive and somewhat nearer, as in a batch after some training."""
     generator = torch.Generator().manual_seed(seed)
     positive = torch.arange(64) < 8
     scores = 0.2 * torch.randn(count, 64, generator=generator, dtype=torch.float64) + 0.3 * positive
@@ -48,7 +48,7 @@ def _lists(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _ap(scores: Tensor, positive: Tensor, indicator: Callable[[Tensor], Tensor]) -> Tensor:
-    """AP of each list by Eq. 5, with any function in place of the indicator."""
+    """Return AP of each list by Eq. 5, with any function in place of the indicator."""
     before = indicator(scores[:, None, :] - scores[:, positive][:, :, None])  # [list, positive, item]
     before[:, torch.arange(int(positive.sum())), positive.nonzero().squeeze(1)] = 0
     of_positives = before[..., positive].sum(2)
@@ -56,22 +56,22 @@ def _ap(scores: Tensor, positive: Tensor, indicator: Callable[[Tensor], Tensor])
 
 
 def _region(d: Tensor, slope: Tensor) -> float:
-    """Width of the differences, around 0, that hold nine tenths of the slope within -1 .. 1."""
+    """Return the width of the differences around 0 that hold nine tenths of the slope within -1 .. 1."""
     order = d.abs().argsort(stable=True)
     share = slope[order].cumsum(0) / slope.sum()
     return 2 * float(d.abs()[order][(share >= 0.9).nonzero()[0, 0]])
 
 
-def figures(found: Results) -> dict[str, Any]:
-    names = ["step", *found["curves"]]
+def draw(results: Results) -> dict[str, Any]:
+    names = ["step", *results["curves"]]
     figure, axes = panels(2, len(names), size=(2.3 * len(names), 4.4), sharex=True)
     for place, name in enumerate(names):
         upper, lower = axes[:, place]
-        own = found["curves"].get(name, {"value": found["step"], "slope": [0.0] * len(found["difference"])})
+        own = results["curves"].get(name, {"value": results["step"], "slope": [0.0] * len(results["difference"])})
         colour = INK if name == "step" else COLOURS[place - 1]
-        upper.plot(found["difference"], own["value"], color=colour)
+        upper.plot(results["difference"], own["value"], color=colour)
         upper.set(title=name, ylim=(-0.1, 1.1))
-        lower.plot(found["difference"], own["slope"], color=colour)
+        lower.plot(results["difference"], own["slope"], color=colour)
         lower.set(xlabel="difference of scores")
         lower.set_ylim(bottom=0, top=1.08 * (max(own["slope"]) or 1))  # from 0, so that what is level looks level
         if name == "step":
@@ -83,33 +83,17 @@ def figures(found: Results) -> dict[str, Any]:
     return {"indicator": figure}
 
 
-def told(found: Results) -> str:
-    rows = [
-        f"| {name} | {own['region']:.3f} | {max(own['slope']):.3g} | {own['ap_error']:.3f} |"
-        for name, own in found["curves"].items()
-    ]
-    sigmoids = [own for name, own in found["curves"].items() if name.startswith("sigmoid")]
+def values(results: Results) -> dict[str, Any]:
+    sigmoids = [own for name, own in results["curves"].items() if name.startswith("sigmoid")]
     regions, errors = [own["region"] for own in sigmoids], [own["ap_error"] for own in sigmoids]
-    agrees = regions == sorted(regions) and errors == sorted(errors)
-    others = min(own["ap_error"] for name, own in found["curves"].items() if not name.startswith("sigmoid"))
-    verdict = "**Agrees**: " if agrees and errors[0] < others else "**Does not agree**: "
-    return "\n".join(
-        [
-            "| in place of the step | region with a gradient | steepest | error of AP |",
-            "|---|---:|---:|---:|",
-            *rows,
-            "",
-            "Region: the width of differences around 0 that holds nine tenths of the slope. Error: mean of "
-            f"|AP - approximation| over {found['lists']:,} drawn lists of {found['items']} items, {found['positives']} "
-            "of them positive.",
-            "",
-            f"{verdict}with a higher temperature the region grows from {regions[0]:.3f} to {regions[-1]:.3f}, and the "
-            f"error of AP from {errors[0]:.3f} to {errors[-1]:.3f}. Straight lines move all pairs alike, exponentials "
-            f"most those that are far apart, and both are off by at least {others:.2f}. It agrees if region and error "
-            "grow with the temperature, and if the least error is less than those of the others. These are properties "
-            "of the functions: only code that is wrong would not agree.",
-        ]
-    )
+    others = min(own["ap_error"] for name, own in results["curves"].items() if not name.startswith("sigmoid"))
+    agrees = regions == sorted(regions) and errors == sorted(errors) and errors[0] < others
+    return {
+        "verdict": AGREES if agrees else DOES_NOT_AGREE,
+        "regions": regions,
+        "errors": errors,
+        "least_error_of_others": others,
+    }
 
 
 STUDY = Study(
@@ -117,12 +101,8 @@ STUDY = Study(
     paper="Smooth-AP",
     shows="Fig. 2",
     title="What takes the place of the step",
-    claim="AP counts who comes before whom, by a step that has no slope. A sigmoid of low temperature is close to "
-    "the step and moves only pairs that nearly change places; a higher temperature moves more pairs, and is a looser "
-    "approximation of AP. Linear functions, as in triplet losses, go by distance and not by order: they move all "
-    "pairs alike, whether or not their order can change. Of the exponential one, also drawn, the paper says nothing.",
     minutes=0.1,
     measure=measure,
-    figures=figures,
-    told=told,
+    draw=draw,
+    values=values,
 )

@@ -1,10 +1,10 @@
-"""The one look of all figures: colours for any kind of colour vision, and SVG that follows a light or dark page."""
+"""The style of all figures: colours for any kind of colour vision, and SVG that follows a light or dark page."""
 
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frontrank.errors import FrontrankError
+from frontrank.checks import import_extra
 from frontrank.files import atomic_write
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ STYLES = ("-", "--", "-.", ":")  # beside the colours, for those who print in gr
 MARKS = ("o", "s", "^", "D", "v", "P")
 INK, FAINT = "#1b1b1b", "#dddddd"  # text and axes; the grid. Both are exchanged on a dark page
 _DARK_INK, _DARK_FAINT, _PAPER = "#e8e8e8", "#444444", "#ffffff"
-_LOOK: dict[Any, Any] = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10,
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "svg.hashsalt": "frontrank",
@@ -35,49 +35,45 @@ _LOOK: dict[Any, Any] = {
 }
 
 
-def in_this_look() -> Any:
-    """Within, all that is drawn has this look: legends and texts as well, which take it when they are made."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise FrontrankError("studies draw with matplotlib; run: pip install 'frontrank[report]'") from error
-    return matplotlib.rc_context(_LOOK)
+def figure_style() -> Any:
+    """Return a context in which everything is drawn in this style; legends and texts take it when they are made."""
+    return import_extra("matplotlib", "report", "a study").rc_context(_STYLE)
 
 
 def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float] | None = None, **more: Any) -> Any:
-    """A figure and its axes, an array [row, column]; size in inches, of the whole figure."""
-    with in_this_look():
+    """Return a figure and its axes, an array [row, column]; size: of the whole figure, in inches."""
+    with figure_style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=size or (4.6 * columns, 3.4 * rows), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
-def look(place: int) -> dict[str, Any]:
-    """Colour and style of a line that is the nth of several of equal rank."""
+def line_style(place: int) -> dict[str, Any]:
+    """Return colour and dashes of the nth of several lines of equal rank."""
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place // len(COLOURS) % len(STYLES)]}
 
 
-def saved(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
     """Write path.svg, for light and dark pages, and path.png, on white."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    vector, pixels = svg_of(figure), io.BytesIO()
-    with in_this_look():
+    vector, pixels = render_svg(figure), io.BytesIO()
+    with figure_style():
         figure.savefig(pixels, format="png", dpi=130, facecolor=_PAPER, metadata={"Software": None})
     atomic_write(path.with_name(path.name + ".svg"), vector.encode())
     atomic_write(path.with_name(path.name + ".png"), pixels.getvalue())
 
 
-def svg_of(figure: "Figure") -> str:
-    """The drawing as SVG, for light and dark pages."""
+def render_svg(figure: "Figure") -> str:
+    """Return the figure as SVG, for light and dark pages."""
     vector = io.StringIO()
-    with in_this_look():
+    with figure_style():
         figure.savefig(vector, format="svg", metadata={"Date": None}, transparent=True)
-    return in_both_lights(vector.getvalue())
+    return add_dark_colours(vector.getvalue())
 
 
-def in_both_lights(svg: str) -> str:
-    """The drawing with ink and grid that turn light where the page is dark."""
+def add_dark_colours(svg: str) -> str:
+    """Return the SVG with ink and grid that turn light where the page is dark."""
     rules = "".join(
         f'[style*="{what}: {before}"]{{{what}:{after} !important}}'
         for what in ("fill", "stroke")

@@ -2,10 +2,10 @@
 (() => {
   const given = JSON.parse(document.getElementById("toy").textContent);
   const numbers = (text) => Float64Array.from(text.split(" "), Number);
-  const LAST = given.classes * given.perClass - given.perClass; // negatives in a batch: R is never more
+  const LAST = given.last; // negatives in a batch: R is never more
   const one = (id) => document.getElementById(id);
 
-  // ---- f'(R) as text: the grammar and the messages of frontrank/studies/expression.py
+  // ---- f'(R) as text: the grammar and the messages of studies/pnp_designer.py
 
   const ONE = { exp: Math.exp, log: Math.log, sqrt: Math.sqrt };
   const TWO = { min: Math.min, max: Math.max };
@@ -16,7 +16,7 @@
   }
 
   function tokens(text) {
-    const letters = [...text], found = [];
+    const letters = [...text], list = [];
     if (letters.length > LONGEST) throw new Wrong(LONGEST, `it is longer than ${LONGEST} characters`);
     const token = /[ \t\n\r\f\v]*(?:((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|([A-Za-z_]+)|([^]))/uy;
     const whole = text.replace(/[ \t\n\r\f\v]+$/, "");
@@ -25,10 +25,10 @@
       const match = token.exec(whole);
       const kind = match[1] !== undefined ? "number" : match[2] !== undefined ? "name" : "sign";
       const word = match[1] ?? match[2] ?? match[3];
-      found.push({ kind, word, at: place(token.lastIndex - word.length) });
+      list.push({ kind, word, at: place(token.lastIndex - word.length) });
     }
-    found.push({ kind: "end", word: "", at: place(whole.length) });
-    return found;
+    list.push({ kind: "end", word: "", at: place(whole.length) });
+    return list;
   }
 
   function parse(text) {
@@ -47,46 +47,46 @@
       throw new Wrong(at, `an operator must come here, not "${word}"`);
     };
     const sum = () => {
-      let found = product();
+      let result = product();
       for (let sign = takes("+", "-"); sign; sign = takes("+", "-")) {
-        const left = found, right = product();
-        found = sign === "+" ? (r) => left(r) + right(r) : (r) => left(r) - right(r);
+        const left = result, right = product();
+        result = sign === "+" ? (r) => left(r) + right(r) : (r) => left(r) - right(r);
       }
-      return found;
+      return result;
     };
     const product = () => {
-      let found = signed();
+      let result = signed();
       for (let sign = takes("*", "/"); sign; sign = takes("*", "/")) {
-        const left = found, right = signed();
-        found = sign === "*" ? (r) => left(r) * right(r) : (r) => left(r) / right(r);
+        const left = result, right = signed();
+        result = sign === "*" ? (r) => left(r) * right(r) : (r) => left(r) / right(r);
       }
-      return found;
+      return result;
     };
     const signed = () => {
       depth += 1;
       if (depth > DEEPEST) throw new Wrong(list[next].at, `more than ${DEEPEST} things are inside each other here`);
-      let found;
+      let result;
       const sign = takes("+", "-");
       if (sign) {
         const inner = signed();
-        found = sign === "-" ? (r) => -inner(r) : inner;
+        result = sign === "-" ? (r) => -inner(r) : inner;
       } else {
-        found = atom();
+        result = atom();
         if (takes("^")) {
-          const base = found, power = signed();
+          const base = result, power = signed();
           // 1 to any power is 1 in torch; here 1 ** NaN and 1 ** Infinity are NaN
-          found = (r) => { const low = base(r); return low === 1 ? 1 : low ** power(r); };
+          result = (r) => { const low = base(r); return low === 1 ? 1 : low ** power(r); };
         }
       }
       depth -= 1;
-      return found;
+      return result;
     };
     const atom = () => {
       const { kind, word, at } = list[next];
       if (kind !== "end") next += 1;
       if (kind === "number") { const value = Number(word); return () => value; }
       if (kind === "name") return named(word, at);
-      if (word === "(") { const found = sum(); close(at); return found; }
+      if (word === "(") { const result = sum(); close(at); return result; }
       throw new Wrong(at, `a number, R, a function or ( must come here, ${word ? `not "${word}"` : "but the expression ends"}`);
     };
     const named = (word, at) => {
@@ -104,9 +104,9 @@
       const [a, b] = inner;
       return needed === 1 ? (r) => ONE[word](a(r)) : (r) => TWO[word](a(r), b(r));
     };
-    const found = sum(), { kind, word, at } = list[next];
+    const result = sum(), { kind, word, at } = list[next];
     if (kind !== "end") throw new Wrong(at, word === ")" ? "this ) closes nothing" : `an operator must come here, not "${word}"`);
-    return found;
+    return result;
   }
 
   /** The function of a text, after a look at it: finite and not negative wherever R can be. */
@@ -148,7 +148,7 @@
     return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
   }
 
-  // ---- the toy of frontrank/studies/circle.py: its network, its batches, the loss and Adam
+  // ---- the toy of studies/pnp_circle.py: its network, its batches, the loss and Adam
 
   const SHAPES = [[given.neurons, 2], [given.neurons, given.neurons], [2, given.neurons]];
 
@@ -286,7 +286,7 @@
     }
 
     /** R@1 and mAP of the test classes: every point searches all others, and of equals a wrong one comes first. */
-    judged() {
+    evaluate() {
       const e = this.forward(this.points.test).embedded, n = e.length / 2, each = given.points;
       const right = new Float64Array(each - 1), wrong = new Float64Array(n - each);
       let first = 0, mean = 0;
@@ -316,9 +316,14 @@
   // ---- the drawing of f'
 
   const NS = "http://www.w3.org/2000/svg";
-  const KNOTS = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, LAST], TICKS = [0, 1, 2, 4, 8, 16, 32, LAST];
+  const KNOTS = given.knots, GRID = given.grid, TICKS = [0, 1, 2, 4, 8, 16, 32, LAST];
   const HIGH = 240, EDGE = { left: 46, right: 14, top: 12, bottom: 40 };
-  let slope = null, top = 1, knots = [], focused = 0, pen = null;
+  let curves = null, top = 1, knots = [], focused = 0, pen = null;
+
+  /** What is drawn of an expression. Python has computed the same for the one that the page begins with. */
+  function curvesOf(slope) {
+    return { slope: GRID.map(slope), loss: GRID.map(integral(slope)), knots: KNOTS.map(slope), pulls: given.pulls.map(slope) };
+  }
 
   function element(parent, name, attributes, text) {
     const made = document.createElementNS(NS, name);
@@ -339,7 +344,7 @@
     };
   }
 
-  /** Axes and a curve in an emptied svg; the horizontal axis is that of log(1 + R). */
+  /** Draw axes and a curve on GRID in an emptied svg; the horizontal axis is that of log(1 + R). */
   function chart(svg, curve, highest, kind) {
     const at = scales(svg, highest);
     svg.replaceChildren();
@@ -353,8 +358,7 @@
       element(svg, "text", { class: "tick", x: EDGE.left - 7, y: at.y(part * highest) + 4, "text-anchor": "end" }, short(part * highest));
     }
     element(svg, "text", { class: "tick", x: at.x(LAST), y: HIGH - 6, "text-anchor": "end" }, "R, negatives before the positive");
-    const points = Array.from({ length: 201 }, (_, i) => Math.expm1(Math.log1p(LAST) * i / 200));
-    const path = points.map((r) => `${at.x(r).toFixed(1)},${at.y(curve(r)).toFixed(1)}`).join(" ");
+    const path = GRID.map((r, i) => `${at.x(r).toFixed(1)},${at.y(curve[i]).toFixed(1)}`).join(" ");
     element(svg, "polyline", { class: `curve ${kind}`, points: path });
     return at;
   }
@@ -384,21 +388,20 @@
   }
 
   function draw() {
-    const svg = one("draw"), at = chart(svg, slope, top, "slope");
-    const loss = integral(slope);
-    chart(one("loss"), loss, above(loss(LAST)), "value");
+    const svg = one("draw"), at = chart(svg, curves.slope, top, "slope");
+    chart(one("loss"), curves.loss, above(curves.loss.at(-1)), "value");
     KNOTS.forEach((r, k) => {
       const knot = element(svg, "circle", {
         class: "knot", cx: at.x(r), cy: at.y(Math.min(knots[k], top)), r: 6, role: "slider", tabindex: k === focused ? 0 : -1,
         "aria-label": `f'(R) at R = ${r}`, "aria-orientation": "vertical",
         "aria-valuemin": 0, "aria-valuemax": round(top), "aria-valuenow": round(knots[k]),
       });
-      knot.addEventListener("keydown", (event) => moved(event, k));
+      knot.addEventListener("keydown", (event) => moveByKey(event, k));
       knot.addEventListener("focus", () => { focused = k; });
     });
-    const most = Math.max(...given.pulls.map(slope), 1e-300);
-    one("pulls").replaceChildren(...given.pulls.map((r) => {
-      const row = document.createElement("tr"), value = slope(r);
+    const most = Math.max(...curves.pulls, 1e-300);
+    one("pulls").replaceChildren(...given.pulls.map((r, i) => {
+      const row = document.createElement("tr"), value = curves.pulls[i];
       const [head, cell, share] = ["th", "td", "td"].map((name) => document.createElement(name));
       head.scope = "row";
       head.textContent = r;
@@ -415,44 +418,51 @@
     }));
   }
 
-  function moved(event, k) {
+  function moveByKey(event, k) {
     const step = { ArrowUp: 0.02, ArrowDown: -0.02, PageUp: 0.1, PageDown: -0.1 }[event.key];
     if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
       focused = Math.min(KNOTS.length - 1, Math.max(0, k + (event.key === "ArrowRight" ? 1 : -1)));
     } else if (step !== undefined || event.key === "Home" || event.key === "End") {
       const to = event.key === "Home" ? 0 : event.key === "End" ? top : knots[k] + step * top;
       knots[k] = Math.min(top, Math.max(0, to));
-      taken(expressionOf(knots), false);
+      take(expressionOf(knots), false);
     } else return;
     event.preventDefault();
     draw();
     one("draw").querySelectorAll(".knot")[focused].focus();
   }
 
-  /** Take up an expression; fit: the scale follows it, and the points that can be moved are put on it. */
-  function taken(text, fit) {
+  /** Take up an expression that a person typed or drew; return whether it is valid. */
+  function take(text, fit) {
     const field = one("expression");
+    let ofText;
     if (field.value !== text) field.value = text;
     try {
-      slope = derivative(text);
+      ofText = curvesOf(derivative(text));
     } catch (error) {
-      one("said").textContent = error.message;
+      one("message").textContent = error.message;
       field.setAttribute("aria-invalid", "true");
       one("go").disabled = true;
       return false;
     }
     field.removeAttribute("aria-invalid");
-    one("said").textContent = "";
+    one("message").textContent = "";
     one("go").disabled = false;
+    show(text, ofText, fit);
+    return true;
+  }
+
+  /** Show an expression; fit: the scale follows it, and the points that can be moved are put on it. */
+  function show(text, ofText, fit) {
+    curves = ofText;
     if (fit) {
-      knots = KNOTS.map(slope);
-      top = above(Math.max(...Array.from({ length: 101 }, (_, i) => slope(Math.expm1(Math.log1p(LAST) * i / 100)))));
+      knots = [...curves.knots];
+      top = above(Math.max(...curves.slope));
     }
     for (const button of document.querySelectorAll("[data-preset]"))
       button.setAttribute("aria-pressed", String(preset(button.dataset.preset) === text));
     one("command").textContent = `python -m studies pnp-designer --derivative "${text}"`;
     again();
-    return true;
   }
 
   function preset(name) {
@@ -460,14 +470,14 @@
     return { O: "1", I_u: "1+log(1+R)", I_b: `R/(1+${b}*R)`, D_s: "1/(1+R)", D_q: `${alpha}/(1+R)^${Number((alpha + 1).toFixed(6))}` }[name];
   }
 
-  function pointed(event) {
+  function pointOf(event) {
     const box = one("draw").getBoundingClientRect(), at = scales(one("draw"), top);
     const ratio = at.wide / box.width, y = (event.clientY - box.top) * HIGH / box.height;
     return { u: Math.log1p(at.r((event.clientX - box.left) * ratio)), value: at.value(y) };
   }
 
   function stroke(event) {
-    const to = pointed(event), from = pen ?? to, places = KNOTS.map((r) => Math.log1p(r));
+    const to = pointOf(event), from = pen ?? to, places = KNOTS.map((r) => Math.log1p(r));
     const [low, high] = from.u < to.u ? [from, to] : [to, from];
     places.forEach((u, k) => {
       if (u >= low.u && u <= high.u && high.u > low.u)
@@ -476,13 +486,13 @@
     const near = places.reduce((best, u, k) => Math.abs(u - to.u) < Math.abs(places[best] - to.u) ? k : best, 0);
     knots[near] = to.value;
     pen = to;
-    taken(expressionOf(knots), false);
+    take(expressionOf(knots), false);
     draw();
   }
 
   // ---- the circle
 
-  let training = null, running = 0;
+  let training = null, running = 0; // null before the first step
 
   function paint() {
     const canvas = one("circle"), size = canvas.clientWidth, dots = Math.min(3, devicePixelRatio || 1);
@@ -496,11 +506,12 @@
       brush.arc(0, 0, radius, 0, 2 * Math.PI);
       brush.stroke();
     }
+    const untrained = given.layouts[one("layout").value].angles;
     for (const [part, radius] of [["train", 1], ["test", 0.72]]) {
-      const e = training.forward(training.points[part]).embedded;
-      for (let i = 0; i < e.length / 2; i += 1) {
+      const e = training?.forward(training.points[part]).embedded, angles = numbers(untrained[part === "train" ? 0 : 1]);
+      for (let i = 0; i < angles.length; i += 1) {
         const away = radius + ((i % given.points) / given.points - 0.5) * 0.16; // beside each other where angles are equal
-        const [x, y] = [away * e[2 * i], away * e[2 * i + 1]];
+        const [x, y] = e ? [away * e[2 * i], away * e[2 * i + 1]] : [away * Math.cos(angles[i]), away * Math.sin(angles[i])];
         brush.fillStyle = brush.strokeStyle = colour(`--class${Math.floor(i / given.points)}`);
         brush.beginPath();
         if (part === "train") {
@@ -517,25 +528,23 @@
     }
   }
 
-  const untrained = {}; // before the first step no expression has had an effect yet
-
   function report() {
     const layout = one("layout").value, percent = (value) => (100 * value).toFixed(1);
-    const found = training.step ? training.judged() : untrained[layout] ??= training.judged();
-    one("now").textContent = `Step ${training.step} of ${given.steps}: test R@1 ${percent(found["R@1"])}, mAP ${percent(found.mAP)}`;
-    one("circle").setAttribute("aria-label", `The unit circle after ${training.step} steps; test mAP ${percent(found.mAP)} percent`);
-    return found;
+    const metrics = training ? training.evaluate() : given.layouts[layout].untrained, step = training?.step ?? 0;
+    one("now").textContent = `Step ${step} of ${given.steps}: test R@1 ${percent(metrics["R@1"])}, mAP ${percent(metrics.mAP)}`;
+    one("circle").setAttribute("aria-label", `The unit circle after ${step} steps; test mAP ${percent(metrics.mAP)} percent`);
+    return metrics;
   }
 
   function pause() {
     cancelAnimationFrame(running);
     running = 0;
-    one("go").textContent = training.step ? "Go on" : "Train";
+    one("go").textContent = training?.step ? "Go on" : "Train";
   }
 
   /** From the first weights, with what is chosen now. */
   function again() {
-    training = new Training(one("layout").value, one("expression").value);
+    training = null;
     pause();
     paint();
     report();
@@ -552,19 +561,19 @@
     }
     running = 0;
     one("go").textContent = "Train again";
-    const found = report(), row = resultRow(one("expression").value, found, null);
+    const row = resultRow(one("expression").value, report(), null);
     row.className = "own";
     one("results").prepend(row);
     while (one("results").querySelectorAll(".own").length > 5) [...one("results").querySelectorAll(".own")].at(-1).remove();
   }
 
-  function resultRow(name, found, mean) {
+  function resultRow(name, metrics, mean) {
     const row = document.createElement("tr"), head = document.createElement("th");
     head.scope = "row";
     head.textContent = name.length > 24 ? `${name.slice(0, 23)}…` : name;
     head.title = name;
     row.append(head);
-    for (const value of [found["R@1"], found.mAP, mean]) {
+    for (const value of [metrics["R@1"], metrics.mAP, mean]) {
       const cell = document.createElement("td");
       cell.textContent = value === null ? "–" : (100 * value).toFixed(1);
       row.append(cell);
@@ -577,21 +586,22 @@
     if (body.dataset.layout === layout) return;
     body.dataset.layout = layout;
     body.replaceChildren(...Object.entries(given.layouts[layout].results).map(
-      ([name, own]) => resultRow(name, own.first, own.mean)));
+      ([name, own]) => resultRow(name === "typed" ? given.expression : name, own.first, own.mean)));
   }
 
   // ---- what a person does
 
   for (const button of document.querySelectorAll("[data-preset]"))
-    button.addEventListener("click", () => { if (taken(preset(button.dataset.preset), true)) draw(); });
+    button.addEventListener("click", () => { if (take(preset(button.dataset.preset), true)) draw(); });
   for (const [id, name] of [["alpha", "D_q"], ["b", "I_b"]])
-    one(id).addEventListener("input", () => { if (one(id).checkValidity() && taken(preset(name), true)) draw(); });
-  one("expression").addEventListener("input", (event) => { if (taken(event.target.value, true)) draw(); });
+    one(id).addEventListener("input", () => { if (one(id).checkValidity() && take(preset(name), true)) draw(); });
+  one("expression").addEventListener("input", (event) => { if (take(event.target.value, true)) draw(); });
   one("layout").addEventListener("change", again);
   one("over").addEventListener("click", again);
   one("go").addEventListener("click", () => {
     if (running) { pause(); return; }
-    if (training.step >= given.steps) again();
+    if (training?.step >= given.steps) again();
+    training ??= new Training(one("layout").value, one("expression").value);
     one("go").textContent = "Pause";
     running = requestAnimationFrame(frame);
   });
@@ -612,7 +622,8 @@
   }).observe(one("draw"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
 
-  taken(given.expression, true);
+  one("expression").value = given.expression;
+  show(given.expression, given.curves, true);
   draw();
 
   // the same without the page, for a console
@@ -624,8 +635,8 @@
     train(text, layout, steps) {
       const run = new Training(layout, text), losses = [];
       for (let i = 0; i < steps; i += 1) { run.advance(); losses.push(run.loss); }
-      return { losses, weights: run.weights.map((w) => [...w]), ...run.judged() };
+      return { losses, weights: run.weights.map((w) => [...w]), ...run.evaluate() };
     },
-    said(text) { try { derivative(text); return ""; } catch (error) { return error.message; } },
+    message(text) { try { derivative(text); return ""; } catch (error) { return error.message; } },
   };
 })();
