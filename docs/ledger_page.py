@@ -45,11 +45,11 @@ DURATION = "time"  # a column in seconds, if the table is not
 
 @dataclass(frozen=True)
 class Source:
-    """A file of results. data: None where it is not there yet."""
+    """A file of results; data: None where it does not exist yet."""
 
     name: str
     on: str
-    told: str
+    text: str
     command: str
     machine: str
     file: str
@@ -59,7 +59,7 @@ class Source:
 
 
 def ledger(root: Path, results: Path) -> str:
-    """The page. root: of the project; results: folder of the results of studies."""
+    """Return the page; root: of the project; results: folder of the results of studies."""
     given = yaml.load((root / "docs" / "ledger.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
     sources = {name: _source(name, facts, root, results) for name, facts in given["sources"].items()}
     papers = [_paper(paper, sources, given, root) for paper in given["papers"]]
@@ -72,19 +72,19 @@ def _source(name: str, facts: Mapping[str, Any], root: Path, results: Path) -> S
         from frontrank.data.published import PUBLISHED
 
         data: Any = {key: dataset.counts[0] for key, dataset in PUBLISHED.items()}
-        return Source(name, facts["on"], facts["told"], facts["command"], "", "", data)
+        return Source(name, facts["on"], facts["text"], facts["command"], "", "", data)
     if "study" in facts:
         study, path = facts["study"], results / f"{facts['study']}.json"
         data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         command, machine = (data["command"], data["machine"]) if data else (f"python -m studies {study}", "")
-        told = f"{facts['told']}: [the study](studies/{study}.md)" if data else facts["told"]
+        text = f"{facts['text']}: [the study](studies/{study}.md)" if data else facts["text"]
         return Source(
-            name, facts["on"], told, command, machine, f"studies/results/{study}.json", data, under, study=True
+            name, facts["on"], text, command, machine, f"studies/results/{study}.json", data, under, study=True
         )
     data = json.loads((root / facts["file"]).read_text(encoding="utf-8"))
     machine = facts.get("machine") or f"{data['machine']['cores']} cores of {data['machine']['cpu']}"
     file = facts["file"].removeprefix("docs/") if facts["file"].startswith("docs/") else f"../{facts['file']}"
-    return Source(name, facts["on"], facts["told"], facts["command"], machine, file, data, under)
+    return Source(name, facts["on"], facts["text"], facts["command"], machine, file, data, under)
 
 
 def _sources(sources: Sequence[Source]) -> str:
@@ -93,7 +93,7 @@ def _sources(sources: Sequence[Source]) -> str:
         lines += [
             f"### {source.name.capitalize()}",
             "",
-            f"{source.told}.".replace("..", "."),
+            f"{source.text}.".replace("..", "."),
             "",
             f"    {source.command}",
             "",
@@ -114,7 +114,7 @@ def _table(
     paper: str, table: Mapping[str, Any], sources: Mapping[str, Source], given: Mapping[str, Any], root: Path
 ) -> str:
     columns, own = table["columns"], table.get("own", [])
-    here = [_measured(row, [*columns, *own], sources) for row in table["rows"]]
+    here = [_values_of(row, [*columns, *own], sources) for row in table["rows"]]
     width = len(columns) + len(own)
     lines = [
         f"### {paper}, Table {table['table']}: {table['shows']}",
@@ -131,51 +131,51 @@ def _table(
             cells = [*(value or NONE for value in row["paper"]), *[""] * len(own)]
             lines.append(f"| {row['row']} | paper | {' | '.join(cells)} | | {_command(row, root)} |")
         if measured is not None:
-            lines.append(_line_here(row, table, measured, sources[row["here"]["source"]]))
+            lines.append(_row_here(row, table, measured, sources[row["here"]["source"]]))
     return "\n".join([*lines, "", *_below(table, here, sources, given, root), ""])
 
 
-def _line_here(row: Mapping[str, Any], table: Mapping[str, Any], measured: Mapping[str, Any], source: Source) -> str:
+def _row_here(row: Mapping[str, Any], table: Mapping[str, Any], measured: Mapping[str, Any], source: Source) -> str:
     unit, names = table.get("unit", "percent"), [*table["columns"], *table.get("own", [])]
-    cells = [_shown(measured.get(name), unit, name) for name in names]
+    cells = [_format_values(measured.get(name), unit, name) for name in names]
     seeds = max((len(values) for values in measured.values()), default=0)
     name = row.get("as", "" if "paper" in row else row["row"])
     kept = "failed" if not measured else str(seeds) if unit in ("percent", "fraction") else ""
     return f"| {name} | here, {source.on} | {' | '.join(cells)} | {kept} | [{source.name}](#{source.name}) |"
 
 
-def _measured(
+def _values_of(
     row: Mapping[str, Any], columns: Sequence[str], sources: Mapping[str, Source]
 ) -> dict[str, list[float]] | None:
-    """Our values by column, one per seed: none at all where all runs failed. None where nothing was run."""
+    """Return our values by column, one per seed: none at all where all runs failed, None where nothing was run."""
     if "here" not in row or sources[row["here"]["source"]].data is None:
         return None
     source, here = sources[row["here"]["source"]], row["here"]
     if "entry" in here:
         values = _at(source.data, [*source.under, "entries", here["entry"], "values"])
         return {name: values[name] for name in columns if name in values}
-    found: dict[str, list[float]] = {}
+    by_column: dict[str, list[float]] = {}
     for name, path in zip(columns, here["at"], strict=False):
         if path:
             joined, paths = ("sum", [path]) if isinstance(path, list) else next(iter(path.items()))
             parts = [_at(source.data, [*source.under, *each], may_lack=source.study) for each in paths]
             if None not in parts:
-                found[name] = _joined(joined, parts)
-    found = {name: values for name, values in found.items() if values}  # runs that failed have none
-    return found if {*found} - {OF_CODE} else {}
+                by_column[name] = _join(joined, parts)
+    by_column = {name: values for name, values in by_column.items() if values}  # runs that failed have none
+    return by_column if {*by_column} - {OF_CODE} else {}
 
 
-def _joined(how: str, parts: Sequence[Any]) -> list[float]:
-    """One list, a value per seed, of the figures that paths lead to; with "product" the others multiply the first."""
+def _join(how: str, parts: Sequence[Any]) -> list[float]:
+    """Return a value per seed of the figures that paths lead to; "product" multiplies the first by the others."""
     first, *others = parts
     values = first if isinstance(first, list) else [first]
     return [math.prod([value, *others]) if how == "product" else sum([value, *others]) for value in values]
 
 
 def _at(data: Any, path: Sequence[str], *, may_lack: bool = False) -> Any:
-    """What a path leads to; a list is entered by place, by the `name` of what it holds, or by key=value of it.
+    """Return what a path leads to; a list is entered by place, by the `name` of what it holds, or by key=value of it.
 
-    may_lack: a list may lack what is looked for, which gives None; else that is an error, as two of them always are
+    may_lack: return None if a list lacks the element; else that is an error, as two such elements always are
     """
     for step in path:
         if isinstance(data, Mapping):
@@ -184,16 +184,16 @@ def _at(data: Any, path: Sequence[str], *, may_lack: bool = False) -> Any:
             data = data[int(step)]
         else:
             wanted = dict(part.split("=", 1) for part in step.split(",")) if "=" in step else {"name": step}
-            found = [each for each in data if all(str(each[key]) == value for key, value in wanted.items())]
-            if not found and may_lack:
+            matches = [each for each in data if all(str(each[key]) == value for key, value in wanted.items())]
+            if not matches and may_lack:
                 return None
-            if len(found) != 1:
-                raise ValueError(f"{' / '.join(path)}: {len(found)} elements are {step}")
-            (data,) = found
+            if len(matches) != 1:
+                raise ValueError(f"{' / '.join(path)}: {len(matches)} elements are {step}")
+            (data,) = matches
     return data
 
 
-def _shown(values: Sequence[float] | None, unit: str, column: str) -> str:
+def _format_values(values: Sequence[float] | None, unit: str, column: str) -> str:
     if not values:
         return NONE
     mean, spread = fmean(values), stdev(values) if len(values) > 1 else None
@@ -210,7 +210,7 @@ def _shown(values: Sequence[float] | None, unit: str, column: str) -> str:
 
 
 def _command(row: Mapping[str, Any], root: Path) -> str:
-    """What the last column of a row has: its command, its recipe, or why there is neither."""
+    """Return the last column of a row: its command, its recipe, or why there is neither."""
     if "command" in row:
         return f"`{row['command']}`"
     if "recipe" not in row:
@@ -221,7 +221,7 @@ def _command(row: Mapping[str, Any], root: Path) -> str:
 
 
 def commands(table: Mapping[str, Any], given: Mapping[str, Any], root: Path) -> list[list[str]]:
-    """The commands of the recipes of a table, data set by data set: what trains, then what tests."""
+    """Return the commands of the recipes of a table, data set by data set: what trains, then what tests."""
     trained: dict[tuple[str, ...], list[str]] = {}
     names = [name for row in table["rows"] if "recipe" in row for name in row["recipe"].split(", ")]
     for name in dict.fromkeys(names):
@@ -248,7 +248,7 @@ def _below(
     given: Mapping[str, Any],
     root: Path,
 ) -> list[str]:
-    """What stands below a table: the commands of its recipes, the gap, and why there is one."""
+    """Return what stands below a table: the commands of its recipes, the gap, and why there is one."""
     lines = []
     if blocks := commands(table, given, root):
         lines += ["With the recipe and the options of a row:", ""]
@@ -268,7 +268,7 @@ def _below(
 
 
 def _gap(table: Mapping[str, Any], here: Sequence[Mapping[str, list[float]] | None]) -> str:
-    """What differs, as far as it can be said in figures."""
+    """Return what differs, as far as figures can say it."""
     unit = table.get("unit", "percent")
     rows = [(row, measured) for row, measured in zip(table["rows"], here, strict=True) if measured and "paper" in row]
     if unit == "seconds":
@@ -277,14 +277,14 @@ def _gap(table: Mapping[str, Any], here: Sequence[Mapping[str, list[float]] | No
 
 
 def _times(table: Mapping[str, Any], here: Sequence[Mapping[str, list[float]] | None]) -> str:
-    """Each of our rows against the first of the paper's."""
+    """Compare each of our rows with the first of the paper's."""
     theirs = dict(zip(table["columns"], table["rows"][0]["paper"], strict=True))
-    said = []
+    ratios = []
     for row, measured in zip(table["rows"], here, strict=True):
         if measured:
             times = [f"{fmean(values) / _seconds(theirs[name]):.2f}" for name, values in measured.items()]
-            said.append(f"{row.get('as', row['row'])} takes {', '.join(times)} times the paper's time")
-    return f"on another processor, {'; '.join(said)}." if said else ""
+            ratios.append(f"{row.get('as', row['row'])} takes {', '.join(times)} times the paper's time")
+    return f"on another processor, {'; '.join(ratios)}." if ratios else ""
 
 
 def _seconds(text: str) -> float:
@@ -293,20 +293,20 @@ def _seconds(text: str) -> float:
 
 
 def _order(table: Mapping[str, Any], rows: Sequence[tuple[Mapping[str, Any], Mapping[str, list[float]]]]) -> str:
-    """How many pairs of rows stand in the same order there and here, where the difference here counts."""
+    """Count pairs of rows that stand in the same order there and here, where the difference here counts."""
     theirs, ours = table.get("order") or (table["columns"][0], table["columns"][0])
     place, scale = table["columns"].index(theirs), 1 if table.get("unit") == "fraction" else 100
-    found = [(row["row"], float(row["paper"][place]), measured[ours]) for row, measured in rows if ours in measured]
-    if len(found) < 2:
+    both = [(row["row"], float(row["paper"][place]), measured[ours]) for row, measured in rows if ours in measured]
+    if len(both) < 2:
         return ""
     same, turned, close = [], [], []
-    for (a, there_a, here_a), (b, there_b, here_b) in combinations(found, 2):
+    for (a, there_a, here_a), (b, there_b, here_b) in combinations(both, 2):
         if there_a == there_b:
             continue
         ours_differ = gap(here_a, here_b)
         kind = close if not ours_differ.counts else same if ours_differ.is_more == (there_a > there_b) else turned
         kind.append(f"{a} and {b}")
-    ranges = [max(values) - min(values) for values in zip(*((t, scale * fmean(h)) for _, t, h in found), strict=True)]
+    ranges = [max(values) - min(values) for values in zip(*((t, scale * fmean(h)) for _, t, h in both), strict=True)]
     name, digits = theirs if theirs == ours else f"{theirs} there and {ours} here", 1 if scale == 100 else 3
     pairs = f"{len(same)} of {len(same) + len(turned) + len(close)} pairs of rows that differ in the paper"
     text = f"by {name}, {pairs} stand in the same order here"

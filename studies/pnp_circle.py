@@ -141,10 +141,10 @@ def train(
     return last
 
 
-def evaluate_points(weights: Sequence[Tensor], points: Tensor) -> dict[str, float]:
+def evaluate_points(weights: Sequence[Tensor], points: Tensor, metrics: Sequence[str] = METRICS) -> dict[str, float]:
     """Return how well the classes of points are kept apart; each point searches all others."""
-    report = evaluate(embed(weights, points), labels(), metrics=METRICS, progress=False)
-    return {metric: float(report[metric]) for metric in METRICS}
+    report = evaluate(embed(weights, points), labels(), metrics=metrics, progress=False)
+    return {metric: float(report[metric]) for metric in metrics}
 
 
 def to_text(numbers: Tensor, decimals: int) -> str:

@@ -43,6 +43,7 @@ _PRINTED = {
     "D_q": "4/(1+R)^5",
 }  # as the paper has it
 _EQUATIONS = {"O": "none, 5", "I_u": "6, 7", "I_b": "8, 9", "D_s": "10, 12", "D_q": "11, 13"}
+_METRICS = ("R@1", "mAP")
 _SEEDS = 5
 _LAST = 10.0  # negatives before, at the right end of the figure
 _PULLS = (0, 1, 2, 5, 10, 20, 40)  # R of the page's table
@@ -220,8 +221,8 @@ def measure(effort: Effort) -> dict[str, Any]:
         data = [circle.make_toy(layout, seed) for seed in range(effort.seed, effort.seed + seeds)]
         own = results["toy"][layout] = {}
         for name, loss in losses.items():
-            reports = [circle.evaluate_points(circle.train(each, loss, steps), each.test) for each in data]
-            own[name] = {metric: [report[metric] for report in reports] for metric in ("R@1", "mAP")}
+            reports = [circle.evaluate_points(circle.train(each, loss, steps), each.test, _METRICS) for each in data]
+            own[name] = {metric: [report[metric] for report in reports] for metric in _METRICS}
     return results
 
 
@@ -316,7 +317,7 @@ def extra_files(results: Results) -> dict[str, bytes]:
             "test": circle.to_text(data.test, 4),
             "weights": circle.to_text(torch.cat([weight.flatten() for weight in data.weights]), 4),
             "angles": [circle.to_text(each, 3) for each in angles],  # before training
-            "untrained": circle.evaluate_points(data.weights, data.test),
+            "untrained": circle.evaluate_points(data.weights, data.test, _METRICS),
             "results": {
                 name: {"first": {metric: over[0] for metric, over in own.items()}, "mean": fmean(own["mAP"])}
                 for name, own in results["toy"][layout].items()

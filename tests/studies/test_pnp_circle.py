@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+import studies.pnp_circle as circle
 from frontrank.losses import PNP
-from studies import circle, pnp_circle
-from studies.study import Effort
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
+from tests.studies.samples import verdict
 
 
 def test_batches_by_hand():
@@ -19,14 +20,8 @@ def test_batches_by_hand():
     assert (circle.labels()[rows] == torch.arange(4)[:, None]).all()
 
 
-def test_a_class_meets_all_its_points():
-    for number in range(circle.CLASSES):
-        starts = {int(circle.batch_rows(step).unflatten(0, (4, 16))[number, 0]) for step in range(circle.POINTS)}
-        assert len(starts) == circle.POINTS
-
-
 def test_points_on_lines():
-    data = circle.toy("lines", 0)
+    data = circle.make_toy("lines", 0)
     train, test = (part.unflatten(0, (4, 150)) for part in (data.train, data.test))
     assert (train[..., 0] - train[..., 1]).abs().max() < 0.2  # on the diagonal
     assert [round(float(x), 1) for x in train[..., 0].mean(1)] == [-0.8, -0.3, 0.2, 0.7]
@@ -39,7 +34,7 @@ def test_points_on_lines():
 
 
 def test_classes_of_three_centres():
-    data = circle.toy("centres", 5)
+    data = circle.make_toy("centres", 5)
     train, test = (part.unflatten(0, (4, 150)) for part in (data.train, data.test))
     for points, count in [*((own, 3) for own in train), *((own, 1) for own in test)]:
         centres = []  # a point further than four times the spread from all of them begins another
@@ -51,7 +46,7 @@ def test_classes_of_three_centres():
 
 def test_a_seed_says_all():
     for layout in circle.LAYOUTS:
-        one, same, other = (circle.toy(layout, seed) for seed in (1, 1, 2))
+        one, same, other = (circle.make_toy(layout, seed) for seed in (1, 1, 2))
         assert torch.equal(one.train, same.train)
         assert all(torch.equal(a, b) for a, b in zip(one.weights, same.weights, strict=True))
         assert not torch.equal(one.train, other.train)
@@ -61,7 +56,7 @@ def test_a_seed_says_all():
 
 def test_training_is_that_of_torch():
     """Against a network of torch's own layers."""
-    data, loss = circle.toy("centres", 3), PNP("D_s", temperature=0.1)
+    data, loss = circle.make_toy("centres", 3), PNP("D_s", temperature=0.1)
     net = torch.nn.Sequential(
         torch.nn.Linear(2, 30), torch.nn.ReLU(), torch.nn.Linear(30, 30), torch.nn.ReLU(), torch.nn.Linear(30, 2)
     ).double()
@@ -74,27 +69,20 @@ def test_training_is_that_of_torch():
         optimizer.zero_grad()
         loss(net(data.train[rows]), circle.labels()[rows]).backward()
         optimizer.step()
-    seen = []
-    found = circle.train(data, loss, 3, lambda step, _: seen.append(step))
-    assert seen == [0, 1, 2, 3]
-    for own, weight in zip(net.parameters(), found, strict=True):
+    steps = []
+    weights = circle.train(data, loss, 3, lambda step, _: steps.append(step))
+    assert steps == [0, 1, 2, 3]
+    for own, weight in zip(net.parameters(), weights, strict=True):
         torch.testing.assert_close(own.detach(), weight)
 
 
-def test_numbers_as_text():
-    embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [1.0, -1e-9]], dtype=torch.float64)
-    text = circle.as_text(circle.degrees(embeddings), 0)
-    assert text == "0 90 270 0"
-    assert circle.from_text(text) == [0, 90, 270, 0]
-
-
 def test_gaps_are_paired():
-    found = circle.mean_gap([0.1, 0.5], [0.3, 0.6])
-    assert found["mean"] == pytest.approx(0.15)
-    assert found["two_errors"] == pytest.approx(2 * 0.05)  # the gaps are 0.2 and 0.1
+    gap = circle.paired_gap([0.1, 0.5], [0.3, 0.6])
+    assert gap["mean"] == pytest.approx(0.15)
+    assert gap["two_errors"] == pytest.approx(2 * 0.05)  # the gaps are 0.2 and 0.1
 
 
-def made(maps, intras):
+def results_of(maps, intras):
     """Results in which D_q gains so much in mAP, and in dists@intra, on each of the layouts."""
     layouts = {}
     for layout, of_map, of_intra in zip(circle.LAYOUTS, maps, intras, strict=True):
@@ -109,51 +97,44 @@ def made(maps, intras):
 
 
 @pytest.mark.parametrize(
-    ("maps", "intras", "verdict"),
+    ("maps", "intras", "word"),
     [
-        ((0.1, 0.1), (0.1, 0.1), "**Agrees**"),
-        ((0.1, -0.1), (0.1, 0.1), "**Agrees in part**"),
-        ((-0.1, -0.1), (0.1, -0.1), "**Agrees in part**"),
-        ((-0.1, 0.0), (0.0, -0.1), "**Does not agree**"),
+        ((0.1, 0.1), (0.1, 0.1), AGREES),
+        ((0.1, -0.1), (0.1, 0.1), AGREES_IN_PART),
+        ((-0.1, -0.1), (0.1, -0.1), AGREES_IN_PART),
+        ((-0.1, 0.0), (0.0, -0.1), DOES_NOT_AGREE),
     ],
 )
-def test_verdict(maps, intras, verdict):
-    assert (
-        f"\n{verdict}: training classes are kept wider on {sum(gain > 0 for gain in intras)} of 2"
-        in pnp_circle.told(made(maps, intras))
-    )
+def test_verdict(maps, intras, word):
+    results = results_of(maps, intras)
+    assert verdict(circle.STUDY, results) == word
+    assert sum(circle.values(results)["keeps"]) == sum(gain > 0 for gain in intras)
 
 
-def test_differences_are_told_with_one_standard_error():
-    found = made((0.1, 0.1), (0.1, 0.1))
-    found["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.7, 0.86]  # gaps of 0.1, 0.1 and 0.16: 0.12 ± 0.02
-    said = pnp_circle.told(found)
-    assert "D_q less I_b is +12.0 ± 2.0 (lines), +10.0 ± 0.0 (centres) points of mAP" in said
-    assert "± of these differences is one standard error." in said
-    found["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.6, 0.73]  # 0.1, 0.0 and 0.03: 0.043 ± 0.030, below two
-    assert "test classes better apart on 1" in pnp_circle.told(found)
+def test_a_difference_must_be_twice_its_error():
+    results = results_of((0.1, 0.1), (0.1, 0.1))
+    results["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.7, 0.86]  # gaps of 0.1, 0.1 and 0.16: 0.12 ± 0.02
+    values = circle.values(results)
+    assert values["better"]["lines"] == {"mean": pytest.approx(0.12), "two_errors": pytest.approx(0.04)}
+    assert values["separates"] == [True, True]
+    results["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.6, 0.73]  # 0.1, 0.0 and 0.03: 0.043 ± 0.030
+    assert circle.values(results)["separates"] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("first", "said"),
-    [
-        ((0.4, 0.4), "in this seed D_q is worse on both; the means over 3 seeds are in the table"),
-        ((0.6, 0.4), "in this seed D_q is worse on centres; the means"),
-        ((0.6, 0.5), "in this seed D_q is not worse on either; the means"),
-    ],
-)
-def test_that_the_run_which_is_drawn_may_go_against_the_means_is_told(first, said):
-    found = made((0.1, 0.1), (0.1, 0.1))
-    for own, value in zip(found["layouts"].values(), first, strict=True):
+@pytest.mark.parametrize(("first", "word"), [((0.4, 0.4), "both"), ((0.6, 0.4), "centres"), ((0.6, 0.5), "either")])
+def test_the_run_that_is_drawn_may_differ_from_the_means(first, word):
+    results = results_of((0.1, 0.1), (0.1, 0.1))
+    for own, value in zip(results["layouts"].values(), first, strict=True):
         own["test"]["D_q"]["mAP"][0] = value
-    assert said in pnp_circle.told(found)
-    assert f"Its mAP is I_b 50 and D_q {100 * first[0]:.0f} on *lines*" in pnp_circle.told(found)
+    assert f"on {word};" in circle.values(results)["first_seed"]
 
 
-def test_the_animation_is_small_and_moves():
-    found = pnp_circle.measure(Effort(Path("unused"), quick=True))
-    moving = pnp_circle.more(found)["circle.gif"]
-    assert len(moving) < 1_500_000
+def test_the_animation_is_small_and_moves(monkeypatch):
+    monkeypatch.setattr(circle, "_FRAMES", 3)
+    results = circle.measure(Effort(Path("unused"), quick=True))
+    moving = circle.extra_files(results)["circle.gif"]
     with Image.open(io.BytesIO(moving)) as image:
-        assert image.n_frames >= 15
+        assert image.n_frames == 3
         assert image.info["loop"] == 0
+    committed = Path(__file__).parent.parent.parent / "docs" / "studies" / "pnp-circle-circle.gif"
+    assert committed.stat().st_size < 1_500_000

@@ -1,4 +1,4 @@
-"""Studies that train: stopped they go on, what is done is not done again, and a run that fails has no figures."""
+"""Studies that train: they continue, repeat no run, and a run that fails has no figures; differences over seeds."""
 
 import json
 from dataclasses import replace
@@ -9,182 +9,92 @@ import pytest
 from frontrank.data.table import read_table
 from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from studies.study import Effort
-from studies.trained import at_an_end, mean_and_spread, percent, split_images, trained, training_images
-from tests.comparison.comparisons import SMALL, count_tasks, done_here, done_without_training
-from tests.studies.made import TRAINED, done, without_training
+from studies.trained import (
+    answer,
+    gap,
+    gap_of_gaps,
+    mean_and_spread,
+    mean_of_gaps,
+    percent,
+    rate_search,
+    run_comparison,
+    split_images,
+    training_images,
+    values_by_setting,
+)
+from tests.comparison.comparisons import SMALL, count_tasks, done_without_training
+from tests.studies.samples import entry, failed_entry
 
 SETTINGS = {**SMALL, "model.pooling": "average", "model.stage": "0", "optimizer.warmup": "0", "evaluations": "1"}
 
 
-def small(effort, images, **others):
+def compare_small(effort, images, **others):
     """Two temperatures of Smooth-AP, two seeds, four steps."""
     given = {"losses": "SmoothAP", "axes": ["loss.temperature=0.05,0.5"], "settings": SETTINGS, "lrs": "1e-3"}
-    return trained(effort, "temperatures", data=images, **{**given, **others})
+    return run_comparison(effort, "temperatures", data=images, **{**given, **others})
 
 
-def stopping(after, do):
-    """Do so many tasks, and be stopped in the next."""
-    tasks = []
+def test_a_comparison_continues_where_it_was_stopped(images, monkeypatch, tmp_path):
+    effort, tasks = Effort(tmp_path / "work", seeds=2, show=False), []
 
-    def done_or_stopped(task, *rest, **others):
+    def stop_after_two(task, *rest, **others):
         tasks.append(task)
-        return None if len(tasks) > after else do(task, *rest, **others)
+        return None if len(tasks) > 2 else done_without_training(task, *rest, **others)
 
-    return done_or_stopped
-
-
-def test_it_goes_on_to_the_same_values(images, monkeypatch, tmp_path):
-    effort = Effort(tmp_path / "whole", seeds=2, show=False)
-    count_tasks(monkeypatch)
-    whole = small(effort, images)
-    assert [entry["settings"]["loss.temperature"] for entry in whole["entries"]] == [0.05, 0.5]
-    assert [entry["seeds"] for entry in whole["entries"]] == [[0, 1], [0, 1]]
-    assert all(len(values) == 2 for entry in whole["entries"] for values in entry["values"].values())
-    assert set(whole["frozen"]) >= {"R@1", "mAP"}
-    json.dumps(whole, allow_nan=False)
-
-    effort = Effort(tmp_path / "parts", seeds=2, show=False)
-    count_tasks(monkeypatch, stopping(2, done_here))
-    with pytest.raises(InterruptedRunError, match="stopped, 1 of 4 runs are done"):
-        small(effort, images)
-    tasks = count_tasks(monkeypatch)
-    parts = small(effort, images)
+    count_tasks(monkeypatch, stop_after_two)
+    with pytest.raises(InterruptedRunError, match="1 of 4"):
+        compare_small(effort, images)
+    tasks = count_tasks(monkeypatch, done_without_training)
+    results = compare_small(effort, images)
     assert len(tasks) == 3  # two of five were done: the frozen backbone, and a run
-    assert [entry["values"] for entry in parts["entries"]] == [entry["values"] for entry in whole["entries"]]
+    assert [entry["settings"]["loss.temperature"] for entry in results["entries"]] == [0.05, 0.5]
+    assert [entry["seeds"] for entry in results["entries"]] == [[0, 1], [0, 1]]
+    assert all(len(values) == 2 for entry in results["entries"] for values in entry["values"].values())
+    assert set(results["frozen"]) >= {"R@1", "mAP"}
     tasks.clear()
-    small(effort, images)
+    with pytest.raises(InputError, match="iterations"):
+        compare_small(effort, images, settings={**SETTINGS, "iterations": "5"})
     assert tasks == []
 
 
-def test_seeds_begin_at_that_of_the_study(images, monkeypatch, tmp_path):
+def test_a_quick_comparison_has_the_first_seed_and_rate(images, monkeypatch, tmp_path):
     count_tasks(monkeypatch, done_without_training)
-    found = small(Effort(tmp_path / "a", seed=5, seeds=2, show=False), images)
-    assert found["entries"][0]["seeds"] == [5, 6]
-    quick = small(Effort(tmp_path / "b", quick=True, seeds=3, show=False), images)
-    assert quick["entries"][0]["seeds"] == [0]
+    effort = Effort(tmp_path, quick=True, seed=5, seeds=3, show=False)
+    results = compare_small(effort, images, axes=[], lrs="1e-3,1e-4")
+    assert [(entry["seeds"], entry["lr"]) for entry in results["entries"]] == [([5], 1e-3)]
 
 
-def test_other_settings_are_not_taken_for_the_same(images, monkeypatch, tmp_path):
-    count_tasks(monkeypatch, done_without_training)
-    effort = Effort(tmp_path / "work", seeds=1, show=False)
-    small(effort, images)
-    with pytest.raises(InputError, match="iterations is 4 there and 5 now"):
-        small(effort, images, settings={**SETTINGS, "iterations": "5"})
+def fail_high_temperature(message, seeds=(0, 1)):
+    """Return a task that fails for one temperature and these seeds."""
 
-
-def failing(said):
-    """Runs of one temperature fail."""
-
-    def done_or_failed(task, config, target, beside, what, **others):
+    def run(task, config, target, beside, what, **others):
         beside.parent.mkdir(parents=True, exist_ok=True)
-        if config.loss.temperature == 0.5 and task != "frozen":
-            return said
+        if config.loss.temperature == 0.5 and config.seed in seeds and task != "frozen":
+            return message
         return done_without_training(task, config, target, beside, what, **others)
 
-    return done_or_failed
+    return run
+
+
+DIVERGED, KILLED = "the loss is not finite", "ended by the signal SIGKILL"
 
 
 def test_a_run_that_diverges_has_no_values(images, monkeypatch, tmp_path):
-    count_tasks(monkeypatch, failing("the loss is not finite"))
-    found = small(Effort(tmp_path / "work", seeds=1, show=False), images, may_diverge=True)
-    assert [bool(entry["values"].get("R@1")) for entry in found["entries"]] == [True, False]
-    assert found["entries"][1]["failed"] == "the loss is not finite"
-    json.dumps(found, allow_nan=False)
+    count_tasks(monkeypatch, fail_high_temperature(DIVERGED))
+    results = compare_small(Effort(tmp_path / "all", seeds=1, show=False), images, may_diverge=True)
+    assert [bool(entry["values"].get("R@1")) for entry in results["entries"]] == [True, False]
+    assert results["entries"][1]["failed"] == DIVERGED
+    json.dumps(results, allow_nan=False)
+    count_tasks(monkeypatch, fail_high_temperature(DIVERGED, seeds=(1,)))
+    results = compare_small(Effort(tmp_path / "one", seeds=2, show=False), images, may_diverge=True)
+    assert [(len(entry["seeds"]), entry["planned"]) for entry in results["entries"]] == [(2, 2), (1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("said", "may_diverge"), [("the loss is not finite", False), ("ended by the signal SIGKILL", True)]
-)
-def test_a_run_that_fails_is_an_error(images, monkeypatch, tmp_path, said, may_diverge):
-    effort = Effort(tmp_path / "work", seeds=2, show=False)
-    count_tasks(monkeypatch, failing(said))
-    with pytest.raises(FrontrankError, match=f"1 of 2 ways to train did not come to an end, such as .*{said}"):
-        small(effort, images, may_diverge=may_diverge)
-
-
-def test_a_seed_that_crashed_is_not_taken_for_one_that_diverged(images, monkeypatch, tmp_path):
-    effort = Effort(tmp_path / "work", seeds=2, show=False)
-
-    def second_seed(said):
-        def done_or_failed(task, config, target, beside, what, **others):
-            beside.parent.mkdir(parents=True, exist_ok=True)
-            if config.loss.temperature == 0.5 and config.seed == 1 and task != "frozen":
-                return said
-            return done_without_training(task, config, target, beside, what, **others)
-
-        return done_or_failed
-
-    count_tasks(monkeypatch, second_seed("the loss is not finite"))
-    found = small(effort, images, may_diverge=True)
-    assert [len(entry["seeds"]) for entry in found["entries"]] == [2, 1]
-    assert [entry["planned"] for entry in found["entries"]] == [2, 2]
-    effort = Effort(tmp_path / "other", seeds=2, show=False)
-    count_tasks(monkeypatch, second_seed("ended by the signal SIGKILL"))
-    with pytest.raises(FrontrankError, match=r"1 of 2 ways .*ended by the signal SIGKILL"):
-        small(effort, images, may_diverge=True)
-
-
-def test_mean_and_spread():
-    assert mean_and_spread([0.5]) == (0.5, 0.0)
-    assert mean_and_spread([0.5, 0.7]) == (pytest.approx(0.6), pytest.approx(0.02**0.5))
-    assert percent([0.5, 0.7]) == "60.0 ± 14.1"
-    assert percent([0.629]) == "62.9"
-
-
-def test_a_cell_says_where_seeds_are_missing():
-    assert percent([0.5, 0.7], 3) == "60.0 ± 14.1 (2 of 3 seeds)"
-    assert percent([0.629], 2) == "62.9 (1 of 2 seeds)"
-    assert percent([0.5, 0.7], 2) == percent([0.5, 0.7]) == "60.0 ± 14.1"
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_a_stopped_study_goes_on_and_trains_nothing_twice(name, images, study_done, monkeypatch, tmp_path):
-    without_training(monkeypatch, stopping(2, done_without_training))
-    with pytest.raises(InterruptedRunError, match=r"; the same command goes on where it was$"):
-        done(name, tmp_path / "out", images)
-    assert not (tmp_path / "out" / "results.json").exists()
-    monkeypatch.undo()
-    tasks = without_training(monkeypatch)
-    page = done(name, tmp_path / "out", images)
-    assert tasks
-    assert page.read_bytes() == (study_done(name) / "README.md").read_bytes()
-    all_of_them = [*(tmp_path / "out" / "work").rglob("frozen.json"), *(tmp_path / "out" / "work").rglob("test.json")]
-    assert len(tasks) == len(all_of_them) - 2  # none of those before it was stopped
-    tasks.clear()
-    for path in (tmp_path / "out").iterdir():
-        if path.name != "work":
-            path.unlink()
-    assert done(name, tmp_path / "out", images).read_bytes() == (study_done(name) / "README.md").read_bytes()
-    assert tasks == []
-
-
-@pytest.mark.parametrize(
-    ("chosen", "lrs", "said"),
-    [
-        ({"a": 1e-4, "b": 3e-4, "c": 1e-3}, "3e-4,1e-4,1e-3", "2 chose the lowest or the highest of 3 tried, so these"),
-        ({"a": 3e-4, "b": 3e-4}, "1e-4,3e-4,1e-3", "Of 2 searches for a learning rate, none chose"),
-        ({"a": 1e-4, "b": 1e-3}, "1e-4,3e-4,1e-3", "all chose the lowest or the highest of 3 tried, so all could"),
-        ({"a": 3e-4, "b": None}, "1e-4,3e-4,1e-3", "Of 1 searches for a learning rate, none chose"),
-    ],
-)
-def test_searches_that_ended_at_an_end_are_told(chosen, lrs, said):
-    assert said in at_an_end(chosen, lrs)
-
-
-def test_which_searches_could_still_gain():
-    assert at_an_end({"a": 1e-4, "b": 3e-4, "c": 1e-3}, "1e-4,3e-4,1e-3").endswith("could still gain: a; c.")
-
-
-@pytest.mark.parametrize(
-    ("chosen", "said"),
-    [
-        ({"a": 3e-4, "b": 3e-4, "c": 1e-3}, "2 chose the lower, 1 the higher."),
-        ({"a": 1e-3, "b": None}, "0 chose the lower, 1 the higher."),
-    ],
-)
-def test_of_two_rates_none_is_known_to_be_the_best(chosen, said):
-    told = at_an_end(chosen, "3e-4,1e-3")
-    assert told == f"Only two learning rates were tried, so none is known to be the best: {said}"
+@pytest.mark.parametrize(("message", "seeds", "may_diverge"), [(DIVERGED, (0, 1), False), (KILLED, (1,), True)])
+def test_a_run_that_fails_is_an_error(images, monkeypatch, tmp_path, message, seeds, may_diverge):
+    count_tasks(monkeypatch, fail_high_temperature(message, seeds))
+    with pytest.raises(FrontrankError, match=f"1 of 2 .*{message}"):
+        compare_small(Effort(tmp_path / "work", seeds=2, show=False), images, may_diverge=may_diverge)
 
 
 def test_images_without_a_test_split_get_the_one_of_a_comparison(images, tmp_path):
@@ -192,12 +102,103 @@ def test_images_without_a_test_split_get_the_one_of_a_comparison(images, tmp_pat
     given = read_table(images)
     assert np.array_equal(split_images(effort, images).splits, given.splits)
     replace(given, splits=np.full(len(given), "train")).save(tmp_path / "images.csv")
-    split = split_images(effort, str(tmp_path / "images.csv"))
-    tested = set(split.of("test").labels)
-    assert tested
-    assert not tested & set(training_images(effort, str(tmp_path / "images.csv")).labels)
+    test_classes = set(split_images(effort, str(tmp_path / "images.csv")).of("test").labels)
+    assert test_classes
+    assert not test_classes & set(training_images(effort, str(tmp_path / "images.csv")).labels)
 
 
-def test_a_single_rate_is_no_search():
-    assert at_an_end({"a": 3e-4}, "3e-4") == ""
-    assert at_an_end({"a": None}, "1e-4,3e-4") == ""
+def test_means_and_cells_over_seeds():
+    assert mean_and_spread([0.5]) == (0.5, 0.0)
+    assert mean_and_spread([0.5, 0.7]) == (pytest.approx(0.6), pytest.approx(0.02**0.5))
+    assert percent([0.629]) == "62.9"
+    assert percent([0.5, 0.7], 2) == percent([0.5, 0.7]) == "60.0 ± 14.1"
+    assert percent([0.5, 0.7], digits=2) == "60.00 ± 14.14"
+    assert percent([0.629], 2) == "62.9 (1 of 2 seeds)"
+
+
+def test_searches_that_chose_an_end():
+    search = rate_search({"a": 1e-4, "b": 3e-4, "c": 1e-3, "d": None}, "3e-4,1e-4,1e-3")
+    assert search == {"tried": 3, "searches": 3, "lower": 1, "higher": 1, "ends": ["a", "c"]}
+    assert rate_search({"a": 3e-4}, "3e-4") is None
+    assert rate_search({"a": None}, "1e-4,3e-4") is None
+
+
+def test_values_by_a_setting_are_of_entries_that_finished():
+    entries = [
+        entry({"loss.bins": 5, "loss.tie_aware": True}, 0.5),
+        entry({"loss.bins": 5, "loss.tie_aware": False}, 0.6),
+        failed_entry({"loss.bins": 10, "loss.tie_aware": False}),
+    ]
+    assert values_by_setting(entries, "loss.bins", "mAP", loss_tie_aware=False) == {5: [0.6] * 3}
+
+
+# Differences over seeds
+
+
+def test_a_gap_is_in_points_with_its_standard_error():
+    change = gap([0.63, 0.64, 0.65], [0.60, 0.60, 0.60])
+    assert change.points == pytest.approx(4.0)
+    assert change.error == pytest.approx(100 * 0.01 / 3**0.5, abs=1e-5)  # the spread of the first alone
+    assert (change.counts, change.is_more, change.is_less) == (True, True, False)
+    assert (str(change), change.text(2)) == ("+4.0 ± 0.6", "+4.00 ± 0.58")
+    assert gap([0.6, 0.6], [0.62, 0.62]).is_less
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        ([0.604] * 2, [0.6] * 2, False),  # less than half a point
+        ([0.606] * 2, [0.6] * 2, True),
+        ([0.58, 0.62, 0.66], [0.6] * 3, False),  # +2.0 ± 2.3
+        ([0.9], [0.6], False),  # one seed
+        ([0.9] * 3, [0.6], False),
+    ],
+)
+def test_which_gaps_count(first, second, counts):
+    assert gap(first, second).counts is counts
+
+
+def test_few_seeds_count_by_the_interval_of_welch():
+    """Tables of Student's t: 4.303 for 2 degrees of freedom, 2.776 for 4."""
+    one_sided = gap([0.61, 0.62, 0.63], [0.60, 0.60, 0.60])  # the spread of one alone: 2 degrees
+    assert one_sided.freedom == pytest.approx(2)
+    assert one_sided.reach == pytest.approx(4.3027 * one_sided.error, rel=1e-4)
+    both = gap([0.61, 0.62, 0.63], [0.60, 0.61, 0.62])  # equal spreads: 4
+    assert both.freedom == pytest.approx(4)
+    assert both.reach == pytest.approx(2.7764 * both.error, rel=1e-4)
+    between = gap([0.61, 0.62, 0.63], [0.6, 0.605, 0.61])
+    variances = 1 / 3, 0.25 / 3  # of the means, in squared points
+    assert between.freedom == pytest.approx(sum(variances) ** 2 / sum(each**2 / 2 for each in variances), abs=1e-4)
+
+
+def test_the_gap_of_two_gaps_has_the_errors_of_both():
+    lost, other = gap([0.5, 0.51, 0.52], [0.6, 0.6, 0.6]), gap([0.4, 0.41, 0.42], [0.6, 0.61, 0.62])
+    change = gap_of_gaps(lost, other)
+    assert change.points == pytest.approx(11.0)
+    assert change.error == pytest.approx((lost.error**2 + other.error**2) ** 0.5)
+    variances = lost.error**2, other.error**2
+    by_hand = sum(variances) ** 2 / (variances[0] ** 2 / 2 + variances[1] ** 2 / 4)
+    assert change.freedom == pytest.approx(by_hand, rel=1e-4)
+    assert not gap_of_gaps(lost, gap([0.5], [0.6])).counts
+
+
+def test_the_mean_of_gaps_has_the_errors_of_all():
+    """By hand: errors of 1 / sqrt(3) and 0 points, of 2 degrees of freedom, so half of the first."""
+    noisy, exact = gap([0.61, 0.62, 0.63], [0.6, 0.6, 0.6]), gap([0.61, 0.61, 0.61], [0.6, 0.6, 0.6])
+    mean = mean_of_gaps([noisy, exact])
+    assert mean.points == pytest.approx(1.5)
+    assert mean.error == pytest.approx(0.5 / 3**0.5, abs=1e-5)
+    assert mean.freedom == pytest.approx(2, abs=1e-4)
+    both = mean_of_gaps([noisy, noisy])  # independent: the error shrinks, the degrees of freedom add up
+    assert both.error == pytest.approx(noisy.error / 2**0.5, abs=1e-5)
+    assert both.freedom == pytest.approx(4, abs=1e-4)
+    one_seed = mean_of_gaps([gap([0.7], [0.6]), gap([0.7], [0.6])])
+    assert not one_seed.points > one_seed.reach
+
+
+def test_an_answer_separates_what_is_not_shown_from_the_other_way_round():
+    more, less, none = (gap([0.6 + by] * 3, [0.6] * 3) for by in (0.02, -0.02, 0.001))
+    assert answer([more, more]) == "yes"
+    assert answer([less]).startswith("no, ")
+    assert answer([more, less]) == answer([none, less]) == "no"
+    assert answer([none]) == answer([more, none]) == "not shown"

@@ -7,7 +7,8 @@ from frontrank.settings import find_recipe, read_recipe
 from frontrank.training.run import build_loss
 from studies import grid
 from studies.grid import PUBLISHED, pairs
-from tests.studies.made_up import entry
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED
+from tests.studies.samples import entry, render, verdict
 
 
 def test_every_cell_can_be_trained_and_is_what_it_says():
@@ -15,9 +16,9 @@ def test_every_cell_can_be_trained_and_is_what_it_says():
     plan = read_plan(recipe, {"data.path": "emoji"}, losses=",".join(pairs().values()), lrs="1e-4")
     losses = {way.name: build_loss(plan.config(way, 1e-4, 0, "images.csv").loss) for way in plan.ways}
     assert len(losses) == len(pairs()) == 3 * 7 + 1
-    found = {pair: losses[name] for pair, name in pairs().items()}
-    assert repr(found.pop(("bins, 19", "AP"))) == "QuantizedAP(bins=20, tie_aware=False, balance_classes=False)"
-    for (row, column), loss in found.items():
+    cells = {pair: losses[name] for pair, name in pairs().items()}
+    assert repr(cells.pop(("bins, 19", "AP"))) == "QuantizedAP(bins=20, tie_aware=False, balance_classes=False)"
+    for (row, column), loss in cells.items():
         kind, _, value = row.partition(", ")
         assert str(loss.relaxation).lower().startswith(kind)
         assert f"={value if kind == 'bins' else float(value.partition(' = ')[2])}" in str(loss.relaxation)
@@ -38,38 +39,29 @@ def test_published_pairs():
     }
 
 
-def results(new_pair=0.5, best=0.6):
+def results_of(new=0.5, published=0.6):
     cells = []
     for (row, column), loss in pairs().items():
         paper = PUBLISHED.get((row, column), "")
-        mean = best if paper else new_pair
-        made = entry({}, mean, 0.001)
-        cells.append({"relaxation": row, "metric": column, "loss": loss, "published": paper, **made})
+        cell = {"relaxation": row, "metric": column, "loss": loss, "published": paper}
+        cells.append({**cell, **entry({}, published if paper else new, 0.001)})
     return {"frozen": {"R@1": 0.4}, "cells": cells}
 
 
-@pytest.mark.parametrize(
-    ("new_pair", "said"),
-    [(0.5, "**Agrees**: the best new pair"), (0.6, "**Agrees in part**"), (0.65, "**Does not agree**: the best new")],
-)
-def test_the_verdict_follows_from_what_was_measured(new_pair, said):
-    assert said in grid.told(results(new_pair))
+@pytest.mark.parametrize(("new", "word"), [(0.5, AGREES), (0.6, AGREES_IN_PART), (0.65, DOES_NOT_AGREE)])
+def test_verdict(new, word):
+    results = results_of(new)
+    assert verdict(grid.STUDY, results) == word
+    assert len(grid.values(results)["level"]) == (11 if word == AGREES_IN_PART else 0)
 
 
-def test_the_criterion_and_the_searches_are_told(monkeypatch):
-    found = results()
-    assert "It agrees if every new pair is below the best published one" in grid.told(found)
-    monkeypatch.setattr(grid, "_LRS", "1e-4,3e-4,4e-4")
-    assert "Of 22 searches for a learning rate, none chose the lowest" in grid.told(found)
-    found["cells"][7]["lr"] = 4e-4
-    found["cells"][8] |= {"lr": None, "values": {}}
-    said = grid.told(found)
-    assert "Of 21 searches for a learning rate, 1 chose" in said
-    assert "so these could still gain: AP on bins, 10." in said
-
-
-def test_pairs_that_failed_are_said_and_drawn():
-    found = results()
-    found["cells"][7] = {**found["cells"][7], "values": {}}
-    assert "Diverged: AP on bins, 10." in grid.told(found)
-    assert set(grid.figures(found)) == {"grid"}
+def test_pairs_that_diverged_are_named_and_drawn():
+    results = results_of()
+    results["cells"][7] |= {"values": {}, "lr": None}
+    values = grid.values(results)
+    assert values["diverged"] == ["AP on bins, 10"]
+    assert values["search"]["searches"] == 21
+    assert "AP on bins, 10" in render(grid.STUDY, results)
+    assert set(grid.draw(results)) == {"grid"}
+    results["cells"] = [{**cell, "values": {}} if not cell["published"] else cell for cell in results["cells"]]
+    assert verdict(grid.STUDY, results) == NOT_MEASURED

@@ -1,0 +1,124 @@
+"""The study of batches up to the whole training set."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from frontrank.config import DataConfig
+from frontrank.data.table import ImageTable
+from frontrank.errors import InputError
+from frontrank.training.run import build_images
+from studies import batch_size
+from studies.batch_size import batch_sizes, equal_classes
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
+from tests.studies.samples import entry, verdict
+
+
+def test_batch_sizes_grow_by_eight_up_to_half_of_all():
+    assert batch_sizes(1791, 112) == [112]
+    assert batch_sizes(1792, 112) == [112, 896]
+    assert batch_sizes(4 * 10_186, 112) == [112, 896, 7168]
+
+
+def table_of(sizes, splits):
+    labels = np.repeat([f"class {place:03d}" for place in range(len(sizes))], sizes)
+    paths = np.array([f"{row}.png" for row in range(len(labels))])
+    nothing = np.full(len(labels), "")
+    return ImageTable("many", paths, labels, nothing, np.repeat(splits, sizes), nothing)
+
+
+def test_every_training_class_has_as_many_images():
+    table = table_of([2, 4, 7] * 30 + [5] * 4, ["train"] * 90 + ["test"] * 4)
+    cut = equal_classes(table, 4, 8)
+    counts = {
+        split: np.unique(cut.of(split).labels, return_counts=True)[1].tolist()
+        for split in ("train", "validation", "test")
+    }
+    assert counts == {"train": [4] * 48, "validation": [4] * 6, "test": [5] * 4}
+    assert not set(cut.of("train").labels) & set(cut.of("validation").labels)
+    assert set(cut.paths) <= set(table.paths)
+    assert len(set(cut.paths)) == len(cut)
+    assert cut.paths.tolist() == equal_classes(table, 4, 8).paths.tolist()
+    assert cut.paths.tolist() != equal_classes(table, 4, 8, seed=1).paths.tolist()
+
+
+def test_too_few_classes_are_refused():
+    with pytest.raises(InputError, match=r"18 .* 20"):
+        equal_classes(table_of([4] * 18 + [5], ["train"] * 18 + ["test"]), 4, 8)
+
+
+def results_of(images, after, middle=0.69):
+    """Means of batches of 112 with equal images, and trained on; that of the whole is 0.7, and 0.75 as a finish."""
+    whole = 7168
+    means = [
+        *((112, "images", images), (896, "images", middle), (whole, "images", 0.7)),
+        *((112, "updates", 0.5), (896, "updates", 0.6)),
+        *((112, "after", after), (whole, "after", 0.75)),
+    ]
+    passes = {"images": 10, "after": 5}
+    rows = []
+    for size, budget, mean in means:
+        updates = passes[budget] * whole // size if budget in passes else 10
+        rows.append({"size": size, "budget": budget, "updates": updates, **entry({}, mean, 0.001)})
+    facts = {"classes": 1792, "images": whole, "per_class": 4, "passes": 10, "more": 5}
+    return {**facts, "frozen": {"mAP": 0.4, "R@1": 0.5}, "rows": rows}
+
+
+@pytest.mark.parametrize(
+    ("means", "word"),
+    [
+        ((0.6, 0.7, 0.69), AGREES),
+        ((0.8, 0.7, 0.69), AGREES_IN_PART),
+        ((0.6, 0.7, 0.72), AGREES_IN_PART),  # the largest is worse than the next
+        ((0.6, 0.75, 0.7), AGREES_IN_PART),
+        ((0.8, 0.8, 0.69), DOES_NOT_AGREE),
+    ],
+)
+def test_verdict(means, word):
+    results = results_of(*means)
+    assert verdict(batch_size.STUDY, results) == word
+    values = batch_size.values(results)
+    assert values["sizes"] == [112, 896, 7168]
+    assert values["whole"].points == pytest.approx(100 * (0.7 - means[0]))
+    assert values["finish"].points == pytest.approx(100 * (0.75 - means[1]))
+    assert values["equal_updates"].points == pytest.approx(20)
+
+
+def test_one_seed_is_no_evidence():
+    results = results_of(0.6, 0.7)
+    for row in results["rows"]:
+        row["values"] = {name: values[:1] for name, values in row["values"].items()}
+    assert verdict(batch_size.STUDY, results) == DOES_NOT_AGREE
+
+
+def test_rates_at_an_end():
+    results = results_of(0.6, 0.7)  # 3e-4 everywhere, the middle one of many updates alone
+    values = batch_size.values(results)
+    assert len(values["search"]["ends"]) == 6
+    assert not values["all_in_the_middle"]
+    for row in results["rows"]:
+        row["lr"] = 1e-4 if row["budget"] == "after" else 3e-4 if row["updates"] >= 300 else 1e-3
+    values = batch_size.values(results)
+    assert (values["search"]["ends"], values["all_in_the_middle"]) == ([], True)
+
+
+def test_images_of_other_runs_are_refused(tmp_path, images, monkeypatch):
+    class StoppedError(Exception):
+        pass
+
+    def stop(effort, name, data, *others):
+        raise StoppedError(data)
+
+    monkeypatch.setattr(batch_size, "_train", stop)
+    effort = Effort(tmp_path / "work", quick=True, data=images, show=False)
+    cut = tmp_path / "work" / "cut"
+    for _ in range(2):  # the same command continues
+        with pytest.raises(StoppedError, match=r"work/cut/images\.csv"):
+            batch_size.measure(effort)
+    before = (cut / "images.csv").read_bytes()
+    build_images(DataConfig(path=images)).rows(range(8, 480)).save(tmp_path / "others.csv")
+    for other in (replace(effort, data=str(tmp_path / "others.csv")), replace(effort, seed=1)):
+        with pytest.raises(InputError, match="--data, --seed"):
+            batch_size.measure(other)
+    assert [(path.name, path.read_bytes()) for path in cut.iterdir()] == [("images.csv", before)]

@@ -1,0 +1,93 @@
+"""Saved results: their pages are those of the repository, and all can be drawn."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from studies import all_studies
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, read_results, render_page
+from studies.style import INK, figure_style, render_svg
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PATHS = re.compile(r"/tmp/|/home/|/root/|/Users/|[A-Z]:\\")  # of the machine that made it
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+IMAGE = re.compile(r"!\[[^]]*\]\(([^)\s]+)\.svg\)")
+LARGEST = 150_000  # bytes of results
+
+
+@pytest.fixture(params=all_studies())
+def study(request):
+    return all_studies()[request.param]
+
+
+@pytest.fixture
+def saved(study):
+    return read_results(DOCS / "studies" / "results" / f"{study.name}.json", study.name)
+
+
+def test_the_page_is_that_of_the_repository(study, saved):
+    committed = (DOCS / "studies" / f"{study.name}.md").read_text(encoding="utf-8")
+    names = [name.removeprefix(f"{study.name}-") for name in IMAGE.findall(committed)]
+    text = render_page(study, saved, names, f"{study.name}-")
+    assert text == committed, "run docs/build_studies.py"
+    word = study.values(saved["found"])["verdict"]
+    assert word in (AGREES, AGREES_IN_PART, DOES_NOT_AGREE)
+    assert f"**{word}**" in text
+    assert f"\n    python -m studies {study.name}\n" in text
+    assert not PATHS.search(text)
+    assert "nan" not in re.findall(r"[a-z]+", text)
+    assert "}}" not in text
+    links = [link for link in LINK.findall(text) if "://" not in link]
+    assert [link for link in links if not (DOCS / "studies" / link).exists()] == []
+
+
+def test_results_are_plain_and_small(study):
+    path = DOCS / "studies" / "results" / f"{study.name}.json"
+    text = path.read_text(encoding="utf-8")
+    assert path.stat().st_size < LARGEST
+    json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert not PATHS.search(text)
+
+
+def test_figures_can_be_drawn(study, saved):
+    with figure_style():
+        figures = study.draw(saved["found"])
+    committed = (DOCS / "studies" / f"{study.name}.md").read_text(encoding="utf-8")
+    assert IMAGE.findall(committed) == [f"{study.name}-{name}" for name in figures]
+    for figure in figures.values():
+        assert all(axis.has_data() or axis.texts for axis in figure.axes)
+
+
+def test_every_study_is_in_the_index(study, saved):
+    index = (DOCS / "studies" / "README.md").read_text(encoding="utf-8")
+    word = study.values(saved["found"])["verdict"].lower()
+    assert f"| [{study.title}]({study.name}.md) | {study.shows} | {word} |" in index
+
+
+@pytest.mark.parametrize("name", ["smooth-ap-error", "rambo-speed"])
+def test_a_figure_can_be_read_on_light_and_dark_pages(name):
+    study = all_studies()[name]
+    saved = read_results(DOCS / "studies" / "results" / f"{name}.json", name)
+    with figure_style():
+        figures = study.draw(saved["found"])
+    for place, figure in figures.items():
+        svg = render_svg(figure)
+        ElementTree.fromstring(svg)
+        assert svg.count("@media (prefers-color-scheme: dark)") == 1
+        assert INK in svg  # text and axes are of the colour that turns light
+        assert not re.search(r"stroke: (#000000|black)|<dc:date>", svg)
+        assert svg == (DOCS / "studies" / f"{name}-{place}.svg").read_text(encoding="utf-8"), "run build_studies.py"
+
+
+def test_the_index_of_unfinished_studies(tmp_path):
+    sys.path.insert(0, str(DOCS))
+    import build_studies
+
+    files = build_studies.build_all(tmp_path)
+    assert set(files) == {"studies/README.md", "ledger.md"}
+    index = files["studies/README.md"].decode()
+    assert all(f"`python -m studies {name}`" in index for name in all_studies())

@@ -1,0 +1,298 @@
+"""The studies of RaMBO: what they measure by hand and against references, and their verdicts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from frontrank.config import DataConfig
+from frontrank.errors import InputError
+from frontrank.training.run import build_images
+from studies import rambo_ablation, rambo_bias, rambo_collapse
+from studies.rambo_bias import too_high
+from studies.rambo_collapse import FREE, free_scores, network_scores
+from studies.rambo_landscape import STUDY as LANDSCAPE
+from studies.rambo_landscape import interpolation, linearised, package_slope
+from studies.rambo_speed import STUDY as SPEED
+from studies.rambo_speed import free_memory, too_large
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED, Effort
+from tests.reference.lists import RankedList
+from tests.reference.rambo import ranked
+from tests.studies.samples import render, verdict
+
+# Mini-batches
+
+
+def batches(mean, std=0.01, used=25):
+    return {"mean": list(mean), "std": [std] * len(mean), "used": [used] * len(mean)}
+
+
+@pytest.mark.parametrize(
+    ("of", "holds"),
+    [
+        (batches((0.9, 0.8, 0.7)), True),
+        (batches((0.9, 0.8, 0.505), std=0.1), False),  # 0.005 above, but the mean is uncertain by 0.02
+        (batches((0.9, 0.8, 0.4)), False),
+        (batches((0.7, 0.8, 0.9)), False),
+        ({"mean": [0.6, 0.55], "std": [0.2, 0.01], "used": [9, 25]}, False),  # 0.1 above, uncertain by 0.07
+        ({"mean": [0.6, 0.55], "std": [0.2, 0.01], "used": [1, 25]}, False),
+    ],
+)
+def test_batches_are_too_good_where_all_are_above_and_fall(of, holds):
+    assert too_high(of, 0.5) is holds
+
+
+@pytest.mark.parametrize(
+    ("last", "used", "word"),
+    [((0.6, 0.6), 25, AGREES), ((0.6, 0.4), 9, AGREES_IN_PART), ((0.4, 0.4), 25, DOES_NOT_AGREE)],
+)
+def test_verdict_on_the_bias(last, used, word):
+    ways = {name: batches((0.9, end), used=used) for name, end in zip("ab", last, strict=True)}
+    facts = {"source": "x", "items": 9, "classes": 3, "batches": 25, "sizes": [2, 4], "dataset": 0.5}
+    assert verdict(rambo_bias.STUDY, {**facts, "ways": ways}) == word
+    assert bool(rambo_bias.values({**facts, "ways": ways})["fewer_used"]) is (used < 25)
+
+
+def test_drawn_classes_are_measured():
+    results = rambo_bias.measure(Effort(Path("unused"), quick=True))
+    assert (results["items"], results["sizes"]) == (360, [32, 64, 128])
+    assert [of["used"] for of in results["ways"].values()] == [[10, 10, 10]] * 2
+
+
+def test_images_of_the_user_are_embedded(tmp_path, images, monkeypatch):
+    test = build_images(DataConfig(path=images)).of("test")
+    embeddings = torch.randn(len(test), 4).numpy()
+    monkeypatch.setattr("frontrank.training.run.frozen_model", lambda config: None)
+    monkeypatch.setattr("frontrank.training.embedding.embed_table", lambda model, table, show: embeddings[: len(table)])
+    results = rambo_bias.measure(Effort(tmp_path, quick=True, data=images, show=False))
+    assert (results["items"], results["classes"], results["sizes"]) == (224, 28, [32, 64])
+    test.rows(range(63)).save(tmp_path / "few.csv")
+    with pytest.raises(InputError, match="--data"):
+        rambo_bias.measure(Effort(tmp_path, data=str(tmp_path / "few.csv"), show=False))
+
+
+# Collapse
+
+
+def test_a_step_by_hand(monkeypatch):
+    """A negative before the positive, and a lambda that makes them change places."""
+    monkeypatch.setattr(rambo_collapse, "_ITEMS", 2)
+    monkeypatch.setattr(rambo_collapse, "_POSITIVES", 1)
+
+    def drawn(seed):
+        return torch.randn(2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+    seed = next(seed for seed in range(99) if drawn(seed)[0] < drawn(seed)[1])
+    path, shrinks = free_scores(0.0, 1, seed)
+    assert path[0].tolist() == drawn(seed).tolist()
+    assert (path[1] - path[0]).tolist() == pytest.approx([FREE.lr / FREE.lam, -FREE.lr / FREE.lam])
+    assert shrinks == 1
+
+
+@pytest.mark.parametrize("optimise", [free_scores, network_scores])
+def test_no_slope_without_a_margin_makes_scores_larger(optimise):
+    assert optimise(0.0, 50, seed=1)[1] == 1
+    assert optimise(0.5, 50, seed=1)[1] < 1
+
+
+def collapse(gap, gap_with, spread, spread_with, before=None):
+    """before: the spread with a margin after three quarters of the steps"""
+
+    def of(margin, last_gap, last_spread):
+        middle = [(before or last_spread) if margin else last_spread] * 3
+        return {"spread": [[1.0, *middle, last_spread]], "gap": [[-2.0, last_gap]], "shrinks": [1.0]}
+
+    free = {"without": of(0.0, gap, 0.5), "with": of(0.3, gap_with, 0.5), "steps": 9, "lambda": 1.0}
+    network = {"without": of(0.0, 0.0, spread), "with": of(0.3, 0.0, spread_with), "steps": 9, "lambda": 1.0}
+    return {"seeds": 1, "margin": 0.3, "free": free, "network": network}
+
+
+@pytest.mark.parametrize(
+    ("figures", "word", "rests"),
+    [
+        ((0.001, 0.3, 0.1, 2.0), AGREES, True),
+        ((0.001, 0.3, 0.9, 2.0), AGREES_IN_PART, True),
+        ((0.001, 0.3, 0.1, 2.0, 1.95), AGREES, True),
+        ((0.001, 0.3, 0.1, 2.0, 1.6), AGREES_IN_PART, False),  # it grows, and has no scale
+        ((0.2, 0.1, 0.9, 0.1), DOES_NOT_AGREE, False),
+    ],
+)
+def test_verdict_on_the_collapse(figures, word, rests):
+    results = collapse(*figures)
+    assert verdict(rambo_collapse.STUDY, results) == word
+    assert rambo_collapse.values(results)["claims"]["rests"] is rests
+
+
+@pytest.mark.parametrize(("quick", "seeds", "runs"), [(False, 2, [5, 6]), (True, 4, [5])])
+def test_the_collapse_is_measured_for_each_seed(monkeypatch, quick, seeds, runs):
+    done = []
+
+    def optimise(margin, steps, seed):
+        done.append(seed)
+        return torch.arange(steps + 1.0)[:, None].expand(-1, rambo_collapse._ITEMS), 1.0
+
+    monkeypatch.setattr(rambo_collapse, "free_scores", optimise)
+    monkeypatch.setattr(rambo_collapse, "network_scores", optimise)
+    results = rambo_collapse.measure(Effort(Path("unused"), quick=quick, seed=5, seeds=seeds))
+    assert results["seeds"] == len(runs)
+    assert done == runs * 4  # two problems, with and without a margin
+    assert len(results["free"]["without"]["positives"]) == 6
+    assert results["free"]["with"]["gap"][0][-1] == 0
+
+
+# The landscape
+
+
+TWO = torch.tensor([True, False])
+
+
+@pytest.mark.parametrize(
+    ("score", "value", "slope", "tangent"),
+    [
+        (0.4, 0.0, (0.0, 0.0), 0.0),  # the positive is first: no loss
+        (-0.2, 0.1, (-0.5, 0.5), 0.35),  # to change places costs 0.2 / 2; the tangent at rank 2 has the slope 1/4
+        (-0.6, 0.3, (-0.5, 0.5), 0.5),
+        (-1.6, 0.5, (0.0, 0.0), 0.5),  # too far: 0.8 is more than the 1/2 that is lost
+    ],
+)
+def test_interpolations_of_a_positive_and_a_negative(score, value, slope, tangent):
+    y = torch.tensor([[score, 0.0]], dtype=torch.float64)
+    values, slopes = interpolation(y, TWO, 2.0)
+    assert values.item() == pytest.approx(value)
+    assert slopes[0].tolist() == pytest.approx(slope)
+    assert linearised(y, TWO, 2.0).item() == pytest.approx(tangent)
+
+
+def test_package_slopes_are_those_of_algorithm_1():
+    y = torch.randn(20, 7, dtype=torch.float64)
+    positive = torch.tensor([True, True, True, False, False, False, False])
+    slopes = package_slope(y, positive, 2.0)
+    for row, slope in zip(y, slopes, strict=True):
+        leaf = row.clone().requires_grad_()
+        in_all, among = ranked(RankedList(leaf[positive], leaf[~positive]), lam=2.0, margin=0.0)
+        (1 - (among / in_all).mean()).backward()
+        assert torch.allclose(leaf.grad, slope)
+    assert (slopes != 0).any()
+
+
+def test_the_landscape_is_measured_and_judged():
+    results = LANDSCAPE.measure(Effort(Path("unused"), quick=True, seed=3))
+    for each in results["interpolations"]:
+        assert each["above"] < 1e-9
+        assert each["same_slope"] == 1
+        assert each["largest_jump"] < 0.1 * results["loss"]["largest_jump"]
+    assert verdict(LANDSCAPE, results) == AGREES
+    results["interpolations"][0]["same_slope"] = 0.5
+    assert verdict(LANDSCAPE, results) == AGREES_IN_PART
+    for each in results["interpolations"]:
+        each |= {"same_slope": 0.0, "largest_jump": 1.0, "sloped": 0.5}
+    results["loss"]["flat"] = 0.0
+    assert verdict(LANDSCAPE, results) == DOES_NOT_AGREE
+
+
+# Speed; no times are tested
+
+
+def row(length, seconds, sort=0.1):
+    return {"length": length, "seconds": seconds, "sort_seconds": sort, "repeats": 3, "positives": 1, "with_slope": 1}
+
+
+def test_short_lists_are_measured_on_one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        results = SPEED.measure(Effort(Path("unused"), quick=True))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [each["length"] for each in results["rows"]] == [1_000, 10_000]
+    assert all(each["with_slope"] > each["positives"] // 10 for each in results["rows"])
+    assert results["left_out"] == []
+
+
+def test_lists_that_do_not_fit_are_left_out():
+    assert too_large(100, 10**9) == ""
+    assert "8 GB" in too_large(10**8, 10**9)
+    assert too_large(10**5, None) == ""
+    assert too_large(10**8, None) != ""
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"),
+    [
+        (None, None, 4_096_000),
+        ("max\n", "9\n", 4_096_000),  # no limit
+        ("3000000\n", "1000000\n", 2_000_000),
+        ("9000000\n", "1000000\n", 4_096_000),  # more than the machine has
+        ("1000\n", "2000\n", 0),
+    ],
+)
+def test_a_container_has_no_more_than_its_limit_leaves(tmp_path, limit, used, free):
+    assert free_memory(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    group = tmp_path / "sys" / "fs" / "cgroup"
+    group.mkdir(parents=True)
+    for name, text in (("max", limit), ("current", used)):
+        if text is not None:
+            (group / f"memory.{name}").write_text(text)
+    assert free_memory(tmp_path) == free
+
+
+@pytest.mark.parametrize(
+    ("rows", "word", "slow"),
+    [
+        ([row(100_000, 0.01), row(1_000_000, 0.1)], AGREES, False),
+        ([row(100_000, 0.01), row(1_000_000, 0.1, sort=0.01)], AGREES_IN_PART, False),
+        ([row(100_000, 0.01), row(1_000_000, 1.0)], DOES_NOT_AGREE, True),
+        ([row(10_000, 0.01), row(100_000, 0.015), row(1_000_000, 0.3)], AGREES_IN_PART, True),  # as 0.74 over all
+        ([row(10_000, 0.01), row(100_000, 0.2), row(1_000_000, 0.3)], AGREES_IN_PART, False),  # not the longest
+    ],
+)
+def test_verdict_on_the_speed(rows, word, slow):
+    results = {"rows": rows, "left_out": [{"length": 10**8, "reason": "it is too large"}]}
+    assert verdict(SPEED, results) == word
+    assert SPEED.values(results)["longest_is_slow"] is slow
+    assert "331 ms" in render(SPEED, results)
+
+
+# The ablation
+
+
+def ablation(*recalls, widths=None, lr=3e-4):
+    """R@1 of each way over seeds, distances within its classes, a learning rate."""
+    entries = []
+    for place, ((margin, memory), own) in enumerate(zip(rambo_ablation._WAYS, recalls, strict=True)):
+        each = {"margin": margin, "memory": memory, "lr": lr, **dict.fromkeys(rambo_ablation._METRICS, own)}
+        each |= {"dists@intra": [widths[place]] * len(own)} if widths else {}
+        entries.append(each)
+    return {"entries": entries, "frozen": {"R@1": 0.4}}
+
+
+@pytest.mark.parametrize(
+    ("no_memory", "no_margin", "word"),
+    [
+        ([0.4, 0.4], [], AGREES),
+        ([0.4, 0.4], [0.6], AGREES),  # one of two diverged
+        ([0.4, 0.4], [0.5, 0.5], AGREES_IN_PART),
+        ([], [0.4, 0.4], AGREES_IN_PART),  # runs that diverge without a memory are no loss
+        ([0.5], [0.4, 0.4], AGREES_IN_PART),
+        ([0.6, 0.6], [0.6, 0.6], DOES_NOT_AGREE),
+    ],
+)
+def test_verdict_on_margin_and_memory(no_memory, no_margin, word):
+    results = ablation([0.5, 0.5], no_memory, no_margin, [0.3, 0.3])
+    assert verdict(rambo_ablation.STUDY, results) == word
+    assert [change["diverged"] for change in rambo_ablation.values(results)["changes"]] == [
+        2 - len(no_memory),
+        2 - len(no_margin),
+    ]
+    assert rambo_ablation.draw(results)
+
+
+@pytest.mark.parametrize(
+    ("widths", "collapses"), [((0.05, 0.3, 0.05, 0.3), True), ((0.05, 0.3, 0.2, 0.3), False), (None, False)]
+)
+def test_embeddings_that_end_up_close_together(widths, collapses):
+    assert rambo_ablation.values(ablation(*[[0.5, 0.5]] * 4, widths=widths))["collapses"] is collapses
+    assert verdict(rambo_ablation.STUDY, ablation([], *[[0.5, 0.5]] * 3)) == NOT_MEASURED
