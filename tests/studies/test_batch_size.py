@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frontrank.config import DataConfig
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
+from frontrank.settings import DataConfig
 from frontrank.training.run import build_images
 from studies import batch_size
 from studies.batch_size import batch_sizes, equal_classes

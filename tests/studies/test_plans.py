@@ -92,9 +92,8 @@ def test_numbers_of_settings_of_quick_studies(plan, name, counts):
 
 
 def test_smooth_ap_ablation(plan):
-    settings = ("loss.temperature", "batches.size", "batches.per_class")
     assert [
-        (name, *(way[each] for each in settings), steps)
+        (name, way.get("loss.temperature", 0.01), way["batches.size"], way["batches.per_class"], steps)
         for name, ways in plan("smooth-ap-ablation").items()
         for way, steps, _ in ways
     ] == [

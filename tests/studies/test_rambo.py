@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from frontrank.config import DataConfig
 from frontrank.errors import InputError
+from frontrank.settings import DataConfig
 from frontrank.training.run import build_images
 from studies import rambo_ablation, rambo_bias, rambo_collapse
 from studies.rambo_bias import too_high
