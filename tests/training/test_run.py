@@ -279,11 +279,11 @@ def test_what_is_remembered_is_by_root_and_share(tmp_path, monkeypatch):
 
 def test_the_digest_of_images(images):
     table = fr.data.read_table(images)
-    assert build.images_digest(table) == build.images_digest(replace(table, root=Path("elsewhere"), name="other"))
+    assert build.table_digest(table) == build.table_digest(replace(table, root=Path("elsewhere"), name="other"))
     for column in ("paths", "labels", "splits"):
         changed = getattr(table, column).copy()
         changed[3] = "x"
-        assert build.images_digest(table) != build.images_digest(replace(table, **{column: changed}))
+        assert build.table_digest(table) != build.table_digest(replace(table, **{column: changed}))
 
 
 # Models and runs

@@ -1,8 +1,8 @@
-"""How well objects are found: AP of Pascal VOC and of COCO, per class and over all, and precision over recall.
+"""How well objects are found: AP of Pascal VOC and of COCO per class and over all, and what goes wrong.
 
-AP50     area under the interpolated precision at an overlap of .5, as Pascal VOC has it since 2010; mean over classes
-AP50-07  the same at eleven recalls 0, .1, ..., 1, as Pascal VOC 2007 has it
-mAP      mean over the overlaps .5, .55, ..., .95 at 101 recalls, 100 detections a picture, as COCO has it
+AP50     area under the interpolated precision at an overlap of .5, as in Pascal VOC since 2010; mean over classes
+AP50-07  the same at eleven recalls 0, .1, ..., 1, as in Pascal VOC 2007
+mAP      mean over the overlaps .5, .55, ..., .95 at 101 recalls, 100 detections a picture, as in COCO
 AP75     that of COCO at an overlap of .75
 """
 
@@ -18,21 +18,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frontrank.checks import import_extra
 from frontrank.data.table import shown
-from frontrank.detection.data import SceneTable
+from frontrank.detection.data import SceneTable, plural
 from frontrank.errors import InputError
 from frontrank.files import PathLike, field_of, read_json, write_json
 from frontrank.tables import Table, TableFormat, joined
 
-# ==== What was found against what is there, by pycocotools: which boxes are right, and precision over recall.
-
-
 Floats = NDArray[np.float64]
 
-THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the overlap (intersection over union), as COCO has them
-COCO_MOST = 100  # detections of a class and picture that COCO counts
+METRICS = ("AP50", "AP50-07", "mAP", "AP75")
+THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the overlap (intersection over union), as in COCO
+MISTAKES = {  # in the order of a page; what is both "twice" and "another class" counts as the former
+    "another class": "overlaps an object of another class by half or more",
+    "twice": "an object that a better box has found already",
+    "misplaced": "overlaps an object of its class, but by less than half",
+    "background": "hardly overlaps any object of its class",
+}
+_AT_75 = int(np.argmin(abs(THRESHOLDS - 0.75)))
+_COCO_MOST = 100  # detections of a class and picture that COCO counts
 _UNBOUNDED = 10**6  # for Pascal VOC, which counts all
 _ALL_SIZES = [[0.0, 1e10]]
+_VOC_RECALLS = np.arange(11) / 10  # exactly the fractions that recalls are; linspace is not
+_COCO_RECALLS = np.linspace(0, 1, 101)
+_LEAST_OVERLAP = 0.1  # of a misplaced box; with less it is on the background
+_KIND, _VERSION = "detection report", 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +62,21 @@ class Detections:
         return len(self.scores)
 
     def above(self, score: float) -> "Detections":
-        """Those with this score at least."""
-        keep = self.scores >= score
-        return Detections(self.boxes[keep], self.scores[keep], self.labels[keep])
+        """Return those with at least this score."""
+        high = self.scores >= score
+        return Detections(self.boxes[high], self.scores[high], self.labels[high])
+
+
+# Detections matched to objects, by pycocotools
 
 
 @dataclass(frozen=True, eq=False)
 class Verdicts:
-    """One picture judged at an overlap of a half.
+    """The detections of one picture, judged at an overlap of a half.
 
     right:   per detection: it has an object of its own
     ignored: per detection: it lies on an ignored object, and is neither right nor wrong
-    objects: per detection: the object it has, by its place in the table; -1 for none
+    objects: per detection: its object, by the place in the table; -1 for none
     """
 
     right: NDArray[np.bool_]
@@ -78,110 +91,114 @@ class ClassMatches:
         self._evaluation, self.objects = evaluation, objects
 
     def precision(self, recalls: Floats, most: int | None = None) -> Floats:
-        """Interpolated precision [threshold, recall]: the best at this recall or a greater one, 0 beyond the greatest.
+        """Return interpolated precision [threshold, recall]: the best at this recall or a greater one, else 0.
 
         most: detections per picture that count; all by default
         """
         self._evaluation.params.recThrs = recalls
         with redirect_stdout(io.StringIO()):
             self._evaluation.accumulate()
-        found = self._evaluation.eval["precision"][:, :, 0, 0, 1 if most is None else 0]
-        return np.asarray(np.round(found, 12), dtype=np.float64)  # pycocotools divides by a little too much
+        precision = self._evaluation.eval["precision"][:, :, 0, 0, 1 if most is None else 0]
+        return np.asarray(np.round(precision, 12), dtype=np.float64)  # pycocotools divides by a little too much
 
     @property
     def recall(self) -> float:
-        """The part of the objects that is found at all, at an overlap of a half; after `precision`."""
+        """The part of the objects that is found at all, at an overlap of a half; call `precision` first."""
         return float(self._evaluation.eval["recall"][0, 0, 0, 1])
 
     def pictures(self) -> list[dict[str, Any]]:
-        """Per picture with objects or detections of the class: who was matched to whom."""
-        return [found for found in self._evaluation.evalImgs if found is not None]
+        """Return which detection has which object, for each picture that has either of this class."""
+        return [picture for picture in self._evaluation.evalImgs if picture is not None]
 
 
-def match_classes(table: SceneTable, found: Sequence[Detections]) -> list[ClassMatches | None]:
-    """The matches of each class; None for one of which there is nothing, neither object nor detection."""
-    check_detections(table, found)
-    coco = _required()
-    objects, detections = _objects(table), _detections(found)
+def match_classes(table: SceneTable, detections: Sequence[Detections]) -> list[ClassMatches | None]:
+    """Return the matches of each class; None for a class without any object or detection."""
+    check_detections(table, detections)
+    objects_of, detections_of = _coco_objects(table), _coco_detections(detections)
     matches: list[ClassMatches | None] = []
     for label in range(1, len(table.classes) + 1):
-        own, seen = objects.get(label, []), detections.get(label, [])
-        count = sum(not each["iscrowd"] for each in own)
-        matches.append(ClassMatches(_evaluated(coco, table, own, seen), count) if own or seen else None)
+        objects, found = objects_of.get(label, []), detections_of.get(label, [])
+        count = sum(not each["iscrowd"] for each in objects)
+        matches.append(ClassMatches(_match(table.crowds, objects, found), count) if objects or found else None)
     return matches
 
 
-def judge_detections(table: SceneTable, found: Sequence[Detections]) -> list[Verdicts]:
-    """Which detections of each picture are right, at an overlap of a half.
+def judge_detections(table: SceneTable, detections: Sequence[Detections]) -> list[Verdicts]:
+    """Return which detections of each picture are right, at an overlap of a half.
 
-    A detection's verdict depends on better ones only, so that it stays when those below some score are left out.
+    A verdict depends on better detections only, so it stays the same when those below some score are left out.
     """
     verdicts = [
-        Verdicts(np.zeros(len(each), bool), np.zeros(len(each), bool), np.full(len(each), -1)) for each in found
+        Verdicts(np.zeros(len(each), bool), np.zeros(len(each), bool), np.full(len(each), -1)) for each in detections
     ]
-    ends = np.cumsum([0, *(len(each) for each in found)])
-    starts = np.cumsum([0, *(len(each) for each in table.labels)])
-    for matches in match_classes(table, found):
+    first_detection = np.cumsum([0, *(len(each) for each in detections)])
+    first_object = np.cumsum([0, *(len(each) for each in table.labels)])
+    for matches in match_classes(table, detections):
         for picture in matches.pictures() if matches is not None else ():
             row = picture["image_id"] - 1
-            of = verdicts[row]
-            for detection, matched, ignored in zip(
+            verdict = verdicts[row]
+            for number, match, ignored in zip(
                 picture["dtIds"], picture["dtMatches"][0], picture["dtIgnore"][0], strict=True
             ):
-                place = detection - 1 - ends[row]
-                of.right[place] = bool(matched) and not ignored
-                of.ignored[place] = bool(ignored)
-                of.objects[place] = int(matched) - 1 - starts[row] if matched else -1
+                place = number - 1 - first_detection[row]
+                verdict.right[place] = bool(match) and not ignored
+                verdict.ignored[place] = bool(ignored)
+                verdict.objects[place] = int(match) - 1 - first_object[row] if match else -1
     return verdicts
 
 
-def check_detections(table: SceneTable, found: Sequence[Detections]) -> None:
-    """Refuse detections that cannot be those of the table's pictures."""
-    if len(found) != len(table):
-        raise InputError(f"found has {len(found):,} entries for {len(table):,} pictures; give one per picture")
-    for file, each in zip(table.files, found, strict=True):
+def check_detections(table: SceneTable, detections: Sequence[Detections]) -> None:
+    """Raise if detections cannot be those of the table's pictures."""
+    if len(detections) != len(table):
+        raise InputError(
+            f"detections has {len(detections):,} entries for {len(table):,} pictures; give one per picture"
+        )
+    for file, each in zip(table.files, detections, strict=True):
         count = len(each.scores)
         if np.shape(each.boxes) != (count, 4) or np.shape(each.labels) != (count,):
             shapes = [list(np.shape(part)) for part in (each.boxes, each.scores, each.labels)]
-            raise InputError(f"found for {shown(file)}: boxes, scores and labels are {shapes}; give [n, 4], [n], [n]")
+            raise InputError(
+                f"detections of {shown(file)}: boxes, scores and labels are {shapes}; give [n, 4], [n], [n]"
+            )
         if not (np.isfinite(each.boxes).all() and np.isfinite(each.scores).all()):
-            raise InputError(f"found for {shown(file)} has numbers that are not finite; look at the model")
+            raise InputError(f"detections of {shown(file)}: boxes and scores must be finite; look at the model")
         if count and not (each.labels.min() >= 1 and each.labels.max() <= len(table.classes)):
-            raise InputError(f"found for {shown(file)}: labels must be from 1 to {len(table.classes)}")
+            raise InputError(f"detections of {shown(file)}: labels must be from 1 to {len(table.classes)}")
 
 
 @cache
-def _required() -> Any:
-    try:
-        from pycocotools import coco, cocoeval, mask  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError("evaluating detections needs pycocotools; pip install 'frontrank[detect]'") from None
+def _coco_tools() -> Any:
+    """Return pycocotools' COCO and a COCOeval that treats difficult objects as Pascal VOC does."""
+    purpose = "evaluating detections"
+    coco, cocoeval, mask = (
+        import_extra(f"pycocotools.{name}", "detect", purpose) for name in ("coco", "cocoeval", "mask")
+    )
 
-    class Evaluation(cocoeval.COCOeval):
-        """Difficult objects of Pascal VOC are overlapped as all are; only a crowd is by what lies within it."""
+    class Evaluation(cocoeval.COCOeval):  # type: ignore[misc, name-defined]
+        """Difficult objects of Pascal VOC overlap as all others; only a crowd counts what lies within it."""
 
         crowds = False
 
         def computeIoU(self, imgId: int, catId: int) -> Any:  # noqa: N802, N803 - its name and arguments there
             if self.crowds:
                 return super().computeIoU(imgId, catId)
-            objects, seen = self._gts[imgId, catId], self._dts[imgId, catId]
-            if not objects and not seen:
+            objects, found = self._gts[imgId, catId], self._dts[imgId, catId]
+            if not objects and not found:
                 return []
-            best = np.argsort([-each["score"] for each in seen], kind="mergesort")[: self.params.maxDets[-1]]
-            return mask.iou([seen[i]["bbox"] for i in best], [each["bbox"] for each in objects], [0] * len(objects))
+            best = np.argsort([-each["score"] for each in found], kind="mergesort")[: self.params.maxDets[-1]]
+            return mask.iou([found[i]["bbox"] for i in best], [each["bbox"] for each in objects], [0] * len(objects))
 
     return coco.COCO, Evaluation
 
 
-def _evaluated(coco: Any, table: SceneTable, objects: list[Any], detections: list[Any]) -> Any:
-    """A COCOeval of one class that has matched; it only looks at the pictures which have something of the class."""
-    make, evaluation = coco
+def _match(crowds: bool, objects: list[Any], detections: list[Any]) -> Any:
+    """Return a COCOeval of one class that has matched; it only knows the pictures that have something of the class."""
+    coco, evaluation_type = _coco_tools()
     rows = sorted({each["image_id"] for each in (*objects, *detections)})
     with redirect_stdout(io.StringIO()):  # pycocotools prints
         sides = []
         for annotations in (objects, detections):
-            side = make()
+            side = coco()
             side.dataset = {
                 "images": [{"id": row} for row in rows],
                 "annotations": annotations,
@@ -189,37 +206,37 @@ def _evaluated(coco: Any, table: SceneTable, objects: list[Any], detections: lis
             }
             side.createIndex()
             sides.append(side)
-        found = evaluation(*sides, "bbox")
-        found.crowds = table.crowds
-        found.params.iouThrs, found.params.maxDets = THRESHOLDS, [COCO_MOST, _UNBOUNDED]
-        found.params.areaRng, found.params.areaRngLbl = _ALL_SIZES, ["all"]
-        found.evaluate()
-    return found
+        evaluation = evaluation_type(*sides, "bbox")
+        evaluation.crowds = crowds
+        evaluation.params.iouThrs, evaluation.params.maxDets = THRESHOLDS, [_COCO_MOST, _UNBOUNDED]
+        evaluation.params.areaRng, evaluation.params.areaRngLbl = _ALL_SIZES, ["all"]
+        evaluation.evaluate()
+    return evaluation
 
 
-def _objects(table: SceneTable) -> dict[int, list[dict[str, Any]]]:
-    """Annotations by label. Ids count through the table from 1, as 0 means "no match" to pycocotools."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    number = 0
-    for row, (boxes, labels, ignored) in enumerate(zip(table.boxes, table.labels, table.ignored, strict=True)):
-        for box, label, aside in zip(boxes.astype(np.float64), labels.tolist(), ignored.tolist(), strict=True):
-            number += 1
-            found.setdefault(label, []).append({**_annotation(number, row, box), "iscrowd": int(aside)})
-    return found
-
-
-def _detections(found: Sequence[Detections]) -> dict[int, list[dict[str, Any]]]:
+def _coco_objects(table: SceneTable) -> dict[int, list[dict[str, Any]]]:
+    """Return annotations by label. Ids count through the table from 1, as 0 means "no match" to pycocotools."""
     by_label: dict[int, list[dict[str, Any]]] = {}
     number = 0
-    for row, each in enumerate(found):
-        boxes, scores = np.asarray(each.boxes, dtype=np.float64), np.asarray(each.scores).tolist()
-        for box, score, label in zip(boxes, scores, np.asarray(each.labels).tolist(), strict=True):
+    for row, (boxes, labels, ignored) in enumerate(zip(table.boxes, table.labels, table.ignored, strict=True)):
+        for box, label, flag in zip(boxes.astype(np.float64), labels.tolist(), ignored.tolist(), strict=True):
             number += 1
-            by_label.setdefault(label, []).append({**_annotation(number, row, box), "score": score, "iscrowd": 0})
+            by_label.setdefault(label, []).append({**_coco_box(number, row, box), "iscrowd": int(flag)})
     return by_label
 
 
-def _annotation(number: int, row: int, box: Floats) -> dict[str, Any]:
+def _coco_detections(detections: Sequence[Detections]) -> dict[int, list[dict[str, Any]]]:
+    by_label: dict[int, list[dict[str, Any]]] = {}
+    number = 0
+    for row, each in enumerate(detections):
+        boxes, scores = np.asarray(each.boxes, dtype=np.float64), np.asarray(each.scores).tolist()
+        for box, score, label in zip(boxes, scores, np.asarray(each.labels).tolist(), strict=True):
+            number += 1
+            by_label.setdefault(label, []).append({**_coco_box(number, row, box), "score": score, "iscrowd": 0})
+    return by_label
+
+
+def _coco_box(number: int, row: int, box: Floats) -> dict[str, Any]:
     left, top, right, bottom = box.tolist()
     width, height = max(right - left, 0.0), max(bottom - top, 0.0)
     return {
@@ -231,21 +248,28 @@ def _annotation(number: int, row: int, box: Floats) -> dict[str, Any]:
     }
 
 
-# ==== How well objects are found: AP of Pascal VOC and of COCO, per class and over all, and precision over recall.
+def as_coco_results(
+    detections: Sequence[Detections], image_ids: Sequence[Any], category_ids: Sequence[int]
+) -> list[Any]:
+    """Return rows as in COCO's results: image_id, category_id, bbox (left, top, width, height) and score."""
+    rows = []
+    for image, each in zip(image_ids, detections, strict=True):
+        for box, score, label in zip(
+            np.asarray(each.boxes).tolist(), each.scores.tolist(), each.labels.tolist(), strict=True
+        ):
+            left, top, right, bottom = (round(edge, 3) for edge in box)
+            sides = [left, top, round(right - left, 3), round(bottom - top, 3)]
+            category = category_ids[label - 1]
+            rows.append({"image_id": image, "category_id": category, "bbox": sides, "score": round(score, 9)})
+    return rows
 
 
-__all__ = ["ClassResult", "DetectionReport", "Detections", "Verdicts", "evaluate_detections", "judge_detections"]
-
-METRICS = ("AP50", "AP50-07", "mAP", "AP75")
-_KIND, _VERSION = "detection report", 1
-_ELEVEN = np.arange(11) / 10  # the very fractions that recalls are, which linspace is not
-_COCO_RECALLS = np.linspace(0, 1, 101)
-_AT_75 = int(np.argmin(abs(THRESHOLDS - 0.75)))
+# Metrics
 
 
 @dataclass(frozen=True)
 class ClassResult:
-    """What was found of one class.
+    """How well one class is found.
 
     objects:    to find, without the ignored
     detections: all of them, of any score
@@ -273,8 +297,8 @@ class DetectionReport(Mapping[str, float]):
 
     per_class: by name, in the order of the table's classes
     curves:    precision over recall, of the classes that have objects
-    pictures:  how many there were
-    notes:     what is to be said of the numbers, such as that some pictures were trained on
+    pictures:  the number of pictures
+    notes:     remarks on the numbers, such as that some pictures were trained on
     """
 
     metrics: Mapping[str, float]
@@ -302,27 +326,26 @@ class DetectionReport(Mapping[str, float]):
 
     @property
     def objects(self) -> int:
-        """How many objects were to be found."""
+        """The number of objects to find."""
         return sum(each.objects for each in self.per_class.values())
 
     def table(self, format: TableFormat = "text") -> str:
-        """The metrics, of all classes and of each, in percent."""
+        """Return the metrics of all classes and of each, in percent."""
         names = list(self.metrics)
         rows = [["all", *(f"{100 * self[name]:.1f}" for name in names), f"{self.objects:,}", ""]]
-        for name, found in self.per_class.items():
-            values = [f"{100 * found.metrics[metric]:.1f}" if found.metrics else "-" for metric in names]
-            recall = f"{100 * found.recall:.1f}" if found.recall is not None else "-"
-            rows.append([name, *values, f"{found.objects:,}", recall])
-        without = [name for name, found in self.per_class.items() if not found.objects]
+        for name, result in self.per_class.items():
+            values = [f"{100 * result.metrics[metric]:.1f}" if result.metrics else "-" for metric in names]
+            recall = f"{100 * result.recall:.1f}" if result.recall is not None else "-"
+            rows.append([name, *values, f"{result.objects:,}", recall])
+        without = [name for name, result in self.per_class.items() if not result.objects]
         after = (f"no object to find, and not in the means: {', '.join(without)}",) if without else ()
-        counts = f"{_many(self.pictures, 'picture')}, {_many(self.objects, 'object')}; in percent"
+        counts = f"{plural(self.pictures, 'picture')}, {plural(self.objects, 'object')}; in percent"
         before = tuple(filter(None, [self.name, counts]))
-        return Table(["class", *names, "objects", "found"], rows, "l" + "r" * (len(names) + 2), before, after).rendered(
-            format
-        )
+        header, align = ["class", *names, "objects", "found"], "l" + "r" * (len(names) + 2)
+        return Table(header, rows, align, before, after).rendered(format)
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
-        """Write all of it as JSON."""
+        """Write the report as JSON."""
         content = {
             "name": self.name,
             "pictures": self.pictures,
@@ -341,7 +364,7 @@ class DetectionReport(Mapping[str, float]):
 
     @classmethod
     def load(cls, path: PathLike) -> "DetectionReport":
-        """The report in a file, exactly as it was saved."""
+        """Read a report, exactly as it was saved."""
         content = read_json(path, _KIND, _VERSION)
         try:
             metrics = {name: float(value) for name, value in field_of(content, "metrics", dict).items()}
@@ -364,11 +387,11 @@ class DetectionReport(Mapping[str, float]):
             raise InputError(f"{path} is not a whole detection report: {error}") from error
 
 
-def evaluate_detections(table: SceneTable, found: Sequence[Detections], name: str = "") -> DetectionReport:
-    """How well the objects of the pictures were found; a mapping of "AP50", "AP50-07", "mAP" and "AP75".
+def evaluate_detections(table: SceneTable, detections: Sequence[Detections], name: str = "") -> DetectionReport:
+    """Measure how well the objects of pictures were found: "AP50", "AP50-07", "mAP" and "AP75".
 
-    found: the detections of each picture, in the order of the table
-    name:  what was evaluated, for tables
+    detections: of each picture, in the order of the table
+    name:       what was evaluated, for tables
 
     Ignored objects count neither as found nor as missed, nor do detections on them. A class without an object to find
     is in no mean.
@@ -376,8 +399,8 @@ def evaluate_detections(table: SceneTable, found: Sequence[Detections], name: st
     >>> box = np.array([[10, 10, 30, 30]], dtype=np.float32)
     >>> labels, ignored = np.array([1]), np.array([False])
     >>> table = SceneTable("one", ("cat",), ("a.jpg",), np.array([[64, 48]]), (box,), (labels,), (ignored,))
-    >>> found = Detections(np.array([[0, 0, 9, 9], [10, 10, 30, 28]]), np.array([0.9, 0.8]), np.array([1, 1]))
-    >>> report = evaluate_detections(table, [found])
+    >>> two = Detections(np.array([[0, 0, 9, 9], [10, 10, 30, 28]]), np.array([0.9, 0.8]), np.array([1, 1]))
+    >>> report = evaluate_detections(table, [two])
     >>> {name: round(value, 3) for name, value in report.items()}
     {'AP50': 0.5, 'AP50-07': 0.5, 'mAP': 0.45, 'AP75': 0.5}
     """
@@ -385,14 +408,15 @@ def evaluate_detections(table: SceneTable, found: Sequence[Detections], name: st
         raise InputError(f"{table.name} has no objects to find; give pictures with objects")
     per_class: dict[str, ClassResult] = {}
     curves: dict[str, PrecisionRecall] = {}
-    labels = np.concatenate([np.asarray(each.labels, dtype=np.int64) for each in found]) if len(found) else np.zeros(0)
-    for label, (each, matches) in enumerate(zip(table.classes, match_classes(table, found), strict=True), start=1):
-        detections = int((labels == label).sum())
+    all_matches = match_classes(table, detections)
+    labels = np.concatenate([np.asarray(each.labels, dtype=np.int64) for each in detections])
+    for label, (each, matches) in enumerate(zip(table.classes, all_matches, strict=True), start=1):
+        count = int((labels == label).sum())
         if matches is None or not matches.objects:
-            per_class[each] = ClassResult(0, detections, {}, None)
+            per_class[each] = ClassResult(0, count, {}, None)
         else:
-            values, curves[each] = _measured(matches)
-            per_class[each] = ClassResult(matches.objects, detections, values, matches.recall)
+            metrics, curves[each] = _measure_class(matches)
+            per_class[each] = ClassResult(matches.objects, count, metrics, matches.recall)
     means = {
         metric: math.fsum(of.metrics[metric] for of in per_class.values() if of.metrics) / len(curves)
         for metric in METRICS
@@ -400,59 +424,32 @@ def evaluate_detections(table: SceneTable, found: Sequence[Detections], name: st
     return DetectionReport(means, per_class, curves, len(table), name or table.name)
 
 
-def _measured(matches: ClassMatches) -> tuple[dict[str, float], PrecisionRecall]:
-    """The metrics of a class, and its curve.
+def _measure_class(matches: ClassMatches) -> tuple[dict[str, float], PrecisionRecall]:
+    """Return the metrics of a class, and its curve.
 
     The area under interpolated precision is its mean over the recalls 1/n, 2/n, ..., 1 of n objects, as it only changes
     there.
     """
     recalls = np.arange(1, matches.objects + 1) / matches.objects
-    whole = matches.precision(recalls)[0]
-    eleven = matches.precision(_ELEVEN)[0]
-    coco = matches.precision(_COCO_RECALLS, COCO_MOST)
-    values = {
-        "AP50": float(whole.mean()),
+    precision = matches.precision(recalls)[0]
+    eleven = matches.precision(_VOC_RECALLS)[0]
+    coco = matches.precision(_COCO_RECALLS, _COCO_MOST)
+    metrics = {
+        "AP50": float(precision.mean()),
         "AP50-07": float(eleven.mean()),
         "mAP": float(coco.mean()),
         "AP75": float(coco[_AT_75].mean()),
     }
-    reached = int((whole > 0).sum())
-    return values, PrecisionRecall(recalls[:reached], whole[:reached])
+    reached = int((precision > 0).sum())
+    return metrics, PrecisionRecall(recalls[:reached], precision[:reached])
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def as_coco_results(found: Sequence[Detections], image_ids: Sequence[Any], category_ids: Sequence[int]) -> list[Any]:
-    """Detections as COCO writes results: a list of image_id, category_id, bbox (left, top, width, height) and score."""
-    rows = []
-    for image, each in zip(image_ids, found, strict=True):
-        for box, score, label in zip(
-            np.asarray(each.boxes).tolist(), each.scores.tolist(), each.labels.tolist(), strict=True
-        ):
-            left, top, right, bottom = (round(edge, 3) for edge in box)
-            sides = [left, top, round(right - left, 3), round(bottom - top, 3)]
-            category = category_ids[label - 1]
-            rows.append({"image_id": image, "category_id": category, "bbox": sides, "score": round(score, 9)})
-    return rows
-
-
-# ==== What goes wrong where objects are found: which score to look from, what the wrong boxes are, and where to look.
-
-
-MISTAKES = {  # as a page lists them; what is both "twice" and "another class" counts as the former
-    "another class": "overlaps an object of another class by half or more",
-    "twice": "an object that a better box has found already",
-    "misplaced": "overlaps an object of its class, but by less than half",
-    "background": "hardly overlaps any object of its class",
-}
-_TOUCHES = 0.1  # of the overlap, from which a box is misplaced and not on the background
+# Mistakes
 
 
 @dataclass(frozen=True)
 class Tally:
-    """A picture in numbers, from some score on; `worst` is the best score of a wrong box, 0 without one."""
+    """The numbers of one picture, from some score on; `worst` is the best score of a wrong box, 0 without one."""
 
     right: int
     wrong: int
@@ -460,18 +457,18 @@ class Tally:
     worst: float
 
 
-def best_score(table: SceneTable, found: Sequence[Detections], verdicts: Sequence[Verdicts]) -> float:
-    """The score from which on detections are to be taken, for the best F1: few wrong, few missed.
+def best_score(table: SceneTable, detections: Sequence[Detections], verdicts: Sequence[Verdicts]) -> float:
+    """Return the lowest score to take detections from for the best F1: few wrong, few missed.
 
     >>> box, labels = np.array([[0, 0, 9, 9]], dtype=np.float32), np.array([1])
     >>> table = SceneTable("one", ("cat",), ("a.jpg",), np.array([[9, 9]]), (box,), (labels,), (np.array([False]),))
-    >>> found = Detections(np.array([[0, 0, 9, 9], [1, 5, 3, 9]]), np.array([0.7, 0.6]), np.array([1, 1]))
-    >>> best_score(table, [found], [Verdicts(np.array([True, False]), np.array([False, False]), np.array([0, -1]))])
+    >>> two = Detections(np.array([[0, 0, 9, 9], [1, 5, 3, 9]]), np.array([0.7, 0.6]), np.array([1, 1]))
+    >>> best_score(table, [two], [Verdicts(np.array([True, False]), np.array([False, False]), np.array([0, -1]))])
     0.7
     """
-    if not sum(len(each) for each in found):
+    if not sum(len(each) for each in detections):
         return 0.5
-    scores = np.concatenate([np.asarray(each.scores, dtype=np.float64) for each in found])
+    scores = np.concatenate([np.asarray(each.scores, dtype=np.float64) for each in detections])
     right = np.concatenate([each.right for each in verdicts])
     counted = ~np.concatenate([each.ignored for each in verdicts])
     order = np.argsort(-scores, kind="stable")
@@ -482,33 +479,34 @@ def best_score(table: SceneTable, found: Sequence[Detections], verdicts: Sequenc
 
 
 def tally_scenes(
-    table: SceneTable, found: Sequence[Detections], verdicts: Sequence[Verdicts], least: float
+    table: SceneTable, detections: Sequence[Detections], verdicts: Sequence[Verdicts], least: float
 ) -> list[Tally]:
-    """Each picture in numbers."""
-    counted = []
-    for ignored, each, of in zip(table.ignored, found, verdicts, strict=True):
-        taken = np.asarray(each.scores) >= least
-        wrong = taken & ~of.right & ~of.ignored
-        right = int((taken & of.right).sum())
-        worst = float(np.asarray(each.scores)[wrong].max()) if wrong.any() else 0.0
-        counted.append(Tally(right, int(wrong.sum()), int((~ignored).sum()) - right, worst))
-    return counted
+    """Count right, wrong and missed in each picture, from a score on."""
+    tallies = []
+    for ignored, each, verdict in zip(table.ignored, detections, verdicts, strict=True):
+        scores = np.asarray(each.scores)
+        taken = scores >= least
+        wrong = taken & ~verdict.right & ~verdict.ignored
+        right = int((taken & verdict.right).sum())
+        worst = float(scores[wrong].max()) if wrong.any() else 0.0
+        tallies.append(Tally(right, int(wrong.sum()), int((~ignored).sum()) - right, worst))
+    return tallies
 
 
 def count_mistakes(
-    table: SceneTable, found: Sequence[Detections], verdicts: Sequence[Verdicts], least: float
+    table: SceneTable, detections: Sequence[Detections], verdicts: Sequence[Verdicts], least: float
 ) -> dict[str, int]:
-    """How many wrong detections there are of each kind, from some score on."""
+    """Count the wrong detections of each kind of MISTAKES, from a score on."""
     counts: Counter[str] = Counter(dict.fromkeys(MISTAKES, 0))
-    for row, (each, of) in enumerate(zip(found, verdicts, strict=True)):
-        for place in np.flatnonzero((np.asarray(each.scores) >= least) & ~of.right & ~of.ignored).tolist():
-            own = table.labels[row] == each.labels[place]
-            counts[_kind(overlaps(each.boxes[place], table.boxes[row]), own)] += 1
+    for row, (each, verdict) in enumerate(zip(detections, verdicts, strict=True)):
+        for place in np.flatnonzero((np.asarray(each.scores) >= least) & ~verdict.right & ~verdict.ignored).tolist():
+            same_class = table.labels[row] == each.labels[place]
+            counts[_kind_of_mistake(overlaps(each.boxes[place], table.boxes[row]), same_class)] += 1
     return dict(counts)
 
 
-def overlaps(box: NDArray[np.floating], others: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Intersection over union of a box with each of others."""
+def overlaps(box: NDArray[np.floating], others: NDArray[np.floating]) -> Floats:
+    """Return the intersection over union of a box with each of the others."""
     box, others = np.asarray(box, dtype=np.float64), np.asarray(others, dtype=np.float64).reshape(-1, 4)
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     common = np.prod(np.maximum(sides, 0), axis=1)
@@ -517,9 +515,9 @@ def overlaps(box: NDArray[np.floating], others: NDArray[np.floating]) -> NDArray
     return np.asarray(common / np.maximum(union, 1e-12))
 
 
-def _kind(overlap: NDArray[np.float64], own: NDArray[np.bool_]) -> str:
-    if (overlap[own] >= 0.5).any():
+def _kind_of_mistake(overlap: Floats, same_class: NDArray[np.bool_]) -> str:
+    if (overlap[same_class] >= 0.5).any():
         return "twice"
-    if (overlap[~own] >= 0.5).any():
+    if (overlap[~same_class] >= 0.5).any():
         return "another class"
-    return "misplaced" if (overlap[own] >= _TOUCHES).any() else "background"
+    return "misplaced" if (overlap[same_class] >= _LEAST_OVERLAP).any() else "background"

@@ -1,6 +1,5 @@
 """The detector: torchvision's Faster R-CNN on any of several backbones, with a classifier that may learn by ranking."""
 
-import contextlib
 import os
 import re
 from collections import OrderedDict
@@ -16,514 +15,79 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchvision import models
-from torchvision.models.detection.backbone_utils import BackboneWithFPN
-from torchvision.models.detection.roi_heads import RoIHeads
-from torchvision.models.resnet import Bottleneck, ResNet
-from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
 
+from frontrank.checks import check_choice, check_integer, import_extra, suggestion
+from frontrank.detection.data import SceneTable, all_scenes
 from frontrank.detection.evaluation import Detections
 from frontrank.errors import InputError, InputTypeError
 from frontrank.losses import ClassifierAP
 from frontrank.models import storage
 from frontrank.models.backbone import first_line
 from frontrank.models.weights import WORDS, package_weights, pretrained_title, quiet_hub, read_weights, source_of
+from frontrank.progress import progress
 from frontrank.training import distributed
+
+try:
+    from torchvision import models
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.backbone_utils import BackboneWithFPN
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+    from torchvision.models.detection.roi_heads import RoIHeads
+    from torchvision.models.resnet import Bottleneck, ResNet
+    from torchvision.ops import MultiScaleRoIAlign
+    from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
+except ImportError as error:
+    raise InputError("detection needs torchvision; pip install 'frontrank[detect]'") from error
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from torchvision.models.detection import FasterRCNN
-from frontrank.detection.data import SceneTable, all_scenes
-from frontrank.progress import progress
 
-# ==== A small network for detection on a CPU, trained from nothing: residual blocks with group normalisation.
-
-
-CHANNELS = (32, 64, 96)  # of the maps at 1/4, 1/8 and 1/16 of the picture's size
-_GROUPS = 8
-
-
-class SmallBackbone(nn.Module):
-    """Feature maps [image, channel, height, width] of a batch, finest first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 24, 3, 2, 1, bias=False), nn.GroupNorm(_GROUPS, 24), nn.ReLU(True))
-        before = (24, *CHANNELS[:-1])
-        self.stages = nn.ModuleList(
-            nn.Sequential(_Block(narrow, wide, 2), _Block(wide, wide, 1))
-            for narrow, wide in zip(before, CHANNELS, strict=True)
-        )
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        maps, last = [], self.stem(images)
-        for stage in self.stages:
-            last = stage(last)
-            maps.append(last)
-        return maps
-
-
-class _Block(nn.Module):
-    """Two convolutions beside a short cut."""
-
-    def __init__(self, narrow: int, wide: int, stride: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(narrow, wide, 3, stride, 1, bias=False)
-        self.first_norm = nn.GroupNorm(_GROUPS, wide)
-        self.second = nn.Conv2d(wide, wide, 3, 1, 1, bias=False)
-        self.second_norm = nn.GroupNorm(_GROUPS, wide)
-        self.short: nn.Module = nn.Identity()
-        if stride > 1:
-            self.short = nn.Sequential(nn.Conv2d(narrow, wide, 1, stride, bias=False), nn.GroupNorm(_GROUPS, wide))
-
-    def forward(self, maps: Tensor) -> Tensor:
-        found = functional.relu(self.first_norm(self.first(maps)))
-        return functional.relu(self.second_norm(self.second(found)) + self.short(maps))
-
-
-# ==== The backbones of a detector by name, each with a feature pyramid on top: torchvision's, timm's, and a small on
-
+Scores = Literal["softmax", "logits"]
+ClassifierLoss = Callable[[Tensor, Tensor], Tensor]
 
 SMALL = "small"
 TIMM = "timm."  # before a name of timm
-OF_TIMM_ONLY = "resnext101_32x4d"  # RaMBO's X101, which torchvision can build but has no weights of
+RESNEXT = "resnext101_32x4d"  # RaMBO's X101; torchvision can build it but has no weights
+RESNEXT_WEIGHTS = f"{RESNEXT}.gluon_in1k"  # ImageNet alone: timm's default weights have seen more pictures
 RESNETS = (
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d"),
-    *(OF_TIMM_ONLY, "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"),
+    *(RESNEXT, "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"),
 )
 MOBILE = {  # layers at 1/4, 1/8, 1/16, 1/32
     **{"mobilenet_v2": (2, 4, 7, 18), "mobilenet_v3_large": (2, 4, 7, 16), "mobilenet_v3_small": (1, 2, 4, 12)}
 }
-_PROBE = 256  # side of the picture that tells how much smaller each map is
-_STRIDES = (4, 8, 16, 32)  # of maps that a pyramid is built on
-
-
-class Pyramid(nn.Module):
-    """A feature pyramid on a body that gives a list of maps."""
-
-    def __init__(self, body: nn.Module, widths: list[int], channels: int) -> None:
-        super().__init__()
-        self.body = body
-        self.fpn = FeaturePyramidNetwork(widths, channels, LastLevelMaxPool())
-        self.out_channels = channels
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return self.fpn(OrderedDict((str(place), each) for place, each in enumerate(self.body(images))))
-
-
-def build_backbone(name: str, channels: int) -> nn.Module:
-    """The backbone of this name with random weights; `body` is what pretrained weights are for, `fpn` the pyramid."""
-    if name == SMALL:
-        return Pyramid(SmallBackbone(), list(CHANNELS), channels)
-    if name.startswith(TIMM):
-        return _timm_pyramid(name.removeprefix(TIMM), channels)
-    if name in RESNETS:
-        body = ResNet(Bottleneck, [3, 4, 23, 3], groups=32, width_per_group=4) if name == OF_TIMM_ONLY else _plain(name)
-        widths = [body.inplanes // 8 * 2**place for place in range(4)]
-        return BackboneWithFPN(body, {f"layer{place + 1}": str(place) for place in range(4)}, widths, channels)
-    if name in MOBILE:
-        layers = _plain(name).features
-        widths = [layers[place].out_channels for place in MOBILE[name]]
-        return BackboneWithFPN(layers, {str(place): str(n) for n, place in enumerate(MOBILE[name])}, widths, channels)
-    known = [SMALL, *RESNETS, *MOBILE]
-    near = get_close_matches(name, known, 1)
-    remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {TIMM}NAME of timm"
-    raise InputError(f"backbone {name!r} is not known; {remedy}")
-
-
-def strides_of(backbone: nn.Module) -> dict[str, int]:
-    """How many pixels apart the places of each map are, by the map's name."""
-    mode = backbone.training
-    backbone.eval()
-    try:
-        with torch.no_grad():
-            maps: Mapping[str, Tensor] = backbone(torch.zeros(1, 3, _PROBE, _PROBE))
-    finally:
-        backbone.train(mode)
-    return {name: round(_PROBE / each.shape[-1]) for name, each in maps.items()}
-
-
-def freeze_first_layers(backbone: nn.Module, name: str, trainable: int) -> None:
-    """Leave all but the last `trainable` of a ResNet's five parts (stem, layer1 .. layer4) as they are.
-
-    Other backbones are trained as a whole.
-    """
-    if name not in RESNETS:
-        return
-    trained = ("layer4", "layer3", "layer2", "layer1", ("conv1", "bn1"))[:trainable]
-    starts = tuple(start for each in trained for start in ([each] if isinstance(each, str) else each))
-    for parameter_name, parameter in backbone.get_submodule("body").named_parameters():
-        parameter.requires_grad_(parameter_name.startswith(starts) if starts else False)
-
-
-def _plain(name: str) -> Any:
-    return models.get_model(name, weights=None)
-
-
-def _timm_pyramid(name: str, channels: int) -> Pyramid:
-    try:
-        import timm
-    except ImportError:
-        raise InputError(f"backbone {TIMM}{name} needs timm; pip install 'frontrank[train]'") from None
-    if not timm.is_model(name):
-        near = ", ".join(get_close_matches(name, timm.list_models(), 3, 0.4)) or "none"
-        raise InputError(f"backbone {TIMM}{name} is not a model of timm; nearest: {near}")
-    said = ""
-    with contextlib.suppress(RuntimeError, AttributeError, TypeError):
-        body: Any = timm.create_model(name, pretrained=False, features_only=True)
-        reductions = body.feature_info.reduction()
-        places = [place for place, each in enumerate(reductions) if each in _STRIDES]
-        if len({reductions[place] for place in places}) > 1:
-            body = timm.create_model(name, pretrained=False, features_only=True, out_indices=tuple(places))
-            return Pyramid(body, body.feature_info.channels(), channels)
-        said = ", being all of one size"
-    raise InputError(f"backbone {TIMM}{name} gives no maps for a pyramid{said}; take a convolutional one")
-
-
-# ==== What the classifier of a detector is trained with instead of cross-entropy: the AP of all sampled proposals.
-
-
-Scores = Literal["softmax", "logits"]
-
-
-class ScoresNotFiniteError(InputError):
-    """The classifier gave a score that cannot be ranked."""
-
-
-class ProposalAP:
-    """The loss of class logits [proposal, 1 + class] against labels [proposal], of which 0 is the background.
-
-    ap:     ranks the proposals of all processes, and those it remembers, once per class and once for all classes
-    scores: what is ranked; see `ranked_scores`
-    warmup: steps, told by `begin_step`, in which the margin grows from 0 and nothing is remembered
-
-    A proposal of the background is a negative of every class. Not a module: the scores it remembers belong to the state
-    of a run, not to the weights of a model.
-
-    Why it warms up: at first all scores of a class are nearly the same. A margin would put every negative before every
-    positive, and scores move more from batch to batch than they differ in one, so that remembered ones would tell old
-    from new. Either leaves hardly a gradient that knows of the classes.
-
-    >>> loss = ProposalAP(ClassifierAP(margin=0.0), "logits")
-    >>> logits = torch.tensor([[0.0, 3.0, 1.0], [0.0, 2.0, 2.0], [0.0, 4.0, 0.0]])
-    >>> loss(logits, torch.tensor([1, 2, 0]))  # class 1 at rank 2, class 2 at rank 1; together at ranks 2 and 4
-    tensor(0.3333)
-    """
-
-    def __init__(self, ap: ClassifierAP, scores: Scores = "softmax", warmup: int = 0) -> None:
-        if scores not in get_args(Scores):
-            raise InputError(f"scores must be one of {', '.join(get_args(Scores))}, got {scores!r}")
-        self.ap, self.scores, self.warmup, self.margin = ap, scores, warmup, ap.margin
-
-    def begin_step(self, step: int) -> None:
-        """Set margin and memory to what they are at this step of the run, the first of which is 0."""
-        if step < self.warmup:
-            self.ap.reset()
-        self.ap.margin = self.margin * min(1.0, step / self.warmup) if self.warmup else self.margin
-
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The same value on every process; backward gives each the gradient of its own proposals."""
-        own = ranked_scores(logits, self.scores)
-        everyone = distributed.gather(own)
-        targets = class_targets(distributed.gather_rows(labels), own.shape[1])
-        if not bool(everyone.isfinite().all()):
-            raise ScoresNotFiniteError("scores of classes are not finite; lower the learning rate")
-        if not len(everyone):  # there is nothing to rank, and nothing to remember
-            return logits.sum() * 0.0
-        return self.ap(everyone, targets)
-
-    @property
-    def last(self) -> dict[str, int]:
-        """How many classes had a positive in the latest call, remembered ones included."""
-        return self.ap.last
-
-    def state_dict(self) -> dict[str, Any]:
-        """The remembered scores."""
-        return self.ap.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the remembered scores of another."""
-        self.ap.load_state_dict(state)
-
-    def __repr__(self) -> str:
-        return f"ProposalAP({self.ap.extra_repr()}, scores={self.scores}, warmup={self.warmup})"
-
-
-def ranked_scores(logits: Tensor, scores: Scores) -> Tensor:
-    """The scores [proposal, class] by which detections are sorted, without the background's.
-
-    softmax: what torchvision's own inference sorts by: the share of a class among all and the background
-    logits:  each class's own output; what the others and the background say has no part in it
-
-    >>> ranked_scores(torch.tensor([[0.0, 0.0, 0.0, 0.0]]), "softmax")
-    tensor([[0.2500, 0.2500, 0.2500]])
-    """
-    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    return (wide.softmax(1) if scores == "softmax" else wide)[:, 1:]
-
-
-def class_targets(labels: Tensor, classes: int) -> Tensor:
-    """Boolean [proposal, class]: whose class it is; the background's row is empty.
-
-    >>> class_targets(torch.tensor([2, 0]), 3).int()
-    tensor([[0, 1, 0],
-            [0, 0, 0]], dtype=torch.int32)
-    """
-    return functional.one_hot(labels, classes + 1)[:, 1:].bool()
-
-
-# ==== torchvision's RoI heads with another loss of the classifier, and scores of detections that go with it.
-
-
-ClassifierLoss = Callable[[Tensor, Tensor], Tensor]
-
-
-class RankedRoIHeads(RoIHeads):
-    """The same heads, whose `loss_classifier` is what `classifier_loss` makes of class logits and sampled labels.
-
-    heads:  of torchvision; their parts become this one's
-    scores: what detections are sorted by: softmax as torchvision does, or the logits of each class, without a threshold
-
-    The attribute `classifier_loss` is None at first, which leaves torchvision's cross-entropy.
-    """
-
-    def __init__(self, heads: RoIHeads, scores: Scores = "softmax") -> None:
-        super().__init__(
-            heads.box_roi_pool,
-            heads.box_head,
-            heads.box_predictor,
-            heads.proposal_matcher.high_threshold,
-            heads.proposal_matcher.low_threshold,
-            heads.fg_bg_sampler.batch_size_per_image,
-            heads.fg_bg_sampler.positive_fraction,
-            heads.box_coder.weights,
-            heads.score_thresh if scores == "softmax" else 0.0,
-            heads.nms_thresh,
-            heads.detections_per_img,
-        )
-        self.scores = scores
-        self.classifier_loss: ClassifierLoss | None = None
-        self._labels: list[Tensor] = []
-        self._predicted: tuple[Tensor, Tensor] | None = None
-        self.box_predictor.register_forward_hook(self._keep_predicted)
-
-    def _keep_predicted(self, predictor: Any, given: Any, found: tuple[Tensor, Tensor]) -> None:
-        self._predicted = found if self.training else None
-
-    def select_training_samples(self, proposals: Any, targets: Any) -> Any:
-        found = super().select_training_samples(proposals, targets)
-        self._labels = found[2]
-        return found
-
-    def forward(self, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
-        try:
-            found, losses = super().forward(features, proposals, image_shapes, targets)
-            if self._predicted is not None:
-                self._exchange_losses(losses, *self._predicted)
-            return found, losses
-        finally:
-            self._predicted, self._labels = None, []  # or they would keep the graph of this batch alive
-
-    def _exchange_losses(self, losses: dict[str, Tensor], logits: Tensor, changes: Tensor) -> None:
-        if not len(logits):  # no proposal in all of the pictures: a mean over nothing is NaN
-            losses.update(loss_classifier=logits.sum() * 0.0, loss_box_reg=changes.sum() * 0.0)
-        if self.classifier_loss is not None:
-            losses["loss_classifier"] = self.classifier_loss(logits, torch.cat(self._labels))
-
-    def postprocess_detections(self, class_logits: Tensor, box_regression: Tensor, proposals: Any, shapes: Any) -> Any:
-        """Boxes, scores and labels of each picture, best first.
-
-        By logits a detection's score is the sigmoid of its class's logit, which is the softmax of that class and a
-        background of 0: torchvision's own function is asked class by class. Ranking leaves open where the scores of a
-        class begin, so none is too low; the best of all classes are kept, as many as `detections_per_img`.
-        """
-        if self.scores == "softmax":
-            return super().postprocess_detections(class_logits, box_regression, proposals, shapes)
-        boxes = box_regression.unflatten(1, (-1, 4))
-        nothing = torch.zeros_like(class_logits[:, :1])
-        of_classes = [
-            super(RankedRoIHeads, self).postprocess_detections(
-                torch.cat([nothing, class_logits[:, label : label + 1]], 1),
-                boxes[:, [0, label]].flatten(1),
-                proposals,
-                shapes,
-            )
-            for label in range(1, class_logits.shape[1])
-        ]
-        return _merged(of_classes, len(shapes), self.detections_per_img)
-
-
-def _merged(of_classes: list[Any], pictures: int, most: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """The best detections of each picture, from those of each class alone."""
-    all_boxes, all_scores, all_labels = [], [], []
-    for picture in range(pictures):
-        parts = [(boxes[picture], scores[picture]) for boxes, scores, _ in of_classes]
-        scores = torch.cat([found for _, found in parts])
-        labels = torch.cat(
-            [torch.full_like(found, label, dtype=torch.int64) for label, (_, found) in enumerate(parts, 1)]
-        )
-        best = scores.sort(descending=True, stable=True)[1][:most]
-        all_boxes.append(torch.cat([found for found, _ in parts])[best])
-        all_scores.append(scores[best])
-        all_labels.append(labels[best])
-    return all_boxes, all_scores, all_labels
-
-
-# ==== First weights of a detector: torchvision's or timm's of ImageNet, those of a package, a file, a saved detector
-
-
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-X101 = f"{OF_TIMM_ONLY}.gluon_in1k"  # of ImageNet alone: what timm takes without a tag has seen more pictures
+_SMALL_CHANNELS = (32, 64, 96)  # of the maps at 1/4, 1/8 and 1/16 of the picture's size
+_NORM_GROUPS = 8
+_PROBE = 256  # side of the picture that is used to measure strides
+_STRIDES = (4, 8, 16, 32)  # of maps that a pyramid is built on
 _COUNTERS = "num_batches_tracked"  # of norms: no weights, and not in all files
-_NEW_HEAD = "roi_heads.box_predictor."
-_OLD_NAMES = {  # of torchvision's detectors, as in its published files
+_PREDICTOR = "roi_heads.box_predictor."
+_OLD_NAMES = {  # in the files that torchvision publishes -> now
     r"(fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)$": r"\1.0.\2",
     r"(rpn\.head\.conv)\.(weight|bias)$": r"\1.0.0.\2",
 }
 
 
-def colours_of(backbone: str, weights: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the colours that weights were trained with."""
-    if weights == "package":
-        source = source_of(_timm_name(backbone))
-        return source.mean, source.std
-    if Path(weights).is_dir() and weights not in WORDS:
-        settings = storage.read_model_config(Path(weights), storage.DETECTOR)["settings"]
-        return tuple(settings["mean"]), tuple(settings["std"])
-    name = _pretrained_name(backbone) if weights != "none" else None
-    return _timm_colours(name) if name is not None else (IMAGENET_MEAN, IMAGENET_STD)
-
-
-def _timm_colours(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Those of timm's pretrained weights; ImageNet's where it does not say."""
-    with suppress(ImportError, RuntimeError):  # no timm, or no such model: refused where the network is built
-        import timm
-
-        config = timm.get_pretrained_cfg(name)
-        if config is not None:
-            return tuple(config.mean), tuple(config.std)
-    return IMAGENET_MEAN, IMAGENET_STD
-
-
-def load_weights(network: nn.Module, backbone: str, weights: str) -> str:
-    """Put first weights into a detector's network; a sentence of what was loaded."""
-    body = network.get_submodule("backbone.body")
-    if weights == "none":
-        return "random weights"
-    if weights == "package":
-        source = source_of(_timm_name(backbone))
-        _load(body, package_weights(_timm_name(backbone)), str(source.package))
-        return f"ImageNet weights of {backbone} from {source}; pyramid and heads start anew"
-    if weights == "pretrained":
-        tensors, named = _pretrained(backbone, body)
-        _load(body, tensors, named)
-        return f"{named}; pyramid and heads start anew"
-    path = Path(weights)
-    if path.is_dir():
-        return _load_detector(network, storage.read_model(path, storage.DETECTOR)[1], weights)
-    if not path.is_file():
-        raise InputError(
-            f"weights {weights!r} is no file or folder; give one that is there, pretrained, package, or none"
-        )
-    tensors = read_weights(path)
-    if any(name.startswith("roi_heads.") for name in tensors):
-        return _load_detector(network, tensors, weights)
-    _load(body, tensors, weights)
-    return f"backbone from {weights}; pyramid and heads start anew"
-
-
-def _timm_name(backbone: str) -> str:
-    if not backbone.startswith(TIMM):
-        raise InputError(f"weights package are by timm's names; give backbone {TIMM}NAME, such as timm.mobilenetv2_100")
-    return backbone.removeprefix(TIMM)
-
-
-def _load_detector(network: nn.Module, tensors: Mapping[str, Tensor], named: str) -> str:
-    """All weights of another detector; the last layer too, where it has as many classes."""
-    for old, new in _OLD_NAMES.items():
-        tensors = {re.sub(old, new, name): x for name, x in tensors.items()}
-    own = network.state_dict()
-    last = [name for name in own if name.startswith(_NEW_HEAD)]
-    same = all(name in tensors and tensors[name].shape == own[name].shape for name in last)
-    _load(network, {n: x for n, x in tensors.items() if same or n not in last}, named, () if same else (_NEW_HEAD,))
-    return f"all of {named}" if same else f"all of {named} but the last layer, which starts anew"
-
-
-def _load(module: nn.Module, tensors: Mapping[str, Tensor], named: str, anew: tuple[str, ...] = ()) -> None:
-    """Load by name all that the module has; what is of a classifier, and the module has not, is left out.
-
-    anew: how names begin that need not be there
-    """
-    own = module.state_dict()
-    missing = [n for n in own if n not in tensors and not n.endswith(_COUNTERS) and not (anew and n.startswith(anew))]
-    other = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
-    if missing or other:
-        what = f"{len(missing)} tensors are missing ({missing[0]})" if missing else f"{other[0]} has another shape"
-        raise InputError(f"{named} does not fit the backbone: {what}; give the weights of this backbone")
-    kept = {name: tensors[name] for name in own if name in tensors}
-    broken = [name for name, each in kept.items() if not bool(each.isfinite().all())]
-    if broken:
-        raise InputError(f"{named} has numbers that are not finite, e.g. in {broken[0]}; give other weights")
-    module.load_state_dict(kept, strict=False)
-
-
-def _pretrained_name(backbone: str) -> str | None:
-    """What timm calls the pretrained weights of a backbone; None where they are torchvision's."""
-    return X101 if backbone == OF_TIMM_ONLY else backbone.removeprefix(TIMM) if backbone.startswith(TIMM) else None
-
-
-def _pretrained(backbone: str, body: Any) -> tuple[Mapping[str, Tensor], str]:
-    """Weights of ImageNet by the names of the backbone's body, and what to call them."""
-    if backbone == OF_TIMM_ONLY:
-        return _timm_weights(X101)
-    if backbone.startswith(TIMM):  # some have other names where they give maps
-        return _timm_weights(backbone.removeprefix(TIMM), features_only=True, out_indices=body.feature_info.out_indices)
-    try:
-        weights: Any = models.get_model_weights(backbone)["IMAGENET1K_V1"]
-    except (ValueError, KeyError):
-        raise InputError(f"weights: there are no pretrained ones of {backbone}; give a file, or none") from None
-    try:
-        tensors = weights.get_state_dict(progress=False, check_hash=True)
-    except Exception as error:  # no network, a full disk, a damaged file: torch's hub raises many kinds
-        raise _not_had(f"torchvision's {backbone}", error) from error
-    if backbone.startswith("mobilenet"):
-        tensors = {name.removeprefix("features."): x for name, x in tensors.items()}
-    return tensors, f"torchvision's {backbone}.IMAGENET1K_V1"
-
-
-def _timm_weights(name: str, **more: Any) -> tuple[Mapping[str, Tensor], str]:
-    import timm
-
-    try:
-        with quiet_hub():
-            model = timm.create_model(name, pretrained=True, **more)
-    except Exception as error:  # timm and the hub's client raise many kinds
-        raise _not_had(f"timm's pretrained {name}", error) from error
-    return model.state_dict(), pretrained_title(name, model)
-
-
-def _not_had(what: str, error: Exception) -> InputError:
-    return InputError(f"weights: {what} cannot be had ({first_line(error)}); give a file of weights, package, or none")
-
-
-# ==== The detector: torchvision's Faster R-CNN on any of several backbones, with a classifier that may learn by rank
+# The detector
 
 
 @dataclass(frozen=True)
 class DetectorSettings:
-    """What a detector is built from, its weights apart; also what `config.json` holds.
+    """What a detector is built from beside its weights; `config.json` holds the same.
 
     classes:      label c is classes[c - 1]; 0 is the background
-    backbone:     see `backbones.build_backbone`
+    backbone:     a name that `build_pyramid` knows
     batch_norm:   "frozen" or "train"
     channels:     of the feature pyramid
     head_dim:     of the two layers before the predictor
     anchor_scale: side of an anchor in places of its map: 8 is torchvision's 32 px at 1/4 of the size
     short_side, long_side: pictures are scaled until the short side has so many pixels, or the long one that many
-    proposals, proposals_test: that the region proposal network gives per picture, in training and afterwards
+    proposals, proposals_test: of the region proposal network per picture, in training and afterwards
     samples, positives: proposals the heads train on per picture, and the share of objects among them, at most
     scores:       what detections are sorted by, softmax or logits
-    score_threshold, nms_threshold, detections: of what is found, per picture; logits have no threshold
+    score_threshold, nms_threshold, detections: limits of what is found per picture; logits have no threshold
     mean, std:    of colours
     """
 
@@ -543,21 +107,30 @@ class DetectorSettings:
     score_threshold: float = 0.05
     nms_threshold: float = 0.5
     detections: int = 100
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    def check(self) -> None:
+        """Raise if a detector cannot be built from these settings."""
+        if not self.classes or len(set(self.classes)) != len(self.classes):
+            raise InputError(f"classes must be names, each once, got {list(self.classes)}")
+        for name in ("channels", "head_dim", "short_side", "proposals", "proposals_test", "samples", "detections"):
+            check_integer(name, getattr(self, name), at_least=1)
+        if self.long_side < self.short_side:
+            raise InputError(f"long_side {self.long_side} is less than short_side {self.short_side}; make it more")
 
 
 class Detector(nn.Module):
     """Finds objects in pictures.
 
-    In training mode, detector(images, targets) gives torchvision's four losses by name; images are tensors
+    In training mode, detector(images, targets) returns torchvision's four losses by name; images are tensors
     [3, height, width] of bytes or of numbers from 0 to 1, targets have boxes [object, 4] and labels [object]. The
-    classifier's is cross-entropy, or what `classifier_loss` was set to.
+    classifier's loss is cross-entropy, or `classifier_loss` if that is set.
     """
 
     def __init__(self, settings: DetectorSettings) -> None:
         super().__init__()
-        _check(settings)
+        settings.check()
         self.settings = settings
         self.network = build_network(settings)
         self.origin = "random weights"
@@ -565,18 +138,14 @@ class Detector(nn.Module):
 
     @classmethod
     def build(cls, settings: DetectorSettings, weights: str = "none", trainable_layers: int = 5) -> "Detector":
-        """A detector with first weights.
+        """Build a detector with first weights.
 
         weights: none, pretrained (ImageNet, of torchvision or timm), package, a file, or the folder of a detector
-        trainable_layers: of the five of a ResNet, from the last, that are trained where it does not start at random
+        trainable_layers: how many of the five layers of a ResNet are trained, from the last, unless it starts at random
         """
-        require_torchvision()
-        pass
-        pass
-
         mean, std = colours_of(settings.backbone, weights)
         detector = cls(replace(settings, mean=mean, std=std))
-        detector.origin = load_weights(detector.network, settings.backbone, weights)
+        detector.origin = load_detector_weights(detector.network, settings.backbone, weights)
         if weights != "none":
             freeze_first_layers(detector.network.backbone, settings.backbone, trainable_layers)
             detector.train(detector.training)
@@ -588,12 +157,12 @@ class Detector(nn.Module):
         return self.settings.classes
 
     @property
-    def classifier_loss(self) -> ProposalAP | None:
-        """What the classifier is trained with; None is cross-entropy."""
+    def classifier_loss(self) -> "ProposalAP | None":
+        """The loss of the classifier; None is cross-entropy."""
         return self.network.roi_heads.classifier_loss
 
     @classifier_loss.setter
-    def classifier_loss(self, loss: ProposalAP | None) -> None:
+    def classifier_loss(self, loss: "ProposalAP | None") -> None:
         if loss is not None and loss.scores != self.settings.scores:
             raise InputError(
                 f"the loss ranks {loss.scores} but the detector sorts by {self.settings.scores}; give both the same"
@@ -601,7 +170,7 @@ class Detector(nn.Module):
         self.network.roi_heads.classifier_loss = loss
 
     def train(self, mode: bool = True) -> "Detector":
-        """Training mode, but for frozen statistics."""
+        """Set training mode, except for frozen statistics."""
         super().train(mode)
         if self.settings.batch_norm == "frozen":
             for module in self.modules():
@@ -616,16 +185,16 @@ class Detector(nn.Module):
         return self.network(floats, targets)
 
     def detect(self, pictures: Sequence["Tensor | np.ndarray | Image"]) -> list[Detections]:
-        """What is found in each picture, best first.
+        """Find the objects of each picture, best first.
 
         pictures: of Pillow (upright, RGB), or arrays or tensors of bytes, [height, width, 3] and [3, height, width]
         """
         device = next(self.parameters()).device
-        tensors = [picture_tensor(each).to(device) for each in pictures]
-        with _evaluating(self), torch.no_grad():
-            found = self(tensors) if tensors else []
-        plain = [{name: each[name].cpu().numpy() for name in ("boxes", "scores", "labels")} for each in found]
-        return [Detections(**each) for each in plain]
+        tensors = [_picture_tensor(each).to(device) for each in pictures]
+        with _eval_mode(self), torch.no_grad():
+            results = self(tensors) if tensors else []
+        names = ("boxes", "scores", "labels")
+        return [Detections(**{name: each[name].cpu().numpy() for name in names}) for each in results]
 
     def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write `model.safetensors`, `config.json` and a model card, `README.md`, to a folder: all, or nothing."""
@@ -634,7 +203,7 @@ class Detector(nn.Module):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> "Detector":
-        """A saved detector, in evaluation mode."""
+        """Load a saved detector, in evaluation mode."""
         folder = storage.find_model(path)
         settings, tensors = storage.read_model(folder, storage.DETECTOR)
         detector = cls(_read_settings(settings, str(folder / storage.CONFIG)))
@@ -649,27 +218,33 @@ class Detector(nn.Module):
         return detector.to(device).eval()
 
 
-def require_torchvision() -> None:
-    """Refuse to go on without torchvision."""
-    try:
-        import torchvision.models.detection  # noqa: F401
-    except ImportError:
-        raise InputError("detection needs torchvision; pip install 'frontrank[detect]'") from None
+def find_objects(
+    detector: Detector,
+    table: SceneTable,
+    *,
+    batch: int = 8,
+    workers: int = 2,
+    device: torch.device | str | None = None,
+    show: bool | None = None,
+) -> list[Detections]:
+    """Find the objects of each picture, in the order of the table, by this process alone.
+
+    show: a progress bar; None draws it on a terminal only
+    """
+    if device is not None:
+        detector.to(device)
+    detections: list[Detections] = []
+    with progress("detecting", len(table), show) as advance:
+        for pictures in all_scenes(table, batch, workers):
+            detections += detector.detect(pictures)
+            advance(len(pictures))
+    return detections
 
 
-def build_network(settings: DetectorSettings) -> "FasterRCNN":
-    """torchvision's Faster R-CNN with random weights, its heads exchanged for `RankedRoIHeads`."""
-    require_torchvision()
-    from torchvision.models.detection import FasterRCNN
-    from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
-    from torchvision.ops import MultiScaleRoIAlign
-
-    pass
-    pass
-
-    backbone = build_backbone(settings.backbone, settings.channels)
-    strides = strides_of(backbone)
+def build_network(settings: DetectorSettings) -> FasterRCNN:
+    """Build torchvision's Faster R-CNN with random weights and `RankedRoIHeads`."""
+    backbone = build_pyramid(settings.backbone, settings.channels)
+    strides = map_strides(backbone)
     sizes = tuple((round(settings.anchor_scale * stride),) for stride in strides.values())
     pool = MultiScaleRoIAlign([name for name in strides if name != "pool"], output_size=7, sampling_ratio=2)
     network = FasterRCNN(
@@ -696,33 +271,21 @@ def build_network(settings: DetectorSettings) -> "FasterRCNN":
     return network
 
 
-def picture_tensor(picture: "Tensor | np.ndarray | Image") -> Tensor:
-    """A picture as bytes [3, height, width]."""
-    found = picture if isinstance(picture, Tensor) else torch.from_numpy(np.array(picture)).movedim(-1, 0)
-    if found.ndim != 3 or found.shape[0] != 3 or 0 in found.shape:
-        raise InputError(f"a picture must have three colours and some pixels, got the shape {tuple(found.shape)}")
-    if found.dtype != torch.uint8:
-        raise InputTypeError(f"a picture must be bytes from 0 to 255, got {found.dtype}")
-    return found.contiguous()
+def _picture_tensor(picture: "Tensor | np.ndarray | Image") -> Tensor:
+    """Return a picture as bytes [3, height, width]."""
+    tensor = picture if isinstance(picture, Tensor) else torch.from_numpy(np.array(picture)).movedim(-1, 0)
+    if tensor.ndim != 3 or tensor.shape[0] != 3 or 0 in tensor.shape:
+        raise InputError(f"pictures must have three colours and some pixels, got the shape {tuple(tensor.shape)}")
+    if tensor.dtype != torch.uint8:
+        raise InputTypeError(f"pictures must be bytes from 0 to 255, got {tensor.dtype}")
+    return tensor.contiguous()
 
 
-def _check(settings: DetectorSettings) -> None:
-    if not settings.classes or len(set(settings.classes)) != len(settings.classes):
-        raise InputError(f"classes must be names, each once, got {list(settings.classes)}")
-    for name in ("channels", "head_dim", "short_side", "proposals", "proposals_test", "samples", "detections"):
-        if getattr(settings, name) < 1:
-            raise InputError(f"{name} must be at least 1, got {getattr(settings, name)}")
-    if settings.long_side < settings.short_side:
-        raise InputError(f"long_side {settings.long_side} is less than short_side {settings.short_side}; make it more")
-
-
-def _read_settings(settings: Mapping[str, Any], named: str) -> DetectorSettings:
+def _read_settings(settings: Mapping[str, Any], file: str) -> DetectorSettings:
     names = {each.name for each in fields(DetectorSettings)}
     if set(settings) != names:
         odd = sorted(names ^ set(settings))[0]
-        raise InputError(
-            f"{named} has other settings than this version of frontrank ({odd}); use the one that saved it"
-        )
+        raise InputError(f"{file} has other settings than this version of frontrank ({odd}); use the one that saved it")
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
     }
@@ -730,7 +293,7 @@ def _read_settings(settings: Mapping[str, Any], named: str) -> DetectorSettings:
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def _eval_mode(module: nn.Module) -> Iterator[None]:
     mode = module.training
     module.eval()
     try:
@@ -770,27 +333,415 @@ detector = Detector.load("path/of/this/folder")
 """
 
 
-# ==== What a detector finds in all pictures of a table.
+# The loss of the classifier: AP of all sampled proposals, in place of cross-entropy
 
 
-def find_objects(
-    detector: Detector,
-    table: SceneTable,
-    *,
-    batch: int = 8,
-    workers: int = 2,
-    device: torch.device | str | None = None,
-    show: bool | None = None,
-) -> list[Detections]:
-    """The detections of each picture, in the order of the table, by this process alone.
+class ScoresNotFiniteError(InputError):
+    """The classifier gave a score that cannot be ranked."""
 
-    show: a progress bar; None draws it on a terminal only
+
+class ProposalAP:
+    """The loss of class logits [proposal, 1 + class] against labels [proposal], of which 0 is the background.
+
+    ap:     ranks the proposals of all processes, and those it remembers, once per class and once for all classes
+    scores: what is ranked; see `class_scores`
+    warmup: steps, counted by `begin_step`, in which the margin grows from 0 and nothing is remembered
+
+    A proposal of the background is a negative of every class. This is not a module: the scores it remembers belong to
+    the state of a run, not to the weights of a model.
+
+    Why it warms up: at first all scores of a class are nearly the same. A margin would put every negative before every
+    positive. Also, scores change more from batch to batch than they differ in one, so that remembered ones would only
+    tell old from new. Both would leave hardly any gradient about the classes.
+
+    >>> loss = ProposalAP(ClassifierAP(margin=0.0), "logits")
+    >>> logits = torch.tensor([[0.0, 3.0, 1.0], [0.0, 2.0, 2.0], [0.0, 4.0, 0.0]])
+    >>> loss(logits, torch.tensor([1, 2, 0]))  # class 1 at rank 2, class 2 at rank 1; together at ranks 2 and 4
+    tensor(0.3333)
     """
-    if device is not None:
-        detector.to(device)
-    found: list[Detections] = []
-    with progress("detecting", len(table), show) as done:
-        for pictures in all_scenes(table, batch, workers):
-            found += detector.detect(pictures)
-            done(len(pictures))
-    return found
+
+    def __init__(self, ap: ClassifierAP, scores: Scores = "softmax", warmup: int = 0) -> None:
+        check_choice("scores", scores, get_args(Scores))
+        self.ap, self.scores, self.warmup, self.margin = ap, scores, warmup, ap.margin
+
+    def begin_step(self, step: int) -> None:
+        """Set margin and memory for this step of the run; the first is 0."""
+        if step < self.warmup:
+            self.ap.reset()
+        self.ap.margin = self.margin * min(1.0, step / self.warmup) if self.warmup else self.margin
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the same value on every process; backward gives each the gradient of its own proposals."""
+        own = class_scores(logits, self.scores)
+        everyone = distributed.gather(own)
+        targets = class_targets(distributed.gather_rows(labels), own.shape[1])
+        if not bool(everyone.isfinite().all()):
+            raise ScoresNotFiniteError("scores of classes are not finite; lower the learning rate")
+        if not len(everyone):  # there is nothing to rank, and nothing to remember
+            return logits.sum() * 0.0
+        return self.ap(everyone, targets)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """The number of classes with a positive in the latest call, remembered ones included."""
+        return self.ap.last
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the remembered scores."""
+        return self.ap.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the remembered scores of another."""
+        self.ap.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        return f"ProposalAP({self.ap.extra_repr()}, scores={self.scores}, warmup={self.warmup})"
+
+
+def class_scores(logits: Tensor, scores: Scores) -> Tensor:
+    """Return the scores [proposal, class] by which detections are sorted, without the background's.
+
+    softmax: as torchvision's own inference: the share of a class among all classes and the background
+    logits:  each class's own output; the other classes and the background have no part in it
+
+    >>> class_scores(torch.tensor([[0.0, 0.0, 0.0, 0.0]]), "softmax")
+    tensor([[0.2500, 0.2500, 0.2500]])
+    """
+    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    return (wide.softmax(1) if scores == "softmax" else wide)[:, 1:]
+
+
+def class_targets(labels: Tensor, classes: int) -> Tensor:
+    """Return a boolean [proposal, class] that is True at each proposal's class; the background's row is empty.
+
+    >>> class_targets(torch.tensor([2, 0]), 3).int()
+    tensor([[0, 1, 0],
+            [0, 0, 0]], dtype=torch.int32)
+    """
+    return functional.one_hot(labels, classes + 1)[:, 1:].bool()
+
+
+class RankedRoIHeads(RoIHeads):
+    """torchvision's heads, with another loss of the classifier and scores of detections that fit it.
+
+    heads:  of torchvision; this object takes over their parts
+    scores: what detections are sorted by: softmax as in torchvision, or the logits of each class, without a threshold
+
+    `classifier_loss` of class logits and sampled labels is None at first, which leaves torchvision's cross-entropy.
+    """
+
+    def __init__(self, heads: RoIHeads, scores: Scores = "softmax") -> None:
+        super().__init__(
+            heads.box_roi_pool,
+            heads.box_head,
+            heads.box_predictor,
+            heads.proposal_matcher.high_threshold,
+            heads.proposal_matcher.low_threshold,
+            heads.fg_bg_sampler.batch_size_per_image,
+            heads.fg_bg_sampler.positive_fraction,
+            heads.box_coder.weights,
+            heads.score_thresh if scores == "softmax" else 0.0,
+            heads.nms_thresh,
+            heads.detections_per_img,
+        )
+        self.scores = scores
+        self.classifier_loss: ClassifierLoss | None = None
+        self._labels: list[Tensor] = []
+        self._predictions: tuple[Tensor, Tensor] | None = None
+        self.box_predictor.register_forward_hook(self._keep_predictions)
+
+    def _keep_predictions(self, predictor: Any, inputs: Any, predictions: tuple[Tensor, Tensor]) -> None:
+        self._predictions = predictions if self.training else None
+
+    def select_training_samples(self, proposals: Any, targets: Any) -> Any:
+        samples = super().select_training_samples(proposals, targets)
+        self._labels = samples[2]
+        return samples
+
+    def forward(self, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
+        try:
+            detections, losses = super().forward(features, proposals, image_shapes, targets)
+            if self._predictions is not None:
+                self._replace_losses(losses, *self._predictions)
+            return detections, losses
+        finally:
+            self._predictions, self._labels = None, []  # or they would keep the graph of this batch alive
+
+    def _replace_losses(self, losses: dict[str, Tensor], logits: Tensor, changes: Tensor) -> None:
+        if not len(logits):  # no proposal in all of the pictures: a mean over nothing is NaN
+            losses.update(loss_classifier=logits.sum() * 0.0, loss_box_reg=changes.sum() * 0.0)
+        if self.classifier_loss is not None:
+            losses["loss_classifier"] = self.classifier_loss(logits, torch.cat(self._labels))
+
+    def postprocess_detections(self, class_logits: Tensor, box_regression: Tensor, proposals: Any, shapes: Any) -> Any:
+        """Return boxes, scores and labels of each picture, best first.
+
+        By logits, the score of a detection is the sigmoid of its class's logit. That is the softmax of the class and a
+        background of 0, so torchvision's own function is called for each class. Ranking does not fix where the scores
+        of a class start, so none is too low; the best of all classes are kept, as many as `detections_per_img`.
+        """
+        if self.scores == "softmax":
+            return super().postprocess_detections(class_logits, box_regression, proposals, shapes)
+        boxes = box_regression.unflatten(1, (-1, 4))
+        background = torch.zeros_like(class_logits[:, :1])
+        of_classes = [
+            super(RankedRoIHeads, self).postprocess_detections(
+                torch.cat([background, class_logits[:, label : label + 1]], 1),
+                boxes[:, [0, label]].flatten(1),
+                proposals,
+                shapes,
+            )
+            for label in range(1, class_logits.shape[1])
+        ]
+        return _merge_classes(of_classes, len(shapes), self.detections_per_img)
+
+
+def _merge_classes(of_classes: list[Any], pictures: int, most: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return the best detections of each picture, from those of each class alone."""
+    all_boxes, all_scores, all_labels = [], [], []
+    for picture in range(pictures):
+        boxes, scores = ([part[side][picture] for part in of_classes] for side in (0, 1))
+        labels = [torch.full_like(each, label, dtype=torch.int64) for label, each in enumerate(scores, 1)]
+        best = torch.cat(scores).sort(descending=True, stable=True)[1][:most]
+        all_boxes.append(torch.cat(boxes)[best])
+        all_scores.append(torch.cat(scores)[best])
+        all_labels.append(torch.cat(labels)[best])
+    return all_boxes, all_scores, all_labels
+
+
+# Backbones by name, each with a feature pyramid on top
+
+
+class SmallBackbone(nn.Module):
+    """A small network to train from random weights on a CPU: residual blocks with group normalisation.
+
+    Returns feature maps [image, channel, height, width] of a batch, finest first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 24, 3, 2, 1, bias=False), nn.GroupNorm(_NORM_GROUPS, 24), nn.ReLU(True))
+        before = (24, *_SMALL_CHANNELS[:-1])
+        self.stages = nn.ModuleList(
+            nn.Sequential(_Block(narrow, wide, 2), _Block(wide, wide, 1))
+            for narrow, wide in zip(before, _SMALL_CHANNELS, strict=True)
+        )
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        maps, last = [], self.stem(images)
+        for stage in self.stages:
+            last = stage(last)
+            maps.append(last)
+        return maps
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a short cut."""
+
+    def __init__(self, narrow: int, wide: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(narrow, wide, 3, stride, 1, bias=False)
+        self.first_norm = nn.GroupNorm(_NORM_GROUPS, wide)
+        self.second = nn.Conv2d(wide, wide, 3, 1, 1, bias=False)
+        self.second_norm = nn.GroupNorm(_NORM_GROUPS, wide)
+        self.short: nn.Module = nn.Identity()
+        if stride > 1:
+            self.short = nn.Sequential(nn.Conv2d(narrow, wide, 1, stride, bias=False), nn.GroupNorm(_NORM_GROUPS, wide))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        hidden = functional.relu(self.first_norm(self.first(maps)))
+        return functional.relu(self.second_norm(self.second(hidden)) + self.short(maps))
+
+
+class Pyramid(nn.Module):
+    """A feature pyramid on a body that returns a list of maps."""
+
+    def __init__(self, body: nn.Module, widths: list[int], channels: int) -> None:
+        super().__init__()
+        self.body = body
+        self.fpn = FeaturePyramidNetwork(widths, channels, LastLevelMaxPool())
+        self.out_channels = channels
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return self.fpn(OrderedDict((str(place), each) for place, each in enumerate(self.body(images))))
+
+
+def build_pyramid(name: str, channels: int) -> nn.Module:
+    """Build the backbone of a name with random weights.
+
+    Its attribute `body` is the part that pretrained weights are for, `fpn` the pyramid.
+    """
+    if name == SMALL:
+        return Pyramid(SmallBackbone(), list(_SMALL_CHANNELS), channels)
+    if name.startswith(TIMM):
+        return _build_timm_pyramid(name.removeprefix(TIMM), channels)
+    if name in RESNETS:
+        body: Any = (
+            ResNet(Bottleneck, [3, 4, 23, 3], groups=32, width_per_group=4)
+            if name == RESNEXT
+            else models.get_model(name, weights=None)
+        )
+        widths = [body.inplanes // 8 * 2**place for place in range(4)]
+        return BackboneWithFPN(body, {f"layer{place + 1}": str(place) for place in range(4)}, widths, channels)
+    if name in MOBILE:
+        layers = models.get_model(name, weights=None).features
+        widths = [layers[place].out_channels for place in MOBILE[name]]
+        return BackboneWithFPN(layers, {str(place): str(n) for n, place in enumerate(MOBILE[name])}, widths, channels)
+    known = [SMALL, *RESNETS, *MOBILE]
+    remedy = suggestion(name, known) or f"; there are {', '.join(known)}, and {TIMM}NAME of timm"
+    raise InputError(f"backbone {name!r} is not known{remedy}")
+
+
+def _build_timm_pyramid(name: str, channels: int) -> Pyramid:
+    timm = import_extra("timm", "train", f"backbone {TIMM}{name}")
+    if not timm.is_model(name):
+        near = ", ".join(get_close_matches(name, timm.list_models(), 3, 0.4)) or "none"
+        raise InputError(f"backbone {TIMM}{name} is not a model of timm; nearest: {near}")
+    reason = ""
+    with suppress(RuntimeError, AttributeError, TypeError):
+        body: Any = timm.create_model(name, pretrained=False, features_only=True)
+        reductions = body.feature_info.reduction()
+        places = [place for place, each in enumerate(reductions) if each in _STRIDES]
+        if len({reductions[place] for place in places}) > 1:
+            body = timm.create_model(name, pretrained=False, features_only=True, out_indices=tuple(places))
+            return Pyramid(body, body.feature_info.channels(), channels)
+        reason = " (all of them have one size)"
+    raise InputError(f"backbone {TIMM}{name} has no maps for a pyramid{reason}; take a convolutional one")
+
+
+def map_strides(backbone: nn.Module) -> dict[str, int]:
+    """Return how many pixels apart the places of each map are, by the map's name."""
+    with _eval_mode(backbone), torch.no_grad():
+        maps: Mapping[str, Tensor] = backbone(torch.zeros(1, 3, _PROBE, _PROBE))
+    return {name: round(_PROBE / each.shape[-1]) for name, each in maps.items()}
+
+
+def freeze_first_layers(backbone: nn.Module, name: str, trainable: int) -> None:
+    """Freeze all but the last `trainable` of a ResNet's five parts (stem, layer1 .. layer4); other backbones train."""
+    if name not in RESNETS:
+        return
+    parts = (("layer4",), ("layer3",), ("layer2",), ("layer1",), ("conv1", "bn1"))[:trainable]
+    starts = tuple(start for part in parts for start in part)
+    for parameter_name, parameter in backbone.get_submodule("body").named_parameters():
+        parameter.requires_grad_(parameter_name.startswith(starts))
+
+
+# First weights: torchvision's or timm's of ImageNet, those of a package, a file, or a saved detector
+
+
+def colours_of(backbone: str, weights: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of the colours that weights were trained with."""
+    if weights == "package":
+        source = source_of(_timm_name(backbone))
+        return source.mean, source.std
+    if Path(weights).is_dir() and weights not in WORDS:
+        settings = storage.read_model_config(Path(weights), storage.DETECTOR)["settings"]
+        return tuple(settings["mean"]), tuple(settings["std"])
+    name = RESNEXT_WEIGHTS if backbone == RESNEXT else backbone.removeprefix(TIMM)
+    if weights != "none" and (backbone == RESNEXT or backbone.startswith(TIMM)):
+        with suppress(ImportError, RuntimeError):  # no timm, or no such model: refused where the network is built
+            import timm
+
+            config = timm.get_pretrained_cfg(name)
+            if config is not None:
+                return tuple(config.mean), tuple(config.std)
+    return IMAGENET_MEAN, IMAGENET_STD
+
+
+def load_detector_weights(network: nn.Module, backbone: str, weights: str) -> str:
+    """Load first weights into a detector's network; return a phrase about what was loaded."""
+    body = network.get_submodule("backbone.body")
+    if weights == "none":
+        return "random weights"
+    if weights == "package":
+        source = source_of(_timm_name(backbone))
+        _load_tensors(body, package_weights(_timm_name(backbone)), str(source.package))
+        return f"ImageNet weights of {backbone} from {source}; pyramid and heads start anew"
+    if weights == "pretrained":
+        tensors, title = _fetch_weights(backbone, body)
+        _load_tensors(body, tensors, title)
+        return f"{title}; pyramid and heads start anew"
+    path = Path(weights)
+    if path.is_dir():
+        return _load_detector(network, storage.read_model(path, storage.DETECTOR)[1], weights)
+    if not path.is_file():
+        raise InputError(f"weights {weights!r} does not exist; give a file or folder, pretrained, package, or none")
+    tensors = read_weights(path)
+    if any(name.startswith("roi_heads.") for name in tensors):
+        return _load_detector(network, tensors, weights)
+    _load_tensors(body, tensors, weights)
+    return f"backbone from {weights}; pyramid and heads start anew"
+
+
+def _timm_name(backbone: str) -> str:
+    if not backbone.startswith(TIMM):
+        raise InputError(
+            f"weights package need a backbone of timm, got {backbone}; give {TIMM}NAME, such as timm.mobilenetv2_100"
+        )
+    return backbone.removeprefix(TIMM)
+
+
+def _load_detector(network: nn.Module, tensors: Mapping[str, Tensor], title: str) -> str:
+    """Load all weights of another detector; the last layer only if it has as many classes."""
+    for old, new in _OLD_NAMES.items():
+        tensors = {re.sub(old, new, name): x for name, x in tensors.items()}
+    own = network.state_dict()
+    last = [name for name in own if name.startswith(_PREDICTOR)]
+    same = all(name in tensors and tensors[name].shape == own[name].shape for name in last)
+    loadable = {name: x for name, x in tensors.items() if same or name not in last}
+    _load_tensors(network, loadable, title, () if same else (_PREDICTOR,))
+    return f"all of {title}" if same else f"all of {title} but the last layer, which starts anew"
+
+
+def _load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], title: str, anew: tuple[str, ...] = ()) -> None:
+    """Load by name all that the module has; others, such as those of a classifier, are left out.
+
+    anew: starts of names that may be missing
+    """
+    own = module.state_dict()
+    missing = [n for n in own if n not in tensors and not n.endswith(_COUNTERS) and not (anew and n.startswith(anew))]
+    other = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
+    if missing or other:
+        what = f"{len(missing)} tensors are missing ({missing[0]})" if missing else f"{other[0]} has another shape"
+        raise InputError(f"{title} does not fit the backbone: {what}; give the weights of this backbone")
+    loadable = {name: tensors[name] for name in own if name in tensors}
+    broken = [name for name, each in loadable.items() if not bool(each.isfinite().all())]
+    if broken:
+        raise InputError(f"{title} has numbers that are not finite, e.g. in {broken[0]}; give other weights")
+    module.load_state_dict(loadable, strict=False)
+
+
+def _fetch_weights(backbone: str, body: Any) -> tuple[Mapping[str, Tensor], str]:
+    """Return pretrained weights of ImageNet by the names of the backbone's body, and their title."""
+    if backbone == RESNEXT:
+        return _fetch_timm(RESNEXT_WEIGHTS)
+    if backbone.startswith(TIMM):  # some models have other names if they return maps
+        return _fetch_timm(backbone.removeprefix(TIMM), features_only=True, out_indices=body.feature_info.out_indices)
+    try:
+        weights: Any = models.get_model_weights(backbone)["IMAGENET1K_V1"]
+    except (ValueError, KeyError):
+        raise InputError(f"weights: there are no pretrained ones of {backbone}; give a file, or none") from None
+    try:
+        tensors = weights.get_state_dict(progress=False, check_hash=True)
+    except Exception as error:  # no network, a full disk, a damaged file: torch's hub raises many kinds
+        raise _fetch_error(f"torchvision's {backbone}", error) from error
+    if backbone.startswith("mobilenet"):
+        tensors = {name.removeprefix("features."): x for name, x in tensors.items()}
+    return tensors, f"torchvision's {backbone}.IMAGENET1K_V1"
+
+
+def _fetch_timm(name: str, **options: Any) -> tuple[Mapping[str, Tensor], str]:
+    import timm
+
+    try:
+        with quiet_hub():
+            model = timm.create_model(name, pretrained=True, **options)
+    except Exception as error:  # timm and the hub's client raise many kinds
+        raise _fetch_error(f"timm's pretrained {name}", error) from error
+    return model.state_dict(), pretrained_title(name, model)
+
+
+def _fetch_error(what: str, error: Exception) -> InputError:
+    return InputError(
+        f"weights: {what} cannot be downloaded ({first_line(error)}); give a file of weights, package, or none"
+    )

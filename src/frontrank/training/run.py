@@ -273,7 +273,7 @@ class RetrievalRun:
             self.scaler.load_state_dict(state["scaler"])
 
     def fingerprints(self) -> dict[str, Any]:
-        return {"sampler": self.sampler.state_dict()["fingerprint"], "images": images_digest(self.images.used)}
+        return {"sampler": self.sampler.state_dict()["fingerprint"], "images": table_digest(self.images.used)}
 
     def facts(self) -> dict[str, Any]:
         return {**environment_facts(self.device, self.config.seed), "broken_images": len(self.images.broken)}
@@ -581,7 +581,7 @@ def image_check_cache(root: Path, rank: int, world: int) -> Path | None:
     return cache / f"checked-{sha256(os.fsencode(root.resolve())).hexdigest()[:16]}{share}.json"
 
 
-def images_digest(table: ImageTable) -> str:
+def table_digest(table: ImageTable) -> str:
     """Return a digest of the paths, labels and splits of a table."""
     digest = sha256()
     for column in (table.paths, table.labels, table.splits):
