@@ -112,7 +112,7 @@ class SceneTable:
         if not isinstance(which, slice):
             which = np.asarray(which, dtype=np.int64 if len(which) == 0 else None)
         places = np.arange(len(self))[which].tolist()
-        columns = {
+        columns: dict[str, Any] = {
             name: tuple(getattr(self, name)[row] for row in places) for name in ("files", "boxes", "labels", "ignored")
         }
         return replace(self, sizes=self.sizes[places], **columns)

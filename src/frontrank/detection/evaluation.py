@@ -174,7 +174,7 @@ def _coco_tools() -> Any:
         import_extra(f"pycocotools.{name}", "detect", purpose) for name in ("coco", "cocoeval", "mask")
     )
 
-    class Evaluation(cocoeval.COCOeval):  # type: ignore[misc, name-defined]
+    class Evaluation(cocoeval.COCOeval):  # type: ignore[name-defined]
         """Difficult objects of Pascal VOC overlap as all others; only a crowd counts what lies within it."""
 
         crowds = False
