@@ -115,12 +115,6 @@ def published(tmp_path, monkeypatch):
     return tmp_path / "VOCdevkit"
 
 
-def test_the_official_counts():
-    assert data.VOC_COUNTS == {(2007, "train"): 5011, (2012, "train"): 11540, (2007, "test"): 4952}
-    assert len(VOC_CLASSES) == 20
-    assert list(VOC_CLASSES) == sorted(VOC_CLASSES)
-
-
 def test_boxes_count_from_zero_and_exclude_their_end(own):
     table = read_voc_folder(own)
     assert (table.classes, table.name) == (("cat", "dog"), "own")

@@ -1,19 +1,28 @@
-"""The detector: built by name, saved and loaded to the same bits, and what it refuses."""
+"""The detector: torchvision's but for one loss, built by name, saved and loaded to the same bits; what it refuses."""
 
+import copy
 import json
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from torchvision.models.detection import fasterrcnn_resnet50_fpn
+from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import frontrank as fr
 from frontrank.detection import Detector, DetectorSettings, ProposalAP
-from frontrank.detection.model import build_backbone, strides_of
-from frontrank.errors import InputError, InputTypeError
+from frontrank.detection import model as module
+from frontrank.detection.model import RankedRoIHeads, build_pyramid, class_scores, class_targets, map_strides
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from tests.detection.small import CLASSES, pictures, torchvision_heads
+from tests.reference.classifier_ap import classifier_ap
+
+# The detector
 
 TINY = DetectorSettings(
     ("cat", "dog"), "small", "train", 16, 16, 4.0, 64, 96, proposals=30, proposals_test=20, samples=16, detections=10,
@@ -62,44 +71,33 @@ def test_the_network_is_torchvisions_but_for_the_heads():
 
 
 @pytest.mark.parametrize(
-    ("name", "strides"),
-    [
-        ("small", [4, 8, 16, 32]),
-        ("resnet18", [4, 8, 16, 32, 64]),
-        ("mobilenet_v2", [4, 8, 16, 32, 64]),
-        ("mobilenet_v3_large", [4, 8, 16, 32, 64]),
-        ("mobilenet_v3_small", [4, 8, 16, 32, 64]),
-        ("timm.mobilenetv2_100", [4, 8, 16, 32, 64]),
-        ("timm.test_resnet", [4, 8, 16, 32, 64]),
-    ],
+    "name", ["small", "resnet18", "mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small", "timm.test_resnet"]
 )
-def test_backbones(name, strides):
-    backbone = build_backbone(name, 8)
-    assert list(strides_of(backbone).values()) == strides
+def test_backbones(name):
+    backbone = build_pyramid(name, 8)
+    assert list(map_strides(backbone).values()) == [4, 8, 16, 32, 64][: 4 if name == "small" else 5]
     assert {each.shape[1] for each in backbone(torch.zeros(2, 3, 64, 64)).values()} == {8}
 
 
 def test_resnext101_32x4d_is_that_of_timm():
-    import timm
-
     with torch.device("meta"):
         theirs = timm.create_model("resnext101_32x4d").state_dict()
-        ours = build_backbone("resnext101_32x4d", 8).get_submodule("body").state_dict()
+        ours = build_pyramid("resnext101_32x4d", 8).get_submodule("body").state_dict()
     assert {n: x.shape for n, x in ours.items()} == {n: x.shape for n, x in theirs.items() if not n.startswith("fc.")}
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "match"),
     [
-        ("resnet5", "backbone 'resnet5' is not known; did you mean resnet50?"),
-        ("xyz", "backbone 'xyz' is not known; there are small, resnet18"),
-        ("timm.resnet5", "backbone timm.resnet5 is not a model of timm; nearest: resnet5"),
-        ("timm.vit_tiny_patch16_224", "backbone timm.vit_tiny_patch16_224 gives no maps for a pyramid"),
+        ("resnet5", "did you mean"),
+        ("xyz", "resnet18"),
+        ("timm.resnet5", r"timm\.resnet5"),
+        ("timm.vit_tiny_patch16_224", r"timm\.vit_tiny"),
     ],
 )
-def test_backbones_that_are_not_there(name, message):
-    with pytest.raises(InputError, match=message):
-        build_backbone(name, 8)
+def test_backbones_that_do_not_exist(name, match):
+    with pytest.raises(InputError, match=rf"backbone .*{match}"):
+        build_pyramid(name, 8)
 
 
 def test_detections_are_those_of_the_network_best_first(detector):
@@ -115,36 +113,27 @@ def test_detections_are_those_of_the_network_best_first(detector):
     assert detector.detect([]) == []
 
 
-def test_pictures_of_any_kind_are_the_same(detector):
-    as_array = picture().permute(1, 2, 0).numpy()
-    kinds = [picture(), as_array, Image.fromarray(as_array)]
-    first, *others = (detector.detect([each])[0] for each in kinds)
-    assert all(np.array_equal(first.boxes, each.boxes) for each in others)
-
-
-def test_detecting_leaves_the_mode_and_draws_nothing(detector):
+def test_pictures_of_any_kind_are_the_same_and_the_mode_stays(detector):
     detector.train()
     before = torch.get_rng_state()
-    detector.detect([picture()])
+    as_array = picture().permute(1, 2, 0).numpy()
+    first, *others = (detector.detect([each])[0] for each in (picture(), as_array, Image.fromarray(as_array)))
+    assert all(np.array_equal(first.boxes, each.boxes) for each in others)
     assert detector.training
     assert detector.network.roi_heads.training
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind", "message"),
+    ("wrong", "kind"),
     [
-        (torch.zeros(3, 5, 5), InputTypeError, "must be bytes"),
-        (
-            torch.zeros(1, 5, 5, dtype=torch.uint8),
-            InputError,
-            r"three colours and some pixels, got the shape \(1, 5, 5\)",
-        ),
-        (np.zeros((0, 5, 3), np.uint8), InputError, "some pixels"),
+        (torch.zeros(3, 5, 5), InputTypeError),
+        (torch.zeros(1, 5, 5, dtype=torch.uint8), InputError),
+        (np.zeros((0, 5, 3), np.uint8), InputError),
     ],
 )
-def test_pictures_that_cannot_be(detector, wrong, kind, message):
-    with pytest.raises(kind, match=message):
+def test_pictures_that_cannot_be(detector, wrong, kind):
+    with pytest.raises(kind, match="pictures"):
         detector.detect([wrong])
 
 
@@ -189,7 +178,7 @@ def test_weights_of_another_detector(tmp_path, detector):
     other = Detector.build(replace(TINY, classes=("a", "b", "c")), str(tmp_path / "start"))
     assert "but the last layer" in other.origin
     assert torch.equal(other.network.roi_heads.box_head.fc6.weight, detector.network.roi_heads.box_head.fc6.weight)
-    with pytest.raises(InputError, match="does not fit the backbone"):
+    with pytest.raises(InputError, match="backbone"):
         Detector.build(replace(TINY, channels=8), str(tmp_path / "start"))
 
 
@@ -202,11 +191,11 @@ def test_weights_of_a_file(tmp_path):
     detector = Detector.build(replace(TINY, backbone="resnet18"), str(tmp_path / "resnet18.pth"))
     body = detector.network.backbone.body.state_dict()
     assert all(torch.equal(x, theirs[name]) for name, x in body.items())
-    with pytest.raises(InputError, match="does not fit the backbone"):
+    with pytest.raises(InputError, match="backbone"):
         Detector.build(TINY, str(tmp_path / "resnet18.pth"))
     theirs["conv1.weight"][0] = torch.nan
     torch.save(theirs, tmp_path / "broken.pth")
-    with pytest.raises(InputError, match=r"not finite, e\.g\. in conv1\.weight"):
+    with pytest.raises(InputError, match=r"conv1\.weight"):
         Detector.build(replace(TINY, backbone="resnet18"), str(tmp_path / "broken.pth"))
 
 
@@ -225,8 +214,6 @@ def test_published_detectors_have_older_names(tmp_path, detector):
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext"])
 def test_pretrained_weights_of_timm_fit_by_name(name, monkeypatch):
     """Some of them have other names where they give maps, and other colours; nothing is fetched here."""
-    import timm
-
     own, asked = timm.create_model, []
 
     def create(name, pretrained=False, **more):
@@ -245,10 +232,6 @@ def test_pretrained_weights_of_timm_fit_by_name(name, monkeypatch):
 
 def test_pretrained_weights_of_x101_are_of_imagenet_alone(monkeypatch):
     """What timm takes without a tag has seen a hundred million pictures more."""
-    import timm
-
-    from frontrank.detection import model as weights
-
     asked = []
 
     def create(name, **more):
@@ -256,33 +239,29 @@ def test_pretrained_weights_of_x101_are_of_imagenet_alone(monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(timm, "create_model", create)
-    with pytest.raises(InputError, match=r"timm's pretrained resnext101_32x4d.gluon_in1k cannot be had \(no network\)"):
-        weights._pretrained("resnext101_32x4d", None)
+    with pytest.raises(InputError, match=r"resnext101_32x4d\.gluon_in1k .*no network"):
+        module._fetch_weights("resnext101_32x4d", None)
     assert asked[0] in timm.list_pretrained("resnext101_32x4d*")
 
 
 @pytest.mark.parametrize(
-    ("backbone", "weights", "message"),
+    ("backbone", "weights", "match"),
     [
-        ("small", "pretrained", "there are no pretrained ones of small; give a file, or none"),
-        ("small", "package", "weights package are by timm's names"),
+        ("small", "pretrained", "small"),
+        ("small", "package", "package"),
         ("timm.test_resnet", "package", "test_resnet"),
-        ("small", "nowhere.pth", "weights 'nowhere.pth' is no file or folder"),
+        ("small", "nowhere.pth", r"nowhere\.pth"),
     ],
 )
-def test_weights_that_are_not_there(backbone, weights, message):
-    with pytest.raises(InputError, match=message):
+def test_weights_that_do_not_exist(backbone, weights, match):
+    with pytest.raises(InputError, match=match):
         Detector.build(replace(TINY, backbone=backbone), weights)
 
 
 def test_weights_of_a_package_fit_by_name(monkeypatch):
     """As timm's own model has them; the package itself is not fetched."""
-    import timm
-
-    from frontrank.detection import model as weights
-
     theirs = timm.create_model("mobilenetv2_100", num_classes=0).state_dict()
-    monkeypatch.setattr(weights, "package_weights", lambda name: theirs)
+    monkeypatch.setattr(module, "package_weights", lambda name: theirs)
     detector = Detector.build(replace(TINY, backbone="timm.mobilenetv2_100"), "package")
     body = detector.network.backbone.body.state_dict()
     assert all(torch.equal(x, theirs[name]) for name, x in body.items())
@@ -301,40 +280,297 @@ def test_a_saved_detector_finds_the_same(tmp_path, detector):
     assert np.array_equal(one.boxes, other.boxes)
     assert np.array_equal(one.scores, other.scores)
     assert "cat, dog" in (tmp_path / "model" / "README.md").read_text()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="model"):
         detector.save(tmp_path / "model")
 
 
 def test_what_is_no_detector_is_refused(tmp_path, detector):
     fr.Embedder("test_resnet", dim=4, image_size=32, resize=32).save(tmp_path / "embedder")
-    with pytest.raises(InputError, match=r"holds a model of Embedder; give a folder that Detector.save wrote"):
+    with pytest.raises(InputError, match="Embedder"):
         Detector.load(tmp_path / "embedder")
     detector.save(tmp_path / "model")
-    with pytest.raises(InputError, match=r"holds a model of Detector; give a folder that Embedder.save wrote"):
+    with pytest.raises(InputError, match="Detector"):
         fr.Embedder.load(tmp_path / "model")
     with pytest.raises(InputError, match="nowhere"):
         Detector.load(tmp_path / "nowhere")
     config = tmp_path / "model" / "config.json"
-    said = json.loads(config.read_text())
-    config.write_text(json.dumps(said | {"settings": said["settings"] | {"channels": 8}}))
-    with pytest.raises(InputError, match="do not belong together"):
-        Detector.load(tmp_path / "model")
+    content = json.loads(config.read_text())
+    for changed in ({"channels": 8}, {"new": 1}):
+        config.write_text(json.dumps(content | {"settings": content["settings"] | changed}))
+        with pytest.raises(InputError, match=str(tmp_path / "model")):
+            Detector.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "match"),
     [
-        ({"classes": ()}, "classes must be names, each once"),
-        ({"classes": ("a", "a")}, "classes must be names, each once"),
-        ({"samples": 0}, "samples must be at least 1, got 0"),
-        ({"long_side": 10}, "long_side 10 is less than short_side 64"),
+        ({"classes": ()}, "classes"),
+        ({"classes": ("a", "a")}, "classes"),
+        ({"samples": 0}, "samples"),
+        ({"long_side": 10}, "long_side"),
     ],
 )
-def test_settings_that_cannot_be(changed, message):
-    with pytest.raises(InputError, match=message):
+def test_settings_that_cannot_be(changed, match):
+    with pytest.raises(InputError, match=match):
         Detector(replace(TINY, **changed))
 
 
 def test_the_loss_ranks_what_detections_are_sorted_by(detector):
-    with pytest.raises(InputError, match="the loss ranks logits but the detector sorts by softmax"):
+    with pytest.raises(InputError, match=r"logits .*softmax"):
         detector.classifier_loss = ProposalAP(fr.ClassifierAP(), "logits")
+
+
+# The loss of the classifier, in torchvision's heads
+
+LAM = 5.0  # of few proposals, none would pass another with less
+
+
+def ranked(scores="softmax", loss=True, **settings):
+    heads = RankedRoIHeads(torchvision_heads(**settings), scores)
+    heads.classifier_loss = ProposalAP(fr.ClassifierAP(lam=LAM), scores) if loss else None
+    return heads.train()
+
+
+def losses_of(heads, batch, seed=5):
+    torch.manual_seed(seed)  # the sampler draws
+    return heads(*batch)[1]
+
+
+def gradients(heads, loss):
+    found = torch.autograd.grad(loss, list(heads.parameters()), allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(heads.parameters(), found, strict=True)]
+
+
+@pytest.mark.parametrize("samples", [64, 8])
+@pytest.mark.parametrize("scores", ["softmax", "logits"])
+def test_all_but_the_classifier_loss_is_torchvisions(samples, scores):
+    theirs, ours = torchvision_heads(samples).train(), ranked(scores, samples=samples)
+    expected, found = losses_of(theirs, pictures()), losses_of(ours, pictures())
+    assert found.keys() == expected.keys() == {"loss_classifier", "loss_box_reg"}
+    assert torch.equal(found["loss_box_reg"], expected["loss_box_reg"])
+    assert not torch.isclose(found["loss_classifier"], expected["loss_classifier"])
+    own, other = gradients(ours, found["loss_box_reg"]), gradients(theirs, expected["loss_box_reg"])
+    assert all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+
+
+def test_without_another_loss_it_is_the_cross_entropy():
+    expected, found = losses_of(torchvision_heads().train(), pictures()), losses_of(ranked(loss=False), pictures())
+    assert torch.equal(found["loss_classifier"], expected["loss_classifier"])
+
+
+def test_settings_of_the_heads_are_kept():
+    theirs = torchvision_heads(samples=7, score_thresh=0.2, nms_thresh=0.3, detections_per_img=5)
+    theirs.proposal_matcher.high_threshold, theirs.proposal_matcher.low_threshold = 0.6, 0.4
+    theirs.box_coder.weights = (1.0, 2.0, 3.0, 4.0)
+    ours = RankedRoIHeads(theirs)
+    assert vars(ours.proposal_matcher) == vars(theirs.proposal_matcher)
+    assert vars(ours.fg_bg_sampler) == vars(theirs.fg_bg_sampler)
+    assert vars(ours.box_coder) == vars(theirs.box_coder)
+    assert (ours.score_thresh, ours.nms_thresh, ours.detections_per_img) == (0.2, 0.3, 5)
+
+
+@pytest.mark.parametrize("scores", ["softmax", "logits"])
+def test_the_loss_is_that_of_the_sampled_proposals(scores):
+    """Scores, labels and slopes are found again by hand, from the parts of torchvision's heads."""
+    heads, (features, proposals, shapes, targets) = ranked(scores), pictures()
+    loss = losses_of(heads, (features, proposals, shapes, targets))["loss_classifier"]
+    torch.manual_seed(5)
+    theirs = torchvision_heads()
+    chosen, _, labels, _ = theirs.select_training_samples(list(proposals), targets)
+    logits, _ = theirs.box_predictor(theirs.box_head(theirs.box_roi_pool(features, chosen, shapes)))
+    labels = torch.cat(labels)
+    assert (labels == 0).any()
+    assert len(labels.unique()) > 3
+    given = logits.softmax(1)[:, 1:] if scores == "softmax" else logits[:, 1:]
+    truth = torch.stack([labels == label for label in range(1, CLASSES + 1)], 1)
+    expected = classifier_ap([(given, truth)], lam=LAM, margin=0.15, across_classes=1 / 3)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    by_hand = torch.autograd.grad(expected, list(theirs.parameters()), allow_unused=True)
+    for found, wanted in zip(gradients(heads, loss), by_hand, strict=True):
+        torch.testing.assert_close(found, torch.zeros_like(found) if wanted is None else wanted)
+    assert sum(float(each.abs().sum()) for each in gradients(heads, loss)) > 0
+
+
+def test_background_is_a_negative_of_every_class():
+    logits = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [0.0, -5.0, -5.0]], dtype=torch.float64)
+    labels = torch.tensor([1, 2, 0])
+    for label in (1, 2):
+        changed = logits.clone()
+        changed[2, label] = 3.0
+        before, after = (ProposalAP(fr.ClassifierAP(), "logits")(x, labels) for x in (logits, changed))
+        assert float(before) == 0.0
+        # its class falls from rank 1 to 2, and in the one list both positives do so: 1/2, and (1/2 + 2/3) / 2
+        assert float(after) == pytest.approx(2 / 3 * 0.25 + 1 / 3 * (1 - (1 / 2 + 2 / 3) / 2))
+
+
+def test_targets_and_scores():
+    assert class_targets(torch.tensor([0, 3, 1]), 3).tolist() == [
+        [False] * 3,
+        [False, False, True],
+        [True, False, False],
+    ]
+    logits = torch.randn(5, 4).bfloat16()
+    assert class_scores(logits, "softmax").dtype == torch.float32
+    assert class_scores(logits.double(), "logits").tolist() == logits.double()[:, 1:].tolist()
+    with pytest.raises(InputError, match="scores"):
+        ProposalAP(fr.ClassifierAP(), "sigmoid")
+
+
+def test_past_proposals_join_the_lists():
+    heads = ranked()
+    for seed in range(9):
+        losses_of(heads, pictures(seed=seed), seed)
+    loss = heads.classifier_loss
+    assert len(loss.state_dict()["_extra_state"]["scores"]) == 7
+    alone = ranked()
+    one, other = (losses_of(each, pictures(seed=20))["loss_classifier"] for each in (heads, alone))
+    assert one.item() != other.item()
+    again = ranked()
+    again.classifier_loss.load_state_dict(loss.state_dict())
+    assert again.classifier_loss.state_dict()["_extra_state"]["scores"][0].shape[1] == CLASSES
+
+
+# What may be missing
+
+
+def empty(batch, which):
+    features, proposals, shapes, targets = batch
+    nothing = {"boxes": torch.zeros(0, 4, dtype=torch.float64), "labels": torch.zeros(0, dtype=torch.int64)}
+    return features, proposals, shapes, [nothing if number in which else each for number, each in enumerate(targets)]
+
+
+@pytest.mark.parametrize("scores", ["softmax", "logits"])
+def test_no_positive_at_all_is_a_loss_of_zero_and_is_remembered(scores):
+    heads = ranked(scores)
+    with pytest.warns(FrontrankWarning, match="positive"):
+        losses = losses_of(heads, empty(pictures(), {0, 1, 2}))
+    assert losses["loss_classifier"].item() == 0.0
+    assert losses["loss_box_reg"].item() == 0.0
+    assert all(float(each.abs().sum()) == 0.0 for each in gradients(heads, sum(losses.values())))
+    (kept,) = heads.classifier_loss.state_dict()["_extra_state"]["scores"]
+    assert len(kept) == 3 * 9 + 2 * (2 + 1 + 3)
+    assert heads.classifier_loss.last == {"classes_used": 0, "classes_skipped": CLASSES}
+    later = losses_of(heads, pictures())
+    alone = losses_of(ranked(scores), pictures())
+    assert later["loss_classifier"].item() > alone["loss_classifier"].item()  # negatives of before stand in the lists
+
+
+def test_no_positive_now_but_some_remembered():
+    """Negatives of this batch stand before objects of earlier ones: there is a loss, and a gradient."""
+    heads = ranked("logits")
+    losses_of(heads, pictures())
+    losses = losses_of(heads, empty(pictures(seed=8), {0, 1, 2}))
+    assert losses["loss_classifier"].item() > 0.0
+    assert sum(float(each.abs().sum()) for each in gradients(heads, losses["loss_classifier"])) > 0.0
+
+
+def test_pictures_without_objects_and_classes_that_are_absent():
+    heads = ranked()
+    losses = losses_of(heads, empty(pictures(), {1}))
+    assert all(torch.isfinite(each) for each in losses.values())
+    assert sum(float(each.abs().sum()) for each in gradients(heads, losses["loss_classifier"])) > 0
+    features, proposals, shapes, targets = pictures()
+    targets = [{"boxes": each["boxes"], "labels": torch.full_like(each["labels"], 2)} for each in targets]
+    heads = ranked()
+    assert torch.isfinite(losses_of(heads, (features, proposals, shapes, targets))["loss_classifier"])
+    assert heads.classifier_loss.last == {"classes_used": 1, "classes_skipped": CLASSES - 1}
+
+
+@pytest.mark.parametrize("loss", [True, False])
+def test_no_proposal_at_all(loss):
+    features, _, shapes, targets = empty(pictures(), {0, 1, 2})
+    heads = ranked(loss=loss)
+    losses = losses_of(heads, (features, [torch.zeros(0, 4, dtype=torch.float64)] * 3, shapes, targets))
+    assert {name: each.item() for name, each in losses.items()} == {"loss_classifier": 0.0, "loss_box_reg": 0.0}
+    # every weight has a gradient, of zeros: DistributedDataParallel waits for all of them
+    for each in torch.autograd.grad(sum(losses.values()), list(heads.parameters())):
+        assert float(each.abs().sum()) == 0.0
+
+
+def test_nothing_of_a_batch_is_kept_and_a_copy_has_hooks_of_its_own():
+    heads = ranked()
+    other = copy.deepcopy(heads)
+    losses_of(other, pictures())
+    assert (other._predictions, other._labels) == (None, [])
+    assert heads.classifier_loss.state_dict()["_extra_state"]["scores"] == []
+    (scores,) = other.classifier_loss.state_dict()["_extra_state"]["scores"]
+    assert not scores.requires_grad
+
+
+# Detections
+
+
+def test_by_softmax_detections_are_torchvisions():
+    batch = pictures()[:3]
+    expected, found = torchvision_heads().eval()(*batch)[0], ranked().eval()(*batch)[0]
+    assert sum(len(each["scores"]) for each in expected) > 20
+    for one, other in zip(found, expected, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in ("boxes", "scores", "labels"))
+
+
+def test_by_logits_detections_are_sorted_by_the_logit_of_their_class():
+    """Against a loop over all proposals and classes."""
+    heads, (features, proposals, shapes, _) = ranked("logits", detections_per_img=12).eval(), pictures()
+    found = heads(features, proposals, shapes)[0]
+    logits, changes = heads.box_predictor(heads.box_head(heads.box_roi_pool(features, proposals, shapes)))
+    start = 0
+    for one, own in zip(found, proposals, strict=True):
+        rows = slice(start, start + len(own))
+        start += len(own)
+        moved = heads.box_coder.decode(changes[rows], [own])
+        boxes, scores, labels = [], [], []
+        for row in range(len(own)):
+            for label in range(1, CLASSES + 1):
+                boxes.append(clip_boxes_to_image(moved[row, label][None], shapes[0])[0])
+                scores.append(torch.sigmoid(logits[rows][row, label]))
+                labels.append(label)
+        boxes, scores, labels = torch.stack(boxes), torch.stack(scores), torch.tensor(labels)
+        best = batched_nms(boxes, scores, labels, 0.5)[:12]
+        assert len(best) == 12
+        torch.testing.assert_close(one["scores"], scores[best])
+        torch.testing.assert_close(one["boxes"], boxes[best])
+        assert one["labels"].tolist() == labels[best].tolist()
+
+
+def test_by_logits_no_class_is_lost_where_its_scores_begin_low():
+    """Ranking does not say where the scores of a class begin; all of them may be far below any threshold."""
+    heads, batch = ranked("logits", detections_per_img=1000).eval(), pictures()[:3]
+    before = heads(*batch)[0]
+    with torch.no_grad():
+        heads.box_predictor.cls_score.bias[2] -= 20.0
+    for one, other in zip(before, heads(*batch)[0], strict=True):
+        boxes = [each["boxes"][each["labels"] == 2] for each in (one, other)]
+        assert len(boxes[0]) > 5
+        assert torch.equal(*boxes)
+        assert other["scores"][other["labels"] == 2].max().item() < 1e-6
+
+
+@pytest.mark.parametrize("scores", ["softmax", "logits"])
+def test_no_proposals_and_no_detections(scores):
+    features, proposals, shapes, _ = pictures()
+    nothing = torch.zeros(0, 4, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ranked(scores).eval()(features, [nothing, proposals[1], nothing], shapes)[0]
+    assert [len(each["scores"]) > 0 for each in found] == [False, True, False]
+    assert found[0]["boxes"].shape == (0, 4)
+    none = ranked("softmax", score_thresh=1.1).eval()(features, proposals, shapes)[0]
+    assert [len(each["scores"]) for each in none] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("scores", ["logits", "softmax"])
+def test_what_the_first_steps_can_learn_from(scores):
+    """Scores are nearly the same: with the whole margin no negative gives way, positives only change places."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (0.03 * torch.randn(512, 21, generator=generator)).requires_grad_()
+    labels = torch.randint(1, 21, (512,), generator=generator) * (torch.rand(512, generator=generator) < 0.15)
+    loss = ProposalAP(fr.ClassifierAP(relative=True), scores, warmup=10)
+    moved = {}
+    for step in (0, 10):
+        loss.begin_step(step)
+        (slopes,) = torch.autograd.grad(loss(logits, labels), [logits])
+        moved[step] = float((slopes[labels == 0] != 0).any(1).float().mean())
+        loss.ap.reset()
+    assert moved[0] > 0.5
+    assert moved[10] == 0

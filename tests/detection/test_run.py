@@ -13,17 +13,15 @@ import torch
 
 import frontrank as fr
 from frontrank.detection import Detector, evaluate_detections, find_objects, read_scenes
-from frontrank.detection import run as module
 from frontrank.detection.model import ProposalAP, RankedRoIHeads
 from frontrank.detection.run import build_detection_run, resume_detector, split_scenes, train_detector
 from frontrank.errors import FrontrankWarning, InputError, InterruptedRunError
-from frontrank.settings import as_yaml
 from frontrank.training import distributed
 from frontrank.training.logs import read_log
 from frontrank.training.loop import train_loop
 from tests.detection.runs import CLASSES, config_of, draw_scenes
 from tests.detection.small import pictures, torchvision_heads
-from tests.training.processes import run, torchrun
+from tests.training.processes import run
 from tests.training.runs import differences, last_state, signal_at, timeless_log
 
 CPU = torch.device("cpu")
@@ -89,15 +87,6 @@ def test_what_a_run_leaves(whole):
     assert rows[0] == "path,split"
     assert sum(row.endswith(",validation") for row in rows) == 4
     assert Detector.load(out / "model").classes == CLASSES
-
-
-@pytest.mark.training
-def test_the_best_model_is_kept(scenes, tmp_path, monkeypatch):
-    values, folders = iter([0.2, 0.5, 0.3]), []
-    monkeypatch.setattr(module, "evaluate_detections", lambda table, detections: {"AP50": next(values)})
-    monkeypatch.setattr(Detector, "save", lambda self, folder, overwrite: folders.append(folder.name))
-    standing = train_detector(config_of(scenes, data={"validation": 0.3}, epochs=3), tmp_path / "run", quiet=True)
-    assert (standing.best, standing.best_step, folders) == (0.5, 4, ["model", "model"])
 
 
 @pytest.mark.training
@@ -221,14 +210,6 @@ def test_stopped_and_resumed_it_is_the_same(step, scenes, whole, tmp_path, monke
     assert differences(last_state(out), last_state(tmp_path / "run")) == []
     assert timeless_log(out) == timeless_log(tmp_path / "run")
     assert len(last_state(out)["loss"]["_extra_state"]["scores"]) == 2
-
-
-@pytest.mark.training
-def test_another_setting_gives_another_state(scenes, whole, tmp_path):
-    """The comparison above can fail."""
-    config = config_of(scenes, data={"validation": 0.3}, epochs=3, loss={"lam": 5.0})
-    train_detector(config, tmp_path / "run", quiet=True)
-    assert any(".detector." in path for path in differences(last_state(whole[0]), last_state(tmp_path / "run")))
 
 
 @pytest.mark.training
@@ -359,16 +340,3 @@ def test_two_processes_stop_and_go_on_with_the_same_bits(both):
     # a run that is over is evaluated: that of the first part is in its history too
     assert [each for each in differences(one, other) if ".standing" not in each] == []
     assert one["loss"]["_extra_state"]["scores"][0].shape[0] > 4 * 8  # proposals of all four pictures of a batch
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.training
-def test_torchrun(tmp_path):
-    scenes = draw_scenes(tmp_path / "scenes")
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(as_yaml(config_of(scenes, iterations=2), changed_only=True))
-    status, printed = torchrun(2, "detect", "train", "--recipe", recipe, "--out", tmp_path / "run", "--quiet")
-    assert status == 0, printed
-    assert printed.count("trained 2 steps") == 1  # one process prints
-    assert last_state(tmp_path / "run")["standing"]["step"] == 2
