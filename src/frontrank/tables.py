@@ -1,13 +1,16 @@
-"""Tables as text, Markdown and LaTeX: columns are aligned in the source of all three."""
+"""Tables that render as text, Markdown, LaTeX, CSV and HTML."""
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Literal, get_args
 
-from frontrank.errors import InputError
+from frontrank.checks import check_choice
 
-TableFormat = Literal["text", "markdown", "latex"]
+TableFormat = Literal["text", "markdown", "latex", "csv", "html"]
 
 _LATEX = {
     **{mark: f"\\{mark}" for mark in "{}$&#_%"},
@@ -22,11 +25,11 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """Lines before, a header, rows of cells, and lines after; `align` has l or r for each column.
+    """Header, rows of cells, and lines of text before and after; `align` has l or r for each column.
 
-    `bold` holds the (row, column) of cells that stand out where the format can show it.
+    `bold` holds the (row, column) of cells that stand out where the format can show it. CSV has header and rows only.
 
-    >>> print(Table(["metric", "%"], [["R@1", "80.13"], ["R@100", "9.50"]], "lr").rendered("text"))
+    >>> print(Table(["metric", "%"], [["R@1", "80.13"], ["R@100", "9.50"]], "lr").render("text"))
     metric      %
     R@1     80.13
     R@100    9.50
@@ -39,32 +42,25 @@ class Table:
     after: tuple[str, ...] = ()
     bold: frozenset[tuple[int, int]] = frozenset()
 
-    def rendered(self, format: TableFormat) -> str:
-        if format not in get_args(TableFormat):
-            raise InputError(f'format must be "text", "markdown" or "latex", got {format!r}')
-        return {"text": _text, "markdown": _markdown, "latex": _latex}[format](self._without_line_breaks())
+    def render(self, format: TableFormat) -> str:
+        """Return the table in a format: "text", "markdown", "latex" (booktabs), "csv" or "html"."""
+        check_choice("format", format, get_args(TableFormat))
+        return {"text": _text, "markdown": _markdown, "latex": _latex, "csv": _csv, "html": _html}[format](
+            self._without_line_breaks()
+        )
 
     def _without_line_breaks(self) -> "Table":
-        """A name or a note with a line break in it would end its row, or a LaTeX comment."""
+        """Put every cell and line of text on one line: a line break would end a row, or a LaTeX comment."""
         header, *rows = [[_one_line(cell) for cell in row] for row in (self.header, *self.rows)]
         before, after = (tuple(map(_one_line, lines)) for lines in (self.before, self.after))
         return replace(self, header=header, rows=rows, before=before, after=after)
 
 
-def aligned(numbers: Iterable[str]) -> list[str]:
-    """Numbers padded on the left to one width."""
+def align_right(numbers: Iterable[str]) -> list[str]:
+    """Pad numbers on the left to one width."""
     numbers = list(numbers)
     width = max(map(len, numbers), default=0)
     return [number.rjust(width) for number in numbers]
-
-
-def joined(words: list[str]) -> str:
-    """Words as in a sentence.
-
-    >>> joined(["R@k", "mAP", "MRR"])
-    'R@k, mAP and MRR'
-    """
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _one_line(text: str) -> str:
@@ -72,60 +68,82 @@ def _one_line(text: str) -> str:
 
 
 def _text(table: Table) -> str:
-    lines = _padded([table.header, *table.rows], table.align)
+    lines = _pad([table.header, *table.rows], table.align)
     parts = (table.before, ["  ".join(line).rstrip() for line in lines], table.after)
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def _markdown(table: Table) -> str:
-    rows = _marked(table, _markdown_escaped, "**{}**")
-    header, *rows = _padded([[_markdown_escaped(title) for title in table.header], *rows], table.align)
+    rows = _cells(table, _escape_markdown, "**{}**")
+    header, *rows = _pad([[_escape_markdown(title) for title in table.header], *rows], table.align)
     rule = [
         "-" * (len(title) - 1) + ":" if a == "r" else "-" * len(title)
         for title, a in zip(header, table.align, strict=True)
     ]
     body = ["| " + " | ".join(line) + " |" for line in (header, rule, *rows)]
-    before, after = ([_markdown_escaped(line) for line in lines] for lines in (table.before, table.after))
+    before, after = ([_escape_markdown(line) for line in lines] for lines in (table.before, table.after))
     return "\n\n".join([*before, "\n".join(body), *after])
 
 
 def _latex(table: Table) -> str:
-    rows = _marked(table, _latex_escaped, r"\textbf{{{}}}")
-    header, *lines = _padded([_guarded(row) for row in ([*map(_latex_escaped, table.header)], *rows)], table.align)
-    header_line, *body = [" & ".join(line) + r" \\" for line in (header, *lines)]
+    rows = _cells(table, _escape_latex, r"\textbf{{{}}}")
+    lines = _pad([_protect_start(row) for row in ([*map(_escape_latex, table.header)], *rows)], table.align)
+    header, *body = [" & ".join(line) + r" \\" for line in lines]
     return "\n".join(
         [
             *(f"% {line}" for line in table.before),
             rf"\begin{{tabular}}{{{table.align}}}",
-            *(r"\toprule", header_line, r"\midrule", *body, r"\bottomrule"),
+            *(r"\toprule", header, r"\midrule", *body, r"\bottomrule"),
             r"\end{tabular}",
             *(f"% {line}" for line in table.after),
         ]
     )
 
 
-def _guarded(row: list[str]) -> list[str]:
-    """At the start of a row, [ or * would be an argument of the line break or the rule before it."""
-    return ["{}" + row[0], *row[1:]] if row[0].startswith(("[", "*")) else row
+def _csv(table: Table) -> str:
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([table.header, *table.rows])
+    return file.getvalue()
 
 
-def _marked(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+def _html(table: Table) -> str:
+    """A right-aligned cell has the class "n"; the first cell of a row is its header."""
+    classes = [' class="n"' if a == "r" else "" for a in table.align]
+    header = "".join(
+        f'<th scope="col"{of}>{escape(title)}</th>' for title, of in zip(table.header, classes, strict=True)
+    )
+    body = "".join(
+        f'<tr><th scope="row"{classes[0]}>{first}</th>'
+        + "".join(f"<td{of}>{cell}</td>" for cell, of in zip(rest, classes[1:], strict=True))
+        + "</tr>\n"
+        for first, *rest in _cells(table, escape, "<b>{}</b>")
+    )
+    before, after = ([f"<p>{escape(line)}</p>" for line in lines] for lines in (table.before, table.after))
+    return "\n".join([*before, f"<table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>", *after])
+
+
+def _cells(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
     return [
-        [bold.format(escaped(cell)) if (i, j) in table.bold else escaped(cell) for j, cell in enumerate(row)]
+        [bold.format(escape(cell)) if (i, j) in table.bold else escape(cell) for j, cell in enumerate(row)]
         for i, row in enumerate(table.rows)
     ]
 
 
-def _markdown_escaped(text: str) -> str:
+def _protect_start(row: list[str]) -> list[str]:
+    """At the start of a row, [ or * would be an argument of the line break or the rule before it."""
+    return ["{}" + row[0], *row[1:]] if row[0].startswith(("[", "*")) else row
+
+
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_<>|~$&#]|\[(?=.*\]\())", r"\\\1", text)
 
 
-def _latex_escaped(text: str) -> str:
+def _escape_latex(text: str) -> str:
     escaped = "".join(_LATEX.get(mark, mark) for mark in text)
     return re.sub(r"(?<![\w.])([+-][\d.]+)", r"$\1$", escaped)  # else a minus is a hyphen
 
 
-def _padded(lines: list[list[str]], align: str) -> list[list[str]]:
+def _pad(lines: list[list[str]], align: str) -> list[list[str]]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         [

@@ -466,7 +466,7 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     rows: embeddings of a model's images, by the option that takes such rows from a file
     """
     from frontrank.data import read_labels
-    from frontrank.evaluation.evaluate import coded
+    from frontrank.evaluation.evaluate import encode_labels
     from frontrank.evaluation.protocols import PROTOCOLS
 
     def read(option: str, key: str | None = None) -> Rows | None:
@@ -486,7 +486,7 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     if truth is None:
         queries = add_labels(queries, options.labels, "--labels")
         gallery = None if gallery is None else add_labels(gallery, options.gallery_labels, "--gallery-labels")
-        coded(queries.labels, None if gallery is None else gallery.labels)  # type: ignore[arg-type]
+        encode_labels(queries.labels, None if gallery is None else gallery.labels)  # type: ignore[arg-type]
     templates = None
     if options.templates is not None:
         templates = read_labels(options.templates, queries.file, len(queries.embeddings), "templates")

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frontrank.checks import import_extra
+from frontrank.checks import import_extra, join_words
 from frontrank.data.table import shown
 from frontrank.detection.data import SceneTable, plural
 from frontrank.errors import InputError
 from frontrank.files import PathLike, field_of, read_json, write_json
-from frontrank.tables import Table, TableFormat, joined
+from frontrank.tables import Table, TableFormat
 
 Floats = NDArray[np.float64]
 
@@ -310,7 +310,7 @@ class DetectionReport(Mapping[str, float]):
 
     def __getitem__(self, name: str) -> float:
         if name not in self.metrics:
-            raise KeyError(f"no metric {name!r} in this report; it has {joined(list(self.metrics))}")
+            raise KeyError(f"no metric {name!r} in this report; it has {join_words(self.metrics, 'and')}")
         return self.metrics[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -342,7 +342,7 @@ class DetectionReport(Mapping[str, float]):
         counts = f"{plural(self.pictures, 'picture')}, {plural(self.objects, 'object')}; in percent"
         before = tuple(filter(None, [self.name, counts]))
         header, align = ["class", *names, "objects", "found"], "l" + "r" * (len(names) + 2)
-        return Table(header, rows, align, before, after).rendered(format)
+        return Table(header, rows, align, before, after).render(format)
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write the report as JSON."""

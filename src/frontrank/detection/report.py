@@ -32,9 +32,9 @@ from frontrank.errors import FrontrankError, InputError
 from frontrank.files import atomic_write
 from frontrank.models import storage
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, chart
-from frontrank.reporting.findings import Curve, RunFacts
-from frontrank.reporting.pages import as_uri, counted, faults_note, rendered
-from frontrank.reporting.run import credits_beside, path_name, read_run, require_target, training_charts
+from frontrank.reporting.findings import Curve
+from frontrank.reporting.pages import as_uri, faults_note, format_count, render_page
+from frontrank.reporting.run import RunFacts, path_name, read_credits, read_run, require_target, training_charts
 from frontrank.training.logs import read_log
 
 _GROUP_SIZE = 6  # pictures
@@ -175,7 +175,7 @@ def detection_page(findings: DetectionFindings, facts: RunFacts) -> str:
     """Return the page of some findings and where they come from: a whole HTML file, to be written as UTF-8."""
     report = findings.report
     classes = sorted(report.per_class.items(), key=lambda item: -item[1].metrics.get("AP50", -1.0))
-    return rendered(
+    return render_page(
         "detection.html.j2",
         title=facts.title,
         facts=facts,
@@ -262,7 +262,7 @@ def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFa
     versions = {str(name): str(value) for name, value in _mapping(facts, "versions").items()}
     versions |= {name: str(facts[name]) for name in ("commit", "machine") if facts.get(name)}
     rows = {
-        "pictures": f"{len(table):,} with {counted(table.objects, 'object')} of {path_name(data)}",
+        "pictures": f"{len(table):,} with {format_count(table.objects, 'object')} of {path_name(data)}",
         "trained on": _training_data(facts),
         "detector": _detector_title(place.model),
         "classifier": "" if config is None else _loss_title(config.loss),
@@ -276,7 +276,7 @@ def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFa
         curves={} if place.run is None else log_curves(place.run),
         facts={name: text for name, text in rows.items() if text},
         versions=versions,
-        credits=credits_beside(data),
+        credits=read_credits(data),
     )
 
 
@@ -287,7 +287,7 @@ def _mapping(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _training_data(facts: Mapping[str, Any]) -> str:
     pictures, name = _mapping(facts, "pictures").get("train"), facts.get("data")
-    return f"{counted(pictures, 'picture')}{f' of {name}' if name else ''}" if isinstance(pictures, int) else ""
+    return f"{format_count(pictures, 'picture')}{f' of {name}' if name else ''}" if isinstance(pictures, int) else ""
 
 
 def _detector_title(model: Path) -> str:
@@ -306,7 +306,7 @@ def _loss_title(loss: ClassifierConfig) -> str:
 
 def _training_title(config: DetectConfig, facts: Mapping[str, Any]) -> str:
     count, optimizer = facts.get("steps"), config.optimizer
-    steps = f"{count:,} steps of {counted(config.batch, 'picture')}" if isinstance(count, int) else "not finished"
+    steps = f"{count:,} steps of {format_count(config.batch, 'picture')}" if isinstance(count, int) else "not finished"
     return f"{steps}, {optimizer.name}, learning rate {optimizer.lr:g} ({optimizer.schedule}), seed {config.seed}"
 
 

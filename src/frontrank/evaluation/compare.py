@@ -1,29 +1,32 @@
-"""Reports against each other: paired differences of two, and a table of several."""
+"""Comparison of reports: paired differences of two, and a table of several."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from frontrank.checks import join_words
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.report import Report, is_distance, percent, searched
+from frontrank.evaluation.report import Report, describe_search, format_metric, is_distance
 from frontrank.evaluation.statistics import (
+    bootstrap_means,
+    check_test_settings,
+    difference_over_classes,
     mean_of_defined,
     percentile_interval,
-    require_settings,
-    resampled_means,
     sign_flip_p_values,
 )
 from frontrank.files import PathLike, write_json
-from frontrank.tables import Table, TableFormat, aligned, joined
+from frontrank.tables import Table, TableFormat, align_right
 
 _KIND, _VERSION = "comparison", 1
 _SAME_QUERIES = "both reports must be of the same queries in the same order"
 
 
 class Difference(NamedTuple):
-    """A metric in both reports, b - a, its interval, and how often chance alone would go as far."""
+    """A metric in both reports, the difference b - a, its interval, and its p-value."""
 
     a: float
     b: float
@@ -34,13 +37,13 @@ class Difference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the interval says of b: "better" or "worse" if 0 is outside, else "no clear difference"."""
+        """Verdict on b: "better" or "worse" if 0 is outside the interval, else "no clear difference"."""
         return "better" if self.low > 0 else "worse" if self.high < 0 else "no clear difference"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Mapping[str, Difference]):
-    """The paired difference b - a of each metric; `compare` makes it."""
+    """The paired difference b - a of each metric, as `compare` returns it."""
 
     differences: dict[str, Difference]
     queries: int
@@ -53,7 +56,7 @@ class Comparison(Mapping[str, Difference]):
         try:
             return self.differences[name]
         except KeyError:
-            raise KeyError(f"no metric {name!r} in this comparison; it has {joined(list(self))}") from None
+            raise KeyError(f"no metric {name!r} in this comparison; it has {join_words(self, 'and')}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.differences)
@@ -62,36 +65,35 @@ class Comparison(Mapping[str, Difference]):
         return len(self.differences)
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={found.difference:+.4f} ({found.verdict})" for name, found in self.items())
+        values = ", ".join(f"{name}={d.difference:+.4f} ({d.verdict})" for name, d in self.items())
         return f"Comparison({values}; {self.queries} queries)"
 
     def __str__(self) -> str:
         return self.table()
 
     def table(self, format: TableFormat = "text") -> str:
-        """Both values in percent, the difference with its interval, p and a verdict on b, as in `Report.table`."""
+        """Return both values in percent, the difference with its interval, p and a verdict on b, as a table."""
         a, b = self.names
-        lows = aligned(_signed(found.low) for found in self.values())
-        highs = aligned(_signed(found.high) for found in self.values())
+        lows, highs = (align_right(_points(getattr(d, end)) for d in self.values()) for end in ("low", "high"))
         rows = [
             [
                 name,
-                percent(name, found.a),
-                percent(name, found.b),
-                _signed(found.difference),
+                format_metric(name, d.a),
+                format_metric(name, d.b),
+                _points(d.difference),
                 f"[{low}, {high}]",
-                _p_text(found.p_value),
-                found.verdict,
+                "<0.0001" if d.p_value < 0.00005 else f"{d.p_value:.4f}",
+                d.verdict,
             ]
-            for (name, found), low, high in zip(self.items(), lows, highs, strict=True)
+            for (name, d), low, high in zip(self.items(), lows, highs, strict=True)
         ]
         header = ["metric", a, b, "difference", f"{100 * self.level:g} % interval", "p", f"{b} is"]
         queries = "1 query" if self.queries == 1 else f"the same {self.queries:,} queries"
         before = (f"{b} against {a} on {queries}", f"difference = {b} - {a}, in percentage points")
-        return Table(header, rows, "lrrrlrl", before, self.notes).rendered(format)
+        return Table(header, rows, "lrrrlrl", before, self.notes).render(format)
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
-        """Write everything to a JSON file; one that exists is replaced only with overwrite=True."""
+        """Write everything to a JSON file; an existing one is replaced only with overwrite=True."""
         content = {
             "names": self.names,
             "queries": self.queries,
@@ -113,27 +115,27 @@ def compare(
     seed: int = 0,
     names: tuple[str, str] = ("a", "b"),
 ) -> Comparison:
-    """The difference b - a of every metric both reports have per query, query by query.
+    """Return the difference b - a, query by query, of every metric that both reports have per query.
 
-    The interval is the bootstrap's over queries, of the paired difference; p is that of a two-sided sign-flip test on
-    it. They ask slightly different questions, so at the margin one may see a difference where the other does not.
+    The interval is the bootstrap's over queries, of the paired difference; p is that of a two-sided sign-flip test.
+    They ask slightly different questions, so at the margin one may see a difference where the other does not.
 
     >>> before = Report.of({"R@1": [0, 0, 0, 1, 1, 0]}, [1] * 6, 9)
     >>> after = Report.of({"R@1": [1, 1, 0, 1, 1, 1]}, [1] * 6, 9)
-    >>> found = compare(before, after)["R@1"]
-    >>> found.difference, found.p_value  # three queries won, none lost: two of the 8 sign patterns go as far
+    >>> change = compare(before, after)["R@1"]
+    >>> change.difference, change.p_value  # three queries won, none lost: two of the 8 sign patterns go as far
     (0.5, 0.25)
     """
     for name, report in (("report_a", report_a), ("report_b", report_b)):
         if not isinstance(report, Report):
             raise InputTypeError(f"{name} must be a Report, got {type(report).__name__}; use Report.load for a file")
-    require_settings(level=level, resamples=resamples, seed=seed, flips=flips)
+    check_test_settings(level=level, resamples=resamples, seed=seed, flips=flips)
     if len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise InputTypeError(f"names must be two strings, one for each report, got {names!r}")
-    _require_same_queries(report_a, report_b)
+    _check_same_queries(report_a, report_b)
     metrics = _shared_metrics(report_a, report_b)
     paired = np.stack([report_b.per_query[name] - report_a.per_query[name] for name in metrics], 1)
-    means = resampled_means(paired, resamples, seed)
+    means = bootstrap_means(paired, resamples, seed)
     p_values = sign_flip_p_values(paired, flips, seed)
     differences = {
         name: Difference(
@@ -146,10 +148,29 @@ def compare(
         for i, name in enumerate(metrics)
     }
     settings = {"resamples": resamples, "flips": flips, "seed": seed}
-    return Comparison(differences, report_a.queries, level, (names[0], names[1]), settings, _notes(report_a, report_b))
+    sizes = report_a.gallery_size, report_b.gallery_size
+    notes = () if sizes[0] == sizes[1] else (f"the galleries differ: {sizes[0]:,} items and {sizes[1]:,}",)
+    return Comparison(differences, report_a.queries, level, (names[0], names[1]), settings, notes)
 
 
-def _require_same_queries(a: Report, b: Report) -> None:
+def compare_over_classes(a: Report, b: Report, classes: NDArray[np.generic], names: tuple[str, str]) -> Comparison:
+    """Return the paired difference b - a of each metric per query, with its interval and p over classes.
+
+    classes: of each query; queries of a class are alike. With a single class a difference is known to be from -1 to 1.
+    """
+    count = len(np.unique(classes))
+    differences = {}
+    for name in (name for name in b.per_query if name in a.per_query):
+        change = difference_over_classes(a.per_query[name], b.per_query[name], classes)
+        if len(np.unique(classes[~np.isnan(b.per_query[name])])) < 2:
+            change = change._replace(low=-1.0, high=1.0)
+        differences[name] = Difference(a[name], b[name], *change)
+    note = f"intervals and p are over {count:,} {'class' if count == 1 else 'classes'}, as queries of a class are alike"
+    settings = {"resamples": 1000, "flips": 4999, "seed": 0, "classes": count}
+    return Comparison(differences, b.queries, 0.95, names, settings, (note,))
+
+
+def _check_same_queries(a: Report, b: Report) -> None:
     if a.queries != b.queries:
         raise InputError(f"report_a has {a.queries} queries and report_b has {b.queries}; {_SAME_QUERIES}")
     differ = np.flatnonzero(a.positives != b.positives)
@@ -165,7 +186,7 @@ def _shared_metrics(a: Report, b: Report) -> list[str]:
     shared = [name for name in a.per_query if name in b.per_query]
     if not shared:
         has = " and ".join(
-            f"{which} has {joined(list(report.per_query)) or 'none'}"
+            f"{which} has {join_words(report.per_query or ['none'], 'and')}"
             for which, report in (("report_a", a), ("report_b", b))
         )
         raise InputError(f"no metric has values per query in both reports ({has}); evaluate one in both")
@@ -179,17 +200,11 @@ def _shared_metrics(a: Report, b: Report) -> list[str]:
     return shared
 
 
-def _notes(a: Report, b: Report) -> tuple[str, ...]:
-    if a.gallery_size == b.gallery_size:
-        return ()
-    return (f"the galleries differ: {a.gallery_size:,} items and {b.gallery_size:,}",)
-
-
 def table_of(reports: Mapping[str, Report], format: TableFormat = "text") -> str:
-    """Several reports side by side: a row for each, metrics in percent as columns.
+    """Return a table of several reports: a row for each, metrics in percent as columns.
 
-    The best value of a column is bold in Markdown and LaTeX, if all reports are of the same queries in as large a
-    gallery; a distance is neither good nor bad.
+    The best value of a column is bold where the format can show it, if all reports are of the same queries in as large
+    a gallery; a distance is neither good nor bad.
 
     >>> ours, theirs = (Report.of({"R@1": hits, "mAP": hits}, [1, 1], 9) for hits in ([1, 1], [1, 0]))
     >>> print(table_of({"ours": ours, "theirs": theirs}, "markdown"))
@@ -201,12 +216,12 @@ def table_of(reports: Mapping[str, Report], format: TableFormat = "text") -> str
     | theirs |      50.00 |      50.00 |
     """
     if not reports:
-        raise InputError("reports has none; give at least one, under its name")
+        raise InputError("reports is empty; give at least one report, under its name")
     for name, report in reports.items():
         if not isinstance(report, Report):
             raise InputTypeError(f"reports[{name!r}] must be a Report, got {type(report).__name__}")
     metrics = list(dict.fromkeys(metric for report in reports.values() for metric in report))
-    columns = [[percent(m, report[m]) if m in report else "-" for report in reports.values()] for m in metrics]
+    columns = [[format_metric(m, report[m]) if m in report else "-" for report in reports.values()] for m in metrics]
     first, *others = reports.values()
     alike = all(
         np.array_equal(first.positives, other.positives) and first.gallery_size == other.gallery_size
@@ -217,27 +232,23 @@ def table_of(reports: Mapping[str, Report], format: TableFormat = "text") -> str
     header = ["", *metrics, *(["queries", "gallery"] if sizes else [])]
     rows = [[name, *cells] for name, *cells in zip(reports, *columns, *sizes, strict=True)]
     unit = "dists@* are cosine distances, the rest is in %" if any(map(is_distance, metrics)) else "in %"
-    before = f"{searched(first)}; {unit}" if alike else unit
+    before = f"{describe_search(first)}; {unit}" if alike else unit
     bold = _best(reports, metrics) if alike and others else frozenset()
-    return Table(header, rows, "l" + "r" * (len(header) - 1), (before,), bold=bold).rendered(format)
+    return Table(header, rows, "l" + "r" * (len(header) - 1), (before,), bold=bold).render(format)
 
 
 def _best(reports: Mapping[str, Report], metrics: list[str]) -> frozenset[tuple[int, int]]:
-    """The cells (row, column) that show the best value of their column, as printed."""
-    best = {m: percent(m, max(report[m] for report in reports.values() if m in report)) for m in metrics}
+    """Return the cells (row, column) that show the best value of their column, as printed."""
+    best = {m: format_metric(m, max(report[m] for report in reports.values() if m in report)) for m in metrics}
     return frozenset(
         (i, j)
         for j, m in enumerate(metrics, start=1)
         for i, report in enumerate(reports.values())
-        if m in report and not is_distance(m) and percent(m, report[m]) == best[m]
+        if m in report and not is_distance(m) and format_metric(m, report[m]) == best[m]
     )
 
 
-def _signed(difference: float) -> str:
-    """In percentage points, with its sign unless it is printed as 0."""
+def _points(difference: float) -> str:
+    """Write a difference in percentage points, with its sign unless it is printed as 0."""
     text = f"{100 * difference:+.2f}"
     return "0.00" if float(text) == 0 else text
-
-
-def _p_text(p_value: float) -> str:
-    return "<0.0001" if p_value < 0.00005 else f"{p_value:.4f}"

@@ -1,4 +1,4 @@
-"""Two looks at what training with a ranking loss optimises: how far its AP, and its batches, are from the truth."""
+"""Diagnostics of training with a ranking loss: how far its AP, and AP inside its batches, are from the truth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_integer
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.evaluate import coded, evaluate, read_labels
+from frontrank.evaluation.evaluate import check_labels, encode_labels, evaluate
 from frontrank.losses import FastAP, QuantizedAP, RankLoss
 from frontrank.ranking import (
     AveragePrecision,
@@ -29,7 +30,7 @@ Approximation = Relaxation | RankLoss | FastAP | QuantizedAP
 
 @dataclass(frozen=True)
 class APError:
-    """AP as an approximation sees it and as it is, for each query that has a positive [query]."""
+    """AP by an approximation and exact AP, for each query that has a positive [query]."""
 
     predicted: Tensor
     exact: Tensor
@@ -45,7 +46,7 @@ class APError:
 
 
 def ap_error(embeddings: Any, labels: Any, approximation: Approximation) -> APError:
-    """How far an approximation of average precision is from it, query by query, on a batch or a data set.
+    """Measure how far an approximation of average precision is from it, query by query, on a batch or a data set.
 
     approximation: a relaxation of the ranks, such as `Sigmoid(0.01)`, or a loss that is 1 - AP: SmoothAP, FastAP,
                    QuantizedAP, BlackboxAP
@@ -59,7 +60,7 @@ def ap_error(embeddings: Any, labels: Any, approximation: Approximation) -> APEr
     [0.0623, 0.0013, 0.0]
     """
     rows = Vectors("embeddings", embeddings)
-    codes, _ = coded(read_labels("labels", labels, len(rows), "embeddings"), None)
+    codes, _ = encode_labels(check_labels("labels", labels, len(rows), "embeddings"), None)
     relevance = LabelRelevance(codes, codes, own=True)
     used = relevance.counts.nonzero()[:, 0]
     if not len(used):
@@ -69,19 +70,19 @@ def ap_error(embeddings: Any, labels: Any, approximation: Approximation) -> APEr
     with torch.no_grad(), full_precision(rows.device):
         for some in used.split(max(1, _SCORES // len(rows))):
             here = some.to(unit.device)
-            found = relevance.positives(some)
-            positives = Positives(found.index.to(unit.device), found.valid.to(unit.device), own=here)
+            on_cpu = relevance.positives(some)
+            positives = Positives(on_cpu.index.to(unit.device), on_cpu.valid.to(unit.device), own=here)
             scores = unit[here] @ unit.T
-            predicted.append(_predicted(approximation, scores.clone(), positives))
+            predicted.append(_approximate_ap(approximation, scores.clone(), positives))
             exact.append(average_precision(Exact().ranks(scores, positives, slopes=False)[0]))
     return APError(torch.cat(predicted), torch.cat(exact))
 
 
-def _predicted(approximation: Approximation, scores: Tensor, positives: Positives) -> Tensor:
+def _approximate_ap(approximation: Approximation, scores: Tensor, positives: Positives) -> Tensor:
     if isinstance(approximation, RankLoss):
         if not isinstance(approximation.metric, AveragePrecision):
             raise InputError(
-                f"approximation {approximation} is not of average precision; give a relaxation or an AP loss"
+                f"approximation {approximation} is not one of average precision; give a relaxation or an AP loss"
             )
         approximation = approximation.relaxation
     if isinstance(approximation, FastAP | QuantizedAP):
@@ -98,8 +99,8 @@ def _predicted(approximation: Approximation, scores: Tensor, positives: Positive
 class BatchMAP:
     """mAP inside mini-batches, by batch size, and of the whole data set.
 
-    std:  of a single batch from another, with one degree of freedom less than batches; 0 where there was one
-    used: batches that mean and std are of: those in which some query has a positive
+    std:  standard deviation between batches; 0 if there was only one
+    used: number of batches in mean and std: those in which some query has a positive
     """
 
     batch_sizes: tuple[int, ...]
@@ -118,39 +119,38 @@ def minibatch_map(
     batches: int = 50,
     seed: int = 0,
 ) -> BatchMAP:
-    """How much too well mini-batches rank: mAP inside random batches against mAP of the data set.
+    """Measure how much too high mAP is inside random mini-batches, compared with mAP of the data set.
 
-    per_class: items drawn of each class of a batch, as training draws them; None draws items, not classes. Classes
-               with fewer items give what they have.
-    batches:   drawn for each size; mean and standard deviation of those that have a positive are given
+    per_class: items drawn from each class of a batch, as in training; None draws items, not classes. All items of a
+               class that has fewer are drawn.
+    batches:   number drawn for each size; mean and standard deviation are of those that have a positive
 
     M. Rolínek, V. Musil, A. Paulus, M. Vlastelica, C. Michaelis, G. Martius: Optimizing Rank-based Metrics with
     Blackbox Differentiation. CVPR 2020. Fig. 2.
     """
     rows = Vectors("embeddings", embeddings)
-    names = read_labels("labels", labels, len(rows), "embeddings")
+    names = check_labels("labels", labels, len(rows), "embeddings")
     sizes = tuple(int(size) for size in batch_sizes)
     if not sizes or min(sizes) < 2 or max(sizes) > len(rows):
         raise InputError(f"batch_sizes must be from 2 to the {len(rows)} items there are, got {list(sizes)}")
-    if batches < 2:
-        raise InputError(f"batches must be at least 2, for a spread, got {batches}")
-    if per_class is not None and per_class < 2:
-        raise InputError(f"per_class must be at least 2, so that a query has a positive, or None; got {per_class}")
+    check_integer("batches", batches, at_least=2)
+    if per_class is not None:
+        check_integer("per_class", per_class, at_least=2)
     random = np.random.default_rng(seed)
     order = np.argsort(names, kind="stable")
     classes = np.split(order, np.flatnonzero(np.diff(np.unique(names, return_inverse=True)[1][order])) + 1)
     means, stds, used = [], [], []
     for size in sizes:
-        found = []
+        values = []
         for _ in range(batches):
             batch = torch.from_numpy(_batch(random, classes, len(rows), size, per_class))
             if len(np.unique(names[batch])) < len(batch):  # else no query has a positive, and there is no AP
-                found.append(evaluate(rows.unit(batch), names[batch], metrics=["mAP"], progress=False)["mAP"])
-        if not found:
+                values.append(evaluate(rows.unit(batch), names[batch], metrics=["mAP"], progress=False)["mAP"])
+        if not values:
             raise InputError(f"no batch of {size} items had two of a class; give per_class, or larger batch_sizes")
-        means.append(float(np.mean(found)))
-        stds.append(float(np.std(found, ddof=1)) if len(found) > 1 else 0.0)
-        used.append(len(found))
+        means.append(float(np.mean(values)))
+        stds.append(float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+        used.append(len(values))
     whole = evaluate(embeddings, names, metrics=["mAP"])["mAP"]
     return BatchMAP(sizes, tuple(means), tuple(stds), whole, tuple(used))
 
@@ -158,7 +158,7 @@ def minibatch_map(
 def _batch(
     random: np.random.Generator, classes: "list[np.ndarray]", items: int, size: int, per_class: int | None
 ) -> "np.ndarray":
-    """Indices of a batch: random items, or a few items of each of some random classes."""
+    """Return the indices of a batch: random items, or a few items of each of some random classes."""
     if per_class is None:
         return random.choice(items, size, replace=False)
     batch: list[int] = []

@@ -15,120 +15,6 @@ from frontrank.ranking import Exact, LabelRelevance, Lists, Positives, Ranks, Re
 from frontrank.ranking.vectors import as_array, make_comparable
 from frontrank.retrieval import kmeans_labels
 
-# ==== What a user hands to an evaluation, checked once: labels, relevance and ignored items, and their messages.
-
-
-def read_labels(name: str, labels: Any, length: int, of: str) -> "np.ndarray":
-    """Labels of any kind, numbers or text, one per row."""
-    found = as_array(name, labels)
-    if found.dtype == object:
-        missing = [x is None or x != x for x in found.ravel()]
-        found = found if any(missing) else np.asarray([str(x) for x in found.ravel()]).reshape(found.shape)
-    if found.dtype.kind == "S":
-        found = np.char.decode(found, "latin1")
-    if found.dtype.kind not in "iubUS":
-        what = "missing entries" if found.dtype == object else f"{found.dtype}"
-        raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row of {of}")
-    if found.ndim != 1:
-        raise InputError(
-            f"{name} must have the shape (items,), got {found.shape}; for several labels per item give relevant"
-        )
-    if len(found) != length:
-        raise InputError(f"{name} has {len(found):,} entries but {of} has {length:,} rows; give one label per row")
-    return found
-
-
-def coded(labels: "np.ndarray", gallery_labels: "np.ndarray | None") -> tuple[Tensor, Tensor]:
-    """Labels of queries and gallery as numbers from 0; the same label has the same number."""
-    if gallery_labels is None:
-        codes = torch.from_numpy(np.unique(labels, return_inverse=True)[1].astype(np.int64))
-        return codes, codes
-    if (labels.dtype.kind in "US") != (gallery_labels.dtype.kind in "US"):
-        kinds = ["text" if x.dtype.kind in "US" else "numbers" for x in (labels, gallery_labels)]
-        raise InputTypeError(f"labels are {kinds[0]} and gallery_labels are {kinds[1]}; convert one to the other")
-    if {labels.dtype, gallery_labels.dtype} == {np.dtype(np.int64), np.dtype(np.uint64)}:
-        labels, gallery_labels = labels.astype(object), gallery_labels.astype(object)  # together they would be floats
-    both = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int64)
-    return torch.from_numpy(both[: len(labels)]), torch.from_numpy(both[len(labels) :])
-
-
-def read_relevance(
-    codes: tuple[Tensor, Tensor] | None, relevant: Any, ignored: Any, queries: int, items: int, own: bool
-) -> tuple[Relevance, Lists | None]:
-    """Who is relevant to whom, and what is taken out of the lists; `own`: query i is item i and in neither."""
-    relevance: Relevance
-    if relevant is None:
-        assert codes is not None  # the caller has made sure
-        relevance = LabelRelevance(*codes, own=own)
-    else:
-        relevance = read_lists("relevant", relevant, queries, items)
-    removed = None if ignored is None else read_lists("ignored", ignored, queries, items)
-    if own:
-        itself = Lists(torch.arange(queries), torch.ones(queries, dtype=torch.long))
-        relevance = relevance.without(itself) if isinstance(relevance, Lists) else relevance
-        removed = None if removed is None else removed.without(itself)
-    if removed is not None:
-        relevance = Lists.of(relevance).without(removed)
-    if not bool((relevance.counts > 0).any()):
-        raise InputError(
-            "no query has a relevant item, so there is nothing to rank; "
-            + ("look at relevant and ignored" if relevant is not None else "look at labels and gallery_labels")
-        )
-    return relevance, removed
-
-
-def read_lists(name: str, lists: Any, queries: int, items: int) -> Lists:
-    """Gallery items of each query, from a boolean matrix or from a list of index arrays."""
-    if isinstance(lists, np.ndarray) and lists.dtype == object and lists.ndim:
-        lists = list(lists)
-    if isinstance(lists, Tensor | np.ndarray) or _is_nested_bool(lists):
-        found = as_array(name, lists)
-        if found.dtype != bool:
-            raise InputTypeError(
-                f"{name} must be a boolean matrix or a list of index arrays, got an array of {found.dtype}; "
-                f"use {name}.astype(bool) for a matrix, list({name}) for indices"
-            )
-        if found.shape != (queries, items):
-            raise InputError(f"{name} must have the shape (queries, gallery) = ({queries}, {items}), got {found.shape}")
-        matrix = torch.from_numpy(found.copy())
-        return Lists(matrix.nonzero()[:, 1], matrix.sum(1))
-    if not isinstance(lists, Sequence) or isinstance(lists, str):
-        raise InputTypeError(
-            f"{name} must be a boolean matrix or a list of index arrays, one per query, got {type(lists).__name__}"
-        )
-    if len(lists) != queries:
-        raise InputError(f"{name} has {len(lists):,} lists for {queries:,} queries; give one per query, empty if none")
-    rows = [read_indices(f"{name}[{i}]", of, items) for i, of in enumerate(lists)]
-    return Lists(torch.cat(rows), torch.tensor([len(of) for of in rows]))
-
-
-def read_indices(name: str, indices: Any, items: int) -> Tensor:
-    """Some gallery items by their index, each once."""
-    found = as_array(name, indices)
-    if found.size == 0:
-        return torch.empty(0, dtype=torch.long)
-    if found.dtype.kind not in "iu" or found.ndim != 1:
-        raise InputTypeError(f"{name} must be a list of whole numbers, got {found.dtype} of shape {found.shape}")
-    low, high = int(found.min()), int(found.max())
-    if low < 0 or high >= items:
-        raise InputError(f"{name} names item {low if low < 0 else high}, but the gallery has items 0 to {items - 1}")
-    values, counts = np.unique(found, return_counts=True)
-    if len(values) < len(found):
-        raise InputError(f"{name} names item {values[counts > 1][0]} more than once; name each item once")
-    return torch.from_numpy(values.astype(np.int64))
-
-
-def _is_nested_bool(lists: Any) -> bool:
-    """Is it a list of rows of True and False?"""
-    if not isinstance(lists, Sequence) or isinstance(lists, str):
-        return False
-    rows = [row for row in lists if isinstance(row, Sequence | np.ndarray | Tensor) and len(row)]
-    return bool(rows) and all(isinstance(x, bool | np.bool_) for row in rows[:8] for x in list(row)[:8])
-
-
-# ==== Exact evaluation of embeddings, or of given scores: per-query metrics over the full ranking.
-
-
 _SCORES = 1 << 24  # given scores looked at together
 
 
@@ -146,7 +32,7 @@ def evaluate(
     name: str = "",
     progress: bool | None = None,
 ) -> Report:
-    """How well embeddings rank, exactly: every metric over the full ranking by cosine similarity.
+    """Evaluate how well embeddings rank: every metric is exact, over the full ranking by cosine similarity.
 
     embeddings: [item, dim], a tensor, an array or a memory-mapped file, any float dtype. Without a gallery every item
                 is a query and searches all the others.
@@ -178,11 +64,11 @@ def evaluate(
     codes = _codes(queries, items, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items
     relevance, removed = read_relevance(codes, relevant, ignored, len(queries), len(searched), own=items is None)
-    found, take = per_query_values(of_ranks, len(queries))
+    per_query, take = per_query_values(of_ranks, len(queries))
     exact_ranks(queries, items, relevance, removed, take, progress)
     whole = _group_metrics(of_groups, queries, items, codes, seed)
     settings = {"NMI seed": seed} if "NMI" in of_groups else {}
-    return Report.of(found, relevance.counts.numpy(), len(searched), whole, name=name, settings=settings)
+    return Report.of(per_query, relevance.counts.numpy(), len(searched), whole, name=name, settings=settings)
 
 
 def evaluate_scores(
@@ -195,9 +81,9 @@ def evaluate_scores(
     metrics: Iterable[str] = measures.DEFAULT,
     name: str = "",
 ) -> Report:
-    """The same for given scores [query, gallery], higher = nearer, such as those of `rerank`.
+    """Evaluate given scores [query, gallery], higher = nearer, such as those of `rerank`; see `evaluate`.
 
-    With labels and no gallery_labels the queries are the gallery and the diagonal is not looked at.
+    With labels and no gallery_labels the queries are the gallery, and the diagonal is ignored.
 
     >>> evaluate_scores([[0.9, 0.2], [0.8, 0.1]], ["cat", "dog"], gallery_labels=["cat", "dog"])["mAP"]
     0.75
@@ -214,33 +100,33 @@ def evaluate_scores(
     if relevant is None:
         if labels is None:
             raise InputError("labels is missing; give labels, or relevant")
-        of_items = None if own else read_labels("gallery_labels", gallery_labels, columns, "the columns of scores")
-        codes = coded(read_labels("labels", labels, rows, "scores"), of_items)
+        of_items = None if own else check_labels("gallery_labels", gallery_labels, columns, "the columns of scores")
+        codes = encode_labels(check_labels("labels", labels, rows, "scores"), of_items)
     relevance, removed = read_relevance(codes, relevant, ignored, rows, columns, own)
-    found, take = per_query_values(of_ranks, rows)
+    per_query, take = per_query_values(of_ranks, rows)
     with torch.no_grad():
         for some in relevance.counts.nonzero()[:, 0].split(max(1, _SCORES // columns)):
             take(some, _ranks_of_scores(matrix, some, relevance, removed, own))
-    return Report.of(found, relevance.counts.numpy(), columns, name=name)
+    return Report.of(per_query, relevance.counts.numpy(), columns, name=name)
 
 
 def per_query_values(
     of: list[Measure], queries: int
 ) -> tuple[dict[str, "np.ndarray"], Callable[[Tensor, Ranks], None]]:
-    """Values of some metrics for each query, and the function that fills them in from ranks as they come."""
-    found = {measure.name: np.full(queries, measure.empty) for measure in of}
+    """Return an array of values for each metric, and the function that fills them in from ranks as they come."""
+    values = {measure.name: np.full(queries, measure.empty) for measure in of}
 
     def take(some: Tensor, ranks: Ranks) -> None:
         for measure in of:
-            found[measure.name][some.numpy()] = measure.value(ranks).double().cpu().numpy()
+            values[measure.name][some.numpy()] = measure.value(ranks).double().cpu().numpy()
 
-    return found, take
+    return values, take
 
 
 def _codes(
     queries: Vectors, items: Vectors | None, labels: Any, gallery_labels: Any, relevant: Any, needed: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """Labels as numbers, where there are any; refuses arguments that do not go together."""
+    """Return labels as numbers, if there are any; raise if the arguments do not fit together."""
     if items is None and gallery_labels is not None:
         raise InputError("gallery_labels was given without gallery; give both, or neither")
     if labels is None:
@@ -253,9 +139,9 @@ def _codes(
         if relevant is None or needed:
             raise InputError("gallery was given without gallery_labels; give both, or relevant instead of labels")
         return None
-    of_queries = read_labels("labels", labels, len(queries), "embeddings")
-    of_items = None if items is None else read_labels("gallery_labels", gallery_labels, len(items), "gallery")
-    return coded(of_queries, of_items)
+    of_queries = check_labels("labels", labels, len(queries), "embeddings")
+    of_items = None if items is None else check_labels("gallery_labels", gallery_labels, len(items), "gallery")
+    return encode_labels(of_queries, of_items)
 
 
 def _group_metrics(
@@ -264,18 +150,18 @@ def _group_metrics(
     if not names or codes is None:
         return {}
     parts = [(queries, codes[0]), *([] if items is None else [(items, codes[1])])]
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     if "NMI" in names:
         labels = torch.cat([of for _, of in parts])
         rows = queries if items is None else Vectors("embeddings", torch.cat([of.unit() for of, _ in parts]))
-        found["NMI"] = normalized_mutual_information(kmeans_labels(rows, len(labels.unique()), seed).cpu(), labels)
+        values["NMI"] = normalized_mutual_information(kmeans_labels(rows, len(labels.unique()), seed).cpu(), labels)
     if {"dists@intra", "dists@inter"} & set(names):
-        found["dists@intra"], found["dists@inter"] = class_distances(parts)
-    if "dists@intra" in names and found["dists@intra"] is None:
+        values["dists@intra"], values["dists@inter"] = class_distances(parts)
+    if "dists@intra" in names and values["dists@intra"] is None:
         raise InputError("metrics: dists@intra needs a class with two items or more; leave it out")
-    if "dists@inter" in names and found["dists@inter"] is None:
+    if "dists@inter" in names and values["dists@inter"] is None:
         raise InputError("metrics: dists@inter needs two classes or more; leave it out")
-    return {name: value for name in names if (value := found[name]) is not None}
+    return {name: value for name in names if (value := values[name]) is not None}
 
 
 def _read_scores(scores: Any) -> Tensor:
@@ -294,7 +180,7 @@ def _read_scores(scores: Any) -> Tensor:
 
 
 def _native(scores: "np.ndarray") -> "np.ndarray":
-    """A copy, in the byte order of torch, in at most 64 bits."""
+    """Return a copy in the byte order of torch, in at most 64 bits."""
     if scores.dtype.kind not in "fiub":
         raise InputTypeError(f"scores of {scores.dtype}")
     with np.errstate(over="ignore"):  # what overflows is refused as infinite
@@ -302,7 +188,7 @@ def _native(scores: "np.ndarray") -> "np.ndarray":
 
 
 def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed: Lists | None, own: bool) -> Ranks:
-    """The exact ranks of a few queries, from their scores."""
+    """Return the exact ranks of some queries, from their scores."""
     scores = matrix[some.to(matrix.device)]
     scores = scores.clone() if scores.dtype == torch.float64 else scores.float()
     listed = torch.ones(scores.shape, dtype=torch.bool)
@@ -319,5 +205,119 @@ def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed
     positives = relevance.positives(some)
     device = scores.device
     asked = Positives(positives.index.to(device), positives.valid.to(device), candidates=listed)
-    found = Exact().ranks(scores, asked, slopes=False)[0]
-    return Ranks(found.before_pos.double(), found.before_neg.double(), found.valid)
+    ranks = Exact().ranks(scores, asked, slopes=False)[0]
+    return Ranks(ranks.before_pos.double(), ranks.before_neg.double(), ranks.valid)
+
+
+# Arguments of an evaluation
+
+
+def check_labels(name: str, labels: Any, length: int, of: str) -> "np.ndarray":
+    """Return labels, numbers or text, as an array; there must be one per row of `of`."""
+    array = as_array(name, labels)
+    if array.dtype == object:
+        missing = [x is None or x != x for x in array.ravel()]
+        array = array if any(missing) else np.asarray([str(x) for x in array.ravel()]).reshape(array.shape)
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "latin1")
+    if array.dtype.kind not in "iubUS":
+        what = "missing entries" if array.dtype == object else f"{array.dtype}"
+        raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row of {of}")
+    if array.ndim != 1:
+        raise InputError(
+            f"{name} must have the shape (items,), got {array.shape}; for several labels per item give relevant"
+        )
+    if len(array) != length:
+        raise InputError(f"{name} has {len(array):,} entries but {of} has {length:,} rows; give one label per row")
+    return array
+
+
+def encode_labels(labels: "np.ndarray", gallery_labels: "np.ndarray | None") -> tuple[Tensor, Tensor]:
+    """Return labels of queries and gallery as numbers from 0; the same label has the same number."""
+    if gallery_labels is None:
+        codes = torch.from_numpy(np.unique(labels, return_inverse=True)[1].astype(np.int64))
+        return codes, codes
+    if (labels.dtype.kind in "US") != (gallery_labels.dtype.kind in "US"):
+        kinds = ["text" if x.dtype.kind in "US" else "numbers" for x in (labels, gallery_labels)]
+        raise InputTypeError(f"labels are {kinds[0]} and gallery_labels are {kinds[1]}; convert one to the other")
+    if {labels.dtype, gallery_labels.dtype} == {np.dtype(np.int64), np.dtype(np.uint64)}:
+        labels, gallery_labels = labels.astype(object), gallery_labels.astype(object)  # together they would be floats
+    both = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int64)
+    return torch.from_numpy(both[: len(labels)]), torch.from_numpy(both[len(labels) :])
+
+
+def read_relevance(
+    codes: tuple[Tensor, Tensor] | None, relevant: Any, ignored: Any, queries: int, items: int, own: bool
+) -> tuple[Relevance, Lists | None]:
+    """Return what is relevant to each query, and what is taken out of its list.
+
+    own: query i is item i, and in neither
+    """
+    relevance: Relevance
+    if relevant is None:
+        assert codes is not None  # the caller has made sure
+        relevance = LabelRelevance(*codes, own=own)
+    else:
+        relevance = read_lists("relevant", relevant, queries, items)
+    removed = None if ignored is None else read_lists("ignored", ignored, queries, items)
+    if own:
+        itself = Lists(torch.arange(queries), torch.ones(queries, dtype=torch.long))
+        relevance = relevance.without(itself) if isinstance(relevance, Lists) else relevance
+        removed = None if removed is None else removed.without(itself)
+    if removed is not None:
+        relevance = Lists.of(relevance).without(removed)
+    if not bool((relevance.counts > 0).any()):
+        raise InputError(
+            "no query has a relevant item, so there is nothing to rank; "
+            + ("look at relevant and ignored" if relevant is not None else "look at labels and gallery_labels")
+        )
+    return relevance, removed
+
+
+def read_lists(name: str, lists: Any, queries: int, items: int) -> Lists:
+    """Return gallery items of each query, from a boolean matrix or from a list of index arrays."""
+    if isinstance(lists, np.ndarray) and lists.dtype == object and lists.ndim:
+        lists = list(lists)
+    if isinstance(lists, Tensor | np.ndarray) or _is_nested_bool(lists):
+        array = as_array(name, lists)
+        if array.dtype != bool:
+            raise InputTypeError(
+                f"{name} must be a boolean matrix or a list of index arrays, got an array of {array.dtype}; "
+                f"use {name}.astype(bool) for a matrix, list({name}) for indices"
+            )
+        if array.shape != (queries, items):
+            raise InputError(f"{name} must have the shape (queries, gallery) = ({queries}, {items}), got {array.shape}")
+        matrix = torch.from_numpy(array.copy())
+        return Lists(matrix.nonzero()[:, 1], matrix.sum(1))
+    if not isinstance(lists, Sequence) or isinstance(lists, str):
+        raise InputTypeError(
+            f"{name} must be a boolean matrix or a list of index arrays, one per query, got {type(lists).__name__}"
+        )
+    if len(lists) != queries:
+        raise InputError(f"{name} has {len(lists):,} lists for {queries:,} queries; give one per query, empty if none")
+    rows = [read_indices(f"{name}[{i}]", of, items) for i, of in enumerate(lists)]
+    return Lists(torch.cat(rows), torch.tensor([len(of) for of in rows]))
+
+
+def read_indices(name: str, indices: Any, items: int) -> Tensor:
+    """Return gallery items given by their index, each once."""
+    array = as_array(name, indices)
+    if array.size == 0:
+        return torch.empty(0, dtype=torch.long)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise InputTypeError(f"{name} must be a list of whole numbers, got {array.dtype} of shape {array.shape}")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= items:
+        raise InputError(f"{name} names item {low if low < 0 else high}, but the gallery has items 0 to {items - 1}")
+    values, counts = np.unique(array, return_counts=True)
+    if len(values) < len(array):
+        raise InputError(f"{name} names item {values[counts > 1][0]} more than once; name each item once")
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _is_nested_bool(lists: Any) -> bool:
+    """Tell whether it is a list of rows of True and False."""
+    if not isinstance(lists, Sequence) or isinstance(lists, str):
+        return False
+    rows = [row for row in lists if isinstance(row, Sequence | np.ndarray | Tensor) and len(row)]
+    return bool(rows) and all(isinstance(x, bool | np.bool_) for row in rows[:8] for x in list(row)[:8])

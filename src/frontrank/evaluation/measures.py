@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from frontrank.checks import nearest_word
 from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking import (
     Ranks,
@@ -30,13 +30,13 @@ _OF_RANKS: dict[str, Callable[[Ranks], Tensor]] = {
     "R-precision": r_precision,
     "MRR": reciprocal_rank,
 }
-_AT_K: dict[str, Callable[[Ranks, int], Tensor]] = {"R": recall_at, "P": precision_at}
+_AT_K: dict[str, Callable[..., Tensor]] = {"R": recall_at, "P": precision_at}
 _DEFINED_FOR_ALL = ("R@", "P@", "MRR")  # a query without a positive has 0
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric that is a mean over queries; `empty` is its value for a query without a positive, NaN: left out."""
+    """Metric that is a mean over queries; `empty` is its value for a query without a positive, NaN to leave it out."""
 
     name: str
     value: Callable[[Ranks], Tensor]
@@ -44,7 +44,7 @@ class Measure:
 
 
 def read_metrics(metrics: Iterable[str]) -> tuple[list[Measure], list[str]]:
-    """The metrics asked for: those of ranks, and those of groups of embeddings; each once."""
+    """Return the metrics asked for, each once: those of ranks, and the names of those of groups of embeddings."""
     if not isinstance(metrics, Iterable):
         raise InputTypeError(f'metrics must be a list of names such as "R@1", got {metrics!r}')
     names = [metrics] if isinstance(metrics, str) else list(metrics)
@@ -58,47 +58,44 @@ def read_metrics(metrics: Iterable[str]) -> tuple[list[Measure], list[str]]:
 
 
 def measure(name: str) -> Measure:
-    """The metric of a name."""
+    """Return the metric of ranks with a name, such as "R@1"."""
     empty = 0.0 if name.startswith(_DEFINED_FOR_ALL) else float("nan")
     if name in _OF_RANKS:
         return Measure(name, _OF_RANKS[name], empty)
     if at := re.fullmatch(r"([RP])@0*([1-9]\d*)", name):
-        return Measure(name, partial(_at_k, _AT_K[at[1]], int(at[2][:16])), empty)  # no list is longer
+        k = int(at[2][:16])  # no list is longer
+        return Measure(name, partial(_AT_K[at[1]], k=k), empty)
     known = [*_OF_RANKS, *GROUP_METRICS]
-    spoken = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
+    simple = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
     hint = ""
-    if at := re.fullmatch(r"([rp])@(\d*)[.\d]*", spoken):
+    if at := re.fullmatch(r"([rp])@(\d*)[.\d]*", simple):
         hint = f"did you mean {at[1].upper()}@{at[2] or 1}? "
-    elif near := get_close_matches(name.lower().replace("_at_", "@"), lower := {x.lower(): x for x in known}, 1, 0.7):
-        hint = f"did you mean {lower[near[0]]}? "
+    elif near := nearest_word(name.lower().replace("_at_", "@"), by_lower := {x.lower(): x for x in known}, 0.7):
+        hint = f"did you mean {by_lower[near]}? "
     raise InputError(
         f"metrics: {name!r} is not known; {hint}there are R@k and P@k for any whole k from 1, {', '.join(known)}"
     )
 
 
-def _at_k(value: Callable[[Ranks, int], Tensor], k: int, ranks: Ranks) -> Tensor:
-    return value(ranks, k)
-
-
 def normalized_mutual_information(first: Tensor, second: Tensor) -> float:
-    """How much two partitions of the same items tell of each other, from 0 to 1: I(A; B) / mean of H(A), H(B).
+    """Return how much two partitions of the same items agree, from 0 to 1: I(A; B) / mean of H(A), H(B).
 
     >>> normalized_mutual_information(torch.tensor([0, 0, 1, 1]), torch.tensor([1, 1, 0, 0]))
     1.0
     """
     a, b = (x.unique(return_inverse=True)[1] for x in (first, second))
     pairs, joint = (a * (int(b.max()) + 1) + b).unique(return_counts=True)
-    ofs = [torch.bincount(x).double() / len(x) for x in (a, b)]
-    entropies = [-(p * p.log()).sum() for p in ofs]
+    shares = [torch.bincount(x).double() / len(x) for x in (a, b)]
+    entropies = [-(p * p.log()).sum() for p in shares]
     joint_p = joint.double() / len(a)
-    expected = ofs[0][pairs // (int(b.max()) + 1)] * ofs[1][pairs % (int(b.max()) + 1)]
+    expected = shares[0][pairs // (int(b.max()) + 1)] * shares[1][pairs % (int(b.max()) + 1)]
     mutual = float((joint_p * (joint_p / expected).log()).sum())
     mean = float(sum(entropies)) / 2
     return 1.0 if mean == 0 else min(1.0, max(0.0, mutual / mean))
 
 
 def class_distances(parts: list[tuple[Vectors, Tensor]]) -> tuple[float | None, float | None]:
-    """(dists@intra, dists@inter) of embeddings with labels from 0; None where there is none.
+    """Return (dists@intra, dists@inter) of embeddings with labels from 0; None for one that is not defined.
 
     intra: mean over classes of the mean cosine distance of two of its items; a class of one item has none
     inter: mean cosine distance of two class means, normalised

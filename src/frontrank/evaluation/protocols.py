@@ -1,4 +1,4 @@
-"""The evaluation protocols of the data sets, by name: what is a query, what is searched, which metrics are reported.
+"""Evaluation protocols of the data sets, by name: what is a query, what is searched, which metrics are reported.
 
 Each returns a `Report`, with a note where the embeddings are not of the whole official test set.
 """
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_choice
 from frontrank.errors import InputError
-from frontrank.evaluation.evaluate import evaluate, read_labels
+from frontrank.evaluation.evaluate import check_labels, evaluate
 from frontrank.evaluation.report import Report
 from frontrank.evaluation.revisited import evaluate_revisited
 from frontrank.ranking import Vectors
@@ -29,7 +30,7 @@ _ALL_RANKS = ("mAP", "mAP@R", "R-precision")
 class _Set:
     """A test set: its name, the metrics its papers report, how many images and classes it has.
 
-    released: how many images it has in the files that can be had, where that differs from what the papers print
+    released: how many images it has in the released files, where that differs from what the papers print
     """
 
     name: str
@@ -40,21 +41,21 @@ class _Set:
     released: int | None = None
 
     def note(self, labels: "np.ndarray", gallery_labels: "np.ndarray | None" = None) -> tuple[str, ...]:
-        """Whether these are all of its images, in words."""
+        """Return a note if these are not all of its images."""
         every = labels if gallery_labels is None else np.concatenate([labels, gallery_labels])
         classes = len(np.unique(every))
         here = (len(labels), classes, None if gallery_labels is None else len(gallery_labels))
         if here in [(images, self.classes, self.gallery) for images in (self.images, self.released)]:
             return ()
         there = (self.images, self.classes, self.gallery)
-        said = [
+        sizes = [
             f"{images:,} images of {count:,} classes"
             if items is None
             else f"{images:,} queries and {items:,} gallery images of {count:,} classes"
             for images, count, items in (there, here)
         ]
         return (
-            f"the test set of {self.name} has {said[0]}, these are {said[1]}: not comparable with published figures",
+            f"the test set of {self.name} has {sizes[0]}, these are {sizes[1]}: not comparable with published figures",
         )
 
 
@@ -92,17 +93,16 @@ def in_shop(
     official = _Set("In-Shop Clothes", recalls, 14_218, 3_985, 12_612)
     if gallery is None or gallery_labels is None:
         raise InputError("the protocol of In-Shop Clothes searches a gallery; give gallery and gallery_labels")
-    report = _evaluated(official, queries, labels, metrics, options, gallery=gallery, gallery_labels=gallery_labels)
-    of_gallery = read_labels("gallery_labels", gallery_labels, report.gallery_size, "gallery")
-    return report.with_notes(official.note(read_labels("labels", labels, report.queries, "embeddings"), of_gallery))
+    report = _evaluate(official, queries, labels, metrics, options, gallery=gallery, gallery_labels=gallery_labels)
+    of_gallery = check_labels("gallery_labels", gallery_labels, report.gallery_size, "gallery")
+    return report.with_notes(official.note(check_labels("labels", labels, report.queries, "embeddings"), of_gallery))
 
 
 def vehicleid(
     embeddings: Any, labels: Any, size: Size = "small", *, metrics: Iterable[str] | None = None, **options: Any
 ) -> Report:
     """PKU VehicleID: every image of the small, medium or large test list searches all the others of the list."""
-    if size not in get_args(Size):
-        raise InputError(f'size must be "small", "medium" or "large", got {size!r}')
+    check_choice("size", size, get_args(Size))
     classes, of_papers, of_release = _VEHICLEID[size]
     official = _Set(f"VehicleID {size}", ("R@1", "R@5", *_ALL_RANKS), of_papers, classes, released=of_release)
     return _among_themselves(official, embeddings, labels, metrics, options)
@@ -129,11 +129,11 @@ def ijb_c(
 
 
 def template_means(embeddings: Any, labels: Any, templates: Any) -> tuple[Tensor, "np.ndarray"]:
-    """One embedding and label per template: the mean of the unit vectors of its rows (Smooth-AP Sec. 5.1)."""
+    """Return one embedding and label per template: the mean of the unit vectors of its rows (Smooth-AP Sec. 5.1)."""
     rows = Vectors("embeddings", embeddings)
-    of_rows = read_labels("labels", labels, len(rows), "embeddings")
+    of_rows = check_labels("labels", labels, len(rows), "embeddings")
     names, first, at = np.unique(
-        read_labels("templates", templates, len(rows), "embeddings"), return_index=True, return_inverse=True
+        check_labels("templates", templates, len(rows), "embeddings"), return_index=True, return_inverse=True
     )
     if (mixed := of_rows != of_rows[first][at]).any():
         row = int(mixed.argmax())
@@ -150,7 +150,7 @@ def template_means(embeddings: Any, labels: Any, templates: Any) -> tuple[Tensor
     return means, of_rows[first]
 
 
-def _evaluated(
+def _evaluate(
     official: _Set, embeddings: Any, labels: Any, metrics: Iterable[str] | None, options: dict[str, Any], **gallery: Any
 ) -> Report:
     name = options.pop("name", "") or official.name
@@ -161,8 +161,8 @@ def _evaluated(
 def _among_themselves(
     official: _Set, embeddings: Any, labels: Any, metrics: Iterable[str] | None, options: dict[str, Any]
 ) -> Report:
-    report = _evaluated(official, embeddings, labels, metrics, options)
-    return report.with_notes(official.note(read_labels("labels", labels, report.queries, "embeddings")))
+    report = _evaluate(official, embeddings, labels, metrics, options)
+    return report.with_notes(official.note(check_labels("labels", labels, report.queries, "embeddings")))
 
 
 def _faces(
@@ -173,9 +173,9 @@ def _faces(
     metrics: Iterable[str] | None,
     options: dict[str, Any],
 ) -> Report:
-    """Templates to means, small identities left out, then every instance searches the others."""
+    """Average templates, leave out small identities, then let every instance search the others."""
     rows = Vectors("embeddings", embeddings)
-    of_rows = read_labels("labels", labels, len(rows), "embeddings")
+    of_rows = check_labels("labels", labels, len(rows), "embeddings")
     notes = official.note(of_rows)
     instances = embeddings
     if templates is not None:
@@ -185,15 +185,15 @@ def _faces(
     keep = counts[at] >= LEAST_INSTANCES
     if not keep.any():
         raise InputError(
-            f"labels has no identity with {LEAST_INSTANCES} instances or more, as the protocol of {official.name} asks "
-            "for; use evaluate"
+            f"labels has no identity with {LEAST_INSTANCES} instances or more, which the protocol of {official.name} "
+            "needs; use evaluate"
         )
     if not keep.all():
         few = int((counts < LEAST_INSTANCES).sum())
         of_them = "1 identity" if few == 1 else f"{few:,} identities"
         notes += (f"{of_them} with fewer than {LEAST_INSTANCES} instances left out",)
         instances = Vectors("embeddings", instances).read(torch.from_numpy(np.flatnonzero(keep))).raw
-    return _evaluated(official, instances, of_rows[keep], metrics, options).with_notes(notes)
+    return _evaluate(official, instances, of_rows[keep], metrics, options).with_notes(notes)
 
 
 Kind = Literal["self", "query-gallery", "templates", "revisited"]
@@ -201,14 +201,14 @@ Kind = Literal["self", "query-gallery", "templates", "revisited"]
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol under the name the command knows it by; `kind` says which arguments it takes."""
+    """A protocol of `PROTOCOLS`; `kind` says which arguments it takes."""
 
     kind: Kind
     function: Callable[..., Report]
 
     @property
     def help(self) -> str:
-        """One line on what it does."""
+        """What it does, in one line."""
         return (self.function.__doc__ or "").split("\n")[0].rstrip(".")
 
     def __call__(self, *args: Any, **options: Any) -> Report:

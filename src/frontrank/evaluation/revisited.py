@@ -5,11 +5,13 @@ CVPR 2018.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from frontrank.checks import check_choice
 from frontrank.data.ground_truth import GroundTruth as GroundTruth
 from frontrank.data.ground_truth import read_ground_truth as read_ground_truth
 from frontrank.errors import InputError, InputTypeError
@@ -35,7 +37,7 @@ def evaluate_revisited(
     name: str = "",
     progress: bool | None = None,
 ) -> Report:
-    """mAP and mP@1, 5, 10 as in the official evaluation of ROxford and RParis, on the exact full ranking.
+    """Evaluate mAP and mP@1, 5, 10 as in the official code of ROxford and RParis, on the exact full ranking.
 
     ground_truth: for each query the gallery indices that are "easy", "hard" and "junk"
     setup:        "easy": easy is relevant, hard and junk are taken out of the ranking; "medium": easy and hard are
@@ -46,8 +48,7 @@ def evaluate_revisited(
     among the first k, or down to the last relevant item if that comes first. A query without a relevant item is left
     out. Unlike in the official code, a tie counts against the model, whatever the order of the items.
     """
-    if setup not in get_args(Setup):
-        raise InputError(f'setup must be "easy", "medium" or "hard", got {setup!r}')
+    check_choice("setup", setup, get_args(Setup))
     asked = Vectors("queries", queries, device)
     items = Vectors("gallery", gallery, asked.device)
     lists = _read_lists(ground_truth, len(asked), len(items))
@@ -57,17 +58,18 @@ def evaluate_revisited(
     make_comparable(asked, searched)
     asked.check()
     relevant, removed = (
-        _together([lists[kind] for kind in _KINDS if (kind in _RELEVANT[setup]) == wanted]) for wanted in (True, False)
+        reduce(Lists.also, [lists[kind] for kind in _KINDS if (kind in _RELEVANT[setup]) == wanted])
+        for wanted in (True, False)
     )
     if not bool((relevant.counts > 0).any()):
         raise InputError(f"ground_truth has no relevant item for any query in setup {setup!r}; try another setup")
-    found, take = per_query_values(_MEASURES, len(asked))
+    per_query, take = per_query_values(_MEASURES, len(asked))
     exact_ranks(asked, searched, relevant, removed, take, progress)
-    return Report.of(found, relevant.counts.numpy(), len(searched), name=name, settings={"setup": setup})
+    return Report.of(per_query, relevant.counts.numpy(), len(searched), name=name, settings={"setup": setup})
 
 
-def _capped_precision(k: int, ranks: Ranks) -> Tensor:
-    """Share of positives down to place k, or to the last positive if that comes first [query]."""
+def _precision_until_last(k: int, ranks: Ranks) -> Tensor:
+    """Return the share of positives down to place k, or to the last positive if that comes first [query]."""
     place = 1 + ranks.before_pos + ranks.before_neg
     last = place.masked_fill(~ranks.valid, 0).amax(1).clamp(max=k)
     return ((place <= last[:, None]) & ranks.valid).sum(1) / last
@@ -75,7 +77,7 @@ def _capped_precision(k: int, ranks: Ranks) -> Tensor:
 
 _MEASURES = [
     Measure("mAP", trapezoid_average_precision, float("nan")),
-    *(Measure(f"mP@{k}", lambda ranks, k=k: _capped_precision(k, ranks), float("nan")) for k in (1, 5, 10)),  # type: ignore[misc]
+    *(Measure(f"mP@{k}", lambda ranks, k=k: _precision_until_last(k, ranks), float("nan")) for k in (1, 5, 10)),  # type: ignore[misc]
 ]
 
 
@@ -101,10 +103,3 @@ def _read_lists(ground_truth: Any, queries: int, items: int) -> dict[str, Lists]
             twice = int(values[counts > 1][0])
             raise InputError(f"ground_truth[{i}] names item {twice} as two of easy, hard and junk; name it in one")
     return {kind: Lists(torch.cat(of), torch.tensor([len(x) for x in of])) for kind, of in rows.items()}
-
-
-def _together(parts: list[Lists]) -> Lists:
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = joined.also(part)
-    return joined

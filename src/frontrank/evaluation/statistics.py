@@ -1,4 +1,4 @@
-"""How sure a mean over queries is: bootstrap intervals, and sign-flip tests of paired differences.
+"""How sure a mean over queries is: bootstrap intervals, sign-flip tests of paired differences, Holm's correction.
 
 Values are [query, metric] in float64; NaN is where a metric is not defined for a query.
 """
@@ -11,11 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from frontrank.checks import check_number
-from frontrank.errors import InputError, InputTypeError
-
-# ==== How sure a mean over queries is: bootstrap intervals, and sign-flip tests of paired differences.
-
+from frontrank.checks import check_integer, check_number
+from frontrank.errors import InputError
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +22,7 @@ _ROUNDING = 1e-10  # sums this close, as a share of the sum of sizes, are equal
 
 
 def mean_of_defined(values: Floats) -> float:
-    """Mean over the queries for which the metric is defined [query] -> number; at least one must be.
+    """Return the mean over the queries for which the metric is defined [query] -> number; at least one must be.
 
     >>> mean_of_defined(np.array([1.0, np.nan, 0.5]))
     0.75
@@ -35,8 +32,8 @@ def mean_of_defined(values: Floats) -> float:
     return float(np.clip(defined.mean(), defined.min(), defined.max()))
 
 
-def resampled_means(values: Floats, resamples: int, seed: int) -> Floats:
-    """Means over as many queries as there are, drawn with replacement [resample, metric].
+def bootstrap_means(values: Floats, resamples: int, seed: int) -> Floats:
+    """Return means over as many queries as there are, drawn with replacement [resample, metric].
 
     The bootstrap of Efron, "Bootstrap Methods: Another Look at the Jackknife", Annals of Statistics 1979. All
     metrics see the same draws. NaN is where no query drawn has a defined value.
@@ -57,29 +54,29 @@ def resampled_means(values: Floats, resamples: int, seed: int) -> Floats:
 
 
 def percentile_interval(means: Floats, level: float) -> tuple[float, float]:
-    """The middle `level` of resampled means [resample] of one metric."""
+    """Return the ends of the middle `level` of the bootstrap means [resample] of one metric."""
     low, high = np.quantile(means[~np.isnan(means)], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def sign_flip_p_values(differences: Floats, flips: int, seed: int) -> Floats:
-    """Two-sided p-values of "the difference is as likely up as down" [metric], for paired differences.
+    """Return two-sided p-values of "the difference is as likely up as down" [metric], for paired differences.
 
-    If it is, then every pattern of signs of the differences was as likely as the one seen: p is the share of patterns
-    whose mean is at least as far from 0 (Fisher, "The Design of Experiments", 1935, Sec. 21; for retrieval Smucker,
-    Allan and Carterette, CIKM 2007). Up to 12 differences other than 0, all patterns are looked at; else `flips` random
-    ones, and p = (1 + as far) / (1 + flips), which is never 0 (Phipson and Smyth, SAGMB 2010, Eq. 2).
+    If it is, every pattern of signs of the differences is equally likely: p is the share of patterns whose mean is at
+    least as far from 0 (Fisher, "The Design of Experiments", 1935, Sec. 21; for retrieval Smucker, Allan and
+    Carterette, CIKM 2007). With up to 12 differences other than 0 all patterns are enumerated; with more, `flips`
+    random ones are drawn, and p = (1 + as far) / (1 + flips), which is never 0 (Phipson and Smyth, SAGMB 2010, Eq. 2).
 
     >>> sign_flip_p_values(np.array([[0.5], [0.25], [0.0], [0.25]]), flips=99, seed=0)  # + + + or - - - of 8
     array([0.25])
     """
-    known = np.nan_to_num(differences)
-    few = np.count_nonzero(known, axis=0) <= _ENUMERATED
-    p_values = np.empty(known.shape[1])
+    differences = np.nan_to_num(differences)
+    few = np.count_nonzero(differences, axis=0) <= _ENUMERATED
+    p_values = np.empty(differences.shape[1])
     for metric in np.flatnonzero(few):
-        p_values[metric] = _share_of_all_patterns(known[:, metric])
+        p_values[metric] = _share_of_all_patterns(differences[:, metric])
     if not few.all():
-        p_values[~few] = _share_of_random_patterns(known[:, ~few], flips, seed)
+        p_values[~few] = _share_of_random_patterns(differences[:, ~few], flips, seed)
     return p_values
 
 
@@ -96,37 +93,32 @@ def _share_of_random_patterns(differences: Floats, flips: int, seed: int) -> Flo
     width = -(-queries // 32) * 4  # whole draws of the generator, so that blocks do not change what is drawn
     as_far = np.zeros(differences.shape[1])
     for rows in _blocks(flips, queries):
-        drawn = np.frombuffer(rng.bytes((rows.stop - rows.start) * width), np.uint8).reshape(-1, width)
-        kept = np.unpackbits(drawn, axis=1, count=queries).astype(np.float64)
-        as_far += (np.abs(2 * (kept @ differences) - total) >= reach).sum(0)
+        bits = np.frombuffer(rng.bytes((rows.stop - rows.start) * width), np.uint8).reshape(-1, width)
+        positive = np.unpackbits(bits, axis=1, count=queries).astype(np.float64)
+        as_far += (np.abs(2 * (positive @ differences) - total) >= reach).sum(0)
     return (1 + as_far) / (1 + flips)
 
 
 def _reach(differences: Floats) -> Floats:
-    """How far from 0 a sum must be to count as being as far as that of the differences."""
+    """Return how far from 0 a sum must be to count as being as far as that of the differences."""
     return np.abs(differences.sum(0)) - _ROUNDING * np.abs(differences).sum(0)
 
 
 def _blocks(rows: int, width: int) -> Iterator[slice]:
-    """Ranges of rows that cover all, of bounded size."""
+    """Return ranges of rows that together cover all, of bounded size."""
     step = max(1, _CELLS // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def require_settings(*, level: float, resamples: int, seed: int, flips: int = 99) -> None:
-    """Refuse settings no interval or test can be made with."""
+def check_test_settings(*, level: float, resamples: int, seed: int, flips: int = 99) -> None:
+    """Raise if no interval or test can be made with these settings."""
     check_number("level", level, above=0, at_most=0.999)
     for name, value, least in (("resamples", resamples, 100), ("seed", seed, 0), ("flips", flips, 99)):
-        check_number(name, value, at_least=least)
-        if not isinstance(value, int):
-            raise InputTypeError(f"{name} must be a whole number, got {value!r}")
-
-
-# ==== Whether one way to rank is better than another, class by class: queries of a class are no independent witnesses.
+        check_integer(name, value, at_least=least)
 
 
 class PairedDifference(NamedTuple):
-    """A mean over queries of b - a, its interval, and how often chance alone would go as far."""
+    """Mean over queries of b - a, its interval, and its p-value: how often chance alone would go as far."""
 
     difference: float
     low: float
@@ -134,7 +126,7 @@ class PairedDifference(NamedTuple):
     p_value: float
 
 
-def paired_over_classes(
+def difference_over_classes(
     a: Floats,
     b: Floats,
     classes: NDArray[np.generic],
@@ -144,7 +136,7 @@ def paired_over_classes(
     flips: int = 4999,
     seed: int = 0,
 ) -> PairedDifference:
-    """The mean difference b - a over queries [query], with classes as the units that chance draws.
+    """Return the mean difference b - a over queries [query], its interval and p-value, with classes as random units.
 
     Images of a class are alike, and each is a positive of the others, so their values rise and fall together: a
     bootstrap or a test over queries would be far too sure. Here whole classes are drawn with replacement (the interval
@@ -152,28 +144,50 @@ def paired_over_classes(
     differences is as likely up as down). NaN, where a metric is not defined for a query, must be in both.
 
     >>> a, b = np.array([0.0, 0.0, 0.0, 1.0, 0.5, 0.5]), np.array([1.0, 1.0, 0.5, 1.0, 1.0, 1.0])
-    >>> paired_over_classes(a, b, np.array(["x", "x", "y", "y", "z", "z"]))[0::3]  # all 3 classes up: 2 of 8 patterns
+    >>> difference_over_classes(a, b, np.array(list("xxyyzz")))[0::3]  # all 3 classes up: 2 of 8 patterns
     (0.5833333333333334, 0.25)
     """
-    require_settings(level=level, resamples=resamples, seed=seed, flips=flips)
+    check_test_settings(level=level, resamples=resamples, seed=seed, flips=flips)
     if not len(a) == len(b) == len(classes) > 0:
         raise InputError(f"a has {len(a)} queries, b {len(b)} and classes {len(classes)}; give one value per query")
     paired = b - a
     if (np.isnan(a) != np.isnan(b)).any():
         raise InputError("a and b are not defined for the same queries; evaluate both on the same images")
-    defined = ~np.isnan(paired)
-    if not defined.any():
+    if np.isnan(paired).all():
         raise InputError("a and b are defined for no query; give values that are numbers")
-    codes = np.unique(classes[defined], return_inverse=True)[1]
-    sums = np.bincount(codes, paired[defined]).astype(np.float64)
-    sizes = np.bincount(codes).astype(np.float64)
-    drawn = resampled_means(np.stack([sums, sizes], 1), resamples, seed)
-    low, high = percentile_interval(drawn[:, 0] / drawn[:, 1], level)
+    sums, sizes = _class_sums(paired, classes)
+    low, high = _class_interval(sums, sizes, level, resamples, seed)
     p_value = float(sign_flip_p_values(sums[:, None], flips, seed)[0])
     return PairedDifference(float(sums.sum() / sizes.sum()), low, high, p_value)
 
 
-def paired_over_seeds(
+def interval_over_classes(
+    values: Floats, classes: NDArray[np.generic], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float] | None:
+    """Return the interval of a mean over queries [query] when whole classes are drawn with replacement.
+
+    None where fewer than two classes have a value: nothing is known then.
+
+    >>> interval_over_classes(np.array([1.0, 1.0, 0.0, 0.0]), np.array(list("aabb")))
+    (0.0, 1.0)
+    """
+    sums, sizes = _class_sums(values, classes)
+    return _class_interval(sums, sizes, level, resamples, seed) if len(sums) > 1 else None
+
+
+def _class_sums(values: Floats, classes: NDArray[np.generic]) -> tuple[Floats, Floats]:
+    """Return the sum of the defined values of each class, and how many there are."""
+    defined = ~np.isnan(values)
+    codes = np.unique(classes[defined], return_inverse=True)[1]
+    return np.bincount(codes, values[defined]).astype(np.float64), np.bincount(codes).astype(np.float64)
+
+
+def _class_interval(sums: Floats, sizes: Floats, level: float, resamples: int, seed: int) -> tuple[float, float]:
+    means = bootstrap_means(np.stack([sums, sizes], 1), resamples, seed)
+    return percentile_interval(means[:, 0] / means[:, 1], level)
+
+
+def difference_over_seeds(
     a: Floats,
     b: Floats,
     classes: NDArray[np.generic],
@@ -183,29 +197,31 @@ def paired_over_seeds(
     flips: int = 4999,
     seed: int = 0,
 ) -> PairedDifference:
-    """The mean difference b - a over runs and queries [run, query], with runs and classes as what chance draws.
+    """Return the mean difference b - a over runs and queries [run, query], with runs and classes as random units.
 
-    a, b: a row per run, those of the same place paired (the same seed)
+    a, b: a row per run; rows at the same place are a pair (the same seed)
 
-    `paired_over_classes` asks of these runs whether other classes would say the same. Other runs of the same two ways
-    would differ too, and of two or three runs no bootstrap can tell how much. So a second answer has both in it: the
-    interval is the difference and, to both sides,
+    `difference_over_classes` asks whether other classes would give the same answer for these runs. Other runs would
+    differ too, and a bootstrap over two or three runs cannot tell how much. So a second interval includes both. It
+    reaches from the difference, on both sides, as far as
 
         sqrt((t_runs s_runs)^2 + (t_classes s_classes)^2)
 
-    with s_runs the standard error of the runs' differences, s_classes that of the classes' (of a ratio, as classes are
-    of different size), and t_n the quantile of Student's t of n - 1 degrees of freedom: two runs that agree by luck are
-    little evidence. p is that of the level at which the interval ends at 0. What is given is the more careful of both
-    answers: the larger p, and of each end of the interval the farther one. Of a single run, the first alone.
+    with s_runs the standard error of the runs' differences, s_classes that of the classes' (of a ratio, as classes
+    differ in size), and t_n the quantile of Student's t with n - 1 degrees of freedom: two runs that agree by luck are
+    little evidence. Its p is that of the level at which the interval ends at 0. The result is the more careful of both
+    answers: the larger p, and the farther one of each end of the interval. With a single run it is the first answer.
 
     >>> a = np.zeros((3, 4))
     >>> b = np.array([[0.1, 0.3, 0.1, 0.3], [0.3, 0.5, 0.3, 0.5], [0.3, 0.3, 0.3, 0.3]])
-    >>> [round(x, 3) for x in paired_over_seeds(a, b, np.array(["w", "x", "y", "z"]))]
+    >>> [round(x, 3) for x in difference_over_seeds(a, b, np.array(["w", "x", "y", "z"]))]
     [0.3, 0.023, 0.577, 0.125]
     """
     if np.shape(a) != np.shape(b) or np.ndim(a) != 2 or not len(a):
         raise InputError(f"a is {np.shape(a)} and b {np.shape(b)}; give both [run, query], of the same runs")
-    own = paired_over_classes(a.mean(0), b.mean(0), classes, level=level, resamples=resamples, flips=flips, seed=seed)
+    own = difference_over_classes(
+        a.mean(0), b.mean(0), classes, level=level, resamples=resamples, flips=flips, seed=seed
+    )
     if len(a) == 1:
         return own
     paired = (b - a)[:, ~np.isnan(b.mean(0))]
@@ -239,9 +255,10 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)
 
 
 def _t_beyond(t: float, freedom: float) -> float:
-    """How often Student's t of so many degrees of freedom (at least 1) is farther from 0 than t.
+    """Return how often Student's t with so many degrees of freedom (at least 1) is farther from 0 than t.
 
-    With t = sqrt(freedom) tan(angle), its density is cos(angle)^(freedom - 1) but for a factor.
+    With t = sqrt(freedom) tan(angle), its density is cos(angle)^(freedom - 1) but for a factor. Written out here, as
+    evaluation needs torch and numpy only; tests compare it with scipy.
 
     >>> round(_t_beyond(12.706, 1), 4), round(_t_beyond(1.96, 10**6), 4)
     (0.05, 0.05)
@@ -257,7 +274,7 @@ def _t_beyond(t: float, freedom: float) -> float:
 
 
 def t_quantile(beyond: float, freedom: float) -> float:
-    """The t that is exceeded so often, on both sides together.
+    """Return the t that is exceeded so often, on both sides together.
 
     >>> round(t_quantile(0.05, 4), 3)
     2.776
@@ -272,7 +289,7 @@ def t_quantile(beyond: float, freedom: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for being several: that of none but true null hypotheses being called false stays as said.
+    """Return p-values corrected for being several tests, so that the chance of any false alarm stays as stated.
 
     The k-th smallest of n is multiplied by n - k + 1, is no less than the one before, and at most 1 (S. Holm, "A Simple
     Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 1979).

@@ -21,7 +21,7 @@ from frontrank.gallery.pictures import sent_form
 from frontrank.gallery.search import MOST_CHARACTERS, UNSAID, Asked, Facet, Service, Shown, Side, read_asked, starters
 from frontrank.reporting.charts import Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
-from frontrank.reporting.pages import cost_text, counted, fraction, number
+from frontrank.reporting.pages import cost_text, format_count, fraction, number
 from frontrank.retrieval.items import Item, check_id
 
 # ==== HTML from templates, in which users' text is only ever text, and the files that the pages ask for.
@@ -107,7 +107,7 @@ def _environment() -> Environment:
     found.filters |= {
         "capfirst": lambda text: text[:1].upper() + text[1:],
         "cost_text": cost_text,
-        "counted": counted,
+        "counted": format_count,
         "fraction": fraction,
         "named": named,
         "number": number,
@@ -308,4 +308,4 @@ def _title(sides: Sequence[Side]) -> str:
     query = _query(sides)
     of = "an uploaded picture" if query is None else named(query[1])
     shown = max((len(side.found.rows) for side in sides if side.found is not None), default=0)
-    return f"{counted(shown, 'result')} for {of}"
+    return f"{format_count(shown, 'result')} for {of}"

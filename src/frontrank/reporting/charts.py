@@ -1,4 +1,4 @@
-"""Line charts as geometry: where every line, tick and dot lies, and the same in words and numbers.
+"""Line charts and the map of embeddings as geometry: where every line, tick and dot lies, and the same in words.
 
 The templates draw it as SVG, so that colours follow the theme of the page and text stays text.
 """
@@ -11,24 +11,23 @@ from itertools import pairwise
 import numpy as np
 
 from frontrank.data.table import ImageTable
-from frontrank.reporting.findings import Curve, Findings, Floats, Rows, Side
+from frontrank.evaluation.statistics import Floats
+from frontrank.reporting.findings import Curve, Findings, ModelFindings, Rows
 from frontrank.reporting.pages import fraction, number
-
-# ==== Line charts as geometry: where every line, tick and dot lies, and the same in words and numbers.
-
+from frontrank.tables import Table
 
 HUES = 9  # looks "hue0", "hue1", ... of lines that are of equal rank
-_SHOWN = 400  # points of a line; more could not be told apart on a screen
+_POINTS = 400  # of a line; more could not be seen on a screen
 _TOP = 27.0  # of the drawing, below the name of the vertical axis
-_TABLED = 13  # rows of the table behind a chart
+_TABLE_ROWS = 13  # rows of the table behind a chart
 NOISY = 30  # points from which on a running mean helps
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """What is drawn of a curve.
+    """A curve and how to draw it.
 
-    kind: its look, a class of the style sheet: "before", "after", "right", "wrong", "faint", or "hue0" to "hue8"
+    kind:   its look, a class of the style sheet: "before", "after", "right", "wrong", "faint", or "hue0" to "hue8"
     filled: down to 0; dotted: a dot at each point; smooth: the curve is faint below its running mean
     """
 
@@ -44,10 +43,10 @@ class Line:
 class Scale:
     """How values become places along one axis.
 
-    percent: they are fractions and written as percent
-    log: logarithmic, where every value is positive
-    span: from where to where; by the values otherwise
-    marks: where the ticks are; at round values otherwise
+    percent: values are fractions and written as percent
+    log:     logarithmic, where every value is positive
+    span:    first and last value; by the values otherwise
+    marks:   where the ticks are; at round values otherwise
     """
 
     label: str
@@ -56,25 +55,25 @@ class Scale:
     span: tuple[float, float] | None = None
     marks: tuple[float, ...] = ()
 
-    def said(self, value: float) -> str:
-        """A value in words."""
+    def text(self, value: float) -> str:
+        """Write a value."""
         return fraction(value) if self.percent else number(value)
 
     def axis(self, values: Floats, start: float, end: float, rounded: bool = False) -> "tuple[Axis, tuple[Tick, ...]]":
-        """The axis and its ticks; rounded: it goes on to the next ticks."""
+        """Return the axis and its ticks; rounded: it ends at a tick."""
         ends = float(values.min()), float(values.max())
         log = self.log and ends[0] > 0 and ends[0] < ends[1]
-        low, high = self.span or (ends if log else _rounded(*_padded(*ends)) if rounded else _padded(*ends))
-        found = Axis(low, high, start, end, log)
+        low, high = self.span or (ends if log else _round_outwards(*_widen(*ends)) if rounded else _widen(*ends))
+        axis = Axis(low, high, start, end, log)
         marks = [mark for mark in self.marks if low <= mark <= high]
         marks = marks or (log_ticks(low, high) if log else ticks(low, high))
-        written = texts(marks, self.percent, log or bool(self.marks))
-        return found, tuple(Tick(found.place(at), text) for at, text in zip(marks, written, strict=True))
+        labels = tick_texts(marks, self.percent, log or bool(self.marks))
+        return axis, tuple(Tick(axis.place(at), text) for at, text in zip(marks, labels, strict=True))
 
 
 @dataclass(frozen=True)
 class Tick:
-    """A place on an axis, in units of the drawing, and what is written there."""
+    """A place on an axis, in units of the drawing, and the text there."""
 
     at: float
     text: str
@@ -82,7 +81,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Dot:
-    """A point, in units of the drawing, and what it stands for in words."""
+    """A point, in units of the drawing, and its meaning in words."""
 
     x: float
     y: float
@@ -102,7 +101,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with its title, its meaning in words, and its numbers."""
+    """A drawing with its title, its meaning in words (`summary`), and its numbers as a table."""
 
     title: str
     x_label: str
@@ -118,8 +117,7 @@ class Chart:
     strokes: tuple[Stroke, ...]
     legend: tuple[tuple[str, str], ...]
     summary: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    numbers: Table
     note: str = ""
 
 
@@ -134,7 +132,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies, to a tenth of a unit."""
+        """Return where a value lies, to a tenth of a unit."""
         low, high, at = (
             (math.log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
         )
@@ -152,23 +150,23 @@ def chart(
     note: str = "",
     summary: str = "",
 ) -> Chart | None:
-    """A chart of some lines; None if there is no finite point.
+    """Return a chart of some lines; None if there is no finite point.
 
-    behind: lines below the others, in the drawing only
-    summary: the chart for who cannot see it; by default where each line begins, ends and is highest
+    behind:  lines below the others, in the drawing only
+    summary: the chart in words, for readers who cannot see it; by default where each line begins, ends and is highest
     """
-    drawn = [replace(line, curve=finite(line.curve)) for line in lines]
-    lost = sum(len(line.curve.x) for line in lines) - sum(len(line.curve.x) for line in drawn)
-    drawn = [line for line in drawn if len(line.curve.x)]
-    if not drawn:
+    count = sum(len(line.curve.x) for line in lines)
+    lines = [replace(line, curve=curve) for line in lines if len((curve := finite_points(line.curve)).x)]
+    if not lines:
         return None
-    xs, ys = (np.concatenate([getattr(line.curve, axis) for line in drawn]) for axis in "xy")
+    xs, ys = (np.concatenate([getattr(line.curve, axis) for line in lines]) for axis in "xy")
+    lost = count - len(xs)
     width, height = size
     y_axis, y_ticks = y.axis(ys, height - 40, _TOP, rounded=True)
     left = 14.0 + 7.2 * max(len(tick.text) for tick in y_ticks)
     x_axis, x_ticks = x.axis(xs, left, width - 14)
-    lower = [replace(line, curve=curve) for line in behind if len((curve := finite(line.curve)).x)]
-    looks = {line.kind: line.name for line in reversed(drawn) if line.name}
+    lower = [replace(line, curve=curve) for line in behind if len((curve := finite_points(line.curve)).x)]
+    looks = {line.kind: line.name for line in reversed(lines) if line.name}
     return Chart(
         title,
         x.label,
@@ -180,17 +178,16 @@ def chart(
         bottom=height - 40,
         x_ticks=x_ticks,
         y_ticks=y_ticks,
-        strokes=tuple(stroke for line in (*lower, *drawn) for stroke in _strokes(line, x_axis, y_axis, x, y)),
+        strokes=tuple(stroke for line in (*lower, *lines) for stroke in _strokes(line, x_axis, y_axis, x, y)),
         legend=tuple((looks[kind], kind) for kind in reversed(looks)),
-        summary=summary or _summary(title, drawn, x, y),
-        header=(x.label, *(line.name or y.label for line in drawn)),
-        rows=_rows(drawn, x, y),
+        summary=summary or _summary(title, lines, x, y),
+        numbers=_numbers(lines, x, y),
         note=" ".join(filter(None, [note, f"{lost} values are not finite and not drawn." if lost else ""])),
     )
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round values from low to high, three to seven or so.
+    """Return round values from low to high, about three to seven.
 
     >>> ticks(0.12, 0.61)
     [0.2, 0.3, 0.4, 0.5, 0.6]
@@ -203,38 +200,40 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten from low to high, or the values 1, 2 and 5 times one where those are too few.
+    """Return powers of ten from low to high, or 1, 2 and 5 times them where those are too few.
 
     >>> log_ticks(1, 1000), log_ticks(0.02, 0.3)
     ([1.0, 10.0, 100.0, 1000.0], [0.02, 0.05, 0.1, 0.2])
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
-        found = [float(f"{f}e{p}") for p in powers for f in factors]
-        found = [value for value in found if low * 0.999 <= value <= high * 1.001]
-        if len(found) >= 3:
+        values = [float(f"{f}e{p}") for p in powers for f in factors]
+        values = [value for value in values if low * 0.999 <= value <= high * 1.001]
+        if len(values) >= 3:
             break
-    if len(found) < 2:
+    if len(values) < 2:
         return [low, high]
-    return found[:: math.ceil(len(found) / 7)]
+    return values[:: math.ceil(len(values) / 7)]
 
 
-def texts(values: Sequence[float], percent: bool = False, log: bool = False) -> list[str]:
-    """How values are written at an axis, all with as many decimals where it is not logarithmic.
+def tick_texts(values: Sequence[float], percent: bool = False, log: bool = False) -> list[str]:
+    """Write the values at an axis, all with as many decimals where it is not logarithmic.
 
-    >>> texts([0.0, 0.25, 0.5], percent=True), texts([0.99982, 0.99984]), texts([1e-5, 0.001, 10, 10000], log=True)
-    (['0 %', '25 %', '50 %'], ['0.99982', '0.99984'], ['1e-5', '0.001', '10', '10,000'])
+    >>> tick_texts([0.0, 0.25, 0.5], percent=True), tick_texts([0.99982, 0.99984])
+    (['0 %', '25 %', '50 %'], ['0.99982', '0.99984'])
+    >>> tick_texts([1e-5, 0.001, 10, 10000], log=True)
+    ['1e-5', '0.001', '10', '10,000']
     """
-    shown = [100 * value for value in values] if percent else list(values)
-    if log or any(value and abs(value) < 1e-3 for value in shown):
-        return [number(value) + " %" * percent for value in shown]
-    step = min((abs(b - a) for a, b in pairwise(shown)), default=0.0) or 1.0
-    decimals = next((d for d in range(12) if all(abs(v - round(v, d)) < 1e-3 * step for v in shown)), 12)
-    return [f"{value:,.{decimals}f}" + " %" * percent for value in shown]
+    values = [100 * value if percent else value for value in values]
+    if log or any(value and abs(value) < 1e-3 for value in values):
+        return [number(value) + " %" * percent for value in values]
+    step = min((abs(b - a) for a, b in pairwise(values)), default=0.0) or 1.0
+    decimals = next((d for d in range(12) if all(abs(v - round(v, d)) < 1e-3 * step for v in values)), 12)
+    return [f"{value:,.{decimals}f}" + " %" * percent for value in values]
 
 
-def finite(curve: Curve) -> Curve:
-    """The points of a curve that can be drawn, in the order of x."""
+def finite_points(curve: Curve) -> Curve:
+    """Return the finite points of a curve, in the order of x."""
     x, y = np.asarray(curve.x, dtype=np.float64), np.asarray(curve.y, dtype=np.float64)
     keep = np.isfinite(x) & np.isfinite(y)
     order = np.argsort(x[keep], kind="stable")
@@ -242,7 +241,7 @@ def finite(curve: Curve) -> Curve:
 
 
 def running_mean(values: Floats, window: int) -> Floats:
-    """The mean of the values around each one, of fewer at the ends.
+    """Return the mean of the values around each one, of fewer at the ends.
 
     >>> running_mean(np.array([0.0, 3.0, 6.0, 9.0]), 3).tolist()
     [1.5, 3.0, 6.0, 7.5]
@@ -256,13 +255,18 @@ def running_mean(values: Floats, window: int) -> Floats:
 
 def _strokes(line: Line, x_axis: Axis, y_axis: Axis, x_scale: Scale, y_scale: Scale) -> list[Stroke]:
     x, y = line.curve.x, line.curve.y
-    few = np.unique(np.linspace(0, len(x) - 1, min(len(x), _SHOWN)).round().astype(int))
+    few = np.unique(np.linspace(0, len(x) - 1, min(len(x), _POINTS)).round().astype(int))
     dots: tuple[Dot, ...] = ()
     if line.dotted or len(x) == 1:
         named = f"{line.name}: " if line.name else ""
-        said = (f"{named}{y_scale.said(b)} at {x_scale.label} {x_scale.said(a)}" for a, b in zip(x, y, strict=True))
-        at = ((x_axis.place(float(a)), y_axis.place(float(b))) for a, b in zip(x, y, strict=True))
-        dots = tuple(Dot(*place, text) for place, text in zip(at, said, strict=True))
+        dots = tuple(
+            Dot(
+                x_axis.place(float(a)),
+                y_axis.place(float(b)),
+                f"{named}{y_scale.text(b)} at {x_scale.label} {x_scale.text(a)}",
+            )
+            for a, b in zip(x, y, strict=True)
+        )
     path = _path(x[few], y[few], x_axis, y_axis)
     if line.smooth and len(x) >= NOISY:
         mean = running_mean(y, max(3, len(x) // 15))
@@ -279,47 +283,47 @@ def _path(x: Floats, y: Floats, x_axis: Axis, y_axis: Axis) -> str:
     return "M" + "L".join(f"{x_axis.place(at):g} {y_axis.place(value):g}" for at, value in points)
 
 
-def _padded(low: float, high: float) -> tuple[float, float]:
-    """The range of an axis; a single value gets some room."""
+def _widen(low: float, high: float) -> tuple[float, float]:
+    """Return the range of an axis; a single value gets some room."""
     if high - low > 1e-9 * max(abs(low), abs(high)):
         return low, high
     room = abs(high) / 10 or 1.0
     return (low - room, high + room) if low else (0.0, high or room)
 
 
-def _rounded(low: float, high: float) -> tuple[float, float]:
-    """The range up to the next ticks."""
+def _round_outwards(low: float, high: float) -> tuple[float, float]:
+    """Return the range extended to the next ticks."""
     first, second, *_ = ticks(low, high)
     step = second - first
     return step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
 
 
 def _summary(title: str, lines: Sequence[Line], x: Scale, y: Scale) -> str:
-    """The chart for who cannot see it: where each line begins, ends and is highest."""
+    """Write the chart in words: where each line begins, ends and is highest."""
     parts = []
     for line in lines:
         at, of = line.curve.x.tolist(), line.curve.y.tolist()
-        text = f"{y.said(of[0])} at {x.label} {x.said(at[0])}"
+        text = f"{y.text(of[0])} at {x.label} {x.text(at[0])}"
         if len(at) > 1:
             text += (
-                f", {y.said(of[-1])} at {x.said(at[-1])}, highest {y.said(max(of))} at {x.said(at[of.index(max(of))])}"
+                f", {y.text(of[-1])} at {x.text(at[-1])}, highest {y.text(max(of))} at {x.text(at[of.index(max(of))])}"
             )
         parts.append(f"{line.name}: {text}" if line.name else text)
     return f"{title}. " + "; ".join(parts) + "."
 
 
-def _rows(lines: Sequence[Line], x: Scale, y: Scale) -> tuple[tuple[str, ...], ...]:
-    """The numbers of a chart at some of its x, for each line what it has there."""
+def _numbers(lines: Sequence[Line], x: Scale, y: Scale) -> Table:
+    """Return the numbers of a chart: some of its x in the order of their size, and what each line has there."""
     xs = np.unique(np.concatenate([line.curve.x for line in lines]))
-    xs = xs[np.unique(np.linspace(0, len(xs) - 1, min(len(xs), _TABLED)).round().astype(int))]
-    return tuple(
-        (x.said(at), *(", ".join(y.said(v) for v in line.curve.y[line.curve.x == at]) for line in lines))
+    xs = xs[np.unique(np.linspace(0, len(xs) - 1, min(len(xs), _TABLE_ROWS)).round().astype(int))]
+    rows = [
+        [x.text(at), *(", ".join(y.text(v) for v in line.curve.y[line.curve.x == at]) for line in lines)]
         for at in xs.tolist()
-    )
+    ]
+    return Table([x.label, *(line.name or y.label for line in lines)], rows, "r" * (1 + len(lines)))
 
 
-# ==== The map of the embeddings as geometry: points by category, names where a category is densest, pictures with room.
-
+# Map of the embeddings: points by category, names where a category is densest, pictures where there is room
 
 SIZE = 480.0  # units of the drawing, as wide as high
 GROUPS = 9  # categories that have a look of their own
@@ -362,7 +366,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Placed:
+class MapItem:
     """Something at a place of the map: a name, or the picture of a row."""
 
     x: float
@@ -373,21 +377,21 @@ class Placed:
 
 @dataclass(frozen=True)
 class MapSide:
-    """The map of one side; `together`: the share of points whose nearest one is of the same class."""
+    """Map of one side; `together` is the share of points whose nearest one is of the same class."""
 
     name: str
     title: str
     marks: tuple[Marks, ...]
-    names: tuple[Placed, ...]
-    pictures: tuple[Placed, ...]
+    names: tuple[MapItem, ...]
+    pictures: tuple[MapItem, ...]
     together: float
 
 
 @dataclass(frozen=True)
 class EmbeddingMap:
-    """The maps of all sides; `by` says what the groups are; `points` is what a script needs to show a point.
+    """Maps of all sides; `by` says what the groups are; `points` is what the script needs to show a point.
 
-    rows: of the table, for each point
+    rows:   of the table, for each point
     points: the rows, the label of each as a number, its name, its look, and per side x and y
     """
 
@@ -399,13 +403,13 @@ class EmbeddingMap:
 
 
 def display_name(table: ImageTable, row: int) -> str:
-    """What an image shows, in words: its entry in the column "name" if the table has one, else its label."""
+    """Return the name of an image: its entry in the column "name" if the table has one, else its label."""
     names = table.extra.get("name")
     return str(names[row] if names is not None and str(names[row]).strip() else table.labels[row]) or "no label"
 
 
-def embedding_map(findings: Findings) -> EmbeddingMap | None:
-    """The map of findings; None if fewer than three of its points have a place on every side."""
+def draw_map(findings: Findings) -> EmbeddingMap | None:
+    """Return the map of findings; None if fewer than three points have a place on every side."""
     mapped = np.asarray(findings.mapped, dtype=np.int64)
     if len(mapped) == 0 or any(np.shape(side.places) != (len(mapped), 2) for side in findings.sides):
         return None
@@ -415,12 +419,14 @@ def embedding_map(findings: Findings) -> EmbeddingMap | None:
     mapped = mapped[keep]
     by, names = _grouping(findings, mapped)
     groups, look = _groups(names)
-    places = _fitted([np.asarray(side.places, dtype=np.float64)[keep] for side in findings.sides])
+    places = _fit([np.asarray(side.places, dtype=np.float64)[keep] for side in findings.sides])
     codes = np.unique(findings.table.labels[mapped], return_inverse=True)[1]
     return EmbeddingMap(
         by,
         groups,
-        tuple(_side(side, xy, mapped, groups, look, codes) for side, xy in zip(findings.sides, places, strict=True)),
+        tuple(
+            _draw_side(side, xy, mapped, groups, look, codes) for side, xy in zip(findings.sides, places, strict=True)
+        ),
         mapped.tolist(),
         {
             "rows": mapped.tolist(),
@@ -433,7 +439,7 @@ def embedding_map(findings: Findings) -> EmbeddingMap | None:
 
 
 def _grouping(findings: Findings, mapped: Rows) -> tuple[str, Sequence[str]]:
-    """What the points are coloured by: categories, or else classes if those are few."""
+    """Return what the points are coloured by: categories, or else classes if those are few."""
     categories = findings.table.categories[mapped]
     if len(np.unique(categories)) > 1:
         return "category", categories.tolist()
@@ -444,34 +450,36 @@ def _grouping(findings: Findings, mapped: Rows) -> tuple[str, Sequence[str]]:
 
 
 def _groups(names: Sequence[str]) -> tuple[tuple[Group, ...], Rows]:
-    """The largest groups by name, the others as one, and the look of each point."""
-    found, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
-    largest = sorted(range(len(found)), key=lambda i: (-counts[i], found[i]))[:GROUPS]
-    largest = sorted(i for i in largest if found[i] or len(found) == 1)
-    looks = np.full(len(found), -1)
+    """Return the largest groups by name, the others as one, and the look of each point."""
+    different, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
+    largest = sorted(range(len(different)), key=lambda i: (-counts[i], different[i]))[:GROUPS]
+    largest = sorted(i for i in largest if different[i] or len(different) == 1)
+    looks = np.full(len(different), -1)
     looks[largest] = np.arange(len(largest))
     look = looks[codes]
-    groups = [Group(str(found[i]), int(looks[i]), int(counts[i])) for i in largest]
+    groups = [Group(str(different[i]), int(looks[i]), int(counts[i])) for i in largest]
     if others := int((look == -1).sum()):
         groups.append(Group("all others", -1, others))
     return tuple(groups), look
 
 
-def _fitted(sides: Sequence[Floats]) -> list[Floats]:
-    """Places in units of the drawing, each side in its middle; one scale for all, so that distances can be compared."""
+def _fit(sides: Sequence[Floats]) -> list[Floats]:
+    """Scale places to the drawing, each side centred; one scale for all, so that distances can be compared."""
     widest = max(float(np.ptp(places, axis=0).max()) for places in sides) or 1.0
     scale = (SIZE - 2 * _MARGIN) / widest
     return [(places - (places.min(0) + places.max(0)) / 2) * scale + SIZE / 2 for places in sides]
 
 
-def _side(side: Side, xy: Floats, mapped: Rows, groups: Sequence[Group], look: Rows, codes: Rows) -> MapSide:
+def _draw_side(
+    side: ModelFindings, xy: Floats, mapped: Rows, groups: Sequence[Group], look: Rows, codes: Rows
+) -> MapSide:
     marks = tuple(Marks(g.look, "".join(_marker(g.look, x, y) for x, y in xy[look == g.look])) for g in groups)
-    named = [g for g in groups if g.look >= 0 and len(groups) > 1]
+    with_names = [g for g in groups if g.look >= 0 and len(groups) > 1]
     return MapSide(
         side.name,
         side.title,
         marks,
-        _names([(g.name, xy[look == g.look]) for g in named]),
+        _names([(g.name, xy[look == g.look]) for g in with_names]),
         _pictures(xy, mapped),
         _together(xy, codes),
     )
@@ -484,14 +492,14 @@ def _together(xy: Floats, codes: Rows) -> float:
 
 
 def _marker(look: int, x: float, y: float) -> str:
-    """A point's path, of a shape by its look."""
+    """Return the path of a point, with the shape of its look."""
     return f"M{x:.1f} {y:.1f}" + (_SHAPES[look] if look >= 0 else "m-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0z")
 
 
-def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[Placed, ...]:
-    """Each group's name at its densest place that is free of the names before it, largest group first."""
+def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[MapItem, ...]:
+    """Put each group's name at its densest place that is free of other names, largest group first."""
     taken: list[tuple[float, float, float]] = []
-    found = []
+    items = []
     for name, xy in sorted(groups, key=lambda group: -len(group[1])):
         text = name if len(name) <= 24 else name[:23] + "…"
         half = 3.9 * len(text) + 6
@@ -501,14 +509,14 @@ def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[Placed, ...]:
             x, y = float(some[i][0].clip(half, SIZE - half)), float(some[i][1].clip(14, SIZE - 8))
             if all(abs(x - tx) > half + wide or abs(y - ty) > 19 for tx, ty, wide in taken):
                 taken.append((x, y, half))
-                found.append(Placed(round(x, 1), round(y, 1), text))
+                items.append(MapItem(round(x, 1), round(y, 1), text))
                 break
-    return tuple(found)
+    return tuple(items)
 
 
-def _pictures(xy: Floats, mapped: Rows) -> tuple[Placed, ...]:
-    """Points whose pictures do not cover each other, drawn by lot: the order of a table is that of its categories."""
-    found: list[Placed] = []
+def _pictures(xy: Floats, mapped: Rows) -> tuple[MapItem, ...]:
+    """Draw points at random whose pictures do not cover each other; the table itself is sorted by category."""
+    items: list[MapItem] = []
     cells: dict[tuple[int, int], list[tuple[float, float]]] = {}
     lot = np.random.default_rng(0).permutation(len(mapped))
     for (x, y), row in zip(xy[lot].tolist(), mapped[lot].tolist(), strict=True):
@@ -516,7 +524,7 @@ def _pictures(xy: Floats, mapped: Rows) -> tuple[Placed, ...]:
         around = [at for i in (-1, 0, 1) for j in (-1, 0, 1) for at in cells.get((cell[0] + i, cell[1] + j), [])]
         if all(abs(x - a) >= _PICTURE or abs(y - b) >= _PICTURE for a, b in around):
             cells.setdefault(cell, []).append((x, y))
-            found.append(Placed(round(x, 1), round(y, 1), row=row))
-            if len(found) == _PICTURES:
+            items.append(MapItem(round(x, 1), round(y, 1), row=row))
+            if len(items) == _PICTURES:
                 break
-    return tuple(found)
+    return tuple(items)

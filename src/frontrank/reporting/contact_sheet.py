@@ -1,4 +1,4 @@
-"""The results of searches as one picture: a row per query, the query first, then what was found, best first."""
+"""Contact sheet of searches: one picture with a row per query, the query first, then its results, best first."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ _FONTS = (
 class Cell:
     """A picture of the sheet with its lines of text. picture: None where it cannot be read.
 
-    right: whether it is what was searched for; None where nobody knows
+    right: whether it is what was searched for; None where that is not known
     """
 
     picture: "Image | None"
@@ -43,9 +43,9 @@ class Cell:
 
 
 def contact_sheet(rows: Sequence[tuple[Cell, Sequence[Cell]]], per_line: int = PER_LINE) -> "Image":
-    """Draw the rows; those of more than `per_line` results go on in the next line, below their first.
+    """Draw the rows; a row with more than `per_line` results continues on the next line.
 
-    Right results have a green frame and a tick, wrong ones a red frame and a cross: colour alone says nothing to some.
+    Right results have a green frame and a tick, wrong ones a red frame and a cross: not everyone can see the colours.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -92,17 +92,17 @@ def _draw(
         sheet.paste(sign, (left + outer - _SIGN - 2, top + 2), mask)
     for number, line in enumerate(cell.lines[:2]):
         chosen = _font_for(line, font)
-        text = _shortened(draw, chosen, line, outer)
+        text = _shorten(draw, chosen, line, outer)
         draw.text((left, top + outer + 2 + number * _LINE), text, fill=_FAINT if number else _INK, font=chosen)
 
 
 def _font_for(text: str, usual: "Font") -> "Font":
-    """The usual font, or the first one of the system that has more letters of a text."""
+    """Return the usual font, or the first one of the system that has more letters of a text."""
     return usual if text.isascii() else max((usual, *_system_fonts()), key=lambda font: _letters_of(font, text))
 
 
 def _letters_of(font: "Font", text: str) -> int:
-    """How many letters of a text a font has; for those that it lacks it draws what it draws for no letter at all."""
+    """Count the letters of a text that a font has; a missing one looks like a letter that no font has."""
     nothing = bytes(font.getmask(_NO_LETTER))
     return sum(bytes(font.getmask(letter)) != nothing for letter in text if letter.isprintable())
 
@@ -111,15 +111,15 @@ def _letters_of(font: "Font", text: str) -> int:
 def _system_fonts() -> "tuple[Font, ...]":
     from PIL import ImageFont
 
-    found = []
+    fonts = []
     for name in _FONTS:
-        with suppress(OSError):  # it is not there
-            found.append(ImageFont.truetype(name, _SIZE))
-    return tuple(found)
+        with suppress(OSError):  # it is not installed
+            fonts.append(ImageFont.truetype(name, _SIZE))
+    return tuple(fonts)
 
 
 def _sign(right: bool, colour: tuple[int, int, int]) -> "tuple[Image, Image]":
-    """A tick or a cross and where it covers what is below; drawn, not written: not every font has them."""
+    """Return a tick or a cross and its mask; drawn, as not every font has them."""
     from PIL import Image, ImageDraw
 
     side = _SIGN * _FINER
@@ -132,8 +132,8 @@ def _sign(right: bool, colour: tuple[int, int, int]) -> "tuple[Image, Image]":
     return sign.resize((_SIGN, _SIGN), Image.Resampling.BOX), mask.resize((_SIGN, _SIGN), Image.Resampling.BOX)
 
 
-def _shortened(draw: "ImageDraw", font: "Font", text: str, width: int) -> str:
-    """The text, or as much of it as there is room for."""
+def _shorten(draw: "ImageDraw", font: "Font", text: str, width: int) -> str:
+    """Return the text, or as much of it as there is room for."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     if draw.textlength(text, font=font) <= width:
         return text

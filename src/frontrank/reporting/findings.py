@@ -1,4 +1,4 @@
-"""What the report of a run shows: one or two models on the same images, in numbers, curves and ranked pictures."""
+"""Findings: what is measured of one or two models on the same images, in numbers, curves and ranked pictures."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,21 +13,18 @@ from torch import Tensor
 from frontrank.checks import check_integer
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.evaluation.compare import Comparison, Difference
-from frontrank.evaluation.evaluate import coded, per_query_values
+from frontrank.evaluation.compare import Comparison, compare_over_classes
+from frontrank.evaluation.evaluate import encode_labels, per_query_values
 from frontrank.evaluation.measures import DEFAULT, class_distances, measure
 from frontrank.evaluation.report import Report
-from frontrank.evaluation.statistics import paired_over_classes, percentile_interval, resampled_means
+from frontrank.evaluation.statistics import Floats, interval_over_classes
 from frontrank.progress import progress
 from frontrank.ranking import LabelRelevance, Ranks, Relevance, Vectors, exact_ranks, exact_scores, precision, slack
 from frontrank.ranking.exact import Use
 from frontrank.ranking.vectors import as_array, full_precision
 
-# ==== What the report of a run shows: one or two models on the same images, in numbers, curves and ranked pictures.
-
-
-Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +36,13 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Shown:
+class RankedImage:
     """An image in a ranked list.
 
-    row: of the table
+    row:   in the table
     place: in the list, from 1
-    right: it has the query's label
-    cost: its share of the AP that the query lacks; 0 if it is right
+    right: whether it has the query's label
+    cost:  its share of the AP that the query loses; 0 if it is right
     """
 
     row: int
@@ -56,38 +53,38 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedList:
     """A query's list as one model ranks it: its first images, and the wrong ones that cost it most AP.
 
     first_right: place of its first right image; 0 if there is none
-    late: that image, where it is not among the first
+    late:        that image, where it is not among the first
     """
 
     average_precision: float
-    first: tuple[Shown, ...]
-    costly: tuple[Shown, ...]
+    first: tuple[RankedImage, ...]
+    costly: tuple[RankedImage, ...]
     first_right: int = 0
-    late: Shown | None = None
+    late: RankedImage | None = None
 
 
 @dataclass(frozen=True)
-class Query:
-    """A query, by its row in the table, with one list per side."""
+class QueryExample:
+    """A query that the report shows, by its row in the table, with one list per side."""
 
     row: int
     positives: int
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[RankedList, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """One model on the images.
+class ModelFindings:
+    """Findings of one model.
 
-    name: "before" or "after"; title: in words, e.g. "tf_efficientnet_lite0, not trained further"
-    recall: R@k over k; precision_recall: mean interpolated precision over recall
+    name:      "before" or "after"; title: in words, such as "tf_efficientnet_lite0, not trained further"
+    recall:    R@k over k; precision_recall: mean interpolated precision over recall
     positive_scores, negative_scores: densities over the score
-    places: of the images `Findings.mapped`, on the map
-    intervals: of the metrics that are means over queries, at 95 %, with classes drawn again
+    places:    of the images `Findings.mapped`, on the map
+    intervals: 95 % intervals over classes of the metrics that are means over queries
     """
 
     name: str
@@ -114,99 +111,27 @@ class CategoryResult:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """All that was found; `sides` is (before, after), or (after,) where there is nothing to compare with.
+    """All findings; `sides` is (before, after), or (after,) where there is nothing to compare with.
 
-    change: of each metric, paired, with classes as the units that chance draws
+    change:  paired difference of each metric, over classes
     queries: "best", "typical", "worst", and "most improved" where there are two sides
-    mapped: rows of the table that are on the map
+    mapped:  rows of the table that are on the map
     """
 
     table: ImageTable
-    sides: tuple[Side, ...]
+    sides: tuple[ModelFindings, ...]
     change: Comparison | None
-    queries: Mapping[str, tuple[Query, ...]]
+    queries: Mapping[str, tuple[QueryExample, ...]]
     mapped: Rows
     categories: tuple[CategoryResult, ...]
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class RunFacts:
-    """Where the findings come from.
-
-    curves: of the log, by name: "loss", "validation R@1", "learning rate", ...; x is the step
-    command, settings: to do it again; settings as YAML
-    facts: short pairs for the head of the page, e.g. "images" -> "5,770 of 912 unseen classes"
-    versions: of the packages, the commit and the machine
-    licences: of the pictures: name -> how many images; empty where the table does not say
-    designs: the same for each design, where the table has them: design, licence, images
-    credits: who made the pictures, as the data set says it
-    searched: what was searched, in the words of the headline, e.g. "912 unseen classes"; "" counts the table's classes
-    """
-
-    title: str
-    command: str
-    settings: str
-    curves: Mapping[str, Curve]
-    facts: Mapping[str, str]
-    versions: Mapping[str, str]
-    licences: Mapping[str, int] = field(default_factory=dict)
-    searched: str = ""
-    designs: tuple[tuple[str, str, int], ...] = ()
-    credits: str = ""
-
-
-# ==== How sure a report's metrics are, with classes as what chance draws: queries of a class rise and fall together.
-
-
-_LEVEL, _RESAMPLES, _FLIPS, _SEED = 0.95, 1000, 4999, 0
-
-
-def class_intervals(report: Report, classes: NDArray[np.generic]) -> dict[str, tuple[float, float]]:
-    """The 95 % interval of each metric that is a mean over queries: whole classes are drawn with replacement.
-
-    classes: of each query. None where there are fewer than two of them that have a value: nothing is known then
-
-    >>> report = Report.of({"R@1": [1, 1, 0, 0]}, [1] * 4, 9)
-    >>> class_intervals(report, np.array(["a", "a", "b", "b"])), class_intervals(report, np.array(["a"] * 4))
-    ({'R@1': (0.0, 1.0)}, {})
-    """
-    found = {}
-    for name, values in report.per_query.items():
-        defined = ~np.isnan(values)
-        codes = np.unique(classes[defined], return_inverse=True)[1]
-        sums, sizes = np.bincount(codes, values[defined]), np.bincount(codes)
-        if len(sums) > 1:
-            drawn = resampled_means(np.stack([sums, sizes], 1).astype(np.float64), _RESAMPLES, _SEED)
-            found[name] = percentile_interval(drawn[:, 0] / drawn[:, 1], _LEVEL)
-    return found
-
-
-def change_over_classes(a: Report, b: Report, classes: NDArray[np.generic], names: tuple[str, str]) -> Comparison:
-    """The paired difference b - a of each metric per query, its interval and p over classes.
-
-    Of a single class nothing is known but that a difference is from -1 to 1.
-    """
-    count = len(np.unique(classes))
-    differences = {}
-    for name in (name for name in b.per_query if name in a.per_query):
-        found = paired_over_classes(
-            a.per_query[name], b.per_query[name], classes, level=_LEVEL, resamples=_RESAMPLES, flips=_FLIPS, seed=_SEED
-        )
-        known = len(np.unique(classes[~np.isnan(b.per_query[name])])) > 1
-        low, high = (found.low, found.high) if known else (-1.0, 1.0)
-        differences[name] = Difference(a[name], b[name], found.difference, low, high, found.p_value)
-    note = f"intervals and p are over {count:,} {'class' if count == 1 else 'classes'}, as queries of a class are alike"
-    settings = {"resamples": _RESAMPLES, "flips": _FLIPS, "seed": _SEED, "classes": count}
-    return Comparison(differences, b.queries, _LEVEL, names, settings, (note,))
-
-
-# ==== Curves of one model over all its queries: recall, precision over recall, and how the scores are spread.
-
+# Curves of one model over all its queries
 
 LEVELS = 100  # recall 0/100, 1/100, ... 100/100
 CELLS = 1000  # equal parts of the scores from -1 to 1 that are counted apart
-_BARS = 80  # at most, of a density that is shown
+_BARS = 80  # at most, of a density
 _LARGEST_K, _POINTS = 1000, 60  # of a recall curve
 _TILE = 2048  # queries, and items, scored together
 
@@ -214,9 +139,9 @@ _TILE = 2048  # queries, and items, scored together
 def rank_curves(
     queries: Vectors, gallery: Vectors | None, relevance: Relevance, also: Use | None = None, show: bool | None = None
 ) -> tuple[Curve, Curve]:
-    """R@k over k, and the mean interpolated precision over recall.
+    """Return R@k over k, and the mean interpolated precision over recall.
 
-    also: is handed the ranks of some queries after the other, as they come
+    also: is called with the ranks of each block of queries
 
     R@k is the share of queries with a positive among their first k, for k from 1 to 1,000, or to the length of a list.
     The interpolated precision of a query at recall r is the highest precision at any recall of r or more:
@@ -244,22 +169,22 @@ def rank_curves(
 
 
 def interpolated_precision(ranks: Ranks) -> Tensor:
-    """The highest precision at each level of recall or beyond it [query, level], float64.
+    """Return the highest precision at each level of recall or beyond it [query, level], float64.
 
     >>> ranks = Ranks(*(torch.tensor([row]) for row in ([0., 1.], [1., 1.], [True, True])))  # wrong, right, right
     >>> interpolated_precision(ranks)[0, [0, 50, 51, 100]]
     tensor([0.6667, 0.6667, 0.6667, 0.6667], dtype=torch.float64)
     """
-    found = precision(ranks.before_pos.double(), ranks.before_neg.double()).masked_fill(~ranks.valid, 0)
+    at_positives = precision(ranks.before_pos.double(), ranks.before_neg.double()).masked_fill(~ranks.valid, 0)
     place = ranks.before_pos.long().masked_fill(~ranks.valid, 0)
-    in_order = torch.zeros_like(found).scatter_reduce(1, place, found, "amax")
+    in_order = torch.zeros_like(at_positives).scatter_reduce(1, place, at_positives, "amax")
     best = in_order.flip(1).cummax(1).values.flip(1)
-    wanted = torch.arange(LEVELS + 1, device=found.device) * ranks.valid.sum(1, keepdim=True)
+    wanted = torch.arange(LEVELS + 1, device=best.device) * ranks.valid.sum(1, keepdim=True)
     return best.gather(1, ((wanted + LEVELS - 1) // LEVELS - 1).clamp(min=0))  # the whole number from r P on
 
 
 def recall_curve(first: Floats, length: int) -> Curve:
-    """R@k for some k from 1 to the length of a list; first: the place of each query's first positive, inf for none.
+    """Return R@k for some k from 1 to the length of a list; first: place of each query's first positive, inf for none.
 
     >>> curve = recall_curve(np.array([1.0, 3.0, np.inf, 1.0]), length=4)
     >>> curve.x.tolist(), curve.y.tolist()
@@ -274,7 +199,7 @@ def recall_curve(first: Floats, length: int) -> Curve:
 def score_counts(
     queries: Vectors, gallery: Vectors | None, codes: tuple[Tensor, Tensor], show: bool | None = None
 ) -> tuple[Floats, Floats]:
-    """How many positive and how many negative pairs have a score in each of `CELLS` equal parts of [-1, 1].
+    """Return how many positive and how many negative pairs have a score in each of `CELLS` equal parts of [-1, 1].
 
     Every pair of a query and an item is counted; without a gallery every two queries are one pair. A tile of pairs is
     scored at a time, in float32: a score within its rounding of a border may be counted beyond it.
@@ -292,13 +217,13 @@ def score_counts(
                 scores = (unit @ items.unit(them).T).clamp_(-1, 1)
                 if gallery is None and i == j:
                     scores[torch.ones_like(scores, dtype=torch.bool).tril()] = 2  # beyond the cells
-                counts += _counted(scores, codes[0][some], codes[1][them])
+                counts += _count_scores(scores, codes[0][some], codes[1][them])
                 step(len(some) * len(them) / (2 if gallery is None and i == j else 1))
     return counts[0].numpy(), (counts[1] - counts[0]).numpy()
 
 
-def _counted(scores: Tensor, labels: Tensor, others: Tensor) -> Tensor:
-    """How many scores of a tile are in each cell: of positive pairs, and of all [2, cell]; labels are in order."""
+def _count_scores(scores: Tensor, labels: Tensor, others: Tensor) -> Tensor:
+    """Count the scores of a tile in each cell: of positive pairs, and of all [2, cell]; labels must be sorted."""
     everything = torch.histc(scores.float(), CELLS, -1, 1)
     positive = torch.zeros_like(everything)
     if labels[-1] >= others[0] and others[-1] >= labels[0]:
@@ -308,9 +233,9 @@ def _counted(scores: Tensor, labels: Tensor, others: Tensor) -> Tensor:
 
 
 def densities(positive: Floats, negative: Floats) -> tuple[Curve, Curve]:
-    """The counts of `score_counts` as densities on one axis, from the lowest score to the highest, at most 80 bars.
+    """Return the counts of `score_counts` as densities on one axis from the lowest to the highest score, in 80 bars.
 
-    x is the middle of a bar, and a bar's width times y, summed up, is 1 (0 if there are no such pairs).
+    x is the middle of a bar, and the sum of a bar's width times y is 1 (0 if there are no such pairs).
     """
     held = np.flatnonzero(positive + negative)
     low, high = int(held[0]), int(held[-1]) + 1
@@ -326,16 +251,13 @@ def _density(bars: Floats, width: float) -> Floats:
     return bars / max(1.0, float(bars.sum())) / width
 
 
-# ==== Which queries a report shows, and their ranked lists with the cost of every wrong image.
-
-
-Flags = NDArray[np.bool_]
+# Queries that a report shows, and their ranked lists with the cost of every wrong image
 
 
 def lost_precision(right: Flags) -> Floats:
-    """What each image of a list costs: its share of the AP that is lost; 0 for those that are right [place].
+    """Return what each image of a list costs: its share of the AP that is lost; 0 for a right one [place].
 
-    right: is it a positive? from the first place to the last
+    right: whether it is a positive, from the first place to the last
 
     The j-th of P positives, at place r_j, has the precision j / r_j and so loses 1 - j / r_j = w / r_j, where w wrong
     images stand before it: each of them takes 1 / r_j. The cost of a wrong image is the sum of 1 / r_j over the
@@ -349,10 +271,10 @@ def lost_precision(right: Flags) -> Floats:
 
 
 def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
-    """The items of a list from the first place to the last.
+    """Return the items of a list from the first place to the last.
 
-    Scores no further than `tie` from the next higher one are tied with it. As in `evaluate` ties are settled against
-    the model: the wrong ones come first, then by index.
+    Scores no further than `tie` from the next higher one are tied with it. As in `evaluate` a tie counts against the
+    model: the wrong ones come first, then by index.
     """
     order = np.lexsort((np.arange(len(scores)), -scores))
     steps = -np.diff(scores[order], prepend=scores[order[:1]])
@@ -363,14 +285,14 @@ def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
 def choose_queries(
     average_precision: Sequence[Floats], codes: Rows, positives: Rows, per_kind: int, seed: int
 ) -> dict[str, Rows]:
-    """The queries that are shown, by kind: best, typical, worst, and most improved where there are two sides.
+    """Choose the queries to show, by kind: best, typical, worst, and most improved where there are two sides.
 
-    average_precision: of each query, one array per side; the last side chooses
-    codes, positives:  the class of each query and how many it has to find; one that has none is not shown
+    average_precision: of each query, one array per side; the last side decides
+    codes, positives:  class of each query, and its number of positives; a query without one is not chosen
 
     Best and worst have the highest and lowest AP, the typical ones are nearest to the median, the most improved gained
-    most from the first side to the last; these are chosen first. Of equal ones that with more positives comes first,
-    then the seed decides. No kind has two queries of a class, and none is shown twice.
+    most from the first side to the last; these are chosen first. Of equal ones the one with more positives comes
+    first, then the seed decides. No kind has two queries of a class, and no query is chosen twice.
     """
     after = average_precision[-1]
     lot = np.random.default_rng(seed).permutation(len(after))
@@ -384,23 +306,23 @@ def choose_queries(
         order = usable[np.lexsort((lot[usable], -positives[usable], value[usable]))]
         if kind == "most improved":
             order = order[value[order] < 0]
-        found = _of_different_classes((int(q) for q in order if int(q) not in taken), codes, per_kind)
-        taken.update(found)
-        chosen[kind] = np.array(found, dtype=np.int64)
+        queries = _of_different_classes((int(q) for q in order if int(q) not in taken), codes, per_kind)
+        taken.update(queries)
+        chosen[kind] = np.array(queries, dtype=np.int64)
     kinds = ("best", "typical", "worst", "most improved")
     return {kind: chosen[kind] for kind in kinds if len(chosen.get(kind, ()))}
 
 
 def _of_different_classes(order: Iterable[int], codes: Rows, count: int) -> list[int]:
-    found: dict[int, int] = {}
+    by_class: dict[int, int] = {}
     for query in order:
-        if len(found) == count:
+        if len(by_class) == count:
             break
-        found.setdefault(int(codes[query]), query)
-    return list(found.values())
+        by_class.setdefault(int(codes[query]), query)
+    return list(by_class.values())
 
 
-def shown_queries(
+def rank_queries(
     chosen: Mapping[str, Rows],
     sides: Sequence[tuple[Vectors, Vectors | None, Floats]],
     labels: tuple[Rows, Rows],
@@ -408,29 +330,30 @@ def shown_queries(
     *,
     first: int,
     costly: int,
-) -> dict[str, tuple[Query, ...]]:
-    """The chosen queries with their lists on every side.
+) -> dict[str, tuple[QueryExample, ...]]:
+    """Rank the gallery for the chosen queries on every side.
 
     sides:      queries, gallery (None: the queries are searched) and AP per query of each
     labels:     codes of queries and items; table_rows: where both are in the table
+    first:      images of a list to return; costly: negatives to return that cost most AP
     """
     own = sides[0][1] is None
 
-    def shown(query: int) -> Query:
+    def rank(query: int) -> QueryExample:
         right = labels[1] == labels[0][query]
         listed = np.flatnonzero(np.arange(len(right)) != query) if own else np.arange(len(right))
         ranked = tuple(
-            _ranked(_scores(queries, gallery, query)[listed], right[listed], table_rows[1][listed], *rest)
+            _rank_list(_scores(queries, gallery, query)[listed], right[listed], table_rows[1][listed], *rest)
             for queries, gallery, ap in sides
             for rest in [(float(ap[query]), 2 * slack(queries.dim, torch.float64), first, costly)]
         )
-        return Query(int(table_rows[0][query]), int(right[listed].sum()), ranked)
+        return QueryExample(int(table_rows[0][query]), int(right[listed].sum()), ranked)
 
-    return {kind: tuple(shown(int(query)) for query in some) for kind, some in chosen.items()}
+    return {kind: tuple(rank(int(query)) for query in some) for kind, some in chosen.items()}
 
 
 def _scores(queries: Vectors, gallery: Vectors | None, query: int) -> Floats:
-    """The cosines of a query with all items, in float64."""
+    """Return the cosines of a query with all items, in float64."""
     items = queries if gallery is None else gallery
     row = queries.read(slice(query, query + 1))
     parts = []
@@ -441,30 +364,29 @@ def _scores(queries: Vectors, gallery: Vectors | None, query: int) -> Floats:
     return torch.cat(parts).numpy()
 
 
-def _ranked(
+def _rank_list(
     scores: Floats, right: Flags, rows: Rows, average_precision: float, tie: float, first: int, costly: int
-) -> Ranked:
+) -> RankedList:
     order = list_order(scores, right, tie)
     costs = lost_precision(right[order])
 
-    def at(place: int) -> Shown:  # from 0
+    def at(place: int) -> RankedImage:  # from 0
         item = order[place]
         score = min(1.0, max(-1.0, float(scores[item])))
-        return Shown(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
+        return RankedImage(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
 
-    dear = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
+    dearest = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
     hit = int(right[order].argmax()) if right.any() else -1
-    return Ranked(
+    return RankedList(
         average_precision,
         tuple(at(place) for place in range(min(first, len(order)))),
-        tuple(map(at, dear)),
+        tuple(map(at, dearest)),
         hit + 1,
         at(hit) if hit >= first else None,
     )
 
 
-# ==== Embeddings in two dimensions, to be looked at: t-SNE of a sample, the same images at comparable places per model.
-
+# Map: t-SNE of a sample in two dimensions, the same images at comparable places per model
 
 _WHOLE = 8  # images of a class that are taken together, where a class has so many
 _FEWEST = 30  # images that t-SNE makes sense of
@@ -475,10 +397,10 @@ _PERPLEXITY = 30.0
 
 
 def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
-    """So many rows of the table, or all: of each category its share, and of a class a few images together.
+    """Draw `count` rows of the table, or all: of each category its share, and of a class several images.
 
-    Within a category classes are drawn by the seed, and 8 images of each, or more where there are few classes: an image
-    without others of its class would tell nothing.
+    Within a category classes are drawn by the seed, and 8 images of each, or more where there are few classes: a single
+    image of a class would show nothing.
     """
     if len(table) <= count:
         return np.arange(len(table))
@@ -493,7 +415,7 @@ def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
 
 
 def _of_classes(rows: Rows, labels: np.ndarray, quota: int) -> list[int]:
-    """The first `quota` rows, if first come a few of one class, then of the next, and so on, then all the others."""
+    """Return the first `quota` rows, ordered so that several of a class come together, class after class."""
     names, start, code = np.unique(labels, return_index=True, return_inverse=True)
     each = max(_WHOLE, -(-quota // len(names)))
     order = np.argsort(code, kind="stable")
@@ -502,34 +424,33 @@ def _of_classes(rows: Rows, labels: np.ndarray, quota: int) -> list[int]:
     return rows[np.lexsort((place, start[code], place // each))][:quota].tolist()
 
 
-def map_places(sides: Sequence[Vectors], rows: Rows, seed: int = 0) -> tuple[list[Floats], str]:
-    """The places of some rows on the map of each side [row, 2], and how they were found.
+def place_on_map(sides: Sequence[Vectors], rows: Rows, seed: int = 0) -> tuple[list[Floats], str]:
+    """Return the places of some rows on the map of each side [row, 2], and the method in words.
 
-    Places are within a distance of 1 from the middle. The second side begins where the first one ended and is turned
-    and mirrored to fit it best (Procrustes), so that an image that stays is seen to stay. Where all images are as far
-    from each other as on the first side, both maps are one: another run of t-SNE would make a change of rounding.
+    Places are within a distance of 1 from the middle. The second side starts where the first one ended and is rotated
+    and mirrored to fit it best (Procrustes), so that an image that does not move stays in place. Where the distances
+    between all images are those of the first side, both maps are the same: t-SNE would show rounding as a change.
     """
     tsne = _tsne() if len(rows) >= _FEWEST else None
-    found: list[Floats] = []
+    maps: list[Floats] = []
     for side in sides:
         parts = principal_components(side.unit(torch.from_numpy(rows)).double().cpu().numpy(), _PARTS)
         places = parts[:, :2]
-        if not found:
+        if not maps:
             first = parts
         if tsne is not None and places.any():
-            if found and _same_but_for_rounding(parts, first):
-                places = found[0]
+            if maps and _same_distances(parts, first):
+                places = maps[0]
             else:
-                places = tsne(parts, found[0] if found and found[0].any() else None, seed)
-        found.append(turned_onto(places, found[0]) if found else places - places.mean(0))
+                places = tsne(parts, maps[0] if maps and maps[0].any() else None, seed)
+        maps.append(rotate_onto(places, maps[0]) if maps else places - places.mean(0))
     why = "" if len(rows) < _FEWEST else ", as scikit-learn is not installed: pip install 'frontrank[report]'"
-    return [
-        _within_one(places) for places in found
-    ], "t-SNE" if tsne is not None else f"the first two principal components{why}"
+    method = "t-SNE" if tsne is not None else f"the first two principal components{why}"
+    return [_within_one(places) for places in maps], method
 
 
 def principal_components(rows: Floats, count: int) -> Floats:
-    """Rows in the directions in which they differ most, as many as there are or are asked for, at least two.
+    """Return rows in the directions in which they differ most: `count` or as many as there are, at least two.
 
     >>> principal_components(np.array([[5.0, 0.0], [5.0, 6.0]]), 2)
     array([[-3.,  0.],
@@ -541,15 +462,15 @@ def principal_components(rows: Floats, count: int) -> Floats:
     u, s, v = np.linalg.svd(centred, full_matrices=False)
     largest = np.abs(v).argmax(1)
     sign = np.where(v[np.arange(len(v)), largest] < 0, -1.0, 1.0)  # which is left open by the decomposition
-    found = (u * (s * sign))[:, :count]
-    found[:, s[:count] < 1e-6 * s[0]] = 0.0
-    return np.pad(found, ((0, 0), (0, max(0, 2 - found.shape[1]))))
+    parts = (u * (s * sign))[:, :count]
+    parts[:, s[:count] < 1e-6 * s[0]] = 0.0
+    return np.pad(parts, ((0, 0), (0, max(0, 2 - parts.shape[1]))))
 
 
-def turned_onto(places: Floats, target: Floats) -> Floats:
-    """Places turned and mirrored about their middle so that they are as near to the target as can be.
+def rotate_onto(places: Floats, target: Floats) -> Floats:
+    """Rotate and mirror places about their middle so that they are as near to the target as possible.
 
-    >>> turned_onto(np.array([[0.0, 1.0], [0.0, -1.0]]), np.array([[1.0, 0.0], [-1.0, 0.0]])).round(3).tolist()
+    >>> rotate_onto(np.array([[0.0, 1.0], [0.0, -1.0]]), np.array([[1.0, 0.0], [-1.0, 0.0]])).round(3).tolist()
     [[1.0, 0.0], [-1.0, 0.0]]
     """
     centred = places - places.mean(0)
@@ -557,8 +478,8 @@ def turned_onto(places: Floats, target: Floats) -> Floats:
     return centred @ (u @ v)
 
 
-def _same_but_for_rounding(rows: Floats, others: Floats) -> bool:
-    """Whether rows, which are centred, are turned or mirrored others: then the products of all pairs are the same."""
+def _same_distances(rows: Floats, others: Floats) -> bool:
+    """Tell whether centred rows are rotated or mirrored others: then the products of all pairs are the same."""
     products = others @ others.T
     return bool(np.abs(rows @ rows.T - products).max() <= 1e-5 * np.abs(products).max())
 
@@ -569,10 +490,10 @@ def _within_one(places: Floats) -> Floats:
 
 
 def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
-    """The function that moves rows to their places; None where scikit-learn is missing.
+    """Return the function that places rows on a map; None where scikit-learn is missing.
 
-    It is given where they begin, or None for the usual way: at a point, in the order of their principal components,
-    and with attraction exaggerated at first. From a map there is no such phase, which would undo it.
+    Its second argument is where they start, or None for the usual start: near a point, in the order of their principal
+    components, and with attraction exaggerated at first. From a map there is no such phase, which would undo it.
     """
     try:
         from sklearn.manifold import TSNE  # type: ignore[import-untyped]
@@ -595,7 +516,7 @@ def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
     return places
 
 
-# ==== All that a report shows of one or two models, found from their embeddings of the same images.
+# All findings from embeddings
 
 
 class _Roles(NamedTuple):
@@ -607,7 +528,7 @@ class _Roles(NamedTuple):
 
     @property
     def classes(self) -> Rows:
-        """The class of each query."""
+        """Class of each query."""
         return np.asarray(self.codes[0].numpy())
 
     @property
@@ -615,7 +536,7 @@ class _Roles(NamedTuple):
         return self.queries if self.gallery is None else self.gallery
 
 
-def find(
+def measure_findings(
     table: ImageTable,
     sides: Sequence[tuple[str, str, Any]],
     *,
@@ -626,19 +547,19 @@ def find(
     seed: int = 0,
     show: bool | None = None,
 ) -> Findings:
-    """What a report shows: metrics, curves, ranked queries, categories and a map, per model.
+    """Measure what a report shows: metrics, curves, ranked queries, categories and a map, per model.
 
     table:  the images that search each other; where some have the role "gallery", those of the roles "query" and ""
             search them, and the distractors with them
     sides:  name, title and embeddings [row of the table, dimension] of one model, or of two: before and after
-    first:  images shown of a list; per_kind: queries shown of each kind; costly: negatives shown that cost most AP
+    first:  images of a list to show; per_kind: queries of each kind; costly: negatives that cost most AP
     mapped: images on the map
     seed:   of the sample on the map and of its places, and of choices among equal queries
     show:   progress bars; None draws them on a terminal
 
-    Every number is exact: over all queries and all pairs, by cosine similarity, ties settled against the model as in
-    `evaluate`. Intervals and p-values are over classes, whose queries are alike. Nothing of size
-    queries x gallery is held.
+    Every number is exact: over all queries and all pairs, by cosine similarity; a tie counts against the model, as in
+    `evaluate`. Intervals and p-values are over classes, as queries of a class are alike. Memory never holds
+    queries x gallery.
     """
     for name, value in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
         check_integer(name, value, at_least=1)
@@ -647,37 +568,40 @@ def find(
     roles, notes = _roles(table)
     models = [_model(*side, roles, len(table)) for side in sides]
     rows_on_map = sample_rows(table, mapped, seed)
-    places, how = map_places([model.all for model in models], rows_on_map, seed)
-    found = tuple(_side(model, roles, of, show) for model, of in zip(models, places, strict=True))
-    reports = [side.report for side in found]
+    places, method = place_on_map([model.all for model in models], rows_on_map, seed)
+    of_models = tuple(_measure_model(model, roles, of, show) for model, of in zip(models, places, strict=True))
+    reports = [of.report for of in of_models]
+    names = (sides[0][0], sides[-1][0])
     return Findings(
         table,
-        found,
-        change_over_classes(reports[0], reports[1], roles.classes, (sides[0][0], sides[1][0])) if reports[1:] else None,
+        of_models,
+        compare_over_classes(reports[0], reports[1], roles.classes, names) if reports[1:] else None,
         _queries(models, reports, roles, per_kind=per_kind, first=first, costly=costly, seed=seed),
         rows_on_map,
         _categories(table, roles, reports),
-        (*notes, *_notes(reports[0]), _map_note(len(rows_on_map), len(table), how)),
+        (*notes, *_note_queries(reports[0]), _note_map(len(rows_on_map), len(table), method)),
     )
 
 
 def _roles(table: ImageTable) -> tuple[_Roles, list[str]]:
-    """Who searches what, and what is left out."""
+    """Return who searches what, and notes on what is left out."""
     where = table.name or str(table.root)
     asking = np.flatnonzero(np.isin(table.roles, ("", "query")) & (table.labels != ""))
     notes: list[str] = []
     if not len(asking):
-        raise InputError(f"{where} has no image with a label that searches; give some the role '' or 'query'")
+        raise InputError(
+            f"{where} has no image with a label and the role '' or 'query', so nothing searches; give some that role"
+        )
     if (table.roles == "gallery").any():
         gallery = np.flatnonzero(np.isin(table.roles, ("gallery", "distractor")))
-        codes = coded(table.labels[asking], table.labels[gallery])
+        codes = encode_labels(table.labels[asking], table.labels[gallery])
     else:
-        gallery, codes = None, coded(table.labels[asking], None)
+        gallery, codes = None, encode_labels(table.labels[asking], None)
         if left := int((table.roles == "distractor").sum()):
             notes.append(f"{left:,} distractors are left out, as there is no gallery beside them")
     roles = _Roles(asking, gallery, codes)
     if not bool((_relevance(roles).counts > 0).any()):
-        raise InputError(f"{where} has no image that another of its class could find; give classes of two or more")
+        raise InputError(f"{where} has no query with another image of its class to find; give images of the same class")
     return roles, notes
 
 
@@ -707,10 +631,10 @@ def _model(name: str, title: str, embeddings: Any, roles: _Roles, rows: int) -> 
     return _Model(name, title, vectors, asking, gallery)
 
 
-def _side(model: _Model, roles: _Roles, places: Floats, show: bool | None) -> Side:
-    """All of one model; its metrics are those of `evaluate`, from one pass over the ranks."""
+def _measure_model(model: _Model, roles: _Roles, places: Floats, show: bool | None) -> ModelFindings:
+    """Measure one model; its metrics are those of `evaluate`, from one pass over the ranks."""
     queries, gallery, relevance = model.queries, model.gallery, _relevance(roles)
-    found, take = per_query_values([measure(name) for name in _metrics(roles)], len(queries))
+    per_query, take = per_query_values([measure(name) for name in _metrics(roles)], len(queries))
     recall, precision = rank_curves(queries, gallery, relevance, take, show)
     positive, negative = densities(*score_counts(queries, gallery, roles.codes, show))
     searched = [] if gallery is None else [(gallery, roles.codes[1])]
@@ -718,13 +642,14 @@ def _side(model: _Model, roles: _Roles, places: Floats, show: bool | None) -> Si
         ("dists@intra", "dists@inter"), class_distances([(queries, roles.codes[0]), *searched]), strict=True
     )
     whole = {name: value for name, value in distances if value is not None}
-    report = Report.of(found, relevance.counts.numpy(), len(roles.items), whole, name=model.title)
-    intervals = class_intervals(report, roles.classes)
-    return Side(model.name, model.title, report, recall, precision, positive, negative, places, intervals)
+    report = Report.of(per_query, relevance.counts.numpy(), len(roles.items), whole, name=model.title)
+    of_metrics = {name: interval_over_classes(values, roles.classes) for name, values in report.per_query.items()}
+    intervals = {name: interval for name, interval in of_metrics.items() if interval is not None}
+    return ModelFindings(model.name, model.title, report, recall, precision, positive, negative, places, intervals)
 
 
 def _metrics(roles: _Roles) -> list[str]:
-    """The metrics that say something of so many images: no R@k of a whole list."""
+    """Return the metrics that say something of so many images: no R@k of a whole list."""
     length = len(roles.items) - (roles.gallery is None)
     return [name for name in DEFAULT if not name.startswith("R@") or int(name[2:]) < max(2, length)]
 
@@ -738,22 +663,22 @@ def _queries(
     first: int,
     costly: int,
     seed: int,
-) -> dict[str, tuple[Query, ...]]:
-    """The queries that are shown."""
+) -> dict[str, tuple[QueryExample, ...]]:
+    """Choose queries and rank the gallery for them."""
     precisions = [report.per_query["mAP"] for report in reports]
     codes = roles.codes[0].numpy(), roles.codes[1].numpy()
     chosen = choose_queries(precisions, codes[0], reports[0].positives, per_kind, seed)
     sides = [(model.queries, model.gallery, ap) for model, ap in zip(models, precisions, strict=True)]
-    return shown_queries(chosen, sides, codes, (roles.queries, roles.items), first=first, costly=costly)
+    return rank_queries(chosen, sides, codes, (roles.queries, roles.items), first=first, costly=costly)
 
 
 def _categories(table: ImageTable, roles: _Roles, reports: Sequence[Report]) -> tuple[CategoryResult, ...]:
-    """R@1 and mAP of each category's queries, the largest first; none where the table has no categories.
+    """Return R@1 and mAP of each category's queries, the largest first; none where the table has no categories.
 
-    A category none of whose queries has a positive is left out: it has no mAP.
+    A category without a query that has a positive is left out: it has no mAP.
     """
     categories, labels = table.categories[roles.queries], table.labels[roles.queries]
-    found = []
+    results = []
     for name in np.unique(categories) if categories.any() else ():
         rows = categories == name
         if reports[0].positives[rows].any():
@@ -764,11 +689,11 @@ def _categories(table: ImageTable, roles: _Roles, reports: Sequence[Report]) -> 
                 tuple(float(report.per_query["R@1"][rows].mean()) for report in reports),
                 tuple(float(np.nanmean(report.per_query["mAP"][rows])) for report in reports),
             )
-            found.append(result)
-    return tuple(sorted(found, key=lambda result: (-result.queries, result.name)))
+            results.append(result)
+    return tuple(sorted(results, key=lambda result: (-result.queries, result.name)))
 
 
-def _notes(report: Report) -> list[str]:
+def _note_queries(report: Report) -> list[str]:
     lonely = report.without_positive
     if not lonely:
         return []
@@ -777,5 +702,5 @@ def _notes(report: Report) -> list[str]:
     ]
 
 
-def _map_note(shown: int, images: int, how: str) -> str:
-    return f"the map shows {'all' if shown == images else f'{shown:,} of'} {images:,} images by {how}"
+def _note_map(mapped: int, images: int, method: str) -> str:
+    return f"the map shows {'all' if mapped == images else f'{mapped:,} of'} {images:,} images by {method}"

@@ -2,36 +2,31 @@
 
 import base64
 import hashlib
+import io
 import math
-from functools import cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from frontrank.checks import import_extra
+from frontrank.data.images import map_images, read_image, require_pillow
+from frontrank.data.table import Box, ImageTable, shown
 from frontrank.errors import InputError
-from frontrank.evaluation.report import is_distance
+from frontrank.evaluation.report import format_metric
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-import io
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from frontrank.data.images import map_images, read_image, require_pillow
-from frontrank.data.table import Box, ImageTable, shown
-
-if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-# ==== Numbers as the pages of a report say them.
-
-
+_TEMPLATES = Path(__file__).parent / "templates"
+_QUALITY = 80  # of a thumbnail
 _LEAST_P = 1 / 5000  # of 4,999 random sign patterns, and the one that was seen
 
 
 def number(value: float) -> str:
-    """A number of any size, short.
+    """Write a number of any size in a few letters.
 
     >>> [number(v) for v in (1234567, 12.3456, 0.25, 0.0001, 0, float("nan"))]
     ['1,234,567', '12.3', '0.25', '1e-4', '0', '-']
@@ -47,7 +42,7 @@ def number(value: float) -> str:
 
 
 def fraction(value: float) -> str:
-    """A fraction in percent.
+    """Write a fraction in percent.
 
     >>> fraction(0.6123), fraction(float("nan"))
     ('61.2\u202f%', '-')
@@ -56,7 +51,7 @@ def fraction(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A fraction in percent, without the sign.
+    """Write a fraction in percent, without the sign.
 
     >>> percent(0.6123)
     '61.2'
@@ -64,17 +59,8 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}" if math.isfinite(value) else "-"
 
 
-def metric_text(metric: str, value: float) -> str:
-    """A metric in percent without the sign, or as it is where it is a distance.
-
-    >>> metric_text("mAP", 0.6123), metric_text("dists@intra", 0.6123), metric_text("dists@intra", float("nan"))
-    ('61.2', '0.612', '-')
-    """
-    return f"{value:.3f}" if is_distance(metric) and math.isfinite(value) else percent(value)
-
-
 def points(difference: float) -> str:
-    """A difference of fractions in percentage points, with its sign unless it is printed as 0.
+    """Write a difference of fractions in percentage points, with its sign unless it is printed as 0.
 
     >>> points(0.2171), points(-0.004), points(0.00001)
     ('+21.7', '−0.4', '0.0')
@@ -84,7 +70,7 @@ def points(difference: float) -> str:
 
 
 def cost_text(cost: float) -> str:
-    """What a wrong image costs, in points of AP, with two digits.
+    """Write what a wrong image costs, in points of AP, with two digits.
 
     >>> cost_text(0.125), cost_text(0.0042), cost_text(0.0000123), cost_text(0.9999), cost_text(1e-9)
     ('12', '0.42', '0.0012', '100', '0.00000010')
@@ -95,34 +81,31 @@ def cost_text(cost: float) -> str:
 
 
 def p_text(p_value: float) -> str:
-    """A p-value with its sign of comparison; the smallest that the test can find is a bound.
+    """Write a p-value; the smallest that the test can find is written as a bound.
 
     >>> p_text(0.0002), p_text(0.0312)
     ('p\xa0≤\xa00.0002', 'p\xa0=\xa00.031')
     """
-    said = f"≤ {_LEAST_P:g}" if p_value <= _LEAST_P * (1 + 1e-9) else f"= {p_value:.2g}"
-    return f"p {said}".replace(" ", "\N{NO-BREAK SPACE}")
+    value = f"≤ {_LEAST_P:g}" if p_value <= _LEAST_P * (1 + 1e-9) else f"= {p_value:.2g}"
+    return f"p {value}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def counted(count: int, what: str, several: str = "") -> str:
-    """So many of a thing.
+def format_count(count: int, what: str, several: str = "") -> str:
+    """Write a number of things.
 
-    >>> counted(1, "query", "queries"), counted(5770, "image")
+    >>> format_count(1, "query", "queries"), format_count(5770, "image")
     ('1 query', '5,770 images')
     """
     return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
-# ==== Pages from templates: one HTML file that needs nothing from outside, in which users' text is only ever text.
+# Pages: one HTML file that needs nothing from outside, in which users' text is always escaped
 
 
-_TEMPLATES = Path(__file__).parent / "templates"
+def render_page(template: str, **values: object) -> str:
+    """Render a template with values, all of which are escaped.
 
-
-def rendered(template: str, **values: object) -> str:
-    """The page that a template makes of some values; every value is escaped.
-
-    The policy at its head lets a browser run the one script of the page, known by its hash, and load nothing.
+    The policy in the page's head lets a browser run the one script of the page, known by its hash, and load nothing.
     """
     script, style = (_TEMPLATES / "page.js").read_text("utf-8"), (_TEMPLATES / "style.css").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
@@ -132,39 +115,36 @@ def rendered(template: str, **values: object) -> str:
 
 @cache
 def _environment() -> "Environment":
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise InputError("a report needs jinja2; pip install 'frontrank[report]'") from None
-    found = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+    jinja = import_extra("jinja2", "report", "a report")
+    environment: Environment = jinja.Environment(
+        loader=jinja.FileSystemLoader(_TEMPLATES),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=jinja.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    environment.filters |= {
         "number": number,
         "percent": percent,
-        "metric_text": metric_text,
+        "metric_text": partial(format_metric, decimals=1),
         "fraction": fraction,
         "points": points,
         "p_text": p_text,
         "cost_text": cost_text,
-        "counted": counted,
+        "counted": format_count,
         "place": place,
-        "capfirst": _capitalised,
+        "capfirst": _capitalise,
     }
-    return found
+    return environment
 
 
-def _capitalised(text: str) -> str:
-    """With a capital first letter, unless it is a name such as mAP."""
+def _capitalise(text: str) -> str:
+    """Write a capital first letter, unless it is a name such as mAP."""
     return text if text[1:2].isupper() else text[:1].upper() + text[1:]
 
 
 def place(value: float, low: float = 0.0, high: float = 1.0) -> str:
-    """Where a value lies between two others, in percent as a style sheet wants it.
+    """Return where a value lies between two others, in percent as CSS wants it.
 
     >>> place(0.25), place(3, 0, 2), place(float("nan"))
     ('25.00%', '100.00%', '0.00%')
@@ -174,10 +154,7 @@ def place(value: float, low: float = 0.0, high: float = 1.0) -> str:
     return f"{100 * min(1.0, max(0.0, (value - low) / (high - low))):.2f}%"
 
 
-# ==== Pictures made small and written into a page, each once, whatever became of their files.
-
-
-_QUALITY = 80
+# Thumbnails
 
 
 @dataclass(frozen=True)
@@ -190,10 +167,10 @@ class Thumbnail:
     uri: str
 
 
-def thumbnails(
+def make_thumbnails(
     table: ImageTable, sides: Mapping[int, int], workers: int = 2, show: bool | None = None
 ) -> tuple[dict[int, Thumbnail], list[str]]:
-    """The picture of each row, at most so many pixels wide and high, and why some could not be read.
+    """Make a small picture of each row, and return these and the faults of files that could not be read.
 
     sides: row of the table ─► pixels of the longer side; a picture that is smaller stays as it is
     """
@@ -201,32 +178,24 @@ def thumbnails(
     rows = sorted(sides)
     files, boxes = table.files(), table.boxes()
 
-    def made(row: str) -> tuple[Thumbnail, str]:
+    def make(row: str) -> tuple[Thumbnail, str]:
         return _thumbnail(files[int(row)], boxes[int(row)], sides[int(row)], f"p{row}")
 
-    found: dict[int, Thumbnail] = {}
-    faults = []
-    for row, (picture, fault) in zip(
-        rows, map_images(made, [str(row) for row in rows], workers, "pictures", show), strict=True
-    ):
-        found[row] = picture
-        if fault:
-            faults.append(fault)
-    return found, faults
+    results = list(map_images(make, [str(row) for row in rows], workers, "pictures", show))
+    pictures = {row: picture for row, (picture, _) in zip(rows, results, strict=True)}
+    return pictures, [fault for _, fault in results if fault]
 
 
 def faults_note(faults: Iterable[str]) -> tuple[str, ...]:
-    """What a page says about pictures that could not be read, if there are any."""
-    all_of_them = list(faults)
-    if not all_of_them:
+    """Return the note of a page about pictures that could not be read, if there are any."""
+    faults = list(faults)
+    if not faults:
         return ()
-    one = len(all_of_them) == 1
-    count = "1 picture" if one else f"{len(all_of_them):,} pictures"
-    first = all_of_them[0] if one else f"the first: {all_of_them[0]}"
-    return (
-        f"{count} could not be read when this page was made and {'is an' if one else 'are'} empty frame"
-        f"{'' if one else 's'} here ({first}).",
-    )
+    one = len(faults) == 1
+    frames = "is an empty frame" if one else "are empty frames"
+    first = faults[0] if one else f"the first: {faults[0]}"
+    count = format_count(len(faults), "picture")
+    return (f"{count} could not be read when this page was made and {frames} here ({first}).",)
 
 
 def _thumbnail(file: str, box: Box | None, side: int, name: str) -> tuple[Thumbnail, str]:
@@ -244,7 +213,7 @@ def _shrunk_size(size: tuple[int, int], side: int) -> tuple[int, int]:
 
 
 def as_uri(picture: "Image", side: int) -> str:
-    """A picture as data, made smaller where it has more pixels than `side` wide or high."""
+    """Return a picture as a data URI, made smaller where it has more pixels than `side` wide or high."""
     from PIL import Image, features
 
     small = picture.resize(_shrunk_size(picture.size, side), Image.Resampling.LANCZOS)

@@ -1,23 +1,24 @@
-"""Plots as matplotlib figures: save one with `figure.savefig(path)`. Needs frontrank[report]."""
+"""Plots as matplotlib figures; save one with `figure.savefig(path)`. Needs frontrank[report]."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from frontrank.errors import FrontrankError, InputError
+from frontrank.checks import import_extra
+from frontrank.errors import InputError
 from frontrank.evaluation.diagnostics import BatchMAP
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart with any kind of colour vision
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":")
 
 
 def plot_ap_error(errors: Mapping[str, Sequence[float]], *, x: Sequence[float] | None = None) -> "Figure":
-    """The AP approximation error over training, a line per approximation (smooth_ap Fig. 4).
+    """Plot the AP approximation error over training, a line per approximation (smooth_ap Fig. 4).
 
     errors: name ─► one error per batch, such as `ap_error(batch, labels, Sigmoid(0.01)).mean`
     x:      the iterations they were taken at; 1, 2, ... by default
@@ -39,15 +40,16 @@ def plot_ap_error(errors: Mapping[str, Sequence[float]], *, x: Sequence[float] |
     return figure
 
 
-def plot_minibatch_map(found: BatchMAP) -> "Figure":
-    """mAP inside mini-batches by batch size, mean and spread, and that of the data set (rambo Fig. 2)."""
+def plot_minibatch_map(batches: BatchMAP) -> "Figure":
+    """Plot mAP inside mini-batches by batch size, mean and spread, and mAP of the data set (rambo Fig. 2)."""
     figure, axes = _figure()
-    mean, std = np.asarray(found.mean), np.asarray(found.std)
-    axes.axhline(found.dataset, color="#000000", linestyle="--", label=f"data set, {found.dataset:.3f}")
-    axes.fill_between(found.batch_sizes, mean - std, mean + std, color=_COLOURS[0], alpha=0.2, linewidth=0)
-    axes.plot(found.batch_sizes, mean, color=_COLOURS[0], marker="o", label="mini-batches, mean and standard deviation")
+    mean, std = np.asarray(batches.mean), np.asarray(batches.std)
+    axes.axhline(batches.dataset, color="#000000", linestyle="--", label=f"data set, {batches.dataset:.3f}")
+    axes.fill_between(batches.batch_sizes, mean - std, mean + std, color=_COLOURS[0], alpha=0.2, linewidth=0)
+    label = "mini-batches, mean and standard deviation"
+    axes.plot(batches.batch_sizes, mean, color=_COLOURS[0], marker="o", label=label)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(found.batch_sizes, [f"{size:,}" for size in found.batch_sizes])
+    axes.set_xticks(batches.batch_sizes, [f"{size:,}" for size in batches.batch_sizes])
     axes.minorticks_off()
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("batch size")
@@ -58,11 +60,7 @@ def plot_minibatch_map(found: BatchMAP) -> "Figure":
 
 
 def _figure() -> "tuple[Figure, Any]":
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise FrontrankError("plots need matplotlib; run: pip install 'frontrank[report]'") from error
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    figure = import_extra("matplotlib.figure", "report", "a plot").Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#DDDDDD", linewidth=0.6)

@@ -1,6 +1,5 @@
 """The report of a run: what is read from its folder, and the HTML page."""
 
-import io
 import json
 import math
 import os
@@ -9,22 +8,28 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from frontrank.checks import import_extra
 from frontrank.data.table import ImageTable, read_table, shown
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
+<<<<<<< HEAD
 from frontrank.evaluation.report import is_distance
 from frontrank.files import atomic_write
 from frontrank.losses.registry import preset_name
+=======
+from frontrank.evaluation.report import format_metric, is_distance
+from frontrank.files import PathLike, atomic_write
+>>>>>>> 892b71c (Evaluation and reporting: one table for five formats, verbs for what does something, plain English)
 from frontrank.models import Embedder, storage
 from frontrank.reporting.charts import (
     HUES,
@@ -35,20 +40,25 @@ from frontrank.reporting.charts import (
     Scale,
     chart,
     display_name,
-    embedding_map,
-    finite,
+    draw_map,
+    finite_points,
 )
-from frontrank.reporting.findings import Curve, Findings, Query, Ranked, RunFacts, Shown, Side, find
-from frontrank.reporting.pages import counted, faults_note, fraction, metric_text, rendered, thumbnails
+from frontrank.reporting.findings import (
+    Curve,
+    Findings,
+    ModelFindings,
+    QueryExample,
+    RankedImage,
+    RankedList,
+    measure_findings,
+)
+from frontrank.reporting.pages import faults_note, format_count, fraction, make_thumbnails, render_page
 from frontrank.settings import DataConfig, LossConfig, TrainConfig, read_config, read_recipe
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log
 from frontrank.training.run import build_device, build_images, frozen_model, frozen_title
 
-# ==== The report of a run as one HTML page.
-
-
-_LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row, by whether there are many
+_LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row; small where there are many
 _MANY = 250
 _ON_MAP = 40  # pixels of a picture that only the map shows: 1,500 of them are some 1.3 MB
 
@@ -73,6 +83,32 @@ _MEANINGS = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class RunFacts:
+    """Facts about a run that its report shows beside the findings.
+
+    curves:   of the log, by name: "loss", "validation R@1", "learning rate", ...; x is the step
+    command, settings: to repeat the run; settings as YAML
+    facts:    short pairs for the head of the page, such as "images" -> "5,770 of 912 unseen classes"
+    versions: of the packages, the commit and the machine
+    licences: of the pictures: name -> number of images; empty where the table has none
+    designs:  the same for each design, where the table has them: design, licence, images
+    credits:  who made the pictures, as in the data set
+    searched: what was searched, for the headline, such as "912 unseen classes"; "" counts the table's classes
+    """
+
+    title: str
+    command: str
+    settings: str
+    curves: Mapping[str, Curve]
+    facts: Mapping[str, str]
+    versions: Mapping[str, str]
+    licences: Mapping[str, int] = field(default_factory=dict)
+    searched: str = ""
+    designs: tuple[tuple[str, str, int], ...] = ()
+    credits: str = ""
+
+
 @dataclass(frozen=True)
 class MetricRow:
     """A line of the headline table; values and intervals per side."""
@@ -90,24 +126,24 @@ class MetricRow:
         return not is_distance(self.name)
 
 
-def run_page(findings: Findings, facts: RunFacts) -> str:
-    """The page that shows findings and where they come from: a whole HTML file, to be written as UTF-8.
+def render_run_page(findings: Findings, facts: RunFacts) -> str:
+    """Render the page of a run: a whole HTML file, to be written as UTF-8.
 
     Parts for which there is nothing to show are left out.
     """
     if not findings.sides:
         raise InputError("findings.sides is empty; give at least one side")
-    drawn = embedding_map(findings)
-    queries = _ordered(findings.queries)
-    pictures, faults = thumbnails(findings.table, _wanted(queries, drawn))
+    map = draw_map(findings)
+    queries = _sort_groups(findings.queries)
+    pictures, faults = make_thumbnails(findings.table, _picture_sizes(queries, map))
     metrics = metric_rows(findings)
-    return rendered(
+    return render_page(
         "run.html.j2",
         title=facts.title,
         facts=facts,
         findings=findings,
         sides=_looks(findings.sides),
-        searched=facts.searched or counted(len(set(findings.table.labels) - {""}), "class", "classes"),
+        searched=facts.searched or format_count(len(set(findings.table.labels) - {""}), "class", "classes"),
         metrics=metrics,
         headline=next((row for row in metrics if row.name == "R@1"), metrics[0]),
         training=training_charts(facts.curves),
@@ -117,21 +153,21 @@ def run_page(findings: Findings, facts: RunFacts) -> str:
         queries=queries,
         teaser=next(iter(queries.get("most improved", ())), None),
         name=partial(display_name, findings.table),
-        past=past,
-        later=later,
+        end_of_search=end_of_search,
+        costly_later=costly_later,
         intros=_GROUPS,
-        map=drawn,
+        map=map,
         pictures=pictures,
-        categories=sorted(findings.categories, key=lambda found: (-_known(found.recall_at_1[-1]), found.name)),
+        categories=sorted(findings.categories, key=lambda of: (-np.nan_to_num(of.recall_at_1[-1], nan=-1.0), of.name)),
         notes=tuple(dict.fromkeys((*findings.notes, *_report_notes(findings), *faults_note(faults)))),
     )
 
 
-def past(query: Query, ranked: Ranked) -> int:
-    """The place from which on nothing right is left to be found, among the first images of a list.
+def end_of_search(query: QueryExample, ranked: RankedList) -> int:
+    """Return the place among the first images of a list from which on nothing right is left to find.
 
-    >>> found = [Shown(row, row + 1, 0.9, right) for row, right in enumerate([True, False, True, False])]
-    >>> past(Query(9, 2, ()), Ranked(0.8, tuple(found), ()))
+    >>> first = [RankedImage(row, row + 1, 0.9, right) for row, right in enumerate([True, False, True, False])]
+    >>> end_of_search(QueryExample(9, 2, ()), RankedList(0.8, tuple(first), ()))
     4
     """
     right = [image.place for image in ranked.first if image.right]
@@ -140,14 +176,14 @@ def past(query: Query, ranked: Ranked) -> int:
     return max((image.place for image in ranked.first), default=0) + 1
 
 
-def later(ranked: Ranked) -> tuple[Shown, ...]:
-    """The costly images of a list that are not among its first ones."""
+def costly_later(ranked: RankedList) -> tuple[RankedImage, ...]:
+    """Return the costly images of a list that are not among its first ones."""
     places = {image.place for image in ranked.first}
     return tuple(image for image in ranked.costly if image.place not in places)
 
 
 def metric_rows(findings: Findings) -> list[MetricRow]:
-    """The headline table: each metric of the last side, with what the other one has."""
+    """Return the rows of the headline table: each metric of the last side, with the value of the other one."""
     reports = [side.report for side in findings.sides]
     rows = []
     for name in reports[-1]:
@@ -157,7 +193,7 @@ def metric_rows(findings: Findings) -> list[MetricRow]:
                 name,
                 meaning(name),
                 values,
-                tuple(metric_text(name, value) for value in values),
+                tuple(format_metric(name, value, 1) for value in values),
                 tuple(side.intervals.get(name) for side in findings.sides),
                 findings.change[name] if findings.change is not None and name in findings.change else None,
             )
@@ -166,29 +202,29 @@ def metric_rows(findings: Findings) -> list[MetricRow]:
 
 
 def meaning(name: str) -> str:
-    """A metric in a few words, "" for one that is not known.
+    """Return the meaning of a metric in a few words, "" for an unknown one.
 
     >>> meaning("R@10")
     'a right image is among the first 10'
     """
     for pattern, text in _MEANINGS:
-        if found := re.fullmatch(pattern, name):
-            return text.format(*found.groups())
+        if match := re.fullmatch(pattern, name):
+            return text.format(*match.groups())
     return ""
 
 
 def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> list[Chart]:
-    """The curves of the log: all that are of validation in one chart, every other one in its own.
+    """Return charts of the log: all curves of validation in one, every other curve in its own.
 
-    held_out: what validation is on
+    held_out: what validation uses
     """
-    validation = {name: finite(of) for name, of in curves.items() if name.startswith("validation ")}
-    found = []
+    validation = {name: finite_points(of) for name, of in curves.items() if name.startswith("validation ")}
+    charts = []
     for name, curve in curves.items():
         if name not in validation:
-            smooth = name == "loss" and len(finite(curve).x) >= NOISY
+            smooth = name == "loss" and len(finite_points(curve).x) >= NOISY
             note = "The strong line is a running mean, the faint one what was logged." if smooth else ""
-            found.append(chart(name, [Line("", curve, smooth=smooth)], Scale("step"), Scale(name), note=note))
+            charts.append(chart(name, [Line("", curve, smooth=smooth)], Scale("step"), Scale(name), note=note))
     whole = {name: of for name, of in validation.items() if len(of.x)}
     if whole:
         percents = all(of.y.min() >= 0 and of.y.max() <= 1 for of in whole.values())
@@ -199,18 +235,18 @@ def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> l
         ]
         what = metrics[0] if len(metrics) == 1 else "metrics"
         title = "validation" if len(metrics) > 1 else f"validation {what}"
-        found.insert(1, chart(title, lines, Scale("step"), Scale(f"{what} on held-out {held_out}", percent=percents)))
-    return [one for one in found if one is not None]
+        charts.insert(1, chart(title, lines, Scale("step"), Scale(f"{what} on held-out {held_out}", percent=percents)))
+    return [one for one in charts if one is not None]
 
 
-def recall_chart(sides: Sequence[Side]) -> Chart | None:
-    """R@k over k."""
+def recall_chart(sides: Sequence[ModelFindings]) -> Chart | None:
+    """Return the chart of R@k over k."""
     lines = [Line(side.name, side.recall, look, dotted=len(side.recall.x) <= 12) for side, look in _looks(sides)]
     return chart("R@k", lines, Scale("k", log=True), Scale("R@k", percent=True))
 
 
-def precision_chart(sides: Sequence[Side]) -> Chart | None:
-    """Precision over recall."""
+def precision_chart(sides: Sequence[ModelFindings]) -> Chart | None:
+    """Return the chart of precision over recall."""
     lines = [Line(side.name, side.precision_recall, look) for side, look in _looks(sides)]
     span = (0.0, 1.0)
     return chart(
@@ -218,36 +254,36 @@ def precision_chart(sides: Sequence[Side]) -> Chart | None:
     )
 
 
-def score_charts(sides: Sequence[Side]) -> list[Chart]:
-    """Densities of the scores of right and wrong pairs, a chart per side on the same axes."""
-    curves = [finite(of) for side in sides for of in (side.negative_scores, side.positive_scores)]
+def score_charts(sides: Sequence[ModelFindings]) -> list[Chart]:
+    """Return charts of the densities of the scores of right and wrong pairs, one per side on the same axes."""
+    curves = [finite_points(of) for side in sides for of in (side.negative_scores, side.positive_scores)]
     xs, ys = (np.concatenate([getattr(of, axis) for of in curves]) for axis in "xy")
     if not len(xs) or xs.min() == xs.max() or ys.max() <= 0:
         return []
-    found = []
+    charts = []
     for side in sides:
         lines = [
             Line("wrong", side.negative_scores, "wrong", filled=True),
             Line("right", side.positive_scores, "right", filled=True),
         ]
-        right, wrong = finite(side.positive_scores), finite(side.negative_scores)
+        right, wrong = finite_points(side.positive_scores), finite_points(side.negative_scores)
         common = overlap(right, wrong)
-        said = f"The two overlap in {fraction(common)} of their area." if common is not None else ""
-        found.append(
+        note = f"The two overlap in {fraction(common)} of their area." if common is not None else ""
+        charts.append(
             chart(
                 f"scores {side.name}",
                 lines,
                 Scale("score", span=(float(xs.min()), float(xs.max()))),
                 Scale("density", span=(0.0, float(ys.max()) * 1.05)),
-                note=said,
-                summary=" ".join(filter(None, [_peaks(side.name, {"right": right, "wrong": wrong}), said])),
+                note=note,
+                summary=" ".join(filter(None, [_describe_peaks(side.name, {"right": right, "wrong": wrong}), note])),
             )
         )
-    return [one for one in found if one is not None]
+    return [one for one in charts if one is not None]
 
 
-def _peaks(side: str, curves: Mapping[str, Curve]) -> str:
-    """Densities in words: where each is highest, and between which scores its middle half lies."""
+def _describe_peaks(side: str, curves: Mapping[str, Curve]) -> str:
+    """Write where each density is highest, and between which scores its middle half lies."""
     parts = []
     for name, of in curves.items():
         if len(of.x) and of.y.sum() > 0:
@@ -259,7 +295,7 @@ def _peaks(side: str, curves: Mapping[str, Curve]) -> str:
 
 
 def overlap(a: Curve, b: Curve) -> float | None:
-    """The area that two densities have in common, as a fraction of either; None if one has no area.
+    """Return the area that two densities have in common, as a fraction of either; None if one has no area.
 
     >>> overlap(Curve(np.array([0.0, 2.0]), np.array([1.0, 1.0])), Curve(np.array([1.0, 3.0]), np.array([1.0, 1.0])))
     0.5
@@ -274,13 +310,13 @@ def overlap(a: Curve, b: Curve) -> float | None:
     return round(float(np.minimum(heights[0] / areas[0], heights[1] / areas[1]).sum()), 3)
 
 
-def _ordered(queries: Mapping[str, tuple[Query, ...]]) -> dict[str, tuple[Query, ...]]:
+def _sort_groups(queries: Mapping[str, tuple[QueryExample, ...]]) -> dict[str, tuple[QueryExample, ...]]:
     names = [*(name for name in _GROUPS if name in queries), *(name for name in queries if name not in _GROUPS)]
     return {name: queries[name] for name in names if queries[name]}
 
 
-def _wanted(queries: Mapping[str, tuple[Query, ...]], drawn: EmbeddingMap | None) -> dict[int, int]:
-    """The rows whose pictures the page shows, each with its number of pixels."""
+def _picture_sizes(queries: Mapping[str, tuple[QueryExample, ...]], map: EmbeddingMap | None) -> dict[int, int]:
+    """Return the rows whose pictures the page shows, each with its number of pixels."""
     rows = set()
     for name, of in queries.items():
         for query in of:
@@ -289,20 +325,13 @@ def _wanted(queries: Mapping[str, tuple[Query, ...]], drawn: EmbeddingMap | None
                 costly = ranked.costly if name == "worst" else ()
                 rows |= {image.row for image in (*ranked.first, *costly, *((ranked.late,) if ranked.late else ()))}
     side = _LARGE if len(rows) <= _MANY else _SMALL
-    found = dict.fromkeys(sorted(rows), side)
-    if drawn is not None:
-        for row in drawn.rows:
-            found.setdefault(row, _ON_MAP)
-    return found
+    on_map = [] if map is None else map.rows
+    return dict.fromkeys(on_map, _ON_MAP) | dict.fromkeys(rows, side)
 
 
-def _looks(sides: Sequence[Side]) -> list[tuple[Side, str]]:
-    """Each side with its look: that of the last side is the strong one."""
+def _looks(sides: Sequence[ModelFindings]) -> list[tuple[ModelFindings, str]]:
+    """Return each side with its look; the last side has the strong one."""
     return [(side, "after" if side is sides[-1] else "before") for side in sides]
-
-
-def _known(value: float) -> float:
-    return -1.0 if math.isnan(value) else value
 
 
 def _report_notes(findings: Findings) -> list[str]:
@@ -311,122 +340,113 @@ def _report_notes(findings: Findings) -> list[str]:
     return [*notes, *(findings.change.notes if findings.change is not None else ())]
 
 
-# ==== Embeddings that are kept beside a run, so that a second report need not make them again.
-
+# Embeddings kept beside a run, so that a second report is quick
 
 _SHORT = 16  # of a digest, in a file's name
 
 
-def kept_embeddings(
+def cached_embeddings(
     folder: Path, name: str, model: str, table: ImageTable, make: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """The embeddings of a table by a model: those in `folder`, or new ones, which are kept there.
+    """Return the embeddings of a table by a model: those in `folder`, or new ones, which are saved there.
 
-    name:  of the file, before the digests that say whether it is of this model and of these images as they are now
-    model: what tells it from any other, such as its fingerprint
+    name:  start of the file's name; digests of the model and of the images as they are now follow
+    model: a text that differs for another model, such as its fingerprint
 
-    Where nothing can be written they are made all the same. What was kept of the same name and images is replaced.
+    If the folder cannot be written to, they are made all the same. An older file of the same name and images goes.
     """
     images = images_digest(table)[:_SHORT]
     path = folder / f"{name}-{images}-{sha256(model.encode()).hexdigest()[:_SHORT]}.npy"
-    found = _read(path, len(table))
-    if found is None:
-        found = make()
+    embeddings = _read_embeddings(path, len(table))
+    if embeddings is None:
+        embeddings = make()
         with suppress(OSError, FrontrankError):  # a folder that may not be written to, or a full disk
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob(f"{name}-{images}-*.npy"):
                 old.unlink()
-            content = io.BytesIO()
-            np.save(content, found, allow_pickle=False)
-            atomic_write(path, content.getvalue())
-    return found
+            atomic_write(path, partial(np.save, arr=embeddings, allow_pickle=False))
+    return embeddings
 
 
 def images_digest(table: ImageTable) -> str:
-    """What tells the pictures of a table from others: their paths, boxes, sizes on disk and times of change."""
-    found = sha256(os.fsencode(table.root.resolve()) + b"\0")
+    """Return a digest of the pictures of a table: their paths, boxes, sizes on disk and times of change."""
+    digest = sha256(os.fsencode(table.root.resolve()) + b"\0")
     boxes = table.extra["box"].tolist() if "box" in table.extra else [""] * len(table)
     for path, file, box in zip(table.paths.tolist(), table.files(), boxes, strict=True):
         stamp = ""
-        with suppress(OSError):  # what is not there is found missing when it is to be embedded
-            about = os.stat(file)
-            stamp = f"{about.st_size} {about.st_mtime_ns}"
-        found.update(f"{path}\0{box}\0{stamp}\1".encode("utf-8", "surrogateescape"))
-    return found.hexdigest()
+        with suppress(OSError):  # a missing file is reported when it is to be embedded
+            stat = os.stat(file)
+            stamp = f"{stat.st_size} {stat.st_mtime_ns}"
+        digest.update(f"{path}\0{box}\0{stamp}\1".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
 
 
-def _read(path: Path, rows: int) -> np.ndarray | None:
+def _read_embeddings(path: Path, rows: int) -> np.ndarray | None:
     try:
-        found = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    whole = found.ndim == 2 and len(found) == rows and found.dtype == np.float32 and bool(np.isfinite(found).all())
-    return found if whole else None
+    whole = array.ndim == 2 and len(array) == rows and array.dtype == np.float32 and bool(np.isfinite(array).all())
+    return array if whole else None
 
 
-# ==== What the folder of a run says of it, as a report shows it.
-
+# Facts about a run, from its folder
 
 _CURVES = ("loss", "AP error", "learning rate")  # and all of validation
 _LICENCES = ("licence", "license")
-_CREDITS = "LICENCES.md"  # beside a table, by whom its pictures are
+_CREDITS = "LICENCES.md"  # beside a table: who made its pictures
 _TABLES = (".csv", ".parquet", ".tsv", ".txt", ".json")  # endings that are not part of a data set's name
 
 
-def run_facts(
-    folder: Path, config: TrainConfig, images: ImageTable, shown: ImageTable, searched: str, data: str = ""
+def read_run_facts(
+    folder: Path, config: TrainConfig, images: ImageTable, table: ImageTable, searched: str, data: str = ""
 ) -> RunFacts:
-    """Where the findings of a run come from.
+    """Read the facts about a run from its folder.
 
-    images:   all of the run; shown: those of the report
+    images:   all of the run; table: those of the report
     searched: what the latter are, such as "912 unseen classes"
-    data:     where the latter are from, if not from the run's own data set
+    data:     where the latter come from, if not from the run's own data set
     """
-    said = read_run(folder)
-    log = _log(folder)
+    run = read_run(folder)
+    log = _read_log(folder)
     training = images.of("train")
     reported, own = (path_name(path) for path in (data or config.data.path, config.data.path))
     facts = {
-        "images": f"{len(shown):,} of {searched}{f' of {reported}' if data else ''}",
-        "trained on": f"{len(training):,} images of {counted(_labelled_classes(training), 'class', 'classes')}"
+        "images": f"{len(table):,} of {searched}{f' of {reported}' if data else ''}",
+        "trained on": f"{len(training):,} images of {format_count(_count_classes(training), 'class', 'classes')}"
         f"{f' of {own}' if data else ''}",
-        "model": _model(config),
-        "first weights": _weights(config.model.weights),
-        "loss": _loss(config.loss),
-        "training": _training(config, said),
-        "checkpoint": _checkpoint(said, _labelled_classes(images.of("validation"))),
-        "time": _time(log, said),
+        "model": _describe_model(config),
+        "first weights": _describe_weights(config.model.weights),
+        "loss": _describe_loss(config.loss),
+        "training": _describe_training(config, run),
+        "checkpoint": _describe_checkpoint(run, _count_classes(images.of("validation"))),
+        "time": _describe_time(log, run),
     }
-    versions = {str(name): str(value) for name, value in _mapping(said.get("versions")).items()}
-    versions |= {name: str(said[name]) for name in ("commit", "machine") if said.get(name)}
+    versions = {str(name): str(value) for name, value in _mapping(run.get("versions")).items()}
+    versions |= {name: str(run[name]) for name in ("commit", "machine") if run.get(name)}
     return RunFacts(
         title=f"{loss_name(config.loss)} on {reported}",
-        command=_command(folder, said),
+        command=_command(folder, run),
         settings=(folder / "config.yaml").read_text(encoding="utf-8"),
         curves=_curves(log),
         facts={name: text for name, text in facts.items() if text},
         versions=versions,
-        licences=licences(shown),
+        licences=count_licences(table),
         searched=searched,
-        designs=designs(shown),
-        credits=credits_beside(data or config.data.path),
+        designs=count_designs(table),
+        credits=read_credits(data or config.data.path),
     )
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What run.json says; nothing where it is missing or damaged."""
+    """Read the run.json of a run; nothing where it is missing or damaged."""
     with suppress(OSError, ValueError):
         return _mapping(json.loads((folder / "run.json").read_text(encoding="utf-8")))
     return {}
 
 
-def data_name(config: TrainConfig) -> str:
-    """What to call the images: the name of their folder, or of the folder of their table."""
-    return path_name(config.data.path)
-
-
 def path_name(data: str) -> str:
-    """What to call the images at a path: a folder, or a table.
+    """Return the name of the images at a path: of the folder, or of the table.
 
     >>> path_name("/data/emoji-1.2"), path_name("/data/emoji/images.csv"), path_name("birds.parquet")
     ('emoji-1.2', 'emoji', 'birds')
@@ -437,7 +457,7 @@ def path_name(data: str) -> str:
 
 
 def loss_name(loss: LossConfig) -> str:
-    """The loss in a word.
+    """Return the name of a loss in one word.
 
     >>> loss_name(LossConfig("PNP", variant="D_q")), loss_name(LossConfig("pml.TripletMarginLoss"))
     ('PNP-D_q', 'TripletMarginLoss')
@@ -445,14 +465,14 @@ def loss_name(loss: LossConfig) -> str:
     return preset_name(loss.name, loss.all_settings())
 
 
-def licences(table: ImageTable) -> dict[str, int]:
-    """How many images are under each licence, the most frequent first; nothing where the table does not say."""
+def count_licences(table: ImageTable) -> dict[str, int]:
+    """Count the images under each licence, the most frequent first; nothing where the table has no licences."""
     counts = Counter(_licence_column(table))
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
-def designs(table: ImageTable) -> tuple[tuple[str, str, int], ...]:
-    """Design, licence and number of images, where the table has columns of both."""
+def count_designs(table: ImageTable) -> tuple[tuple[str, str, int], ...]:
+    """Count the images of each design and licence, where the table has both columns."""
     if "design" not in table.extra:
         return ()
     names = [str(entry).strip() or "not said" for entry in table.extra["design"].tolist()]
@@ -460,8 +480,8 @@ def designs(table: ImageTable) -> tuple[tuple[str, str, int], ...]:
     return tuple((*pair, count) for pair, count in sorted(counts.items()))
 
 
-def credits_beside(data: str) -> str:
-    """What LICENCES.md beside a data set's table says, "" where there is none."""
+def read_credits(data: str) -> str:
+    """Read LICENCES.md beside a data set's table, "" where there is none."""
     path = Path(data)
     with suppress(OSError):
         return ((path if path.is_dir() else path.parent) / _CREDITS).read_text(encoding="utf-8", errors="replace")
@@ -473,11 +493,11 @@ def _licence_column(table: ImageTable) -> list[str]:
     return [str(entry).strip() or "not said" for entry in column.tolist()]
 
 
-def _mapping(found: object) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _log(folder: Path) -> list[dict[str, Any]]:
+def _read_log(folder: Path) -> list[dict[str, Any]]:
     try:
         return read_log(folder / "log.jsonl")
     except FrontrankError:  # a report can do without
@@ -491,82 +511,85 @@ def _curves(log: list[dict[str, Any]]) -> dict[str, Curve]:
             known = name in _CURVES or name.startswith("validation ")
             if known and isinstance(value, int | float) and np.isfinite(value):
                 points.setdefault(name, []).append((line["step"], float(value)))
-    found = {name: np.array(of, dtype=np.float64) for name, of in points.items()}
-    order = sorted(found, key=lambda name: _CURVES.index(name) if name in _CURVES else -1)
-    return {name: Curve(found[name][:, 0], found[name][:, 1]) for name in order}
+    order = sorted(points, key=lambda name: _CURVES.index(name) if name in _CURVES else -1)
+    return {name: Curve(*np.array(points[name], dtype=np.float64).T) for name in order}
 
 
-def _labelled_classes(table: ImageTable) -> int:
+def _count_classes(table: ImageTable) -> int:
     return len(np.unique(table.labels[table.labels != ""]))
 
 
-def _model(config: TrainConfig) -> str:
+def _describe_model(config: TrainConfig) -> str:
     model = config.model
     head = f"{model.dim} dimensions" if model.dim else "no head"
     return f"{model.backbone}, {model.pooling} pooling, {head}; images of {config.data.size} px"
 
 
-def _weights(weights: str) -> str:
+def _describe_weights(weights: str) -> str:
     known = {"none": "random", "pretrained": "pretrained, of timm", "package": "ImageNet, from a registry package"}
     return known.get(weights) or Path(weights).name
 
 
+<<<<<<< HEAD
 def _loss(loss: LossConfig) -> str:
     own = {name: value for name, value in loss.all_settings().items() if value is not None}
     said = ", ".join(f"{name} {value}" for name, value in own.items())
     return f"{loss.name.removeprefix('pml.')}{f' ({said})' if said else ''}"
+=======
+def _describe_loss(loss: LossConfig) -> str:
+    given = {name: value for name, value in vars(loss).items() if name != "name" and value is not None}
+    settings = ", ".join(f"{name} {value}" for name, value in given.items())
+    return f"{loss.name.removeprefix('pml.')}{f' ({settings})' if settings else ''}"
+>>>>>>> 892b71c (Evaluation and reporting: one table for five formats, verbs for what does something, plain English)
 
 
-def _training(config: TrainConfig, said: Mapping[str, Any]) -> str:
-    steps = said.get("steps")
+def _describe_training(config: TrainConfig, run: Mapping[str, Any]) -> str:
+    steps = run.get("steps")
     begun = f"{steps:,} steps of {config.batches.size} images, " if isinstance(steps, int) else "not finished; "
     optimizer = config.optimizer
     return f"{begun}{optimizer.name}, learning rate {optimizer.lr:g} ({optimizer.schedule}), seed {config.seed}"
 
 
-def _checkpoint(said: Mapping[str, Any], classes: int) -> str:
-    before, best, step = (said.get(name) for name in ("before", "best", "best_step"))
+def _describe_checkpoint(run: Mapping[str, Any], classes: int) -> str:
+    before, best, step = (run.get(name) for name in ("before", "best", "best_step"))
     if not isinstance(best, float) or not isinstance(step, int):
         return ""
-    held_out = counted(classes, "held-out class", "held-out classes")
+    held_out = format_count(classes, "held-out class", "held-out classes")
     begun = f", from {100 * before:.1f} %" if isinstance(before, float) else ""
-    return f"step {step:,}: {said.get('metric')} {100 * best:.1f} % on {held_out}{begun}"
+    return f"step {step:,}: {run.get('metric')} {100 * best:.1f} % on {held_out}{begun}"
 
 
-def _time(log: list[dict[str, Any]], said: Mapping[str, Any]) -> str:
-    """From the first line of the log to the last; unknown where the run stood still in between."""
+def _describe_time(log: list[dict[str, Any]], run: Mapping[str, Any]) -> str:
+    """Write the time from the first line of the log to the last; nothing where the run was interrupted."""
     times = [line["time"] for line in log if isinstance(line.get("time"), int | float)]
     seconds = round(times[-1] - times[0]) if len(times) > 1 else 0
-    if seconds < 1 or said.get("resumed"):
+    if seconds < 1 or run.get("resumed"):
         return ""
     hours, minutes = seconds // 3600, seconds % 3600 // 60
     taken = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
-    return f"{taken} on {said['device']}" if said.get("device") else taken
+    return f"{taken} on {run['device']}" if run.get("device") else taken
 
 
-def _command(folder: Path, said: Mapping[str, Any]) -> str:
-    """The command as it was typed; where the run was no command's, one that makes it again."""
+def _command(folder: Path, run: Mapping[str, Any]) -> str:
+    """Return the command as it was typed; for a run without one, a command that repeats it."""
     with suppress(ValueError):
-        program, *words = shlex.split(str(said.get("command", ""))) or [""]
+        program, *words = shlex.split(str(run.get("command", ""))) or [""]
         if Path(program).name in ("frontrank", "__main__.py") and words:
             return shlex.join(["frontrank", *words])
     return f"frontrank train --recipe {shlex.quote(str(folder / 'config.yaml'))} --out NEW"
 
 
-# ==== The report of a run: its model on images it has not seen, beside the model it began with, as one HTML file.
-
+# Writing the report
 
 _MARK = b'<meta name="generator" content="Frontrank"'
-_HEAD = 1 << 14  # bytes of a page in which it says who made it
-
-PathLike = str | os.PathLike[str]
+_HEAD = 1 << 14  # bytes of a page that have the mark
 
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """A report that was written. before: None where it shows the trained model only.
+    """A report on disk. before: None where it shows the trained model only.
 
-    numbers: the files of the metrics, `Report.load` reads them
+    numbers: the files of the metrics, for `Report.load`
     """
 
     path: Path
@@ -590,65 +613,60 @@ def write_run_report(
     """Write the report of a run to `out`, by default RUN/report.html, and its numbers beside it as .json.
 
     data:      images to report on instead of the run's own: a folder, a table or a data set's root
-    before:    show the model that the run began with, too
-    overwrite: replace a page that is no report; a report is replaced in any case, a .json of something else in none
+    before:    also show the model before training
+    overwrite: replace a page that is not a report; a report is always replaced, another .json never
     show:      progress bars; None draws them on a terminal
 
-    The images are the test images of the run; if it has none, its held-out classes, with a note that says so.
+    The images are the test images of the run; if it has none, its held-out classes, with a note.
     Embeddings are kept in RUN/report, so that the next report is quick.
     """
-    if find_spec("jinja2") is None:
-        raise InputError("a report needs jinja2; pip install 'frontrank[report]'")
+    import_extra("jinja2", "report", "a report")
     folder = require_run(Path(run))
     page = folder / "report.html" if out is None else Path(out)
     require_target(page, overwrite, ("before", "after") if before else ("after",))
     config = read_config(read_recipe(folder / "config.yaml"))
     images = read_table(folder / "images.csv")
-    table, searched, notes = _images(folder, config, images, data)
-    embed = _Embedding(folder, config, table, device, show)
-    sides = [("after", f"trained with {loss_name(config.loss)}", embed.after())]
+    table, searched, notes = _choose_images(folder, config, images, data)
+    embed = partial(_embed, folder=folder, config=config, table=table, device=build_device(device), show=show)
+    sides = [("after", f"trained with {loss_name(config.loss)}", embed("after"))]
     if before:
         try:
-            sides.insert(0, ("before", frozen_title(config), embed.before()))
+            sides.insert(0, ("before", frozen_title(config), embed("before")))
         except InputError as error:
             notes.append(f"the model before training is not shown: {error}")
-    findings = find(table, sides, seed=config.seed, show=show)
+    findings = measure_findings(table, sides, seed=config.seed, show=show)
     findings = replace(findings, notes=(*notes, *findings.notes))
-    facts = run_facts(folder, config, images, table, searched, "" if data is None else os.fspath(data))
-    pass
-
-    atomic_write(page, run_page(findings, facts).encode())
-    return _written(page, findings)
+    facts = read_run_facts(folder, config, images, table, searched, "" if data is None else os.fspath(data))
+    atomic_write(page, render_run_page(findings, facts))
+    return _write_numbers(page, findings)
 
 
 def require_run(folder: Path) -> Path:
-    """Refuse a folder that holds no run, or one without a model."""
+    """Return the folder of a run; raise if it has no run, or a run without a model."""
     if not folder.is_dir():
-        raise InputError(f"{shown(folder)} is not there, or no folder; give the folder of a run, as of --out")
+        raise InputError(f"{shown(folder)} is not a folder; give the folder of a run")
     for name in ("config.yaml", "images.csv"):
         if not (folder / name).is_file():
-            raise InputError(f"{shown(folder)} holds no run (there is no {name}); give the folder of --out of a run")
+            raise InputError(f"{shown(folder)} is not a run (it has no {name}); give the folder of a run")
     if not storage.is_model(folder / "model"):
-        raise InputError(
-            f"{shown(folder)} has no model yet; go on with the run: frontrank train --resume {shown(folder)}"
-        )
+        raise InputError(f"{shown(folder)} has no model yet; resume the run: frontrank train --resume {shown(folder)}")
     return folder
 
 
 def require_target(page: Path, overwrite: bool, numbers: Sequence[str] = ()) -> None:
-    """Refuse a page that would replace something else than a report, or be in no folder.
+    """Raise if the page cannot be written, or would replace something that is not a report.
 
-    numbers: the sides whose numbers are written beside it; what is not ours there is never replaced
+    numbers: the sides whose numbers are written beside it; another file there is never replaced
     """
     if page.is_dir():
         raise InputError(f"{shown(page)} is a folder; name a file, such as {shown(page / 'report.html')}")
     if not page.parent.is_dir():
-        raise InputError(f"the folder {shown(page.parent)} is not there; make it first")
+        raise InputError(f"the folder {shown(page.parent)} does not exist; make it first")
     if page.exists() and not overwrite and not _is_ours(page):
-        raise InputError(f"{shown(page)} is no report of Frontrank; choose another name, or add --overwrite")
-    for path in (_numbers(page, side) for side in numbers):
+        raise InputError(f"{shown(page)} is not a report of Frontrank; choose another name, or add --overwrite")
+    for path in (_numbers_path(page, side) for side in numbers):
         if path.exists() and not _is_ours(path):
-            raise InputError(f"{shown(path)} is no report of Frontrank; choose another name for the page by --out")
+            raise InputError(f"{shown(path)} is not a report of Frontrank; choose another name for the page with --out")
 
 
 def _is_ours(path: Path) -> bool:
@@ -660,62 +678,75 @@ def _is_ours(path: Path) -> bool:
     return _MARK in head or head.startswith(b'{"format": "frontrank report"')
 
 
-def _numbers(page: Path, side: str) -> Path:
+def _numbers_path(page: Path, side: str) -> Path:
     return page.with_suffix(f".{side}.json")
 
 
-def _written(page: Path, findings: Findings) -> RunReport:
-    """Save the numbers beside the page; those of an earlier page that has more sides go."""
+def _write_numbers(page: Path, findings: Findings) -> RunReport:
+    """Save the numbers beside the page; those of an earlier page with more sides are deleted."""
     reports = {side.name: side.report for side in findings.sides}
     for side in ("before", "after"):
         if side in reports:
-            reports[side].save(_numbers(page, side), overwrite=True)
-        elif _numbers(page, side).is_file() and _is_ours(_numbers(page, side)):
-            _numbers(page, side).unlink()
-    numbers = tuple(_numbers(page, side) for side in reports)
+            reports[side].save(_numbers_path(page, side), overwrite=True)
+        elif _numbers_path(page, side).is_file() and _is_ours(_numbers_path(page, side)):
+            _numbers_path(page, side).unlink()
+    numbers = tuple(_numbers_path(page, side) for side in reports)
     return RunReport(page, reports.get("before"), reports["after"], findings.change, findings.notes, numbers)
 
 
-def _images(
+def _choose_images(
     folder: Path, config: TrainConfig, images: ImageTable, data: PathLike | None
 ) -> tuple[ImageTable, str, list[str]]:
-    """The images of the report, what they are in a few words, and what is to be said of them."""
+    """Return the images of the report, what they are in a few words, and notes."""
     if data is not None:
         table = build_images(DataConfig(path=os.fspath(data)))
         table = table.of("test") if (table.splits == "test").any() else table
         table = replace(table, name=path_name(os.fspath(data)))
-        return table, _searched(table, images), _trained_note(table, images)
-    table, notes = replace(images.of("test"), name=data_name(config)), []
+        return table, _describe_classes(table, images), _note_training_images(table, images)
+    table, notes = replace(images.of("test"), name=path_name(config.data.path)), []
     if not len(table):
-        table = replace(images.of("validation"), name=data_name(config))
+        table = replace(images.of("validation"), name=path_name(config.data.path))
         notes.append(
             "the run has no test images: these are its held-out classes, which chose the checkpoint, so the figures "
             "may be a little too good"
         )
         if not len(table):
-            raise InputError(f"{shown(folder)} has neither test images nor held-out classes; give images by --data")
-        return table, counted(_classes(table), "held-out class", "held-out classes"), notes
-    return table, _searched(table, images), notes
+            raise InputError(f"{shown(folder)} has neither test images nor held-out classes; give images with --data")
+        return table, format_count(_count_classes(table), "held-out class", "held-out classes"), notes
+    return table, _describe_classes(table, images), notes
 
 
-def _searched(table: ImageTable, images: ImageTable) -> str:
-    """So many classes; unseen if the run has neither trained on one nor chosen its checkpoint by one."""
+def _describe_classes(table: ImageTable, images: ImageTable) -> str:
+    """Write the number of classes, "unseen" if the run used none of them to train or to choose its checkpoint."""
     classes = np.unique(table.labels[table.labels != ""])
     known = np.isin(classes, images.labels[np.isin(images.splits, ("train", "validation"))]).any()
     kind = "" if known else "unseen "
-    return counted(len(classes), f"{kind}class", f"{kind}classes")
+    return format_count(len(classes), f"{kind}class", f"{kind}classes")
 
 
-def _trained_note(table: ImageTable, images: ImageTable) -> list[str]:
+def _note_training_images(table: ImageTable, images: ImageTable) -> list[str]:
     trained = {os.path.realpath(file) for file in images.of("train").files()}
     count = sum(os.path.realpath(file) in trained for file in table.files())
     return [f"{count:,} of the {len(table):,} images were trained on: the figures are too good"] if count else []
 
 
-def _classes(table: ImageTable) -> int:
-    return len(np.unique(table.labels))
+def _embed(
+    name: str, folder: Path, config: TrainConfig, table: ImageTable, device: torch.device, show: bool | None
+) -> np.ndarray:
+    """Return the embeddings of the report's images by the model "before" or "after" training, kept beside the run."""
+    if name == "after":
+        mark = storage.read_config(folder / "model")["fingerprint"]
+        load = partial(Embedder.load, folder / "model")
+    else:
+        mark, load = _first_weights_mark(config), partial(frozen_model, config)
+
+    def make() -> np.ndarray:
+        return embed_table(load(), table, workers=config.data.workers, device=device, show=show)
+
+    return cached_embeddings(folder / "report", name, mark, table, make)
 
 
+<<<<<<< HEAD
 class _Embedding:
     """Embeddings of the report's images by the two models, kept beside the run."""
 
@@ -750,3 +781,15 @@ class _Embedding:
             return embed_table(load(), self._table, workers=workers, device=self._device, show=self._show)
 
         return kept_embeddings(self._folder / "report", name, mark, self._table, make)
+=======
+def _first_weights_mark(config: TrainConfig) -> str:
+    """Return a text that differs for other first weights, without reading them."""
+    weights = Path(config.model.weights)
+    stamp = ""
+    if storage.is_model(weights):
+        stamp = storage.read_config(weights)["fingerprint"]
+    elif weights.is_file():
+        stamp = f"{weights.stat().st_size} {weights.stat().st_mtime_ns}"
+    settings = {**vars(config.model), "size": config.data.size, "resize": config.data.resize, "seed": config.seed}
+    return json.dumps([settings, stamp])
+>>>>>>> 892b71c (Evaluation and reporting: one table for five formats, verbs for what does something, plain English)
