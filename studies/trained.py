@@ -6,10 +6,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from frontrank.comparison import runner
 from frontrank.comparison.plan import Plan, read_plan
-from frontrank.comparison.results import Compared, failures
-from frontrank.comparison.runner import compare
-from frontrank.comparison.tasks import DIVERGED, Job, chosen_lr, read_stored
+from frontrank.comparison.results import ComparisonResults, failures
+from frontrank.comparison.tasks import DIVERGED, Job, read_lr, read_stored
 from frontrank.data.splits import hold_out_classes, split_test_classes
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError
@@ -99,7 +99,7 @@ def run_comparison(
     plan = read_plan(read_recipe(find_recipe(recipe)), shared, losses=losses, axes=axes, lrs=lrs, seeds=seeds)
     out = effort.work / name
     out.parent.mkdir(parents=True, exist_ok=True)
-    results = plain_results(compare(plan, out, quiet=effort.show is False))
+    results = plain_results(runner.run_comparison(plan, out, quiet=effort.show is False))
     _require_all(plan, results["entries"], out, may_diverge)
     for entry in results["entries"]:
         entry["planned"] = plan.seeds
@@ -111,7 +111,7 @@ def model_folders(effort: Effort, name: str) -> list[Path]:
     out = effort.work / name
     plan, _ = read_stored(out)
     (way,) = plan.ways
-    lr = chosen_lr(way, out)
+    lr = read_lr(way, out)
     if lr is None:
         raise FrontrankError(f"{out} has no network, as no learning rate was chosen; give the command again")
     return [Job(way, lr, seed).folder(out) / "model" for seed in range(plan.seeds)]
@@ -137,7 +137,7 @@ def _require_all(plan: Plan, entries: Sequence[Entry], folder: Path, may_diverge
         )
 
 
-def plain_results(compared: Compared) -> dict[str, Any]:
+def plain_results(compared: ComparisonResults) -> dict[str, Any]:
     """Return what a study keeps of a comparison, as plain JSON."""
     entries = [
         {

@@ -69,7 +69,7 @@ def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
     assert "SmoothAP" in (here / "out" / "report.html").read_text(encoding="utf-8")
     assert len(tasks) == 3
 
-    monkeypatch.setattr(runner, "done_apart", lambda *a, **k: tasks.append(a[0]) or done_without_training(*a, **k))
+    monkeypatch.setattr(runner, "run_task", lambda *a, **k: tasks.append(a[0]) or done_without_training(*a, **k))
     again = run("compare", *words, "--seeds", "2", "--quiet", "--reference", "FastAP")  # the same command, more seeds
     assert (again.status, again.err, len(tasks)) == (0, "", 5)
     assert json.loads((here / "out" / "results.json").read_text())["reference"] == "FastAP"
@@ -81,7 +81,7 @@ def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
 
 
 def test_a_comparison_that_was_stopped_says_how_to_go_on(here, run, monkeypatch):
-    monkeypatch.setattr(runner, "done_apart", lambda *_, **__: None)
+    monkeypatch.setattr(runner, "run_task", lambda *_, **__: None)
     result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--out", "o u t", *TINY)
     assert result.status == 130
     assert "frontrank compare --resume " in result.err
@@ -93,7 +93,7 @@ def test_no_entry_has_a_result(here, run, monkeypatch):
         beside.parent.mkdir(parents=True, exist_ok=True)
         return done_without_training(task, config, target, beside, what) if task == "frozen" else "the disk is full"
 
-    monkeypatch.setattr(runner, "done_apart", fail)
+    monkeypatch.setattr(runner, "run_task", fail)
     result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--lr", "1e-3", "--out", "out", *TINY)
     assert result.status == 2
     assert "SmoothAP: the disk is full" in result.err

@@ -89,9 +89,9 @@ def comparison(tmp_path, monkeypatch):
     folder = tmp_path / "losses"
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({}))
-    monkeypatch.setattr("frontrank.comparison.results.read_comparison", lambda out: f"compared {Path(out).name}")
+    monkeypatch.setattr("frontrank.comparison.results.read_results", lambda out: f"compared {Path(out).name}")
     page = '<!doctype html><meta name="generator" content="Frontrank">'
-    monkeypatch.setattr("frontrank.comparison.report.comparison_page", lambda compared: page + compared)
+    monkeypatch.setattr("frontrank.comparison.report.render_comparison_page", lambda compared: page + compared)
     return folder
 
 

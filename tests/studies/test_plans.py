@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from frontrank.comparison.runner import _parted, _steps
+from frontrank.comparison.runner import split_table, steps_of_way
 from frontrank.data.table import ImageTable
 from studies import apq_ablation, batch_size, fastap_batches, study_named, trained
 from studies.study import Effort
@@ -34,9 +34,9 @@ def plan(table, tmp_path, monkeypatch):
     plans = {}
 
     def compare(plan, out, quiet):
-        split = _parted(trained.build_images(plan.base.data), plan)[0]
+        split = split_table(trained.build_images(plan.base.data), plan)[0]
         assert out.name not in plans
-        plans[out.name] = [(way.settings, _steps(plan, way, split), len(way.lrs)) for way in plan.ways]
+        plans[out.name] = [(way.settings, steps_of_way(plan, way, split), len(way.lrs)) for way in plan.ways]
         costs = {"seeds": (0, 1, 2), "seconds": (0.1,), "megabytes": (9.0,), "failed": ""}
         values = dict.fromkeys(METRICS, (0.5, 0.5, 0.5))
         entries = [
@@ -46,7 +46,7 @@ def plan(table, tmp_path, monkeypatch):
         return SimpleNamespace(frozen=dict.fromkeys(METRICS, 0.4), entries=entries)
 
     hardness = {kind: {str(size): [0.5, 0.6] for size in (16, 32)} for kind in fastap_batches._KINDS}
-    monkeypatch.setattr(trained, "compare", compare)
+    monkeypatch.setattr(trained.runner, "run_comparison", compare)
     monkeypatch.setattr(fastap_batches, "_hardness", lambda *_: hardness)
     monkeypatch.setattr(batch_size, "model_folders", lambda effort, name: [Path("a"), Path("b"), Path("c")])
 

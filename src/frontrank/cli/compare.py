@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
             "there are no images; give --data, a folder of images by class, a table, or the root of a data set"
         )
     from frontrank.comparison.results import comparison_table, write_page
-    from frontrank.comparison.runner import compare, resume_comparison
+    from frontrank.comparison.runner import resume_comparison, run_comparison
 
     if options.resume is not None:
         folder = Path(options.resume)
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
             _print_plan(plan, folder, quiet=options.quiet)
             return
         command = shlex.join(["frontrank", *sys.argv[1:]])
-        comparison = compare(plan, folder, command=command, quiet=options.quiet)
+        comparison = run_comparison(plan, folder, command=command, quiet=options.quiet)
     print(f"{comparison.title}\n{comparison_table(comparison)}\n", flush=True)
     print(f"results: {shlex.quote(str(folder / 'results.md'))}, .csv and .json", flush=True)
     print(f"report: {shlex.quote(str(write_page(folder, comparison)))}", flush=True)

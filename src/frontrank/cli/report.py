@@ -101,10 +101,10 @@ def _report_detection(options: argparse.Namespace, page: Path) -> None:
 
 
 def _report_comparison(options: argparse.Namespace, page: Path) -> None:
-    from frontrank.comparison.report import comparison_page
-    from frontrank.comparison.results import read_comparison
+    from frontrank.comparison.report import render_comparison_page
+    from frontrank.comparison.results import read_results
     from frontrank.reporting.run import require_target
 
     require_target(page, options.overwrite)
-    atomic_write(page, comparison_page(read_comparison(Path(options.run))))
+    atomic_write(page, render_comparison_page(read_results(Path(options.run))))
     print_page(page, options.quiet)

@@ -1,14 +1,13 @@
-"""The plan of a comparison: losses and settings by name."""
+"""The plan of a comparison: losses by name or values of settings, learning rates and seeds, all checked."""
 
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from frontrank.checks import nearest_word
+from frontrank.checks import check_choice, check_integer, check_number, nearest_word
 from frontrank.errors import InputError
 from frontrank.losses import registry
 from frontrank.models.weights import WORDS
@@ -85,8 +84,7 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-# ==== What a comparison trains: losses by name or values of settings, learning rates and seeds, checked before the w
-
+# The plan
 
 _OF_THE_LOSS = (  # what a name stands for
     *("loss.name", "loss.variant", "loss.weighting", "loss.options", "loss.miner"),
@@ -114,9 +112,9 @@ _NO_AXES = {
 
 @dataclass(frozen=True)
 class Way:
-    """One way to train: its name, the folder of its runs, where its settings differ from the base, its learning rates.
+    """One way to train: its name, the folder of its runs, the settings that differ from the base, its learning rates.
 
-    A single learning rate is not searched for.
+    There is no search where it has a single learning rate.
     """
 
     name: str
@@ -127,10 +125,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a comparison is.
+    """The plan of a comparison.
 
-    base: the settings all ways share, with the data as the user gave them
-    axes: the settings that vary, none where the losses do
+    base:         the settings that all ways share, with the data as the user gave them
+    axes:         the settings that vary, none where the losses do
     search_steps: of a search for the learning rate; 0 is the whole budget, and then its runs count as those of a seed
     """
 
@@ -151,28 +149,28 @@ class Plan:
 
     @property
     def losses(self) -> list[str]:
-        """The losses by the names they were given; without axes those are the names of the ways."""
+        """Names of the losses; without axes those are the names of the ways."""
         return list(dict.fromkeys(_without_point(way.name, self.axes) for way in self.ways))
 
     def config(self, way: Way, lr: float, seed: int, table: Path, *, search: bool = False) -> TrainConfig:
-        """The settings of one run. table: of the images with their splits, which are the same for all runs."""
+        """Return the settings of one run. table: of the images with their splits, which all runs share."""
         base = _plain(values_of(self.base))
         if "loss.name" in way.settings:
             base = {name: value for name, value in base.items() if not name.startswith("loss.")}
-        config = self.on(table, read_config({**base, **way.settings}))
+        config = self.config_on(table, read_config({**base, **way.settings}))
         config = replace(config, seed=self.base.seed + seed)
         if search and self.search_steps:
             config = replace(config, iterations=self.search_steps)
         return replace(config, optimizer=replace(config.optimizer, lr=lr))
 
-    def on(self, table: Path, config: TrainConfig | None = None) -> TrainConfig:
-        """Settings, by default those of the base, for images that were split, merged and checked already."""
+    def config_on(self, table: Path, config: TrainConfig | None = None) -> TrainConfig:
+        """Return settings, by default those of the base, for images that are split, merged and checked already."""
         config = config or self.base
         own: dict[str, Any] = {"path": str(table), "layout": "table", "test": 0.0, "merge_classes": 1, "check": "none"}
         return replace(config, data=replace(config.data, **own))
 
     def as_json(self) -> dict[str, Any]:
-        """What is stored of it."""
+        """Return the plan as JSON holds it."""
         ways = [
             {"name": w.name, "folder": w.folder, "settings": dict(w.settings), "lrs": list(w.lrs)} for w in self.ways
         ]
@@ -180,11 +178,11 @@ class Plan:
         return {"settings": _plain(values_of(self.base)), "ways": ways, **plain, "reference": self.reference}
 
     @classmethod
-    def of_json(cls, found: Mapping[str, Any]) -> "Plan":
-        """The plan that was stored."""
-        ways = tuple(Way(w["name"], w["folder"], w["settings"], tuple(w["lrs"])) for w in found["ways"])
-        base = read_config(found["settings"])
-        return cls(base, ways, tuple(found["axes"]), found["seeds"], found["search_steps"], found["reference"])
+    def from_json(cls, plan: Mapping[str, Any]) -> "Plan":
+        """Return the plan that `as_json` stored."""
+        ways = tuple(Way(w["name"], w["folder"], w["settings"], tuple(w["lrs"])) for w in plan["ways"])
+        base = read_config(plan["settings"])
+        return cls(base, ways, tuple(plan["axes"]), plan["seeds"], plan["search_steps"], plan["reference"])
 
 
 def read_plan(
@@ -198,46 +196,46 @@ def read_plan(
     search_steps: int = 0,
     reference: str = "",
 ) -> Plan:
-    """The plan of a command line, every way of it checked.
+    """Read a plan from a command line, and check every way to train.
 
-    recipe, overrides: as of `read_config`; those of the loss go to all losses that have them
+    recipe, overrides: as in `read_config`; those of the loss go to all losses that have them
     losses: names, with commas; by default one of each family, or with axes the loss of the settings
-    axes: "loss.temperature=0.001,0.01"; several make a grid
-    lrs: learning rates to choose from, with commas; by default optimizer.lr / 3, itself, and times 3
+    axes:   "loss.temperature=0.001,0.01"; several make a grid
+    lrs:    learning rates to choose from, with commas; by default optimizer.lr / 3, itself, and times 3
     """
-    _require_whole("--seeds", seeds, 1)
-    _require_whole("--search-iterations", search_steps, 0)
+    check_integer("--seeds", seeds, at_least=1)
+    check_integer("--search-iterations", search_steps, at_least=0)
     grid = _grid(axes)
     if lrs is not None and "optimizer.lr" in overrides:
         raise InputError("--optimizer.lr has no effect beside --lr, which gives the learning rates; leave one out")
     recipe = dict(recipe or {})
     if losses is None and not grid:
         losses = DEFAULT_LOSSES
-    found: list[tuple[str, TrainConfig]]
+    configs: list[tuple[str, TrainConfig]]
     if losses is None:
         base = read_config(recipe, overrides)
-        found = [("", base)]
+        configs = [("", base)]
     else:
-        base, found = _of_losses(recipe, overrides, losses)
+        base, configs = _read_losses(recipe, overrides, losses)
     base = replace(base, data=replace(base.data, path=_whole_path(base.data.path)))
     if base.model.weights not in WORDS and Path(base.model.weights).exists():
         base = replace(base, model=replace(base.model, weights=_whole_path(base.model.weights)))
     rates = _rates(lrs, base)
     ways = [
-        _way(base, name, config, point, rates, single=len(found) == 1)
-        for (name, config), point in itertools.product(found, grid or [{}])
+        _way(base, name, config, point, rates, single=len(configs) == 1)
+        for (name, config), point in itertools.product(configs, grid or [{}])
     ]
     _refuse_twice("--losses" if losses else "--axis", [way.name for way in ways])
     ways = [replace(way, folder=f"{place:02d}-{way.folder}") for place, way in enumerate(ways, 1)]
     plan = Plan(base, tuple(ways), tuple(grid[0]) if grid else (), seeds, search_steps, reference)
-    _check(plan)
+    _check_plan(plan)
     return plan
 
 
-def _of_losses(
+def _read_losses(
     recipe: Mapping[str, Any], overrides: Mapping[str, str], losses: str
 ) -> tuple[TrainConfig, list[tuple[str, TrainConfig]]]:
-    """The base without a loss, and per loss its name and all settings."""
+    """Return the base without a loss, and per loss its name and all settings."""
     for name in _OF_THE_LOSS:
         if name in overrides:
             raise InputError(f"--{name} does not go with several losses; write it in --losses, as NAME(setting=value)")
@@ -245,7 +243,7 @@ def _of_losses(
     base = read_config(*({k: v for k, v in of.items() if not k.startswith("loss.")} for of in (recipe, overrides)))
     of_recipe = {k: v for k, v in recipe.items() if k.startswith("loss.") and k not in _OF_THE_LOSS and v is not None}
     given = {k: v for k, v in _plain(values_of(base)).items() if not k.startswith("loss.")}
-    found: list[tuple[str, TrainConfig]] = []
+    configs: list[tuple[str, TrainConfig]] = []
     used: set[str] = set()
     for text in split_list(losses):
         words = named_loss(text)
@@ -253,12 +251,12 @@ def _of_losses(
         mine = {name: value for name, value in shared.items() if name in has}
         used |= mine.keys()
         config = read_config({**given, **{k: v for k, v in of_recipe.items() if k in has}}, {**mine, **words})
-        found.append((text, config))
+        configs.append((text, config))
     if unused := [name for name in shared if name not in used]:
         raise InputError(f"--{unused[0]} is not a setting of any of the losses; leave it out")
-    if not found:
-        raise InputError(f"--losses names none; there are {_all_names()}")
-    return base, found
+    if not configs:
+        raise InputError(f"--losses is empty; there are {_all_names()}")
+    return base, configs
 
 
 def _way(
@@ -270,7 +268,7 @@ def _way(
     *,
     single: bool,
 ) -> Way:
-    """The way of a loss and a point of the grid."""
+    """Return the way of a loss and a point of the grid."""
     if point:
         config = read_config(_plain(values_of(config)), point)
         _refuse_unused(name or config.loss.name, config, point)
@@ -291,7 +289,7 @@ def _way(
 
 
 def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> None:
-    """Refuse an axis without effect: all its values would train the same model."""
+    """Raise for an axis without effect: all its values would train the same model."""
     for axis in point:
         if axis not in _USED_BY or (axis.startswith("loss.") and config.loss.name != "PNP"):
             continue
@@ -305,25 +303,25 @@ def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> 
 
 
 def _without_point(name: str, axes: Sequence[str]) -> str:
-    """The loss of a way, of whose name the values of axes are the end."""
+    """Return the loss of a way, whose name ends with the values of axes."""
     return name.split(f"{axes[0]}=")[0].removesuffix(", ") if axes else name
 
 
 def _grid(axes: Sequence[str]) -> list[dict[str, str]]:
-    """Every point of the grid: the value of each axis, as a word."""
+    """Return every point of the grid: the value of each axis, as a word."""
     values: dict[str, list[str]] = {}
     for axis in axes:
         name, equals, listed = axis.partition("=")
         name = name.strip().removeprefix("--")
-        found = split_list(listed)
-        if not equals or not found:
+        words = split_list(listed)
+        if not equals or not words:
             raise InputError(f"--axis {axis!r} has no values; write --axis loss.temperature=0.001,0.01,0.1")
         if name in _NO_AXES:
             raise InputError(f"--axis {name} cannot vary in a comparison; {_NO_AXES[name]}")
         if name in values:
-            raise InputError(f"--axis {name} stands twice; give all values in one")
-        _refuse_twice(f"--axis {name}", found)
-        values[name] = found
+            raise InputError(f"--axis {name} is given twice; give all values in one")
+        _refuse_twice(f"--axis {name}", words)
+        values[name] = words
     if not values:
         return []
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
@@ -332,27 +330,22 @@ def _grid(axes: Sequence[str]) -> list[dict[str, str]]:
 def _rates(lrs: str | None, base: TrainConfig) -> tuple[float, ...]:
     if lrs is None:
         return tuple(float(f"{base.optimizer.lr * factor:.2g}") for factor in (1 / 3, 1, 3))
-    found = []
-    for word in split_list(lrs):
-        try:
-            found.append(float(word))
-        except ValueError:
-            raise InputError(f"--lr takes numbers with commas, such as 1e-4,3e-4,1e-3, got {word!r}") from None
-        if not 0 < found[-1] < float("inf"):
-            raise InputError(f"--lr must be finite and greater than 0, got {word}")
-    if not found:
-        raise InputError("--lr names none; write --lr 1e-4,3e-4,1e-3, or leave it out")
-    _refuse_twice("--lr", [f"{lr:g}" for lr in found])
-    return tuple(sorted(found))
+    try:
+        rates = [check_number("--lr", float(word), above=0) for word in split_list(lrs)]
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"--lr takes numbers with commas, such as 1e-4,3e-4,1e-3, got {lrs!r}") from None
+    if not rates:
+        raise InputError("--lr is empty; write --lr 1e-4,3e-4,1e-3, or leave it out")
+    _refuse_twice("--lr", [f"{lr:g}" for lr in rates])
+    return tuple(sorted(rates))
 
 
-def _check(plan: Plan) -> None:
-    """Refuse what would only come out when its turn has come."""
-    names = [way.name for way in plan.ways]
-    if plan.reference and plan.reference not in names:
-        near = get_close_matches(plan.reference, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-        raise InputError(f"--reference {plan.reference!r} is none of the ways to train; {hint}")
+def _check_plan(plan: Plan) -> None:
+    """Raise now for what would fail only when its run starts."""
+    if plan.reference:
+        check_choice("--reference", plan.reference, [way.name for way in plan.ways])
     if plan.search_steps and plan.base.optimizer.schedule == "multistep":
         raise InputError("--search-iterations does not go with milestones, which count from the start; leave it out")
     for way in plan.ways:
@@ -372,13 +365,8 @@ def _refuse_twice(what: str, names: Sequence[str]) -> None:
             raise InputError(f"{what} has {name} twice; leave one out")
 
 
-def _require_whole(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"{name} must be at least {least}, got {value}")
-
-
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON holds them."""
+    """Return settings as JSON holds them."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

@@ -1,14 +1,18 @@
-"""The results of a comparison: rows, and how they are rendered."""
+"""The results of a comparison: an entry for each way to train, and the columns of its tables and files.
 
-import csv
-import io
+A number that every run has is one `Column`: it appears in the text table, in results.md, results.csv, results.json and
+on the page. A new one is a line of `COSTS`, or a metric of the evaluation.
+"""
+
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,51 +23,40 @@ from frontrank.comparison.tasks import (
     IMAGES,
     TEST,
     Job,
-    chosen_lr,
-    finished,
+    finished_jobs,
     query_labels,
+    read_lr,
     read_stored,
-    run_facts,
-    searched,
+    search_jobs,
+    search_results,
 )
 from frontrank.data.table import ImageTable, read_table
-from frontrank.evaluation.report import Report, is_distance, percent
-from frontrank.evaluation.statistics import holm, paired_over_seeds
+from frontrank.evaluation.report import Report, format_metric, is_distance
+from frontrank.evaluation.statistics import PairedDifference, difference_over_seeds, holm
 from frontrank.files import atomic_write
 from frontrank.reporting.findings import Curve
-from frontrank.reporting.run import licences
+from frontrank.reporting.pages import number
+from frontrank.reporting.run import count_licences, read_run
 from frontrank.settings import as_yaml
 from frontrank.tables import Table, TableFormat
 from frontrank.training.logs import read_log
 
-# ==== What the report of a comparison shows: several ways to train, each over several seeds, on the same images.
-
-
 UNFINISHED = "not finished yet"
-
-
-class Against(NamedTuple):
-    """The difference to the reference entry: mean, interval, p-value (corrected for the number of entries)."""
-
-    difference: float
-    low: float
-    high: float
-    p_value: float
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
     """One way to train.
 
-    name: "PNP-D_q", "triplet", or "loss.temperature=0.01"
-    settings: where it differs from the base
+    name:      "PNP-D_q", "triplet", or "loss.temperature=0.01"
+    settings:  where it differs from the base
     lr, searched: the learning rate that was chosen, and the validation metric of each one tried
     seeds, values: metric -> one value per finished seed, on the test images
-    seconds: median time of a step, per seed; megabytes: peak memory, per seed
-    curves: validation metric over steps, per seed
-    against: metric -> difference to the reference; empty for the reference itself
-    failed: why it has no values, if it has none; UNFINISHED where they are still to come
-    folder: of one of its runs, whose own report shows pictures
+    seconds:   median time of a step, per seed; megabytes: peak memory, per seed
+    curves:    validation metric over steps, per seed
+    against:   metric -> difference to the reference, with a corrected p; empty for the reference itself
+    failed:    why it has no values, if it has none; UNFINISHED where they are still to come
+    folder:    of one of its runs, whose own report shows pictures
     """
 
     name: str
@@ -75,17 +68,18 @@ class Entry:
     seconds: tuple[float, ...]
     megabytes: tuple[float, ...]
     curves: tuple[Curve, ...]
-    against: Mapping[str, Against] = field(default_factory=dict)
+    against: Mapping[str, PairedDifference] = field(default_factory=dict)
     failed: str = ""
     folder: str = ""
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
-    """A comparison. axis: the setting that varies ("loss.temperature"), or "" where the losses do.
+class ComparisonResults:
+    """Results of a comparison. axis: the setting that varies ("loss.temperature"), or "" where the losses do.
 
-    metric: that chose learning rates and checkpoints, on validation classes; reference: name of the entry that the
-    others are set against; frozen: metric -> value of the backbone before training, same images
+    metric:    chose learning rates and checkpoints, on validation classes
+    reference: name of the entry that the others are compared with
+    frozen:    metric -> value of the backbone before training, on the same images
     """
 
     title: str
@@ -101,287 +95,346 @@ class Compared:
     licences: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics of the entries."""
+        return list(dict.fromkeys(name for entry in self.entries for name in entry.values))
 
-# ==== What the runs of a comparison found, for tables and reports.
+
+# Columns
 
 
-def read_comparison(out: str | Path) -> Compared:
-    """What is found in a comparison's folder so far, for tables and reports."""
+@dataclass(frozen=True)
+class Column:
+    """A number that every run has, in all tables and files of a comparison.
+
+    name:      in results.csv and results.json
+    values:    of an entry, one per finished seed
+    average:   of the values, in tables
+    title:     heading of the text table; text: its cell, from the values
+    heading:   of the page's table; page_text: the average there
+    is_better: whether a higher number is better, so that the highest is marked
+    """
+
+    name: str
+    values: Callable[[Entry], Sequence[float]]
+    average: Callable[[Sequence[float]], float]
+    title: str
+    text: Callable[[Sequence[float]], str]
+    heading: str
+    page_text: Callable[[float], str]
+    is_better: bool = False
+
+
+def metric_column(name: str) -> Column:
+    """Return the column of a metric on the test images."""
+    return Column(
+        name,
+        lambda entry: entry.values.get(name, ()),
+        fmean,
+        title=name,
+        text=partial(mean_and_spread, name),
+        heading=name,
+        page_text=partial(format_metric, name, decimals=1),
+        is_better=not is_distance(name),
+    )
+
+
+COSTS = (
+    Column(
+        "seconds per step",
+        attrgetter("seconds"),
+        median,
+        title="s/step",
+        text=lambda values: f"{median(values):.3g}",
+        heading="time per step",
+        page_text=lambda value: f"{number(1000 * value)} ms",
+    ),
+    Column(
+        "peak MB",
+        attrgetter("megabytes"),
+        median,
+        title="MB",
+        text=lambda values: f"{median(values):,.0f}",
+        heading="peak memory",
+        page_text=lambda value: f"{number(value)} MB",
+    ),
+)
+_METRICS = ("R@1", "R@10", "R@100", "mAP", "NMI", "dists@intra", "dists@inter")  # of the text table
+
+
+def mean_and_spread(name: str, values: Sequence[float]) -> str:
+    """Write the mean and how far seeds differ: the standard deviation, or least and most of two.
+
+    >>> mean_and_spread("R@1", (0.5, 0.52, 0.51)), mean_and_spread("mAP", (0.5, 0.52)), mean_and_spread("mAP", (0.5,))
+    ('51.00 ± 1.00', '51.00 (50.00 .. 52.00)', '50.00')
+    """
+    mean = format_metric(name, fmean(values))
+    if len(values) == 1:
+        return mean
+    if len(values) == 2:
+        return f"{mean} ({format_metric(name, min(values))} .. {format_metric(name, max(values))})"
+    return f"{mean} ± {format_metric(name, stdev(values))}"
+
+
+# Tables and files
+
+
+def comparison_table(
+    results: ComparisonResults, format: TableFormat = "text", *, metrics: Sequence[str] = _METRICS
+) -> str:
+    """Return a table with a row for each entry: its metrics over seeds, its difference to the reference, its costs.
+
+    metrics: those to show, as far as they are there
+    """
+    names = [name for name in metrics if name in (results.metrics or results.frozen)]
+    columns = [*map(metric_column, names), *COSTS]
+    with_difference = {name for entry in results.entries for name in entry.against}
+    judge = results.metric if results.metric in with_difference else "R@1"
+    header = ["", *names, f"{judge} against {results.reference}", "p", "lr", *(cost.title for cost in COSTS)]
+    rows = []
+    if results.frozen:
+        cells = [format_metric(name, results.frozen.get(name, math.nan)) for name in names]
+        rows.append(["frozen backbone", *cells, "", "", "", *("" for _ in COSTS)])
+    bold = set()
+    for entry in results.entries:
+        lr = "" if math.isnan(entry.lr) else f"{entry.lr:g}"
+        if not entry.values:
+            state = UNFINISHED if entry.failed == UNFINISHED else "failed"
+            rows.append([entry.name, *("-" for _ in names), state, "", lr, *("" for _ in COSTS)])
+            continue
+        cells = [column.text(column.values(entry)) for column in columns]
+        bold |= {(len(rows), 1 + place) for place, column in enumerate(columns) if _is_best(column, entry, results)}
+        rows.append(
+            [entry.name, *cells[: len(names)], *_against_cells(results, entry, judge), lr, *cells[len(names) :]]
+        )
+    unit = "dists@* are cosine distances, other metrics are in %; differences are in percentage points"
+    before, align = (results.images, unit), "l" + "r" * (len(header) - 1)
+    return Table(header, rows, align, before, results.notes, frozenset(bold)).render(format)
+
+
+def _is_best(column: Column, entry: Entry, results: ComparisonResults) -> bool:
+    averages = [column.average(column.values(each)) for each in results.entries if each.values]
+    return column.is_better and column.average(column.values(entry)) == max(averages)
+
+
+def _against_cells(results: ComparisonResults, entry: Entry, metric: str) -> list[str]:
+    if metric not in entry.against:
+        return ["reference" if entry.name == results.reference else "", ""]
+    change = entry.against[metric]
+    ends = f"[{100 * change.low:+.2f}, {100 * change.high:+.2f}]"
+    return [f"{100 * change.difference:+.2f} {ends}", "<0.001" if change.p_value < 0.001 else f"{change.p_value:.3f}"]
+
+
+def write_results(out: Path, results: ComparisonResults) -> None:
+    """Write results.json, results.csv (a line per run) and results.md."""
+    atomic_write(out / "results.json", json.dumps(_as_json(results), indent=1) + "\n")
+    table = comparison_table(results, "markdown", metrics=results.metrics or _METRICS)
+    atomic_write(out / "results.md", f"# {results.title}\n\n{table}\n\n```\n{results.command}\n```\n")
+    atomic_write(out / "results.csv", _run_table(results).render("csv"))
+
+
+def _run_table(results: ComparisonResults) -> Table:
+    """Return a table with a row for each run."""
+    columns = [*map(metric_column, results.metrics), *COSTS]
+    header = ["name", "lr", "seed", *(column.name for column in columns)]
+    rows = [
+        [entry.name, str(entry.lr), str(seed), *(str(column.values(entry)[place]) for column in columns)]
+        for entry in results.entries
+        for place, seed in enumerate(entry.seeds)
+    ]
+    if results.frozen:
+        rows.insert(0, ["frozen backbone", "", "", *(str(results.frozen.get(column.name, "")) for column in columns)])
+    return Table(header, rows, "l" + "r" * (len(header) - 1))
+
+
+def _as_json(results: ComparisonResults) -> dict[str, Any]:
+    entries = [
+        {
+            "name": entry.name,
+            "settings": dict(entry.settings),
+            "lr": None if math.isnan(entry.lr) else entry.lr,
+            "searched": [{"lr": lr, "value": value} for lr, value in entry.searched.items()],
+            "seeds": entry.seeds,
+            "mean": {name: fmean(values) for name, values in entry.values.items()},
+            "values": dict(entry.values),
+            **{cost.name: cost.values(entry) for cost in COSTS},
+            "curves": [{"x": curve.x.tolist(), "y": curve.y.tolist()} for curve in entry.curves],
+            "against": {name: change._asdict() for name, change in entry.against.items()},
+            "failed": entry.failed,
+        }
+        for entry in results.entries
+    ]
+    head = {"format": "frontrank comparison results", "version": 1}
+    return {**head, **asdict(replace(results, entries=())), "entries": entries}
+
+
+def write_page(out: Path, results: ComparisonResults) -> Path:
+    """Write report.html, the page of a comparison."""
+    from frontrank.comparison.report import render_comparison_page
+
+    page = out / "report.html"
+    atomic_write(page, render_comparison_page(results))
+    return page
+
+
+# Results from the folders of the runs
+
+
+def read_results(out: str | Path) -> ComparisonResults:
+    """Read the results of a comparison from its folder, as far as it is done."""
     out = Path(out)
     plan, facts = read_stored(out)
     table = read_table(out / IMAGES)
-    reports = {way.name: _reports(plan, way, out) for way in plan.ways}
-    entries = [_entry(plan, way, out, list(reports[way.name].values())) for way in plan.ways]
-    reference = plan.reference or _best_by_validation(plan, out, entries)
-    entries = _against(entries, reports, reference, query_labels(table))
-    frozen = dict(Report.load(out / FROZEN)) if (out / FROZEN).is_file() else {}
-    return Compared(
+    reports = {
+        way.name: {seed: Report.load(job.folder(out) / TEST) for seed, job in finished_jobs(plan, way, out).items()}
+        for way in plan.ways
+    }
+    entries = [_read_entry(plan, way, out, list(reports[way.name].values())) for way in plan.ways]
+    runs = {
+        way.name: [read_run(job.folder(out)) for job in finished_jobs(plan, way, out).values()] for way in plan.ways
+    }
+    reference = plan.reference or _best_by_validation(runs, entries)
+    entries = compare_with_reference(entries, reports, reference, query_labels(table))
+    return ComparisonResults(
         title=plan.title,
         axis=", ".join(plan.axes),
         metric=plan.base.metric,
         reference=reference,
         entries=tuple(entries),
-        frozen=frozen,
-        images=_images(table),
+        frozen=dict(Report.load(out / FROZEN)) if (out / FROZEN).is_file() else {},
+        images=_describe_images(table),
         command=facts["command"],
         settings=as_yaml(plan.base, changed_only=True),
-        versions=_versions(plan, out),
-        licences=licences(table),
-        notes=(*facts["notes"], *_notes(plan, out, entries, table)),
+        versions=dict(next((run["versions"] for of in runs.values() for run in of), {})),
+        licences=count_licences(table),
+        notes=(
+            *facts["notes"],
+            *_note_runs(plan, out, entries),
+            *_note_versions([run for of in runs.values() for run in of]),
+            *note_differences(plan, len(set(query_labels(table).tolist()))),
+        ),
     )
 
 
-def _reports(plan: Plan, way: Way, out: Path) -> dict[int, Report]:
-    return {seed: Report.load(job.folder(out) / TEST) for seed, job in finished(plan, way, out).items()}
-
-
-def _entry(plan: Plan, way: Way, out: Path, reports: list[Report]) -> Entry:
-    jobs = finished(plan, way, out)
+def _read_entry(plan: Plan, way: Way, out: Path, reports: list[Report]) -> Entry:
+    jobs = finished_jobs(plan, way, out)
     costs = [json.loads((job.folder(out) / COST).read_text(encoding="utf-8")) for job in jobs.values()]
-    lr = chosen_lr(way, out)
+    lr = read_lr(way, out)
     return Entry(
         name=way.name,
         settings=dict(way.settings),
         lr=math.nan if lr is None else lr,
-        searched={rate: value for rate, (value, _) in searched(plan, way, out).items()} if len(way.lrs) > 1 else {},
+        searched={rate: value for rate, (value, _) in search_results(plan, way, out).items()},
         seeds=tuple(plan.base.seed + seed for seed in jobs),
         values={name: tuple(report[name] for report in reports) for name in (reports[0] if reports else ())},
         seconds=tuple(cost["seconds"] for cost in costs),
         megabytes=tuple(cost["megabytes"] for cost in costs),
-        curves=tuple(_curve(job.folder(out), plan.base.metric) for job in jobs.values()),
+        curves=tuple(_read_curve(job.folder(out), plan.base.metric) for job in jobs.values()),
         folder=next((str(job.folder(out)) for job in jobs.values()), ""),
         failed="" if reports else next(iter(failures(plan, way, out)), UNFINISHED),
     )
 
 
 def failures(plan: Plan, way: Way, out: Path) -> list[str]:
-    """Why runs of a way lack: those of its learning rate, or of the search where none could be chosen."""
-    lr = chosen_lr(way, out)
-    tried = [Job(way, each, 0, bool(plan.search_steps)) for each in way.lrs if len(way.lrs) > 1]
-    jobs = tried if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
-    return [said for job in jobs if not job.is_done(out, tested=lr is not None) and (said := job.failure(out))]
+    """Return why runs of a way are missing: those of its learning rate, or of the search where none was chosen."""
+    lr = read_lr(way, out)
+    jobs = search_jobs(plan, way) if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
+    reasons = [job.failure(out) for job in jobs if not job.is_done(out, tested=lr is not None)]
+    return [reason for reason in reasons if reason]
 
 
-def _curve(folder: Path, metric: str) -> Curve:
+def _read_curve(folder: Path, metric: str) -> Curve:
     name = f"validation {metric}"
     points = [(line["step"], line[name]) for line in read_log(folder / "log.jsonl") if name in line]
-    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
-    return Curve(x, y)
+    return Curve(*np.array(points, dtype=np.float64).reshape(-1, 2).T)
 
 
-def _best_by_validation(plan: Plan, out: Path, entries: list[Entry]) -> str:
-    """The entry whose runs are best on the held-out classes: to choose by the test images would flatter it."""
-    means = {}
-    for way in plan.ways:
-        found = [run_facts(job.folder(out))["best"] for job in finished(plan, way, out).values()]
-        if found and None not in found:
-            means[way.name] = fmean(found)
+def _best_by_validation(runs: Mapping[str, list[dict[str, Any]]], entries: list[Entry]) -> str:
+    """Return the entry whose runs are best on the held-out classes: a choice by the test images would flatter it."""
+    bests = {name: [run["best"] for run in of] for name, of in runs.items() if of}
+    means = {name: fmean(values) for name, values in bests.items() if None not in values}
     done = [entry.name for entry in entries if entry.values]
     return max(means, key=lambda name: means[name]) if means else (done or [entries[0].name])[0]
 
 
-def _against(
+def compare_with_reference(
     entries: list[Entry], reports: Mapping[str, Mapping[int, Report]], reference: str, classes: np.ndarray
 ) -> list[Entry]:
-    """The entries with their differences to the reference, over the seeds that both have.
+    """Return the entries with their differences to the reference, over the seeds that both have.
 
-    p-values are Holm's over the entries, metric by metric.
+    p-values are corrected by Holm's method over the entries, metric by metric.
     """
     theirs = reports.get(reference, {})
     shared = {name: [seed for seed in of if seed in theirs] for name, of in reports.items() if name != reference}
     others = [name for name, seeds in shared.items() if seeds]
     if not others:
         return entries
-    found: dict[str, dict[str, Against]] = {name: {} for name in others}
+    against: dict[str, dict[str, PairedDifference]] = {name: {} for name in others}
     for metric in next(iter(theirs.values())).per_query:
-        values = {name: [_stacked(of, shared[name], metric) for of in (theirs, reports[name])] for name in others}
-        differences = [paired_over_seeds(a, b, classes) for a, b in values.values()]
-        corrected = holm([each.p_value for each in differences])
-        for name, each, p_value in zip(others, differences, corrected, strict=True):
-            found[name][metric] = Against(each.difference, each.low, each.high, p_value)
-    return [replace(entry, against=found.get(entry.name, {})) for entry in entries]
+        changes = [
+            difference_over_seeds(
+                *(np.stack([of[seed].per_query[metric] for seed in shared[name]]) for of in (theirs, reports[name])),
+                classes,
+            )
+            for name in others
+        ]
+        corrected = holm([change.p_value for change in changes])
+        for name, change, p_value in zip(others, changes, corrected, strict=True):
+            against[name][metric] = change._replace(p_value=p_value)
+    return [replace(entry, against=against.get(entry.name, {})) for entry in entries]
 
 
-def _stacked(reports: Mapping[int, Report], seeds: list[int], metric: str) -> np.ndarray:
-    """The values of a metric [seed, query]."""
-    return np.stack([reports[seed].per_query[metric] for seed in seeds])
-
-
-def _versions(plan: Plan, out: Path) -> dict[str, str]:
-    for job in (job for way in plan.ways for job in finished(plan, way, out).values()):
-        return dict(run_facts(job.folder(out))["versions"])
-    return {}
-
-
-def _images(table: ImageTable) -> str:
+def _describe_images(table: ImageTable) -> str:
     parts = []
-    for split, said in (("test", "test"), ("train", "train with"), ("validation", "choose by")):
+    for split, use in (("test", "test"), ("train", "train with"), ("validation", "choose by")):
         part = table.of(split)
         if len(part):
-            parts.append(f"{len(part):,} images of {len(set(part.labels.tolist()) - {''}):,} classes to {said}")
+            parts.append(f"{len(part):,} images of {len(set(part.labels.tolist()) - {''}):,} classes to {use}")
     return "; ".join(parts)
 
 
-def _notes(plan: Plan, out: Path, entries: list[Entry], table: ImageTable) -> list[str]:
+def _note_runs(plan: Plan, out: Path, entries: list[Entry]) -> list[str]:
+    """Return notes on learning rates at an end of those tried, on failures and on missing seeds."""
     notes = []
     for way, entry in zip(plan.ways, entries, strict=True):
         if len(way.lrs) > 1 and entry.lr in (min(way.lrs), max(way.lrs)):
             side = "smallest" if entry.lr == min(way.lrs) else "largest"
             notes.append(f"{way.name}: the learning rate chosen, {entry.lr:g}, is the {side} of those tried")
-        jobs = [Job(way, lr, 0, bool(plan.search_steps)) for lr in way.lrs if len(way.lrs) > 1]
-        jobs += [Job(way, entry.lr, seed) for seed in range(plan.seeds) if not math.isnan(entry.lr)]
-        for job in dict.fromkeys(map(_key, jobs)):
-            found = Job(way, *job)
-            if said := found.failure(out):
-                notes.append(f"{way.name}: the run at learning rate {found.lr:g}, seed {found.seed}, failed: {said}")
+        tests = [] if math.isnan(entry.lr) else [Job(way, entry.lr, seed) for seed in range(plan.seeds)]
+        jobs = {job.folder(out): job for job in (*search_jobs(plan, way), *tests)}  # a run may be in both
+        notes += [
+            f"{way.name}: the run at learning rate {job.lr:g}, seed {job.seed}, failed: {failure}"
+            for job in jobs.values()
+            if (failure := job.failure(out))
+        ]
         missing = plan.seeds - len(entry.seeds)
         if entry.values and missing:
             notes.append(f"{way.name}: {missing} of {plan.seeds} seeds are missing")
-    return [*notes, *_differing(plan, out), *_of_differences(plan, len(set(query_labels(table).tolist())))]
+    return notes
 
 
-def _of_differences(plan: Plan, classes: int) -> list[str]:
-    """What intervals and p-values are, and when they can say nothing."""
+def note_differences(plan: Plan, classes: int) -> list[str]:
+    """Return notes on what intervals and p-values mean, and on when they can say nothing."""
     if len(plan.ways) < 2:
         return []
     over = f"{classes:,} test classes" + f" and {plan.seeds} seeds" * (plan.seeds > 1)
     notes = [f"intervals and p-values are of differences over {over}; p is corrected for the number of entries (Holm)"]
     if plan.seeds == 1:
-        notes.append("of one seed nothing is known of how much another would differ: give --seeds 3 or more")
+        notes.append("with one seed it is not known how much another would differ: give --seeds 3 or more")
     if 2 / 2**classes >= 0.05:
         notes.append(f"with {classes} test classes no p can be below 0.05; differences need 6 classes or more")
     return notes
 
 
-def _differing(plan: Plan, out: Path) -> list[str]:
-    """Versions, commits, machines and devices that are not the same in all runs."""
+def _note_versions(runs: list[dict[str, Any]]) -> list[str]:
+    """Return notes on versions, commits, machines and devices that are not the same in all runs."""
     seen: dict[str, list[str]] = {}
-    for way in plan.ways:
-        for job in finished(plan, way, out).values():
-            facts = run_facts(job.folder(out))
-            for told in (facts, *facts.get("resumed", [])):
-                named = {"commit": told["commit"], "machine": told["machine"], "device": told["device"]}
-                for name, value in {**told["versions"], **named}.items():
-                    seen.setdefault(name, []).append(str(value)[:60])
+    for part in (part for run in runs for part in (run, *run.get("resumed", []))):
+        for name, value in {**part["versions"], **{key: part[key] for key in ("commit", "machine", "device")}}.items():
+            seen.setdefault(name, []).append(str(value)[:60])
     return [
         f"runs were made with different {name}: {', '.join(dict.fromkeys(values))}; they may not be alike"
         for name, values in seen.items()
         if len(set(values)) > 1
     ]
-
-
-def _key(job: Job) -> tuple[float, int, bool]:
-    return job.lr, job.seed, job.short
-
-
-# ==== Tables and files of what a comparison found.
-
-
-_SHOWN = ("R@1", "R@10", "R@100", "mAP", "NMI", "dists@intra", "dists@inter")
-
-
-def spread(name: str, values: tuple[float, ...]) -> str:
-    """The mean, and how far seeds differ: the standard deviation, or of fewer than three the least and the most.
-
-    >>> spread("R@1", (0.5, 0.52, 0.51)), spread("mAP", (0.5, 0.52)), spread("mAP", (0.5,))
-    ('51.00 ± 1.00', '51.00 (50.00 .. 52.00)', '50.00')
-    """
-    said = percent(name, fmean(values))
-    if len(values) == 1:
-        return said
-    if len(values) == 2:
-        return f"{said} ({percent(name, min(values))} .. {percent(name, max(values))})"
-    return f"{said} ± {percent(name, stdev(values))}"
-
-
-def comparison_table(compared: Compared, format: TableFormat = "text", *, metrics: tuple[str, ...] = _SHOWN) -> str:
-    """A row for each entry: what it reaches on the test images, over seeds, what it costs, and how sure it is.
-
-    metrics: those shown, as far as they are there
-    """
-    known = dict.fromkeys(name for entry in compared.entries for name in entry.values) or dict.fromkeys(compared.frozen)
-    names = [name for name in metrics if name in known]
-    of_queries = {name for entry in compared.entries for name in entry.against}
-    judged = compared.metric if compared.metric in of_queries else "R@1"
-    header = ["", *names, f"{judged} against {compared.reference}", "p", "lr", "s/step", "MB"]
-    rows = [["frozen backbone", *_frozen_cells(compared, names), "", "", "", "", ""]]
-    rows = rows if compared.frozen else []
-    first = len(rows)
-    for entry in compared.entries:
-        lr = "" if math.isnan(entry.lr) else f"{entry.lr:g}"
-        if not entry.values:
-            said = UNFINISHED if entry.failed == UNFINISHED else "failed"
-            rows.append([entry.name, *("-" for _ in names), said, "", lr, "", ""])
-            continue
-        found = [spread(name, entry.values[name]) for name in names]
-        costs = [f"{median(entry.seconds):.3g}", f"{median(entry.megabytes):,.0f}"]
-        rows.append([entry.name, *found, *_judged(compared, entry, judged), lr, *costs])
-    best = {
-        (first + i, j)
-        for j, name in enumerate(names, 1)
-        for i, entry in enumerate(compared.entries)
-        if entry.values and not is_distance(name) and fmean(entry.values[name]) == _most(compared, name)
-    }
-    unit = "dists@* are cosine distances, other metrics are in %; differences are in percentage points"
-    before = (compared.images, unit)
-    return Table(header, rows, "l" + "r" * (len(header) - 1), before, compared.notes, frozenset(best)).rendered(format)
-
-
-def _frozen_cells(compared: Compared, names: list[str]) -> list[str]:
-    return [percent(name, compared.frozen[name]) if name in compared.frozen else "-" for name in names]
-
-
-def _judged(compared: Compared, entry: Entry, metric: str) -> list[str]:
-    if metric not in entry.against:
-        return ["reference" if entry.name == compared.reference else "", ""]
-    found = entry.against[metric]
-    ends = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-    return [f"{100 * found.difference:+.2f} {ends}", "<0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"]
-
-
-def _most(compared: Compared, name: str) -> float:
-    return max(fmean(entry.values[name]) for entry in compared.entries if entry.values)
-
-
-def write_results(out: Path, compared: Compared) -> None:
-    """Write results.json, results.csv (a line per run) and results.md."""
-    atomic_write(out / "results.json", (json.dumps(_as_json(compared), indent=1) + "\n").encode())
-    everything = tuple(dict.fromkeys(name for entry in compared.entries for name in entry.values))
-    text = f"# {compared.title}\n\n{comparison_table(compared, 'markdown', metrics=everything or _SHOWN)}\n\n"
-    text += f"```\n{compared.command}\n```\n"
-    atomic_write(out / "results.md", text.encode())
-    file = io.StringIO(newline="")
-    lines = csv.writer(file)
-    lines.writerow(["name", "lr", "seed", *everything, "seconds per step", "peak MB"])
-    if compared.frozen:
-        lines.writerow(["frozen backbone", "", "", *(compared.frozen.get(name, "") for name in everything), "", ""])
-    for entry in compared.entries:
-        for i, seed in enumerate(entry.seeds):
-            values = (of[i] for of in entry.values.values())
-            lines.writerow([entry.name, entry.lr, seed, *values, entry.seconds[i], entry.megabytes[i]])
-    atomic_write(out / "results.csv", file.getvalue().encode())
-
-
-def _as_json(compared: Compared) -> dict[str, Any]:
-    entries = []
-    for entry in compared.entries:
-        curves = [{"x": curve.x.tolist(), "y": curve.y.tolist()} for curve in entry.curves]
-        against = {name: each._asdict() for name, each in entry.against.items()}
-        means = {name: fmean(values) for name, values in entry.values.items()}
-        own: dict[str, Any] = {"name": entry.name}
-        own |= {"settings": dict(entry.settings), "lr": None if math.isnan(entry.lr) else entry.lr}
-        own |= {"searched": [{"lr": lr, "value": value} for lr, value in entry.searched.items()]}
-        own |= {"seeds": entry.seeds, "mean": means, "values": dict(entry.values), "seconds per step": entry.seconds}
-        own |= {"peak MB": entry.megabytes, "curves": curves, "against": against, "failed": entry.failed}
-        entries.append(own)
-    plain = {key: value for key, value in asdict(replace(compared, entries=())).items() if key != "entries"}
-    return {"format": "frontrank comparison results", "version": 1, **plain, "entries": entries}
-
-
-def write_page(out: Path, compared: Compared) -> Path:
-    """Write report.html, the page of a comparison."""
-    from frontrank.comparison.report import comparison_page
-
-    page = out / "report.html"
-    atomic_write(page, comparison_page(compared).encode())
-    return page

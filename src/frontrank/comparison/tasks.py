@@ -1,17 +1,25 @@
-"""One run of a comparison, in a process of its own, and the runs that are planned and done."""
+"""The runs of a comparison: what is planned and done, the learning rate chosen, and each task as a process of its own.
+
+A process of its own has its memory and its crashes for itself. Run as a module, this file is that process:
+`python -m frontrank.comparison.tasks TASK RECIPE TARGET`.
+"""
 
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,42 +31,315 @@ from frontrank.evaluation.measures import GROUP_METRICS
 from frontrank.evaluation.report import Report
 from frontrank.files import atomic_write, read_json, write_json
 from frontrank.models import Embedder
-from frontrank.settings import TrainConfig, read_config, read_recipe
+from frontrank.progress import progress
+from frontrank.reporting.run import read_run
+from frontrank.settings import TrainConfig, as_yaml, read_config, read_recipe
 from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log
+from frontrank.training.loop import StopRequest
 from frontrank.training.run import build_device, build_images, frozen_model, resume, train
 
-# ==== One run of a comparison, as a process of its own: its memory is its own, and a crash is its own.
+Task = Literal["train", "test", "frozen"]
 
-
+PLAN, IMAGES, FROZEN = "comparison.json", "images.csv", "frozen.json"
 COST, TEST = "cost.json", "test.json"
-REFUSED, INTERRUPTED = 2, 130
+FACTS = ("command", "notes", "steps", "pictures")
+DIVERGED = "not finite"  # in the message of a run that diverged, and would again
+_KIND, _VERSION = "comparison plan", 1
+_REFUSED, _INTERRUPTED = 2, 130  # exit status of a task
+_ATTEMPTS = 2  # after which a failure that may pass counts as lasting
 _RECALL = (1, 10, 100)
 _OF_QUERIES = ("mAP", "mAP@R", "R-precision")
+_LOOK = 0.3  # seconds between looks at a task
+_READ = 20_000  # bytes of its output to look at
 
 
-def do(job: str, recipe: str, target: str) -> int:
-    """Do the job, and give the exit status; what went wrong is the last line of stderr."""
+@dataclass(frozen=True)
+class Job:
+    """A run: a way to train at a learning rate, with a seed (from 0), and whether it is one of a shorter search."""
+
+    way: Way
+    lr: float
+    seed: int
+    short: bool = False
+
+    def folder(self, out: Path) -> Path:
+        """Return the folder of the run; its recipe, output and failure are beside it."""
+        return out / "runs" / self.way.folder / f"lr-{self.lr:g}-seed-{self.seed}{'-search' * self.short}"
+
+    def beside(self, out: Path, ending: str) -> Path:
+        """Return a file beside the folder of the run."""
+        folder = self.folder(out)
+        return folder.with_name(folder.name + ending)
+
+    def is_done(self, out: Path, *, tested: bool) -> bool:
+        """Tell whether it is trained, or trained and tested."""
+        return (self.folder(out) / (TEST if tested else COST)).is_file() and (self.folder(out) / COST).is_file()
+
+    def failure(self, out: Path) -> str:
+        """Return why it failed; "" where it did not."""
+        return (self._failures(out) or [""])[-1]
+
+    def is_given_up(self, out: Path) -> bool:
+        """Tell whether it failed in a way that another attempt would not mend."""
+        failures = self._failures(out)
+        return len(failures) >= _ATTEMPTS or any(DIVERGED in each for each in failures)
+
+    def _failures(self, out: Path) -> list[str]:
+        path = self.beside(out, ".failed")
+        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+
+
+def search_jobs(plan: Plan, way: Way) -> list[Job]:
+    """Return the runs that choose the learning rate of a way, one seed each; none where there is one rate."""
+    return [Job(way, lr, 0, bool(plan.search_steps)) for lr in way.lrs] if len(way.lrs) > 1 else []
+
+
+def finished_jobs(plan: Plan, way: Way, out: Path) -> dict[int, Job]:
+    """Return the runs of a way that are done, by seed."""
+    lr = read_lr(way, out)
+    jobs = [] if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
+    return {job.seed: job for job in jobs if job.is_done(out, tested=True)}
+
+
+def write_plan(out: Path, plan: Plan, facts: Mapping[str, Any]) -> None:
+    """Store a plan. facts: the command, notes, steps of each way, a digest of the pictures."""
+    write_json(out / PLAN, _KIND, _VERSION, {**facts, "plan": plan.as_json()}, overwrite=True)
+
+
+def read_stored(out: Path) -> tuple[Plan, dict[str, Any]]:
+    """Read the plan of a comparison's folder, and the facts beside it."""
+    if not (out / PLAN).is_file():
+        raise InputError(f"{out} is not a comparison (it has no {PLAN}); give the folder of --out")
+    content = read_json(out / PLAN, _KIND, _VERSION)
+    try:
+        return Plan.from_json(content["plan"]), {**content, **{key: content[key] for key in FACTS}}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{out / PLAN} is damaged ({error}); compare into another folder") from error
+
+
+def command_to_resume(out: Path) -> str:
+    """Return the command that continues a comparison."""
+    return f"frontrank compare --resume {shlex.quote(str(out))}"
+
+
+# Learning rates
+
+
+def search_results(plan: Plan, way: Way, out: Path) -> dict[float, tuple[float, float]]:
+    """Return metric and mAP of the held-out classes at the best checkpoint, per learning rate of a search."""
+    results = {}
+    for job in search_jobs(plan, way):
+        if job.is_done(out, tested=False):
+            run = read_run(job.folder(out))
+            lines = [line for line in read_log(job.folder(out) / "log.jsonl") if line["step"] == run["best_step"]]
+            average = next((line["validation mAP"] for line in lines if "validation mAP" in line), 0.0)
+            results[job.lr] = (float(run["best"]), float(average))
+    return results
+
+
+def choose_lr(plan: Plan, way: Way, out: Path) -> float | None:
+    """Choose the learning rate of a way once, and store it.
+
+    None where no run of the search is done, or one failed once, for a reason that may pass. The best on the held-out
+    classes is chosen; of equal ones the one with more mAP, then the smaller one.
+    """
+    if (lr := read_lr(way, out)) is not None:
+        return lr
+    values, jobs = search_results(plan, way, out), search_jobs(plan, way)
+    if not values or not all(job.lr in values or job.is_given_up(out) for job in jobs):
+        return None
+    lr = max(sorted(values), key=lambda each: values[each])
+    atomic_write(_lr_path(way, out), json.dumps({"lr": lr}) + "\n")
+    for job in jobs:
+        if job.short or job.lr != lr:  # nobody will ask for its network
+            shutil.rmtree(job.folder(out) / "model", ignore_errors=True)
+    return lr
+
+
+def read_lr(way: Way, out: Path) -> float | None:
+    """Return the learning rate of a way; None while it is not chosen."""
+    if len(way.lrs) == 1:
+        return way.lrs[0]
+    path = _lr_path(way, out)
+    return float(json.loads(path.read_text(encoding="utf-8"))["lr"]) if path.is_file() else None
+
+
+def _lr_path(way: Way, out: Path) -> Path:
+    return out / "runs" / way.folder / "lr.json"
+
+
+# Test images
+
+
+def sides(table: ImageTable) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return masks of the queries and of the gallery, by their roles; no gallery where each query searches the others.
+
+    Only images of the role gallery make one, with distractors beside them: in another an image would find itself.
+    """
+    asked = np.isin(table.roles, ("", "query")) & (table.labels != "")
+    if not (table.roles == "gallery").any():
+        return asked, None
+    return asked, np.isin(table.roles, ("gallery", "distractor"))
+
+
+def metrics_on_tests(table: ImageTable, chosen: str) -> list[str]:
+    """Return the metrics of the test images, with the one that chooses; R@k only where a list is longer than k."""
+    asked, searched = sides(table)
+    longest = int(asked.sum()) - 1 if searched is None else int(searched.sum())
+    recalls = [f"R@{k}" for k in _RECALL if k == 1 or k < longest]
+    return list(dict.fromkeys([*recalls, *_OF_QUERIES, *([] if chosen in GROUP_METRICS else [chosen]), *GROUP_METRICS]))
+
+
+def query_labels(table: ImageTable) -> np.ndarray:
+    """Return the labels of the queries among the test images, in their order."""
+    test = table.of("test")
+    return np.asarray(test.labels[sides(test)[0]])
+
+
+def require_tests(table: ImageTable) -> None:
+    """Raise if no metric can be computed from the test images."""
+    test = table.of("test")
+    asked, searched = sides(test)
+    sizes = np.unique(test.labels[asked], return_counts=True)[1]
+    classes = set(test.labels.tolist()) - {""}
+    if len(classes) < 2 or (searched is None and (len(sizes) < 2 or sizes.max() < 2)):
+        raise InputError(
+            f"there are {len(test)} test images of {len(classes)} classes; give two classes or more, and one of them "
+            "with two images or more"
+        )
+    if searched is not None and not set(test.labels[asked].tolist()) & set(test.labels[searched].tolist()):
+        raise InputError("no query of the test images has a class of the gallery; give images of the same classes")
+
+
+def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
+    """Evaluate a model on the test images, by their roles."""
+    table = build_images(config.data).of("test")
+    embeddings = embed_table(model, table, workers=config.data.workers, precision=config.precision, show=False)
+    asked, searched = sides(table)
+    metrics = metrics_on_tests(table, config.metric)
+    if searched is None:
+        return evaluate(embeddings[asked], table.labels[asked], metrics=metrics, progress=False)
+    report = evaluate(
+        embeddings[asked],
+        table.labels[asked],
+        gallery=embeddings[searched],
+        gallery_labels=table.labels[searched],
+        metrics=[name for name in metrics if name not in GROUP_METRICS],
+        progress=False,
+    )
+    with_label = table.labels != ""
+    groups = evaluate(embeddings[with_label], table.labels[with_label], metrics=GROUP_METRICS, progress=False)
+    return Report.of(report.per_query, report.positives, report.gallery_size, dict(groups))
+
+
+# A task, seen from the process that starts it
+
+
+def run_task(
+    task: Task,
+    config: TrainConfig,
+    target: Path,
+    beside: Path,
+    title: str,
+    *,
+    stop: StopRequest,
+    held: tuple[int, ...] = (),
+    quiet: bool = False,
+) -> str | None:
+    """Run a task in a process of its own; return why it failed, "" if it did not, None if it was stopped.
+
+    target: where its results go; beside: what its recipe (.yaml) and its output (.txt) are named after
+    stop:   passed on to the process, which saves its run; held: files that stay open as long as it lives
+    """
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    recipe, log = (beside.with_name(beside.name + ending) for ending in (".yaml", ".txt"))
+    recipe.write_text(as_yaml(config), encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "frontrank.comparison.tasks", task, str(recipe), str(target)]
+    with log.open("a", encoding="utf-8") as output:
+        start = output.tell()
+        # Its stdin ends with this process; a signal of the terminal reaches it through here only.
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, pass_fds=held
+        )
+    try:
+        _watch(child, log, start, title if not quiet and sys.stderr.isatty() else "", stop)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        if child.stdin is not None:
+            child.stdin.close()
+    if stop.asked or child.returncode == _INTERRUPTED:
+        return None
+    return "" if child.returncode == 0 else failure_reason(child.returncode, _tail(log, start))
+
+
+def _watch(child: "subprocess.Popen[bytes]", log: Path, start: int, title: str, stop: StopRequest) -> None:
+    """Wait for the end and draw the progress; a stop that is asked for is passed on once."""
+    stopped, done = False, 0
+    tick: Callable[[float], None] | None = None
+    with ExitStack() as bar:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_LOOK)
+                return
+            if stop.asked and not stopped:
+                stopped = True
+                child.terminate()
+            steps = re.findall(r"step (\d+)/(\d+)", _tail(log, start)) if title else []
+            if steps and tick is None:
+                tick = bar.enter_context(progress(title, int(steps[-1][1])))
+            if steps and tick is not None:
+                tick(int(steps[-1][0]) - done)
+                done = int(steps[-1][0])
+
+
+def _tail(path: Path, start: int) -> str:
+    """Return the end of what was written to a file after a place."""
+    with path.open("rb") as file:
+        file.seek(max(start, path.stat().st_size - _READ))
+        return file.read().decode("utf-8", "replace")
+
+
+def failure_reason(status: int, output: str) -> str:
+    """Return why a process failed, in a line: its signal, or the last line of its output.
+
+    >>> failure_reason(2, "step 1/4\\nthe gradient is not finite\\n"), failure_reason(-9, "")
+    ('the gradient is not finite', 'ended by the signal SIGKILL, perhaps because memory ran out')
+    """
+    if status < 0:
+        memory = ", perhaps because memory ran out" if -status == signal.SIGKILL else ""
+        return f"ended by the signal {signal.Signals(-status).name}{memory}"
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    return last[:300] or f"ended with status {status} and without a message"
+
+
+# A task, in its own process
+
+
+def do_task(task: str, recipe: str, target: str) -> int:
+    """Do a task and return the exit status; the last line of stderr is the error, if there is one."""
     try:
         config = read_config(read_recipe(Path(recipe)))
-        if job == "frozen":
+        if task == "frozen":
             model = frozen_model(config).to(build_device(config.device))
             report_on_tests(model, config).save(target, overwrite=True)
         else:
             train_once(config, Path(target))
-        if job == "test":
+        if task == "test":
             evaluate_once(config, Path(target))
     except InterruptedRunError:
-        return INTERRUPTED
+        return _INTERRUPTED
     except (FrontrankError, MemoryError) as error:
         print(f"\n{str(error) or 'out of memory'}", file=sys.stderr)
-        return REFUSED
+        return _REFUSED
     return 0
 
 
 def train_once(config: TrainConfig, folder: Path) -> None:
-    """Train, from the last checkpoint if there is one; say what it cost, and drop the checkpoints, which are big."""
+    """Train, from the last checkpoint if there is one; store the cost, and delete the checkpoints, which are big."""
     if not (folder / COST).is_file():
         started = time.monotonic()
         if latest_checkpoint(folder / "checkpoints") is None:
@@ -73,218 +354,23 @@ def train_once(config: TrainConfig, folder: Path) -> None:
             "megabytes": max(line["peak MB"] for line in log if "peak MB" in line),
             "wall": time.monotonic() - started,
         }
-        atomic_write(folder / COST, (json.dumps(costs) + "\n").encode())
+        atomic_write(folder / COST, json.dumps(costs) + "\n")
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def evaluate_once(config: TrainConfig, folder: Path) -> None:
-    """Evaluate the trained model on the test images, and keep the values of every query."""
+    """Evaluate the trained model on the test images, and store the values of every query."""
     if not (folder / TEST).is_file():
         model = Embedder.load(folder / "model", build_device(config.device))
         report_on_tests(model, config).save(folder / TEST, overwrite=True)
 
 
-def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
-    """How a model ranks the test images, by their roles."""
-    table = build_images(config.data).of("test")
-    embeddings = embed_table(model, table, workers=config.data.workers, precision=config.precision, show=False)
-    asked, searched = sides(table)
-    metrics = metrics_on_tests(table, config.metric)
-    if searched is None:
-        return evaluate(embeddings[asked], table.labels[asked], metrics=metrics, progress=False)
-    of_ranks = [name for name in metrics if name not in GROUP_METRICS]
-    report = evaluate(
-        embeddings[asked],
-        table.labels[asked],
-        gallery=embeddings[searched],
-        gallery_labels=table.labels[searched],
-        metrics=of_ranks,
-        progress=False,
-    )
-    named = table.labels != ""
-    groups = evaluate(embeddings[named], table.labels[named], metrics=GROUP_METRICS, progress=False)
-    return Report.of(report.per_query, report.positives, report.gallery_size, dict(groups))
-
-
-def sides(table: ImageTable) -> tuple[np.ndarray, np.ndarray | None]:
-    """Masks of the queries and of the gallery, by their roles; no gallery where each query searches the others.
-
-    Only images of the role gallery make one, with distractors beside them: in another an image would find itself.
-    """
-    asked = np.isin(table.roles, ("", "query")) & (table.labels != "")
-    if not (table.roles == "gallery").any():
-        return asked, None
-    return asked, np.isin(table.roles, ("gallery", "distractor"))
-
-
-def metrics_on_tests(table: ImageTable, chosen: str) -> list[str]:
-    """The metrics of the test images, and that of the held-out classes; R@k only where a list is longer than k."""
-    asked, searched = sides(table)
-    longest = int(asked.sum()) - 1 if searched is None else int(searched.sum())
-    recalls = [f"R@{k}" for k in _RECALL if k == 1 or k < longest]
-    return list(dict.fromkeys([*recalls, *_OF_QUERIES, *([] if chosen in GROUP_METRICS else [chosen]), *GROUP_METRICS]))
-
-
-def query_labels(table: ImageTable) -> np.ndarray:
-    """The labels of the queries among the test images, in their order."""
-    test = table.of("test")
-    return np.asarray(test.labels[sides(test)[0]])
-
-
-def require_tests(table: ImageTable) -> None:
-    """Refuse test images that no metric can be made of."""
-    test = table.of("test")
-    asked, searched = sides(test)
-    sizes = np.unique(test.labels[asked], return_counts=True)[1]
-    classes = set(test.labels.tolist()) - {""}
-    if len(classes) < 2 or (searched is None and (len(sizes) < 2 or sizes.max() < 2)):
-        raise InputError(
-            f"the test images are {len(test)} of {len(classes)} classes; there must be two classes at least, and one "
-            "of two images or more"
-        )
-    if searched is not None and not set(test.labels[asked].tolist()) & set(test.labels[searched].tolist()):
-        raise InputError("no query of the test images has a class of the gallery; give images of the same classes")
-
-
 def _end_with_parent() -> None:
     while os.read(0, 1):  # not sys.stdin, whose lock would still be held at the end
         pass
-    os._exit(REFUSED)
+    os._exit(_REFUSED)
 
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.exit(do(*sys.argv[1:]))
-
-
-# ==== The runs of a comparison: what is planned, what is done, and which learning rate was chosen.
-
-
-PLAN, IMAGES, FROZEN = "comparison.json", "images.csv", "frozen.json"
-FACTS = ("command", "notes", "steps", "pictures")
-DIVERGED = "not finite"  # says a run that diverged, and would again
-_ATTEMPTS = 2  # after which a failure that may have been a passing one is taken for a lasting one
-_KIND, _VERSION = "comparison plan", 1
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run: a way to train at a learning rate, with a seed (from 0), and whether it is one of a shorter search."""
-
-    way: Way
-    lr: float
-    seed: int
-    short: bool = False
-
-    def folder(self, out: Path) -> Path:
-        """Where the run is; its recipe, output and failure stand beside it."""
-        return out / "runs" / self.way.folder / f"lr-{self.lr:g}-seed-{self.seed}{'-search' * self.short}"
-
-    def beside(self, out: Path, ending: str) -> Path:
-        """A file beside the folder of the run."""
-        folder = self.folder(out)
-        return folder.with_name(folder.name + ending)
-
-    def is_done(self, out: Path, *, tested: bool) -> bool:
-        """Whether it was trained, or trained and tested."""
-        return (self.folder(out) / (TEST if tested else COST)).is_file() and (self.folder(out) / COST).is_file()
-
-    def failure(self, out: Path) -> str:
-        """Why it failed; nothing where it did not."""
-        return (self._failures(out) or [""])[-1]
-
-    def is_given_up(self, out: Path) -> bool:
-        """Whether it failed in a way that another attempt would not mend."""
-        said = self._failures(out)
-        return len(said) >= _ATTEMPTS or any(DIVERGED in each for each in said)
-
-    def _failures(self, out: Path) -> list[str]:
-        path = self.beside(out, ".failed")
-        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-
-    def drop_model(self, out: Path) -> None:
-        """Delete the trained network, which nobody will ask for."""
-        shutil.rmtree(self.folder(out) / "model", ignore_errors=True)
-
-
-def searches(plan: Plan) -> list[Job]:
-    """The runs that choose learning rates, one seed each."""
-    short = bool(plan.search_steps)
-    return [Job(way, lr, 0, short) for way in plan.ways if len(way.lrs) > 1 for lr in way.lrs]
-
-
-def write_plan(out: Path, plan: Plan, facts: Mapping[str, Any]) -> None:
-    """Store what is compared. facts: the command, notes, steps of each way, a digest of the pictures."""
-    write_json(out / PLAN, _KIND, _VERSION, {**facts, "plan": plan.as_json()}, overwrite=True)
-
-
-def read_stored(out: Path) -> tuple[Plan, dict[str, Any]]:
-    """What is compared in a folder, and the facts beside it."""
-    if not (out / PLAN).is_file():
-        raise InputError(f"{out} holds no comparison (there is no {PLAN}); give the folder of --out")
-    found = read_json(out / PLAN, _KIND, _VERSION)
-    try:
-        return Plan.of_json(found["plan"]), {**found, **{key: found[key] for key in FACTS}}
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{out / PLAN} is damaged ({error}); compare into another folder") from error
-
-
-def searched(plan: Plan, way: Way, out: Path) -> dict[float, tuple[float, float]]:
-    """Per learning rate of a search that is done: the metric and mAP of the held-out classes at the best checkpoint."""
-    found = {}
-    for lr in way.lrs:
-        job = Job(way, lr, 0, bool(plan.search_steps))
-        if job.is_done(out, tested=False):
-            facts = run_facts(job.folder(out))
-            lines = [line for line in read_log(job.folder(out) / "log.jsonl") if line["step"] == facts["best_step"]]
-            average = next((line["validation mAP"] for line in lines if "validation mAP" in line), 0.0)
-            found[lr] = (float(facts["best"]), float(average))
-    return found
-
-
-def choose_lr(plan: Plan, way: Way, out: Path) -> float | None:
-    """The learning rate of a way, chosen once and then kept; None where no run of the search is done, or one is not
-    and may yet be: it failed once, for a reason that may pass.
-
-    The best on the held-out classes; of equal ones that of more mAP, then the smaller one.
-    """
-    if len(way.lrs) == 1:
-        return way.lrs[0]
-    kept = out / "runs" / way.folder / "lr.json"
-    if kept.is_file():
-        return float(json.loads(kept.read_text(encoding="utf-8"))["lr"])
-    values = searched(plan, way, out)
-    jobs = [Job(way, lr, 0, bool(plan.search_steps)) for lr in way.lrs]
-    if not values or not all(job.lr in values or job.is_given_up(out) for job in jobs):
-        return None
-    lr = max(sorted(values), key=lambda each: values[each])
-    atomic_write(kept, (json.dumps({"lr": lr}) + "\n").encode())
-    for job in jobs:
-        if job.short or job.lr != lr:
-            job.drop_model(out)
-    return lr
-
-
-def chosen_lr(way: Way, out: Path) -> float | None:
-    """The learning rate that was chosen; None before that."""
-    kept = out / "runs" / way.folder / "lr.json"
-    if len(way.lrs) == 1:
-        return way.lrs[0]
-    return float(json.loads(kept.read_text(encoding="utf-8"))["lr"]) if kept.is_file() else None
-
-
-def finished(plan: Plan, way: Way, out: Path) -> dict[int, Job]:
-    """The runs of a way that are done, by seed."""
-    lr = chosen_lr(way, out)
-    jobs = [] if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
-    return {job.seed: job for job in jobs if job.is_done(out, tested=True)}
-
-
-def run_facts(folder: Path) -> dict[str, Any]:
-    """What a run says of itself."""
-    return dict(json.loads((folder / "run.json").read_text(encoding="utf-8")))
-
-
-def command_to_go_on(out: Path) -> str:
-    """What a user types to go on."""
-    return f"frontrank compare --resume {shlex.quote(str(out))}"
+    sys.exit(do_task(*sys.argv[1:]))
