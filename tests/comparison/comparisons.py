@@ -9,8 +9,7 @@ import numpy as np
 from frontrank.comparison import runner as comparison
 from frontrank.comparison import tasks as comparison_run
 from frontrank.comparison.plan import read_plan
-from frontrank.comparison.runner import reason
-from frontrank.comparison.tasks import query_labels
+from frontrank.comparison.tasks import failure_reason, query_labels
 from frontrank.data.table import read_table
 from frontrank.evaluation.report import Report
 from frontrank.settings import as_yaml
@@ -37,7 +36,7 @@ SMALL = {
     "model.weights": "none",
     "model.dim": "16",
     "model.batch_norm": "frozen",
-    "iterations": "4",
+    "iterations": "3",
     "checkpoint_every": "1",
     "log_every": "1",
     "device": "cpu",
@@ -50,13 +49,13 @@ def plan_of(path, losses="PNP-D_s(temperature=0.05),triplet", overrides=None, re
 
 
 def done_here(task, config, target, beside, what, *, stop, held=(), quiet=False):
-    """What `done_apart` does, in this process."""
+    """What `run_task` does, in this process."""
     beside.parent.mkdir(parents=True, exist_ok=True)
     recipe, said = (beside.with_name(beside.name + ending) for ending in (".yaml", ".txt"))
     recipe.write_text(as_yaml(config))
     with said.open("a") as output, redirect_stdout(output), redirect_stderr(output):
-        status = comparison_run.do(task, str(recipe), str(target))
-    return reason(status, said.read_text()) if status else ""
+        status = comparison_run.do_task(task, str(recipe), str(target))
+    return failure_reason(status, said.read_text()) if status else ""
 
 
 def count_tasks(monkeypatch, do=None):
@@ -70,7 +69,7 @@ def count_tasks(monkeypatch, do=None):
         tasks.append((task, "/".join(target.parts[-2:])))
         return (do or done_here)(task, config, target, beside, what, **others)
 
-    monkeypatch.setattr(comparison, "done_apart", done)
+    monkeypatch.setattr(comparison, "run_task", done)
     return tasks
 
 

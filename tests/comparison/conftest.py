@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontrank.comparison.runner import compare
+from frontrank.comparison.runner import run_comparison
 from tests.comparison.comparisons import count_tasks, done_without_training, plan_of
 from tests.training.runs import small_table
 
@@ -14,20 +14,14 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def compared_before(images, tmp_path_factory):
-    """A comparison of two losses, two learning rates and three seeds: its folder, what it found, the tasks it took."""
+def trained(images, tmp_path_factory):
+    """A comparison of two losses, two learning rates and two seeds, really trained: folder, results, tasks."""
     folder = tmp_path_factory.mktemp("compared") / "out"
     with pytest.MonkeyPatch.context() as monkeypatch:
         tasks = count_tasks(monkeypatch)
-        plan = plan_of(images, lrs="1e-3,1e-2", seeds=3)
-        compared = compare(plan, folder, command="frontrank compare ...", quiet=True)
-    return folder, compared, tasks
-
-
-@pytest.fixture
-def tasks(monkeypatch):
-    """Runs are done in this process, and listed here as (task, folder)."""
-    return count_tasks(monkeypatch)
+        plan = plan_of(images, lrs="1e-3,1e-2", seeds=2)
+        results = run_comparison(plan, folder, command="frontrank compare ...", quiet=True)
+    return folder, results, tasks
 
 
 @pytest.fixture

@@ -265,8 +265,9 @@ def _as_json(results: ComparisonResults) -> dict[str, Any]:
         }
         for entry in results.entries
     ]
-    head = {"format": "frontrank comparison results", "version": 1}
-    return {**head, **asdict(replace(results, entries=())), "entries": entries}
+    content = asdict(replace(results, entries=()))
+    del content["entries"]
+    return {"format": "frontrank comparison results", "version": 1, **content, "entries": entries}
 
 
 def write_page(out: Path, results: ComparisonResults) -> Path:
@@ -372,13 +373,10 @@ def compare_with_reference(
         return entries
     against: dict[str, dict[str, PairedDifference]] = {name: {} for name in others}
     for metric in next(iter(theirs.values())).per_query:
-        changes = [
-            difference_over_seeds(
-                *(np.stack([of[seed].per_query[metric] for seed in shared[name]]) for of in (theirs, reports[name])),
-                classes,
-            )
-            for name in others
-        ]
+        changes = []
+        for name in others:
+            a, b = (np.stack([of[seed].per_query[metric] for seed in shared[name]]) for of in (theirs, reports[name]))
+            changes.append(difference_over_seeds(a, b, classes))
         corrected = holm([change.p_value for change in changes])
         for name, change, p_value in zip(others, changes, corrected, strict=True):
             against[name][metric] = change._replace(p_value=p_value)
