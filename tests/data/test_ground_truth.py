@@ -1,6 +1,6 @@
 """Ground-truth files that try to run something, to change something or to take all memory while they are read.
 
-What good files hold is tested in tests/evaluation.
+What good files hold is tested in test_ground_truth_contents.py.
 """
 
 import collections

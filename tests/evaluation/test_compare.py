@@ -122,7 +122,7 @@ def test_only_metrics_of_both():
     assert list(found) == ["mAP"]
     assert len(found) == 1
     assert (found["mAP"].a, found["mAP"].b) == (0.75, 1.0)
-    with pytest.raises(KeyError, match="no metric 'NMI' in this comparison; it has mAP"):
+    with pytest.raises(KeyError, match="no metric 'NMI'"):
         found["NMI"]
 
 
@@ -146,12 +146,12 @@ SAME = "both reports must be of the same queries in the same order"
         (
             of([1, 0], "R@1"),
             of([1, 0], "mAP"),
-            r"no metric has values per query in both reports \(report_a has R@1 and report_b has mAP\)",
+            "no metric has",
         ),
         (
             Report.of({}, [1], 9, {"NMI": 0.5}),
             Report.of({}, [1], 9, {"NMI": 0.5}),
-            r"no metric has values per query in both reports \(report_a has none and report_b has none\)",
+            "no metric has",
         ),
     ],
 )
@@ -164,15 +164,15 @@ def test_reports_that_cannot_be_compared(a, b, message):
 @pytest.mark.parametrize(
     ("arguments", "settings", "kind", "message"),
     [
-        (("a.json", of([1])), {}, InputTypeError, r"report_a must be a Report, got str; use Report\.load for a file"),
-        ((of([1]), {"R@1": 1}), {}, InputTypeError, "report_b must be a Report, got dict"),
+        (("a.json", of([1])), {}, InputTypeError, "report_a must be"),
+        ((of([1]), {"R@1": 1}), {}, InputTypeError, "report_b must be"),
         ((of([1]), of([1])), {"level": 95}, InputError, "level must be"),
-        ((of([1]), of([1])), {"resamples": 0}, InputError, "resamples must be at least 100"),
-        ((of([1]), of([1])), {"flips": 10}, InputError, "flips must be at least 99"),
-        ((of([1]), of([1])), {"flips": 1e4}, InputTypeError, "flips must be a whole number"),
-        ((of([1]), of([1])), {"seed": -1}, InputError, "seed must be at least 0"),
-        ((of([1]), of([1])), {"names": ("a",)}, InputTypeError, "names must be two strings"),
-        ((of([1]), of([1])), {"names": (1, 2)}, InputTypeError, "names must be two strings"),
+        ((of([1]), of([1])), {"resamples": 0}, InputError, "resamples must be"),
+        ((of([1]), of([1])), {"flips": 10}, InputError, "flips must be"),
+        ((of([1]), of([1])), {"flips": 1e4}, InputTypeError, "flips must be"),
+        ((of([1]), of([1])), {"seed": -1}, InputError, "seed must be"),
+        ((of([1]), of([1])), {"names": ("a",)}, InputTypeError, "names must be"),
+        ((of([1]), of([1])), {"names": (1, 2)}, InputTypeError, "names must be"),
     ],
 )
 def test_bad_arguments(arguments, settings, kind, message):
@@ -288,8 +288,8 @@ def test_nothing_is_best_among_other_queries(other):
 @pytest.mark.parametrize(
     ("reports", "kind", "message"),
     [
-        ({}, InputError, "reports has none; give at least one, under its name"),
-        ({"a": {"R@1": 1}}, InputTypeError, r"reports\['a'\] must be a Report, got dict"),
+        ({}, InputError, "reports has none"),
+        ({"a": {"R@1": 1}}, InputTypeError, r"reports\['a'\] must be"),
     ],
 )
 def test_bad_reports(reports, kind, message):

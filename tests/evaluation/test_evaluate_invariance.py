@@ -198,7 +198,7 @@ def test_a_nearly_collapsed_embedding(dtype, few, monkeypatch):
 def test_copies_of_the_query_in_the_gallery(other):
     """Queries 0 and 1 are one row with one label, 2 the same row with another; 3 is alone on the other side.
 
-    Query 0: 2 is tied with 1, so - + -. Query 2 has no positive but 3: 0 and 1 come first, - - +. Query 3: the copies
+    QueryExample 0: 2 is tied with 1, so - + -. QueryExample 2 has no positive but 3: 0 and 1 come first, - - +. Query 3: the copies
     are tied, - - +. In a gallery with oneself, 0 and 1 have two positives: - + + -; 2 has - - + +; 3 has + - - +.
     """
     rows, y = torch.tensor([[1.0, 0.1]] * 3 + [[-1.0, 0.3]]), [0, 0, 1, 1]

@@ -96,10 +96,10 @@ def test_a_metric_that_is_not_known(name):
 
 
 def test_metrics_that_are_no_names():
-    with pytest.raises(InputError, match='metrics is empty; name at least one, such as "mAP"'):
+    with pytest.raises(InputError, match="metrics is empty"):
         read_metrics([])
     for wrong in ([1], ["R@1", None], [("R", 1)], b"mAP"):
-        with pytest.raises(InputTypeError, match='metrics must be names such as "R@1", got'):
+        with pytest.raises(InputTypeError, match="metrics must be"):
             read_metrics(wrong)
 
 
@@ -198,7 +198,7 @@ def test_class_distances_that_do_not_exist():
     rows = torch.randn(3, 2)
     assert class_distances([(Vectors("x", rows), torch.arange(3))])[0] is None
     assert class_distances([(Vectors("x", rows), torch.zeros(3, dtype=torch.long))])[1] is None
-    with pytest.raises(InputError, match="metrics: dists@inter needs two classes or more; leave it out"):
+    with pytest.raises(InputError, match="metrics: dists@inter needs"):
         fr.evaluate(rows, [0, 0, 0], metrics=["dists@inter"])
-    with pytest.raises(InputError, match="metrics: dists@intra needs a class with two items or more; leave it out"):
+    with pytest.raises(InputError, match="metrics: dists@intra needs"):
         fr.evaluate(rows, relevant=[[1], [0], [0]], labels=[0, 1, 2], metrics=["dists@intra"])

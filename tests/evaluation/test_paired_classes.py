@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError
-from frontrank.evaluation.statistics import holm, paired_over_classes, paired_over_seeds
+from frontrank.evaluation.statistics import difference_over_classes, difference_over_seeds, holm
 from tests.reference import paired_classes as reference
 
 QUARTERS = st.integers(0, 8).map(lambda x: x / 8)  # sums without rounding
@@ -23,7 +23,7 @@ def arrays(rows):
 @given(st.lists(QUERY, min_size=1, max_size=20).filter(lambda rows: any(row[3] for row in rows)), st.integers(0, 3))
 def test_equals_the_loops(rows, seed):
     a, b, classes = arrays(rows)
-    found = paired_over_classes(a, b, classes, level=0.9, resamples=100, seed=seed)
+    found = difference_over_classes(a, b, classes, level=0.9, resamples=100, seed=seed)
     assert found.difference == pytest.approx(reference.mean_difference(a, b, classes), abs=1e-12)
     low, high = reference.interval(a, b, classes, 0.9, 100, seed)
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-12)
@@ -33,7 +33,7 @@ def test_equals_the_loops(rows, seed):
 @given(st.lists(QUERY, min_size=2, max_size=20).filter(lambda rows: any(row[3] for row in rows)))
 def test_the_other_way_round(rows):
     a, b, classes = arrays(rows)
-    there, back = paired_over_classes(a, b, classes), paired_over_classes(b, a, classes)
+    there, back = difference_over_classes(a, b, classes), difference_over_classes(b, a, classes)
     assert back.difference == pytest.approx(-there.difference, abs=1e-12)
     assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-12)
     assert back.p_value == there.p_value
@@ -42,7 +42,7 @@ def test_the_other_way_round(rows):
 def test_by_hand():
     a = np.array([0.0, 0.5, 1.0, 0.25, math.nan])
     b = np.array([0.5, 1.0, 0.75, 0.25, math.nan])
-    found = paired_over_classes(a, b, np.array(["x", "x", "y", "z", "z"]))
+    found = difference_over_classes(a, b, np.array(["x", "x", "y", "z", "z"]))
     assert found.difference == 0.75 / 4  # +0.5 +0.5 -0.25 +0 of the four that are defined
     assert found.p_value == 1.0  # of sums +1, -0.25 and 0, every pattern is 0.75 from 0 or more
 
@@ -51,39 +51,39 @@ def test_many_alike_queries_of_a_class_are_one_witness():
     """Of 3 classes that all improve, 2 of 8 patterns go as far, however many queries they have."""
     for each in (1, 2, 200):
         classes = np.repeat(np.arange(3), each)
-        assert paired_over_classes(np.zeros(3 * each), np.ones(3 * each), classes).p_value == 0.25
+        assert difference_over_classes(np.zeros(3 * each), np.ones(3 * each), classes).p_value == 0.25
 
 
 def test_one_class_has_no_spread():
-    found = paired_over_classes(np.zeros(3), np.array([0.5, 0.25, 0.0]), np.array(["a"] * 3))
+    found = difference_over_classes(np.zeros(3), np.array([0.5, 0.25, 0.0]), np.array(["a"] * 3))
     assert found == (0.25, 0.25, 0.25, 1.0)
 
 
 def test_large_classes_weigh_more():
     classes = np.array(["a"] * 3 + ["b"])
-    assert paired_over_classes(np.zeros(4), np.array([1.0, 1.0, 1.0, 0.0]), classes).difference == 0.75
+    assert difference_over_classes(np.zeros(4), np.array([1.0, 1.0, 1.0, 0.0]), classes).difference == 0.75
 
 
 def test_more_classes_than_are_enumerated():
     rng = np.random.default_rng(0)
     a, classes = rng.random(300), np.repeat(np.arange(30), 10)
-    assert paired_over_classes(a, a + 0.1, classes, flips=999).p_value == 0.001
-    assert paired_over_classes(a, rng.permutation(a), classes).p_value > 0.05
+    assert difference_over_classes(a, a + 0.1, classes, flips=999).p_value == 0.001
+    assert difference_over_classes(a, rng.permutation(a), classes).p_value > 0.05
 
 
 @pytest.mark.parametrize(
     ("a", "b", "classes", "message"),
     [
-        ([1.0], [1.0, 2.0], ["a"], "a has 1 queries, b 2 and classes 1"),
-        ([1.0], [1.0], ["a", "b"], "a has 1 queries, b 1 and classes 2"),
-        ([], [], [], "a has 0 queries"),
-        ([1.0, math.nan], [1.0, 2.0], ["a", "b"], "not defined for the same queries"),
-        ([math.nan], [math.nan], ["a"], "defined for no query"),
+        ([1.0], [1.0, 2.0], ["a"], "a has 1"),
+        ([1.0], [1.0], ["a", "b"], "a has 1"),
+        ([], [], [], "a has 0"),
+        ([1.0, math.nan], [1.0, 2.0], ["a", "b"], "not defined for"),
+        ([math.nan], [math.nan], ["a"], "defined for no"),
     ],
 )
 def test_refused(a, b, classes, message):
     with pytest.raises(InputError, match=message):
-        paired_over_classes(np.array(a), np.array(b), np.array(classes))
+        difference_over_classes(np.array(a), np.array(b), np.array(classes))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_over_seeds_equals_the_loops(rows, shifts, seed):
     a, b, classes = arrays(rows)
     a = np.stack([a + 0.0 * shift for shift in shifts])
     b = np.stack([b + shift * (np.arange(len(b)) % 3) for shift in shifts])
-    found = paired_over_seeds(a, b, classes, level=0.9, resamples=100, seed=seed)
+    found = difference_over_seeds(a, b, classes, level=0.9, resamples=100, seed=seed)
     expected = reference.over_seeds(a, b, classes, 0.9, 100, seed)
     assert found.difference == pytest.approx(reference.mean_difference(a.mean(0), b.mean(0), classes), abs=1e-12)
     assert (found.low, found.high) == pytest.approx(expected[:2], rel=1e-6, abs=1e-9)
@@ -130,8 +130,8 @@ def test_runs_that_differ_more_than_the_ways_do():
     """One run far up and one a little down: on every class, so that classes alone would be sure."""
     a, classes = np.zeros((2, 40)), np.arange(40)
     b = np.stack([np.full(40, 0.5), np.full(40, -0.1)])
-    assert paired_over_classes(a.mean(0), b.mean(0), classes).p_value < 0.001
-    found = paired_over_seeds(a, b, classes)
+    assert difference_over_classes(a.mean(0), b.mean(0), classes).p_value < 0.001
+    found = difference_over_seeds(a, b, classes)
     # t = 0.2 / 0.3 of 1 degree of freedom: p = 1 - 2 atan(2 / 3) / pi
     assert found.p_value == pytest.approx(1 - 2 * math.atan(2 / 3) / math.pi, rel=2e-5)
     assert found.low == pytest.approx(0.2 - 0.3 * math.tan(0.95 * math.pi / 2))
@@ -151,8 +151,8 @@ def test_equal_ways_are_seldom_told_apart(runs, spread):
     for _ in range(60):
         of_classes = rng.normal(0, 0.1, 100)
         a, b = way(of_classes), way(of_classes)
-        wrong += paired_over_seeds(a, b, classes, resamples=100, flips=199).p_value < 0.05
-        alone += paired_over_classes(a.mean(0), b.mean(0), classes, resamples=100, flips=199).p_value < 0.05
+        wrong += difference_over_seeds(a, b, classes, resamples=100, flips=199).p_value < 0.05
+        alone += difference_over_classes(a.mean(0), b.mean(0), classes, resamples=100, flips=199).p_value < 0.05
     assert wrong / 60 <= 0.1  # 5 %, and two standard errors
     assert wrong <= alone
     if spread == 0.1:
@@ -162,12 +162,14 @@ def test_equal_ways_are_seldom_told_apart(runs, spread):
 def test_a_difference_that_all_runs_and_classes_show_is_seen():
     rng = np.random.default_rng(0)
     a = rng.random((3, 100))
-    found = paired_over_seeds(a, a + 0.1 + rng.normal(0, 0.02, (3, 1)) + rng.normal(0, 0.1, (3, 100)), np.arange(100))
+    found = difference_over_seeds(
+        a, a + 0.1 + rng.normal(0, 0.02, (3, 1)) + rng.normal(0, 0.1, (3, 100)), np.arange(100)
+    )
     assert found.p_value < 0.05
     assert found.low > 0
 
 
 @pytest.mark.parametrize("shapes", [((3,), (3,)), ((2, 3), (3, 3)), ((0, 3), (0, 3)), ((1, 3), (1, 4))])
 def test_runs_that_do_not_match_are_refused(shapes):
-    with pytest.raises(InputError, match=r"give both \[run, query\], of the same runs"):
-        paired_over_seeds(*(np.zeros(shape) for shape in shapes), np.arange(3))
+    with pytest.raises(InputError, match=r"give both \[run"):
+        difference_over_seeds(*(np.zeros(shape) for shape in shapes), np.arange(3))

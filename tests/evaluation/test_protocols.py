@@ -97,7 +97,7 @@ def test_vehicleid_by_size():
         assert report.notes == PROTOCOLS[f"vehicleid-{size}"](rows, labels).notes
     assert protocols.vehicleid(rows, labels).name == "VehicleID small"
     for size in ("Small", "", None, 800, ["small"]):
-        with pytest.raises(InputError, match='size must be "small", "medium" or "large", got '):
+        with pytest.raises(InputError, match="size must be"):
             protocols.vehicleid(rows, labels, size)
 
 
@@ -138,7 +138,7 @@ def test_in_shop_on_the_whole_test_set(monkeypatch):
 @pytest.mark.parametrize("left_out", [[2], [3], [2, 3]])
 def test_in_shop_without_a_gallery(left_out):
     given = [None if i in left_out else of for i, of in enumerate(shop())]
-    with pytest.raises(InputError, match="In-Shop Clothes searches a gallery; give gallery and gallery_labels"):
+    with pytest.raises(InputError, match="In-Shop Clothes searches"):
         protocols.in_shop(*given)
 
 
@@ -213,9 +213,9 @@ def test_rows_of_any_kind(tmp_path, name):
 @pytest.mark.parametrize("name", AMONG_THEMSELVES)
 def test_wrong_labels(name):
     rows, labels = some_rows()
-    with pytest.raises(InputError, match="labels has 59 entries but embeddings has 60 rows"):
+    with pytest.raises(InputError, match="labels has 59"):
         PROTOCOLS[name](rows, labels[:-1])
-    with pytest.raises(InputTypeError, match="labels must be whole numbers or text"):
+    with pytest.raises(InputTypeError, match="labels must be"):
         PROTOCOLS[name](rows, labels / 2)
 
 
@@ -245,14 +245,14 @@ def test_means_of_many_rows(tmp_path):
 
 def test_templates_that_cannot_be():
     rows = torch.randn(4, 3)
-    with pytest.raises(InputError, match=r"template b has rows of two labels, 1 and 2 \(row 3\); a template is of one"):
+    with pytest.raises(InputError, match="template b has"):
         template_means(rows, [1, 1, 1, 2], ["b", "a", "a", "b"])
-    with pytest.raises(InputError, match="templates has 3 entries but embeddings has 4 rows"):
+    with pytest.raises(InputError, match="templates has 3"):
         template_means(rows, [1] * 4, [1, 2, 3])
-    with pytest.raises(InputTypeError, match="templates must be whole numbers or text, got missing entries"):
+    with pytest.raises(InputTypeError, match="templates must be"):
         template_means(rows, [1] * 4, ["a", "b", None, "b"])
     opposite = torch.tensor([[1.0, 2.0], [3.0, 4.0], [-3.0, -4.0]])
-    with pytest.raises(InputError, match="template 8 has rows that cancel out; drop it"):
+    with pytest.raises(InputError, match="template 8 has"):
         template_means(opposite, [0] * 3, [1, 8, 8])
 
 
@@ -328,13 +328,11 @@ def test_identities_are_counted_in_templates():
 @pytest.mark.parametrize("name", FACES)
 def test_no_identity_left(name):
     rows = torch.randn(8, 4)
-    with pytest.raises(
-        InputError, match=r"labels has no identity with 5 instances or more, as the protocol of \S+ ask"
-    ):
+    with pytest.raises(InputError, match="labels has no"):
         PROTOCOLS[name](rows, [0, 0, 0, 0, 1, 1, 1, 1])
-    with pytest.raises(InputError, match="labels has no identity with 5 instances"):
+    with pytest.raises(InputError, match="labels has no"):
         PROTOCOLS[name](rows, [0] * 8, [0, 0, 0, 0, 0, 1, 2, 3])
-    with pytest.raises(InputError, match="template 0 has rows of two labels, 1 and 2"):
+    with pytest.raises(InputError, match="template 0 has"):
         PROTOCOLS[name](rows, [1, 2] * 4, [0] * 8)
 
 
@@ -343,7 +341,7 @@ def test_a_bad_row_is_named_by_its_number():
     labels[0] = 77  # left out, so that the rows move up
     rows[9] = np.nan
     for name in FACES:
-        with pytest.raises(InputError, match=r"embeddings has NaN or infinite values in 1 row \(number 9\)"):
+        with pytest.raises(InputError, match="embeddings has NaN"):
             PROTOCOLS[name](rows, labels)
 
 

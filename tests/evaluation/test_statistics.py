@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from frontrank.evaluation import statistics
 from frontrank.evaluation.statistics import (
+    bootstrap_means,
     mean_of_defined,
     percentile_interval,
-    resampled_means,
     sign_flip_p_values,
 )
 from tests.reference.statistics import bootstrap_interval, sign_flip_p_value
@@ -19,7 +19,7 @@ NAN = math.nan
 
 
 def intervals(values, level=0.95, resamples=200, seed=0):
-    means = resampled_means(values, resamples, seed)
+    means = bootstrap_means(values, resamples, seed)
     return [percentile_interval(means[:, i], level) for i in range(values.shape[1])]
 
 
@@ -52,7 +52,7 @@ def test_intervals_equal_the_loop(queries, undefined, level, seed):
 def test_resamples_without_a_defined_value_are_left_out():
     """One of three is defined: (2/3)^3 = 30 % of the resamples have none of it."""
     values = np.array([[0.25], [NAN], [NAN]])
-    means = resampled_means(values, 1000, 0)
+    means = bootstrap_means(values, 1000, 0)
     assert 0.2 < np.isnan(means).mean() < 0.4
     assert percentile_interval(means[:, 0], 0.95) == (0.25, 0.25)
 
@@ -69,7 +69,7 @@ def test_blocks_do_not_change_the_result(monkeypatch):
 def test_all_metrics_see_the_same_draws():
     """Then a metric that is the sum of two others is so in each resample."""
     values = np.random.default_rng(0).random((40, 2)) / 2
-    means = resampled_means(np.column_stack([values, values.sum(1)]), 100, 0)
+    means = bootstrap_means(np.column_stack([values, values.sum(1)]), 100, 0)
     np.testing.assert_allclose(means[:, 0] + means[:, 1], means[:, 2], atol=1e-14)
 
 
@@ -87,7 +87,7 @@ def test_no_spread_no_width(values):
 def test_memory_is_bounded():
     values = np.random.default_rng(0).random((60_502, 7))
     tracemalloc.start()
-    resampled_means(values, 250, 0)  # all the counts at once would be 121 MB
+    bootstrap_means(values, 250, 0)  # all the counts at once would be 121 MB
     sign_flip_p_values(values - 0.5, 250, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

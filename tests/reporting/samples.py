@@ -1,26 +1,37 @@
 """Findings and comparisons made up for the tests of the pages, small and with known numbers."""
 
+import re
 from html.parser import HTMLParser
 
 import numpy as np
 from PIL import Image
 
-from frontrank.comparison.results import Against, Compared, Entry
+from frontrank.comparison.results import ComparisonResults, Entry
 from frontrank.data.table import ImageTable
 from frontrank.evaluation import Report
+from frontrank.evaluation.compare import compare_over_classes
+from frontrank.evaluation.statistics import PairedDifference, interval_over_classes
 from frontrank.reporting.findings import (
     CategoryResult,
     Curve,
     Findings,
-    Query,
-    Ranked,
-    RunFacts,
-    Shown,
-    Side,
-    change_over_classes,
-    class_intervals,
+    ModelFindings,
+    QueryExample,
+    RankedImage,
+    RankedList,
 )
+from frontrank.reporting.run import RunFacts
 
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"onload='x'</title></svg></style>",
+    "\u202egnirts\u202c \u05d0\u05d1\u05d2",
+    "x" * 3000,
+    "\U0001f1e9\U0001f1ea & \U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "{{ 7 * 7 }}{% raw %}",
+    "-->]]><![CDATA[",
+    "\udcff\x00",
+]
 VOID = {"meta", "input", "br", "img", "link"}
 
 
@@ -47,7 +58,7 @@ def report_of(hits):
 
 def side_of(name, hits, places, high):
     x = np.linspace(-0.2, 1, 13)
-    return Side(
+    return ModelFindings(
         name,
         f"the model {name}",
         report_of(hits),
@@ -56,16 +67,16 @@ def side_of(name, hits, places, high):
         Curve(x, np.exp(-((x - high) ** 2) / 0.02)),
         Curve(x, np.exp(-((x - 0.2) ** 2) / 0.02)),
         places,
-        class_intervals(report_of(hits), np.arange(len(hits)) // 3),
+        {name: interval_over_classes(of, np.arange(len(hits)) // 3) for name, of in report_of(hits).per_query.items()},
     )
 
 
 def query_of(row, rows, precisions):
     """A query of two positives that finds the given rows, the first of them right."""
-    first = tuple(Shown(r, i + 1, 0.9 - i / 10, i == 0, 0.125 / i if i else 0.0) for i, r in enumerate(rows))
-    costly = (*first[1:], Shown(rows[0] + 1, 9, 0.1, False, 0.0004))
-    return Query(
-        row, 2, tuple(Ranked(precision, first, costly, place + 1) for place, precision in enumerate(precisions))
+    first = tuple(RankedImage(r, i + 1, 0.9 - i / 10, i == 0, 0.125 / i if i else 0.0) for i, r in enumerate(rows))
+    costly = (*first[1:], RankedImage(rows[0] + 1, 9, 0.1, False, 0.0004))
+    return QueryExample(
+        row, 2, tuple(RankedList(precision, first, costly, place + 1) for place, precision in enumerate(precisions))
     )
 
 
@@ -87,7 +98,7 @@ def findings_of(folder, sides=2, **table):
     return Findings(
         images,
         shown,
-        change_over_classes(shown[0].report, shown[1].report, images.labels, ("before", "after"))
+        compare_over_classes(shown[0].report, shown[1].report, images.labels, ("before", "after"))
         if sides == 2
         else None,
         {name: (query_of(row % count, others, precisions),) for name, row in groups.items()},
@@ -134,14 +145,14 @@ def entry_of(name, values, settings=None, against=None, **changed):
             "seconds": (0.1,) * len(values),
             "megabytes": (512.0,) * len(values),
             "curves": tuple(Curve(steps, np.array([0.3, 0.4, value])) for value in values),
-            "against": {"R@1": Against(*against)} if against else {},
+            "against": {"R@1": PairedDifference(*against)} if against else {},
             **changed,
         }
     )
 
 
 def compared_of(*entries, **changed):
-    return Compared(
+    return ComparisonResults(
         **{
             "title": "losses on colours",
             "axis": "",
@@ -220,3 +231,11 @@ def parsed(page):
     reader.close()
     assert reader.at is reader.root, f"<{reader.at.tag}> is never closed"
     return reader.root
+
+
+def sections(page):
+    return [section.attributes["id"] for section in page.all("section")]
+
+
+def plain(text):
+    return re.sub(r"\s+", " ", text).strip()

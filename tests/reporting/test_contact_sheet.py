@@ -122,7 +122,3 @@ def test_letters_that_the_usual_font_lacks_are_written_by_another_one(fonts):
     assert written("é 漢") != written("漢 é")  # as much of it as can be
     assert written("cat") == plain  # as before
     assert written("漢字") == written("字漢")  # neither has them
-
-
-def test_no_queries_are_an_empty_sheet():
-    assert contact_sheet([]).size == (2 * GAP + ACROSS, GAP)

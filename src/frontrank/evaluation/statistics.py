@@ -282,7 +282,7 @@ def t_quantile(beyond: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while _t_beyond(high, freedom) > beyond:
         low, high = high, 2 * high
-    while high - low > 1e-7 * high:
+    while high - low > 1e-12 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if _t_beyond(middle, freedom) > beyond else (low, middle)
     return high

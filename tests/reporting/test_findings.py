@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import frontrank as fr
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.evaluation.statistics import paired_over_classes
-from frontrank.reporting.findings import change_over_classes, class_intervals, find
+from frontrank.evaluation.compare import compare_over_classes
+from frontrank.evaluation.statistics import difference_over_classes, interval_over_classes
+from frontrank.reporting.findings import measure_findings
 from tests.reference import reporting as reference
 
 
@@ -49,7 +50,7 @@ def sorted_list(rows, query):
 @pytest.fixture(scope="module")
 def found():
     sides = [("before", "frozen", BEFORE), ("after", "trained", torch.from_numpy(AFTER))]
-    return find(table_of(LABELS, LABELS // 3), sides, first=6, per_kind=3, costly=4, mapped=40, show=False)
+    return measure_findings(table_of(LABELS, LABELS // 3), sides, first=6, per_kind=3, costly=4, mapped=40, show=False)
 
 
 def test_reports_are_those_of_evaluate(found):
@@ -66,7 +67,7 @@ def test_reports_are_those_of_evaluate(found):
 
 def test_change_and_intervals_are_over_classes(found):
     before, after = (side.report.per_query["mAP"] for side in found.sides)
-    assert found.change["mAP"][2:] == paired_over_classes(before, after, LABELS.astype(str))
+    assert found.change["mAP"][2:] == difference_over_classes(before, after, LABELS.astype(str))
     assert found.change.queries == 60
     assert found.change.notes == ("intervals and p are over 12 classes, as queries of a class are alike",)
     rng = np.random.default_rng(5)
@@ -82,25 +83,25 @@ def test_many_queries_of_few_classes_are_not_sure():
     labels = np.repeat([0, 1, 2, 3], 30)
     hits = np.repeat([1.0, 0.0, 1.0, 1.0], 30)
     report = fr.Report.of({"R@1": hits}, [29] * 120, 120)
-    low, high = class_intervals(report, labels)["R@1"]
+    low, high = interval_over_classes(report.per_query["R@1"], labels)
     assert (low, high) == (0.25, 1.0)
     assert np.ptp(report.interval("R@1")) < 0.2
-    found = change_over_classes(fr.Report.of({"R@1": hits * 0}, [29] * 120, 120), report, labels, ("a", "b"))["R@1"]
+    found = compare_over_classes(fr.Report.of({"R@1": hits * 0}, [29] * 120, 120), report, labels, ("a", "b"))["R@1"]
     assert found.p_value == 0.25
 
 
 def test_classes_of_different_size_count_by_their_queries():
     labels, hits = np.array([0] * 9 + [1]), np.array([1.0] * 9 + [0])
     report = fr.Report.of({"R@1": hits}, [1] * 10, 10)
-    assert class_intervals(report, labels)["R@1"] == (0.0, 1.0)
+    assert interval_over_classes(report.per_query["R@1"], labels) == (0.0, 1.0)
     uneven = fr.Report.of({"R@1": hits, "mAP": np.where(labels == 1, np.nan, 0.5)}, [1] * 9 + [0], 10)
-    assert list(class_intervals(uneven, labels)) == ["R@1"]  # mAP is of one class only
+    assert interval_over_classes(uneven.per_query["mAP"], labels) is None  # mAP is of one class only
 
 
 def test_of_one_class_nothing_is_known():
     a, b = (fr.Report.of({"R@1": [value] * 5}, [1] * 5, 5) for value in (0, 1))
-    assert class_intervals(a, np.zeros(5)) == {}
-    found = change_over_classes(a, b, np.zeros(5), ("before", "after"))
+    assert interval_over_classes(a.per_query["R@1"], np.zeros(5)) is None
+    found = compare_over_classes(a, b, np.zeros(5), ("before", "after"))
     assert (found["R@1"].low, found["R@1"].high, found["R@1"].verdict) == (-1, 1, "no clear difference")
     assert found.notes == ("intervals and p are over 1 class, as queries of a class are alike",)
     assert "no clear difference" in found.table()
@@ -176,12 +177,12 @@ def test_map_and_categories(found):
 @pytest.mark.parametrize(("images", "last"), [(2, "R@1"), (3, "R@1"), (11, "R@1"), (12, "R@10")])
 def test_no_recall_of_a_whole_list(images, last):
     labels = np.zeros(images, dtype=int)
-    found = find(table_of(labels), [("after", "", clusters(labels))], show=False)
+    found = measure_findings(table_of(labels), [("after", "", clusters(labels))], show=False)
     assert [name for name in found.sides[0].report if name.startswith("R@")][-1] == last
 
 
 def test_twice_the_same():
-    one, other = (find(table_of(LABELS), [("after", "", AFTER)], mapped=30, show=False) for _ in range(2))
+    one, other = (measure_findings(table_of(LABELS), [("after", "", AFTER)], mapped=30, show=False) for _ in range(2))
     assert one.queries == other.queries
     assert np.array_equal(one.sides[0].places, other.sides[0].places)
     assert one.change is None
@@ -193,7 +194,7 @@ def test_roles_say_who_searches_what():
     labels = ["a", "b", "a", "a", "b", "c", "", "d"]
     roles = ["query", "query", "gallery", "gallery", "gallery", "gallery", "distractor", "query"]
     rows = clusters(np.arange(8))
-    found = find(table_of(labels, roles=roles), [("after", "trained", rows)], show=False)
+    found = measure_findings(table_of(labels, roles=roles), [("after", "trained", rows)], show=False)
     asking, searched = [0, 1, 7], [2, 3, 4, 5, 6]
     expected = fr.evaluate(
         rows[asking],
@@ -216,7 +217,7 @@ def test_roles_say_who_searches_what():
 def test_distractors_without_a_gallery_are_left_out_and_noted():
     rows = clusters(np.arange(5))
     roles = ["", "", "", "", "distractor"]
-    found = find(table_of(["a", "a", "b", "b", ""], roles=roles), [("after", "", rows)], show=False)
+    found = measure_findings(table_of(["a", "a", "b", "b", ""], roles=roles), [("after", "", rows)], show=False)
     assert found.sides[0].report.gallery_size == 4
     assert any("1 distractors are left out" in note for note in found.notes)
     assert {image.row for of in found.queries.values() for q in of for image in q.ranked[0].first} <= {0, 1, 2, 3}
@@ -236,7 +237,7 @@ ODD = {
 @pytest.mark.parametrize(("labels", "rows"), ODD.values(), ids=ODD.keys())
 def test_odd_tables_have_findings(labels, rows):
     rows = rows if len(labels) == 3 else rows.astype("f4")
-    found = find(table_of(labels, labels), [("before", "", rows), ("after", "", rows)], show=False)
+    found = measure_findings(table_of(labels, labels), [("before", "", rows), ("after", "", rows)], show=False)
     numbers = [
         *(value for side in found.sides for value in side.report.values()),
         *(side.places for side in found.sides),
@@ -251,7 +252,7 @@ def test_odd_tables_have_findings(labels, rows):
 
 
 def test_ties_stand_against_the_model():
-    found = find(table_of([0, 0, 1, 1]), [("after", "", np.ones((4, 3), dtype="f4"))], show=False)
+    found = measure_findings(table_of([0, 0, 1, 1]), [("after", "", np.ones((4, 3), dtype="f4"))], show=False)
     for query in (query for of in found.queries.values() for query in of):
         assert [image.right for image in query.ranked[0].first] == [False, False, True]
         assert query.ranked[0].average_precision == pytest.approx(1 / 3)
@@ -260,7 +261,9 @@ def test_ties_stand_against_the_model():
 
 def test_the_first_right_image_is_late_from_the_place_after_the_first_ones():
     for first, late in ((2, True), (3, False)):
-        found = find(table_of([0, 0, 1, 1]), [("after", "", np.ones((4, 3), dtype="f4"))], first=first, show=False)
+        found = measure_findings(
+            table_of([0, 0, 1, 1]), [("after", "", np.ones((4, 3), dtype="f4"))], first=first, show=False
+        )
         ranked = [query.ranked[0] for of in found.queries.values() for query in of]
         assert [(one.first_right, one.late is not None) for one in ranked] == [(3, late)] * len(ranked)
 
@@ -272,7 +275,7 @@ def test_multiples_of_a_row_are_ties_however_they_are_rounded(seed):
     rows = np.stack([query, *(row * scale for scale in (1, 3, 5, 7, 11, 13, 17, 19))]).astype("f4")
     for right in range(1, 9):
         labels = [int(i not in (0, right)) * (i + 1) for i in range(9)]
-        found = find(table_of(labels), [("after", "", rows)], show=False)
+        found = measure_findings(table_of(labels), [("after", "", rows)], show=False)
         ranked = next(q.ranked[0] for of in found.queries.values() for q in of if q.row == 0)
         assert ranked.average_precision == 1 / 8
         assert [image.right for image in ranked.first] == [False] * 7 + [True]
@@ -282,25 +285,25 @@ def test_categories_without_a_pair_are_left_out_and_blank_ones_named():
     labels, categories = [0, 0, 1, 1, 2, 3, 4, 4, 4], ["x", "x", "", "", "y", "y", "z", "z", "z"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = find(table_of(labels, categories), [("after", "", clusters(labels))], show=False)
+        found = measure_findings(table_of(labels, categories), [("after", "", clusters(labels))], show=False)
     assert [(of.name, of.queries) for of in found.categories] == [("z", 3), ("no category", 2), ("x", 2)]
 
 
 REFUSED = {
-    "no pairs": (table_of([0, 1, 2]), [("after", "", np.eye(3))], "birds has no image that another of its class"),
-    "no labels": (table_of(["", ""]), [("after", "", np.eye(2))], "birds has no image with a label"),
-    "rows": (table_of([0, 0]), [("after", "", np.eye(3))], "embeddings of after has 3 rows, the table has 2"),
-    "zeros": (table_of([0, 0]), [("after", "", np.zeros((2, 2)))], "embeddings of after is all zeros"),
-    "nan": (table_of([0, 0]), [("after", "", np.full((2, 2), np.nan))], "embeddings of after has NaN"),
-    "no sides": (table_of([0, 0]), [], "sides has 0 models"),
-    "three sides": (table_of([0, 0]), [("a", "", np.eye(2))] * 3, "sides has 3 models"),
+    "no pairs": (table_of([0, 1, 2]), [("after", "", np.eye(3))], "birds has no"),
+    "no labels": (table_of(["", ""]), [("after", "", np.eye(2))], "birds has no"),
+    "rows": (table_of([0, 0]), [("after", "", np.eye(3))], "embeddings of after"),
+    "zeros": (table_of([0, 0]), [("after", "", np.zeros((2, 2)))], "embeddings of after"),
+    "nan": (table_of([0, 0]), [("after", "", np.full((2, 2), np.nan))], "embeddings of after"),
+    "no sides": (table_of([0, 0]), [], "sides has 0"),
+    "three sides": (table_of([0, 0]), [("a", "", np.eye(2))] * 3, "sides has 3"),
 }
 
 
 @pytest.mark.parametrize(("table", "sides", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_refusals_are_one_line(table, sides, message):
     with pytest.raises(InputError, match=message) as error:
-        find(table, sides, show=False)
+        measure_findings(table, sides, show=False)
     assert "\n" not in str(error.value)
     assert "; " in str(error.value)
 
@@ -308,7 +311,7 @@ def test_refusals_are_one_line(table, sides, message):
 @pytest.mark.parametrize("name", ["first", "per_kind", "costly", "mapped"])
 def test_counts_are_checked(name):
     with pytest.raises(InputError, match=name):
-        find(table_of([0, 0]), [("after", "", np.eye(2))], **{name: 0})
+        measure_findings(table_of([0, 0]), [("after", "", np.eye(2))], **{name: 0})
 
 
 @settings(max_examples=20)
@@ -317,7 +320,7 @@ def test_average_precisions_shown_are_those_of_the_report(seed, count):
     rng = np.random.default_rng(seed)
     labels = [0, 0, *rng.integers(0, 3, count - 2).tolist()]
     rows = (rng.integers(0, 3, (count, 3)) + np.eye(3)[0]).astype("f4")  # many ties
-    found = find(table_of(labels), [("after", "", rows)], first=count, show=False)
+    found = measure_findings(table_of(labels), [("after", "", rows)], first=count, show=False)
     for query in (query for of in found.queries.values() for query in of):
         ranked = query.ranked[0]
         right = [image.right for image in ranked.first]

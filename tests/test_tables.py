@@ -3,7 +3,7 @@ import re
 import pytest
 
 from frontrank.errors import InputError
-from frontrank.tables import Table, joined
+from frontrank.tables import Table
 
 TABLE = Table(
     ["", "R@1", "verdict"],
@@ -16,7 +16,7 @@ TABLE = Table(
 
 
 def test_text():
-    assert TABLE.rendered("text").split("\n") == [
+    assert TABLE.render("text").split("\n") == [
         "first 5% & more",
         "",
         "             R@1  verdict",
@@ -28,7 +28,7 @@ def test_text():
 
 
 def test_markdown():
-    assert TABLE.rendered("markdown").split("\n") == [
+    assert TABLE.render("markdown").split("\n") == [
         r"first 5% \& more",
         "",
         "|           |        R@1 | verdict |",
@@ -41,7 +41,7 @@ def test_markdown():
 
 
 def test_latex():
-    assert TABLE.rendered("latex").split("\n") == [
+    assert TABLE.render("latex").split("\n") == [
         "% first 5% & more",
         r"\begin{tabular}{lrl}",
         r"\toprule",
@@ -72,7 +72,7 @@ def test_latex():
     ],
 )
 def test_latex_escapes(text, latex):
-    assert f"x & {latex} " in Table(["a", "b"], [["x", text]], "ll").rendered("latex")
+    assert f"x & {latex} " in Table(["a", "b"], [["x", text]], "ll").render("latex")
 
 
 @pytest.mark.parametrize(
@@ -87,24 +87,17 @@ def test_latex_escapes(text, latex):
     ],
 )
 def test_markdown_escapes(text, markdown):
-    assert f"| x | {markdown} |" in Table(["a", "b"], [["x", text]], "ll").rendered("markdown")
+    assert f"| x | {markdown} |" in Table(["a", "b"], [["x", text]], "ll").render("markdown")
 
 
 @pytest.mark.parametrize("format", ["text", "markdown", "latex"])
 def test_line_breaks_do_not_break_the_table(format):
-    broken = Table(["a\nb"], [["c\r\nd"]], "l", ("e\nf",), ("g\nh",)).rendered(format)
+    broken = Table(["a\nb"], [["c\r\nd"]], "l", ("e\nf",), ("g\nh",)).render(format)
     for text in ("a b", "c d", "e f", "g h"):
         assert re.search(rf"^.*{text}", broken, re.MULTILINE)
 
 
 @pytest.mark.parametrize("format", ["html", "", None, "Text"])
 def test_unknown_format(format):
-    with pytest.raises(InputError, match='format must be "text", "markdown" or "latex", got'):
-        TABLE.rendered(format)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
-)
-def test_joined(words, sentence):
-    assert joined(words) == sentence
+    with pytest.raises(InputError, match="format must be"):
+        TABLE.render(format)

@@ -9,7 +9,8 @@ from PIL import Image
 
 from frontrank.detection.evaluation import Tally, evaluate_detections
 from frontrank.detection.report import choose_scenes, class_charts, detection_findings, detection_page, mean_curve
-from frontrank.reporting.findings import Curve, RunFacts
+from frontrank.reporting.findings import Curve
+from frontrank.reporting.run import RunFacts
 from tests.browser import contrasts, picture_widths, too_wide, visit
 from tests.detection.scenes import CLASSES, found_of, random_scenes, table_of
 
