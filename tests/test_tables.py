@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from frontrank.errors import InputError
+from frontrank.errors import InputError, InputTypeError
 from frontrank.tables import Table
 
 TABLE = Table(
@@ -90,14 +90,30 @@ def test_markdown_escapes(text, markdown):
     assert f"| x | {markdown} |" in Table(["a", "b"], [["x", text]], "ll").render("markdown")
 
 
-@pytest.mark.parametrize("format", ["text", "markdown", "latex"])
+@pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "html"])
 def test_line_breaks_do_not_break_the_table(format):
     broken = Table(["a\nb"], [["c\r\nd"]], "l", ("e\nf",), ("g\nh",)).render(format)
-    for text in ("a b", "c d", "e f", "g h"):
+    for text in ("a b", "c d", *(() if format == "csv" else ("e f", "g h"))):
         assert re.search(rf"^.*{text}", broken, re.MULTILINE)
 
 
-@pytest.mark.parametrize("format", ["html", "", None, "Text"])
-def test_unknown_format(format):
-    with pytest.raises(InputError, match="format must be"):
+def test_csv_and_html():
+    assert TABLE.render("csv").splitlines() == [",R@1,verdict", "PNP_D|q,9.50,-0.10", "[old] 5%,100.00,<0.1"]
+    assert Table(["a"], [['x, "y"']], "l").render("csv").splitlines()[1] == '"x, ""y"""'
+    assert TABLE.render("html").splitlines() == [
+        "<p>first 5% &amp; more</p>",
+        "<table>",
+        '<thead><tr><th scope="col"></th><th scope="col" class="n">R@1</th><th scope="col">verdict</th></tr></thead>',
+        "<tbody>",
+        '<tr><th scope="row">PNP_D|q</th><td class="n">9.50</td><td>-0.10</td></tr>',
+        '<tr><th scope="row">[old] 5%</th><td class="n"><b>100.00</b></td><td>&lt;0.1</td></tr>',
+        "</tbody>",
+        "</table>",
+        "<p>last_line</p>",
+    ]
+
+
+@pytest.mark.parametrize(("format", "error"), [("Text", InputError), (None, InputTypeError)])
+def test_unknown_format(format, error):
+    with pytest.raises(error, match="format"):
         TABLE.render(format)

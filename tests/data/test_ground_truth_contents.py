@@ -5,30 +5,25 @@ import random
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.data import ground_truth
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation import evaluate_revisited, read_ground_truth
+from frontrank.evaluation import read_ground_truth
 from tests.data import python2_pickles
 
 PROTOCOLS = range(6)
 BOXES = [(1.5, 2.0, 30.0, 40.25), (0.0, -1.0, 9.0, 9.0)]
 KINDS = {
     "lists": list,
-    "tuples": tuple,
     "int64": lambda of: np.array(of, np.int64),
     "int32": lambda of: np.array(of, np.int32),
-    "uint16": lambda of: np.array(of, np.uint16),
     "big-endian": lambda of: np.array(of, ">i4"),
     "scalars": lambda of: [np.int64(i) for i in of],
-    "int32 scalars": lambda of: [np.int32(i) for i in of],
     "empty ones of floats": lambda of: np.array(of, np.int64) if of else np.array([]),
     "every second": lambda of: np.array([[i, -1] for i in of], np.int64).reshape(-1, 2)[:, 0],
     "columns": lambda of: np.asfortranarray(np.array(of, np.int64).reshape(-1, 1)),
-    "read-only": lambda of: np.frombuffer(np.array(of, np.int64).tobytes(), np.int64),
 }
 
 
@@ -61,7 +56,7 @@ def check(found):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_of_every_protocol(tmp_path, kind, protocol):
-    check(read(tmp_path, content(KINDS[kind], tuple if kind == "tuples" else np.array), protocol))
+    check(read(tmp_path, content(KINDS[kind], np.array), protocol))
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3])
@@ -83,15 +78,6 @@ def test_files_of_python_2(tmp_path, data):
     assert found.images == ["im0", "été"]
     assert found.queries == ["qé"]
     assert found.boxes == [(1.5, 2.0, 3.0, 4.0)]
-
-
-def test_rows_and_columns(tmp_path):
-    """An array of several dimensions is read row after row, however it is stored."""
-    table = np.arange(6).reshape(2, 3)
-    for of in (table, np.asfortranarray(table), table.astype("i2"), table.T.copy().T):
-        for protocol in PROTOCOLS:
-            stored = {"imlist": [], "qimlist": ["q"], "gnd": [{"easy": of, "hard": [], "junk": []}]}
-            assert read(tmp_path, stored, protocol).lists[0]["easy"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -119,20 +105,6 @@ def test_shared_lists_and_more_keys(tmp_path):
     assert [of["easy"].tolist() for of in found.lists] == [[1, 2], [1, 2]]
 
 
-def test_path_as_text(tmp_path):
-    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(content()))
-    check(read_ground_truth(str(tmp_path / "gnd.pkl")))
-
-
-@pytest.mark.parametrize("kind", ["lists", "int32"])
-def test_what_is_read_can_be_evaluated(tmp_path, kind):
-    entries = [{"easy": [0], "hard": [3, 1], "junk": [2]}, {"easy": [], "hard": [4], "junk": []}]
-    stored = {"imlist": [], "qimlist": ["a", "b"], "gnd": [{k: KINDS[kind](v) for k, v in e.items()} for e in entries]}
-    queries, gallery = torch.randn(2, 3), torch.randn(6, 3)
-    found = evaluate_revisited(queries, gallery, read(tmp_path, stored).lists)
-    assert dict(found) == dict(evaluate_revisited(queries, gallery, entries))
-
-
 def without(key):
     return {name: of for name, of in content().items() if name != key}
 
@@ -153,70 +125,54 @@ DEEP = [[]]
 for _ in range(16):
     DEEP = [DEEP, DEEP]  # 2^16 lists if they are walked through
 WRONG = [
-    (None, "it has no"),
-    ([1, 2], "it has no"),
-    ("gnd imlist qimlist", "it has no"),
-    (np.arange(3), "it has no"),
-    (without("gnd"), "it has no"),
-    (without("imlist"), "it has no"),
-    (without("qimlist"), "it has no"),
-    ({**content(), "gnd": None}, "gnd is no"),
-    ({**content(), "gnd": {"easy": []}}, "gnd is no"),
-    ({**content(), "gnd": [1, 2]}, "gnd must have"),
-    ({**content(), "gnd": np.arange(2)}, "gnd must have"),
-    ({**content(), "imlist": "abc"}, "imlist is no"),
-    ({**content(), "imlist": [1, 2]}, "imlist must have"),
-    ({**content(), "imlist": [["a"]]}, "imlist must have"),
-    ({**content(), "imlist": DEEP}, "imlist must have"),
-    ({**content(), "qimlist": ["a", None]}, "qimlist must have"),
-    ({**content(), "qimlist": ["a"]}, "it names 1"),
-    (lacking("easy"), r"gnd\[1\] has no"),
-    (lacking("hard"), r"gnd\[1\] has no"),
-    (lacking("junk"), r"gnd\[1\] has no"),
-    (with_entry(easy=5), r"easy of gnd\[1\]"),
-    (with_entry(easy=None), r"easy of gnd\[1\]"),
-    (with_entry(easy="12"), r"easy of gnd\[1\]"),
-    (with_entry(hard=[1.0]), r"hard of gnd\[1\]"),
-    (with_entry(hard=["1"]), r"hard of gnd\[1\]"),
-    (with_entry(hard=[True]), r"hard of gnd\[1\]"),
-    (with_entry(hard=np.array([1.0])), r"hard of gnd\[1\]"),
-    (with_entry(hard=np.array(["1"])), r"hard of gnd\[1\]"),
-    (with_entry(junk=[[1]]), r"junk of gnd\[1\]"),
-    (with_entry(junk=DEEP), r"junk of gnd\[1\]"),
-    (with_entry(junk=[2**63]), "too large"),
-    (with_entry(junk=[np.uint64(2**63)]), "too large"),
-    (with_entry(bbx="1234"), r"bbx of gnd\[1\]"),
-    (with_entry(bbx=["1", "2"]), r"bbx of gnd\[1\]"),
-    (with_entry(bbx=[float("nan")]), "a bbx has"),
-    (with_entry(bbx=np.array([np.inf])), "a bbx has"),
-    (with_entry(bbx=[10**400]), "too large"),
+    (None, "gnd"),
+    (np.arange(3), "gnd"),
+    (without("gnd"), "gnd"),
+    (without("imlist"), "imlist"),
+    (without("qimlist"), "qimlist"),
+    ({**content(), "gnd": {"easy": []}}, "gnd"),
+    ({**content(), "gnd": [1, 2]}, "gnd"),
+    ({**content(), "imlist": "abc"}, "imlist"),
+    ({**content(), "imlist": [1, 2]}, "imlist"),
+    ({**content(), "imlist": DEEP}, "imlist"),
+    ({**content(), "qimlist": ["a"]}, "1 .*2"),
+    (lacking("hard"), r"gnd\[1\] .*hard"),
+    (with_entry(easy=5), r"easy .*gnd\[1\]"),
+    (with_entry(easy="12"), r"easy .*gnd\[1\]"),
+    (with_entry(hard=[1.0]), r"hard .*gnd\[1\]"),
+    (with_entry(hard=[True]), r"hard .*gnd\[1\]"),
+    (with_entry(hard=np.array(["1"])), r"hard .*gnd\[1\]"),
+    (with_entry(junk=DEEP), r"junk .*gnd\[1\]"),
+    (with_entry(junk=[2**63]), "large"),
+    (with_entry(junk=[np.uint64(2**63)]), "large"),
+    (with_entry(bbx=["1", "2"]), r"bbx .*gnd\[1\]"),
+    (with_entry(bbx=np.array([np.inf])), "bbx"),
+    (with_entry(bbx=[10**400]), "large"),
 ]
 
 
-@pytest.mark.parametrize(("stored", "message"), WRONG)
-def test_pickles_of_something_else(tmp_path, stored, message):
-    with pytest.raises(InputError, match=rf"gnd\.pkl is not a ground-truth pickle: .*{message}.*; is it a") as raised:
+@pytest.mark.parametrize(("stored", "names"), WRONG)
+def test_pickles_of_something_else(tmp_path, stored, names):
+    with pytest.raises(InputError, match=rf"gnd\.pkl .*{names}") as raised:
         read(tmp_path, stored)
     assert "\n" not in str(raised.value)
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"missing\.pkl cannot be"):
-        read_ground_truth(tmp_path / "missing.pkl")
-    with pytest.raises(InputError, match="cannot be read"):
-        read_ground_truth(tmp_path)
-    with pytest.raises(InputError, match="cannot be read"):
-        read_ground_truth("a\0b")
-    for path in (None, 0, b"gnd.pkl", ["gnd.pkl"]):
-        with pytest.raises(InputTypeError, match=rf"path must be the name of a file, got {type(path).__name__}"):
+    for path in (tmp_path / "missing.pkl", tmp_path):
+        with pytest.raises(InputError, match=path.name):
             read_ground_truth(path)
+    with pytest.raises(InputError, match="null"):
+        read_ground_truth("a\0b")
+    with pytest.raises(InputTypeError, match="path"):
+        read_ground_truth(None)
 
 
 def test_a_file_that_is_too_large(tmp_path, monkeypatch):
     data = pickle.dumps(content())
     monkeypatch.setattr(ground_truth, "_LARGEST", len(data))
     check(read(tmp_path, data))
-    with pytest.raises(InputError, match=rf"gnd\.pkl has more than {len(data)} bytes, too many for a ground-truth"):
+    with pytest.raises(InputError, match=f"{len(data)}"):
         read(tmp_path, data + b" ")
 
 
@@ -228,7 +184,7 @@ def test_one_list_named_very_often(tmp_path, monkeypatch):
     monkeypatch.setattr(ground_truth, "_LARGEST", 6120)
     assert len(read(tmp_path, stored).lists) == 30
     monkeypatch.setattr(ground_truth, "_LARGEST", 6119)
-    with pytest.raises(InputError, match="its lists have"):
+    with pytest.raises(InputError, match="6,119"):
         read(tmp_path, stored)
 
 
@@ -236,11 +192,6 @@ def test_one_list_named_very_often(tmp_path, monkeypatch):
 def test_files_that_end_too_early(tmp_path, data):
     with pytest.raises(InputError, match=r"gnd\.pkl is not"):
         read(tmp_path, data)
-
-
-def test_the_empty_file(tmp_path):
-    with pytest.raises(InputError, match="is not a"):
-        read(tmp_path, b"")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

