@@ -7,7 +7,8 @@ import pytest
 
 from frontrank.comparison.plan import Plan, read_plan
 from frontrank.errors import InputError
-from frontrank.settings import find_recipe, read_recipe, values_of
+from frontrank.losses.registry import presets
+from frontrank.settings import LossConfig, find_recipe, read_recipe, value_of, values_of
 from frontrank.training.run import build_loss
 
 TABLE = Path("images.csv")
@@ -35,6 +36,23 @@ def test_losses_of_the_command_line():
     assert len(plan_of().ways) > 4  # by default one of each family
 
 
+def test_every_named_loss_is_what_its_name_says():
+    losses = losses_of(plan_of(",".join(presets())))
+    assert list(losses) == list(presets())
+    for variant in ("O", "I_u", "I_b", "D_s", "D_q"):
+        assert losses[f"PNP-{variant}"].metric.variant == variant
+    for weighting in ("log", "loglog"):
+        assert losses[f"BlackboxRecall-{weighting}"].metric.weighting == weighting
+    peers = {name: (type(one.loss).__name__, one.miner) for name, one in losses.items() if hasattr(one, "miner")}
+    assert {name: (loss, miner and type(miner).__name__) for name, (loss, miner) in peers.items()} == {
+        "contrastive": ("ContrastiveLoss", None),
+        "triplet": ("TripletMarginLoss", "BatchEasyHardMiner"),
+        "triplet-hard": ("TripletMarginLoss", "BatchHardMiner"),
+        "multi-similarity": ("MultiSimilarityLoss", "MultiSimilarityMiner"),
+    }
+    assert (losses["triplet"].loss.margin, losses["triplet"].miner.neg_strategy) == (0.2, "semihard")
+
+
 def test_shared_settings_of_the_loss_go_to_those_that_have_them():
     plan = plan_of("PNP-D_s,SmoothAP(temperature=0.5),FastAP,triplet", {"loss.temperature": "0.1", "loss.bins": "7"})
     losses = losses_of(plan)
@@ -48,12 +66,12 @@ def test_a_recipe_gives_what_all_share_but_not_its_own_loss():
     plan = plan_of("PNP-O,SmoothAP,contrastive", {"epochs": "3"}, read_recipe(find_recipe("pnp-sop")))
     configs = configs_of(plan)
     assert [config.loss.name for config in configs] == ["PNP", "SmoothAP", "pml.ContrastiveLoss"]
-    assert [config.loss.variant for config in configs] == ["O", None, None]
-    assert [config.loss.temperature for config in configs] == [0.01, 0.01, None]
+    assert [value_of(config, "loss.variant") for config in configs] == ["O", None, None]
+    assert [value_of(config, "loss.temperature") for config in configs] == [0.01, 0.01, None]
     assert {(c.epochs, c.model.backbone) for c in configs} == {(3, "resnet50.tv_in1k")}
     recipe = {"loss.name": "pml.TripletMarginLoss", "loss.options": {"margin": 0.7}, "loss.miner": "BatchHardMiner"}
     configs = configs_of(plan_of("contrastive,PNP", recipe={**recipe, "loss.variant": "O"}))
-    assert [(c.loss.options, c.loss.miner, c.loss.variant) for c in configs] == [(None, None, None)] * 2
+    assert [config.loss for config in configs] == [LossConfig("pml.ContrastiveLoss"), LossConfig("PNP")]
 
 
 # Axes

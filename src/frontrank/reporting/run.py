@@ -22,14 +22,9 @@ from frontrank.data.table import ImageTable, read_table, shown
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
-<<<<<<< HEAD
-from frontrank.evaluation.report import is_distance
-from frontrank.files import atomic_write
-from frontrank.losses.registry import preset_name
-=======
 from frontrank.evaluation.report import format_metric, is_distance
 from frontrank.files import PathLike, atomic_write
->>>>>>> 892b71c (Evaluation and reporting: one table for five formats, verbs for what does something, plain English)
+from frontrank.losses.registry import preset_name
 from frontrank.models import Embedder, storage
 from frontrank.reporting.charts import (
     HUES,
@@ -530,17 +525,10 @@ def _describe_weights(weights: str) -> str:
     return known.get(weights) or Path(weights).name
 
 
-<<<<<<< HEAD
-def _loss(loss: LossConfig) -> str:
-    own = {name: value for name, value in loss.all_settings().items() if value is not None}
-    said = ", ".join(f"{name} {value}" for name, value in own.items())
-    return f"{loss.name.removeprefix('pml.')}{f' ({said})' if said else ''}"
-=======
 def _describe_loss(loss: LossConfig) -> str:
-    given = {name: value for name, value in vars(loss).items() if name != "name" and value is not None}
+    given = {name: value for name, value in loss.all_settings().items() if value is not None}
     settings = ", ".join(f"{name} {value}" for name, value in given.items())
     return f"{loss.name.removeprefix('pml.')}{f' ({settings})' if settings else ''}"
->>>>>>> 892b71c (Evaluation and reporting: one table for five formats, verbs for what does something, plain English)
 
 
 def _describe_training(config: TrainConfig, run: Mapping[str, Any]) -> str:
@@ -735,7 +723,7 @@ def _embed(
 ) -> np.ndarray:
     """Return the embeddings of the report's images by the model "before" or "after" training, kept beside the run."""
     if name == "after":
-        mark = storage.read_config(folder / "model")["fingerprint"]
+        mark = storage.read_model_config(folder / "model")["fingerprint"]
         load = partial(Embedder.load, folder / "model")
     else:
         mark, load = _first_weights_mark(config), partial(frozen_model, config)
@@ -746,50 +734,13 @@ def _embed(
     return cached_embeddings(folder / "report", name, mark, table, make)
 
 
-<<<<<<< HEAD
-class _Embedding:
-    """Embeddings of the report's images by the two models, kept beside the run."""
-
-    def __init__(self, folder: Path, config: TrainConfig, table: ImageTable, device: str, show: bool | None) -> None:
-        self._folder, self._config, self._table, self._show = folder, config, table, show
-        self._device = build_device(device)
-
-    def after(self) -> np.ndarray:
-        model = self._folder / "model"
-        mark = storage.read_model_config(model)["fingerprint"]
-        return self._kept("after", mark, lambda: Embedder.load(model))
-
-    def before(self) -> np.ndarray:
-        return self._kept("before", self._mark(), lambda: frozen_model(self._config))
-
-    def _mark(self) -> str:
-        """What tells the first weights from others, without reading them."""
-        config = self._config
-        weights = Path(config.model.weights)
-        if storage.is_model(weights):
-            stamp = storage.read_model_config(weights)["fingerprint"]
-        elif weights.is_file():
-            stamp = f"{weights.stat().st_size} {weights.stat().st_mtime_ns}"
-        else:
-            stamp = ""
-        settings = {**vars(config.model), "size": config.data.size, "resize": config.data.resize, "seed": config.seed}
-        return json.dumps([settings, stamp])
-
-    def _kept(self, name: str, mark: str, load: Callable[[], Embedder]) -> np.ndarray:
-        def make() -> np.ndarray:
-            workers = self._config.data.workers
-            return embed_table(load(), self._table, workers=workers, device=self._device, show=self._show)
-
-        return kept_embeddings(self._folder / "report", name, mark, self._table, make)
-=======
 def _first_weights_mark(config: TrainConfig) -> str:
     """Return a text that differs for other first weights, without reading them."""
     weights = Path(config.model.weights)
     stamp = ""
     if storage.is_model(weights):
-        stamp = storage.read_config(weights)["fingerprint"]
+        stamp = storage.read_model_config(weights)["fingerprint"]
     elif weights.is_file():
         stamp = f"{weights.stat().st_size} {weights.stat().st_mtime_ns}"
     settings = {**vars(config.model), "size": config.data.size, "resize": config.data.resize, "seed": config.seed}
     return json.dumps([settings, stamp])
->>>>>>> 892b71c (Evaluation and reporting: one table for five formats, verbs for what does something, plain English)
