@@ -103,7 +103,7 @@ def test_curves(scenes):
         [max(of.precision[of.recall >= at - 1e-12], default=0.0) for at in grid] for of in report.curves.values()
     ]
     middle = np.mean(expected, axis=0)[50]
-    rows = {row[0]: row[1] for row in mean_curve(report).rows}
+    rows = {row[0]: row[1] for row in mean_curve(report).numbers.rows}
     assert rows["50.0\N{NARROW NO-BREAK SPACE}%"] == f"{100 * middle:.1f}\N{NARROW NO-BREAK SPACE}%"
 
 
