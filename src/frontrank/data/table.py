@@ -183,7 +183,7 @@ class ImageTable:
             + [f"{row['least']:,}, {row['median']:g}, {row['most']:,}", f"{row['single']:,}"]
             for row in counts
         ]
-        return Table([*names, *header], rows, "l" * len(names) + "r" * len(header)).rendered("text")
+        return Table([*names, *header], rows, "l" * len(names) + "r" * len(header)).render("text")
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write a .csv or .parquet file of columns path, label, category, split, role and the extra ones.

@@ -327,7 +327,7 @@ class SceneCounts:
         rows = [
             [split, *(f"{of[split]:,}" for of in (self.scenes, self.objects, self.difficult))] for split in self.scenes
         ]
-        return Table(["split", "scenes", "objects", "difficult"], rows, "lrrr").rendered("text")
+        return Table(["split", "scenes", "objects", "difficult"], rows, "lrrr").render("text")
 
 
 def build_emoji_scenes(
