@@ -129,6 +129,7 @@ def test_names_are_text(tmp_path):
     assert "<b>" not in re.search(r"<title>(.*?)</title>", text)[1]
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_a_browser(browser, page, tmp_path, scheme):
     path = tmp_path / "page.html"

@@ -1,0 +1,3 @@
+from tests.browser import browser
+
+__all__ = ["browser"]
