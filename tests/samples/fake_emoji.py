@@ -6,6 +6,7 @@ import json
 from PIL import Image
 
 from frontrank.samples import emoji as real
+from frontrank.samples.build import PINNED
 from tests.packages.fakes import tgz
 
 CLASSES = {  # label: Unicode group, subgroup; each design draws it, unless OMITTED
@@ -74,39 +75,39 @@ def archives(changed=None):
     ]
     names = {label.lower(): f"icon-{label}" for label in ALL}
     return {
-        real.OPENMOJI: {
+        PINNED["openmoji"]: {
             "package/data/openmoji.json": json.dumps(rows).encode(),
             **{f"package/color/svg/{label}.svg": svg(paint) for label, paint in of["openmoji"]},
             **{f"package/black/svg/{label}.svg": svg(paint) for label, paint in of["openmoji-black"]},
         },
-        real.NOTO: {"package/chars.json": json.dumps(names).encode(), "package/icons.json": icons(of["noto"])},
-        real.NOTO_V1: {"package/chars.json": b"{}", "package/icons.json": icons(of["noto-v1"])},
-        real.FLUENT_COLOR: {"package/chars.json": b"{}", "package/icons.json": icons(of["fluent-color"])},
-        real.FLUENT_FLAT: {
+        PINNED["noto"]: {"package/chars.json": json.dumps(names).encode(), "package/icons.json": icons(of["noto"])},
+        PINNED["noto-v1"]: {"package/chars.json": b"{}", "package/icons.json": icons(of["noto-v1"])},
+        PINNED["fluent-color"]: {"package/chars.json": b"{}", "package/icons.json": icons(of["fluent-color"])},
+        PINNED["fluent-flat"]: {
             "package/chars.json": json.dumps(names).encode(),
             "package/icons.json": icons(of["fluent-flat"]),
         },
-        real.FLUENT_CONTRAST: {
+        PINNED["fluent-contrast"]: {
             "package/chars.json": b"{}",
             "package/icons.json": icons(of["fluent-contrast"], aliases=False),
         },
-        real.TWEMOJI: {f"package/{label.lower()}.svg": svg(paint) for label, paint in of["twemoji"]}
+        PINNED["twemoji"]: {f"package/{label.lower()}.svg": svg(paint) for label, paint in of["twemoji"]}
         | {"package/license": b"MIT"},
-        real.FLUENT: {
+        PINNED["fluent-3d"]: {
             f"package/assets/{label.lower().replace('0023-', '0023-fe0f-')}.webp": raster(paint, "WEBP")
             for label, paint in of["fluent-3d"]
         },
-        real.EMOJIONE_1: {
+        PINNED["emojione-1"]: {
             f"package/assets/png/{label.replace('-200D', '')}.png": raster(paint, "PNG")
             for label, paint in of["emojione-1"]
         },
-        real.EMOJIONE_2: {
+        PINNED["emojione-2"]: {
             f"package/assets/png_128x128/{label.replace('-200D', '').lower()}.png": raster(paint, "PNG", (20, 26))
             for label, paint in of["emojione-2"]
         }
         | {f"package/assets/svg_bw/{label.lower()}.svg": svg(paint) for label, paint in of["emojione-2-bw"]}
         | {"package/assets/png_512x512/1f600.png": b"another size"},
-        real.FXEMOJI: {f"package/fxemoji/u{label}-facade.svg": svg(paint) for label, paint in of["fxemoji"]}
+        PINNED["svg-emojis"]: {f"package/fxemoji/u{label}-facade.svg": svg(paint) for label, paint in of["fxemoji"]}
         | {"package/twemoji/1f600.svg": b"another design", "package/fxemoji/chineseflag.svg": svg("red")},
     }
 

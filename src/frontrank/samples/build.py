@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,9 @@ _PATIENCE = 3.0  # seconds in which the processes of a killed build end
 
 Settings = Mapping[str, object]
 
+SOURCES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
+PINNED = {key: Package(*row) for key, row in SOURCES["packages"].items()}
+
 
 @dataclass(frozen=True)
 class PictureSource:
@@ -54,7 +58,7 @@ class PictureSource:
 # The state of the folder
 
 
-def read_state(out: str | os.PathLike[str], settings: Settings) -> dict[str, Any] | None:
+def read_build_state(out: str | os.PathLike[str], settings: Settings) -> dict[str, Any] | None:
     """Return the state of a folder whose build has ended; None if it must be built or gone on with.
 
     settings: all that decides what is built, with "data" for the kind; a folder built with others is refused, and one
@@ -67,8 +71,8 @@ def read_state(out: str | os.PathLike[str], settings: Settings) -> dict[str, Any
 
 
 def read_built(out: str | os.PathLike[str], settings: Settings) -> ImageTable | None:
-    """Return the table of a folder whose build has ended, with all its pictures; else None, as `read_state`."""
-    folder, state = Path(out), read_state(out, settings)
+    """Return the table of a folder whose build has ended, with all its pictures; else None, as `read_build_state`."""
+    folder, state = Path(out), read_build_state(out, settings)
     if state is None or "table" not in state or not (folder / TABLE).is_file():
         return None
     content = (folder / TABLE).read_bytes()

@@ -28,6 +28,8 @@ from frontrank.files import atomic_write, unwritable
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
 from frontrank.samples.build import (
+    PINNED,
+    SOURCES,
     PictureSource,
     Task,
     finish_table,
@@ -46,49 +48,7 @@ if TYPE_CHECKING:
 _JOINER, _VARIANT = "200D", "FE0F"
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
-NOTO = Package(
-    "npm", "@iconify-json/noto", "1.2.9", "3e918d88fc945c0bb3d468dbace6f88caef67f01c9f0e7bcae0915a042e8f1ad", 3.1
-)
-NOTO_V1 = Package(
-    "npm", "@iconify-json/noto-v1", "1.2.5", "2bf62c26c2c2884aa99e90aec942cdaee17a5921f05690694f4978ad4b017c37", 1.6
-)
-TWEMOJI = Package(
-    "npm", "@twemoji/svg", "15.0.0", "1d2907557a422c7c4e3feca50ef915c39da1db3d76b4a4d7e73fb59bce4403c3", 1.5
-)
-OPENMOJI = Package("npm", "openmoji", "17.0.0", "55ee7d13485dec86e9f38c1f3a645a13382d33ff97c0cd845ee824b0aef45e68", 4.3)
-FLUENT = Package(
-    "npm", "@lobehub/fluent-emoji-3d", "1.1.0", "c1bb7eee7de090205a232518a9ab4adb3df458bfbe8a1f78232991194c8b2e58", 15.8
-)
-EMOJIONE_1 = Package(
-    "npm", "emojione", "1.5.2", "1eaa2d59c663b22270ca7016c58e0b1e19be2376189e783299be050f1d67f390", 13.0
-)
-EMOJIONE_2 = Package(
-    "npm", "emojione", "2.2.7", "5fe002738e6e276f49ac37783799d2feab99a6131fdedccfa56569d745449ae5", 94.2
-)
-FXEMOJI = Package(
-    "npm", "svg-emojis", "0.0.8", "3c992c7763c1db80fbf85ec711ab65acdb1c57eedc2f3fb9f04da2a3b410ca67", 15.2
-)
-FLUENT_COLOR = Package(
-    "npm",
-    "@iconify-json/fluent-emoji",
-    "1.2.7",
-    "8044210dbf11e016d4de85f15d01a243423bd832457e7e2491df1b751c0e272b",
-    14.3,
-)
-FLUENT_FLAT = Package(
-    "npm",
-    "@iconify-json/fluent-emoji-flat",
-    "1.2.6",
-    "7d064769dee690815f823bc5bcc511d957198caf9f5edd8dd9c1aa48a6aeb175",
-    1.2,
-)
-FLUENT_CONTRAST = Package(
-    "npm",
-    "@iconify-json/fluent-emoji-high-contrast",
-    "1.2.6",
-    "0b92d48c90d2200bd499e3cdd09a127ca6a8c8ddefd34c35eb5a1e4994012ae0",
-    1.1,
-)
+OPENMOJI = PINNED["openmoji"]
 
 Archives = Mapping[Package, Path]
 Drawings = Iterator[tuple[str, bytes]]  # the hexcode of an emoji, as the package writes it, and an .svg or raster file
@@ -197,9 +157,9 @@ def _read_json(archive: Path, name: str) -> Any:
     raise InputError(f"{archive} has no {name}; delete it, and run this again")
 
 
-def _files(package: Package, folder: str, name: str) -> Callable[[Archives], Drawings]:
-    """Return the reader of drawings that are files; `name` is a pattern with the code points as its group."""
-    pattern = re.compile(f"package/{folder}{name}")
+def _files(package: Package, path: str) -> Callable[[Archives], Drawings]:
+    """Return the reader of drawings that are files; `path` is a pattern with the code points as HEX or as its group."""
+    pattern = re.compile("package/" + path.replace("HEX", r"([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*)"))
 
     def read(archives: Archives) -> Drawings:
         for path, content in members(archives[package], lambda path: pattern.fullmatch(path) is not None):
@@ -235,76 +195,15 @@ def _drawings(names: Mapping[str, str], icons: Mapping[str, Any]) -> Drawings:
             yield hexcode, f"{head}{icon['body']}</svg>".encode()
 
 
-_HEX = r"([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*)"
+def _read_design(row: Mapping[str, str]) -> Design:
+    package = PINNED[row["package"]]
+    read = _icons(package, PINNED[row["icons"]]) if "icons" in row else _files(package, row["files"])
+    return Design(row["name"], package, read, row["licence"], row["credit"])
 
-INDEPENDENT = (
-    Design("noto", NOTO, _icons(NOTO, NOTO), "Apache-2.0", "Noto Emoji, by Google"),
-    Design("noto-v1", NOTO_V1, _icons(NOTO_V1, NOTO), "Apache-2.0", "Noto Emoji as of 2016 (blobs), by Google"),
-    Design(
-        "twemoji", TWEMOJI, _files(TWEMOJI, "", rf"{_HEX}\.svg"), "CC-BY-4.0", "Twemoji, by Twitter and contributors"
-    ),
-    Design(
-        "openmoji",
-        OPENMOJI,
-        _files(OPENMOJI, "color/svg/", rf"{_HEX}\.svg"),
-        "CC-BY-SA-4.0",
-        "OpenMoji, the open-source emoji and icon project",
-    ),
-    Design(
-        "fluent-3d",
-        FLUENT,
-        _files(FLUENT, "assets/", rf"{_HEX}\.webp"),
-        "MIT",
-        "Fluent Emoji, by Microsoft; packaged by LobeHub",
-    ),
-    Design(
-        "emojione-1",
-        EMOJIONE_1,
-        _files(EMOJIONE_1, "assets/png/", rf"{_HEX}\.png"),
-        "CC-BY-SA-4.0",
-        "Emoji One 1, emojione.com",
-    ),
-    Design(
-        "emojione-2",
-        EMOJIONE_2,
-        _files(EMOJIONE_2, "assets/png_128x128/", rf"{_HEX}\.png"),
-        "CC-BY-4.0",
-        "EmojiOne 2, emojione.com",
-    ),
-    Design(
-        "fxemoji",
-        FXEMOJI,
-        _files(FXEMOJI, "fxemoji/", r"u([0-9A-Fa-f]+)-[^/]*\.svg"),
-        "Apache-2.0",
-        "FxEmojis, by Mozilla; packaged in svg-emojis",
-    ),
-)
 
-RESTYLED = (
-    Design(
-        "openmoji-black",
-        OPENMOJI,
-        _files(OPENMOJI, "black/svg/", rf"{_HEX}\.svg"),
-        "CC-BY-SA-4.0",
-        "OpenMoji, the open-source emoji and icon project",
-    ),
-    Design(
-        "emojione-2-bw",
-        EMOJIONE_2,
-        _files(EMOJIONE_2, "assets/svg_bw/", rf"{_HEX}\.svg"),
-        "CC-BY-4.0",
-        "EmojiOne 2, emojione.com",
-    ),
-    Design("fluent-color", FLUENT_COLOR, _icons(FLUENT_COLOR, FLUENT_FLAT), "MIT", "Fluent Emoji, by Microsoft"),
-    Design("fluent-flat", FLUENT_FLAT, _icons(FLUENT_FLAT, FLUENT_FLAT), "MIT", "Fluent Emoji, by Microsoft"),
-    Design(
-        "fluent-contrast", FLUENT_CONTRAST, _icons(FLUENT_CONTRAST, FLUENT_FLAT), "MIT", "Fluent Emoji, by Microsoft"
-    ),
-)
-
+INDEPENDENT = tuple(map(_read_design, SOURCES["emoji"]["independent"]))
+RESTYLED = tuple(map(_read_design, SOURCES["emoji"]["restyled"]))
 DESIGNS: Mapping[str, tuple[Design, ...]] = {"independent": INDEPENDENT, "all": (*INDEPENDENT, *RESTYLED)}
-
-
 PACKAGES = tuple(dict.fromkeys(design.package for design in INDEPENDENT))
 
 

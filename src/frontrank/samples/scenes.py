@@ -20,7 +20,15 @@ from frontrank.errors import InputError
 from frontrank.files import atomic_write, unwritable
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
-from frontrank.samples.build import SCENES, finish_build, has_content, read_state, start_build
+from frontrank.samples.build import (
+    PINNED,
+    SCENES,
+    SOURCES,
+    finish_build,
+    has_content,
+    read_build_state,
+    start_build,
+)
 from frontrank.samples.emoji import (
     INDEPENDENT,
     OPENMOJI,
@@ -65,46 +73,14 @@ class Photographs:
     credit: str
 
 
-def _files(folder: str, names: str) -> tuple[str, ...]:
-    return tuple(f"package/{folder}/{name}.jpg" for name in names.split())
-
-
-PHOTOGRAPHS = (
+PHOTOGRAPHS = tuple(
     Photographs(
-        Package("npm", "paper-kit-2", "2.1.0", "ea262b722403d0b838682218476775fe6500d13bc2b265000837cb613c8e7657", 5.7),
-        {
-            "train": _files(
-                "assets/img",
-                "antoine-barres bruno-abatti daniel-olahs fabio-mangione ilya-yakover login-image soroush-karimi",
-            ),
-            "test": _files("assets/img", "daniel-olahh federico-beccari joshua-stannard uriel-soberanes"),
-        },
-        "MIT (the package)",
-        "Paper Kit 2, by Creative Tim; a photograph is named after its photographer",
-    ),
-    Photographs(
-        Package(
-            "npm", "material-kit", "2.0.4", "543712c988b2697c61a7ef6c9527ebf850b21b56e1bdfd7258fc6d333f725602", 5.7
-        ),
-        {"train": _files("assets/img", "bg2 bg7 profile_city"), "test": _files("assets/img", "bg3 city-profile")},
-        "MIT (the package)",
-        "Material Kit, by Creative Tim",
-    ),
-    Photographs(
-        Package(
-            "npm",
-            "startbootstrap-creative",
-            "7.0.7",
-            "746c2e46c5292e797358c90533ed695fbeb6ceff58ad7fd43284d93e9c3d0555",
-            2.4,
-        ),
-        {
-            "train": _files("dist/assets/img/portfolio/fullsize", "1 3 4 6") + _files("dist/assets/img", "bg-masthead"),
-            "test": _files("dist/assets/img/portfolio/fullsize", "2 5"),
-        },
-        "MIT (the package)",
-        "Creative, by Start Bootstrap",
-    ),
+        PINNED[row["package"]],
+        {split: tuple(f"package/{name}" for name in row[split]) for split in ("train", "test")},
+        row["licence"],
+        row["credit"],
+    )
+    for row in SOURCES["scenes"]["photographs"]
 )
 
 
@@ -350,7 +326,7 @@ def build_emoji_scenes(
     require_emoji_drawing()
     settings: dict[str, object] = {"data": "emoji-scenes", "scenes": scenes, "size": size, "seed": seed}
     folder, numbers = Path(out), _numbers(scenes)
-    state = read_state(folder, settings)
+    state = read_build_state(folder, settings)
     if state is not None and "scenes" in state and not _missing(folder, numbers):
         return SceneCounts(**state["scenes"])
     with start_build(folder, settings):
