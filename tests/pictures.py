@@ -46,7 +46,7 @@ def glyph_pictures(folder, classes=60, size=32, seed=0):
             (folder / script / name).mkdir(parents=True, exist_ok=True)
             for typeface in TYPEFACES:
                 path = f"{script}/{name}/{typeface}.png"
-                _varied(_drawing(typeface, chr(code)), size, rng).save(folder / path)
+                _vary(_drawing(typeface, chr(code)), size, rng).save(folder / path)
                 rows.append((path, name, script, "train" if place < wanted / 2 else "test", ""))
     columns = (np.array(column) for column in zip(*sorted(rows), strict=True))
     return ImageTable(folder, *columns, name="glyphs")
@@ -57,14 +57,14 @@ def drawable():
     """Per script the code points that every typeface draws, none of them drawn like an earlier one."""
     blank = Image.new("L", (_LARGE, _LARGE), 0)
     seen = {blank.tobytes(), *(_drawing(typeface, "\uffff").tobytes() for typeface in TYPEFACES)}  # no such character
-    found = {script: [] for script in SCRIPTS}
+    codes = {script: [] for script in SCRIPTS}
     for script, (first, last) in SCRIPTS.items():
         for code in range(first, last + 1):
             drawings = [_drawing(typeface, chr(code)).tobytes() for typeface in TYPEFACES]
             if chr(code).isalnum() and not seen.intersection(drawings):
-                found[script].append(code)
+                codes[script].append(code)
             seen.update(drawings)
-    return found
+    return codes
 
 
 @cache
@@ -82,7 +82,7 @@ def _drawing(typeface, character):
     return picture
 
 
-def _varied(drawing, size, rng):
+def _vary(drawing, size, rng):
     """The drawing at some angle, scale and place, in two random colours, with noise."""
     angle, scale = np.radians(rng.uniform(-8, 8)), rng.uniform(0.9, 1.1)
     shift = rng.uniform(-0.05, 0.05, 2) * _LARGE

@@ -1,4 +1,4 @@
-"""Packages that tests need: what is said where they are not there."""
+"""Packages that tests need, and errors if they are missing."""
 
 import pytest
 
@@ -13,11 +13,8 @@ def _empty_cache(tmp_path, monkeypatch):
 
 
 def test_tests_fail_without_their_packages(tmp_path):
-    with pytest.raises(pytest.fail.Exception) as failed:
+    with pytest.raises(pytest.fail.Exception, match=r"openmoji 17\.0\.0 \(npm\) .*scripts/test"):
         fetch.require_packages([OPENMOJI])
-    assert str(failed.value) == (
-        f"openmoji 17.0.0 (npm) not in {tmp_path / 'cache'}; run scripts/test, which fetches what tests need"
-    )
     fetch.require_packages([])
 
 
@@ -36,7 +33,7 @@ def test_it_cannot_be_fetched(monkeypatch, capsys):
 
     monkeypatch.setattr(fetch, "fetch", fail)
     assert fetch.main() == 2
-    assert capsys.readouterr().err == "tests.fetch: npm is not here; install it\n" * 3
+    assert capsys.readouterr().err.count("npm") == 3
 
 
 @pytest.mark.parametrize(("client", "status"), [("npm", 2), ("pip", 2), ("apt", 0)])
@@ -52,4 +49,4 @@ def test_one_client_fails_and_the_others_fetch(monkeypatch, capsys, client, stat
     monkeypatch.setattr(fetch, "fetch", fail)
     assert fetch.main() == status
     assert set(asked) == set(fetch.NEEDED)
-    assert capsys.readouterr().err == f"tests.fetch: {client} does not have it\n"
+    assert capsys.readouterr().err.count(client) == 1

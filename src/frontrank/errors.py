@@ -3,16 +3,16 @@
 FrontrankError
 ├── InputError           (also a ValueError)  a value, shape or length that cannot be used
 ├── InputTypeError       (also a TypeError)   a dtype or kind of object that cannot be used
-└── InterruptedRunError                       a run was asked to stop, and has saved where it is
+└── InterruptedRunError                       a run was stopped, and has saved its state
 
-FrontrankWarning         (a UserWarning)      the work goes on, but something was probably not meant
+FrontrankWarning         (a UserWarning)      the work goes on, but something is probably wrong
 
-Every message is one line: the argument, what is wrong with it, and the remedy.
+Every message is one line: the argument, what is wrong with its value, and what to do.
 """
 
 
 class FrontrankError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of all errors that this package raises on purpose."""
 
 
 class InputError(FrontrankError, ValueError):
@@ -24,8 +24,8 @@ class InputTypeError(FrontrankError, TypeError):
 
 
 class InterruptedRunError(FrontrankError):
-    """A run was asked to stop, and has saved where it is."""
+    """A run was stopped, and has saved its state."""
 
 
 class FrontrankWarning(UserWarning):
-    """The work goes on, but something was probably not meant."""
+    """The work goes on, but something is probably wrong."""

@@ -1,4 +1,4 @@
-"""A progress bar on long work: drawn by rich where that is installed, else a plain line; only where somebody looks."""
+"""Progress bars for long work: drawn by rich if it is installed, else as a plain line; only on a terminal."""
 
 import sys
 import time
@@ -11,9 +11,9 @@ _PATIENCE = 1.0  # seconds of work before a bar appears
 
 @contextmanager
 def progress(what: str, total: float, show: bool | None = None) -> Iterator[Callable[[float], None]]:
-    """A function to be called with each amount of work done; the bar is on stderr and goes away at the end.
+    """Draw a progress bar on stderr inside the with block; call the yielded function with each amount of work done.
 
-    show: None draws it only on a terminal.
+    show: None draws it only on a terminal
     """
     if not (sys.stderr.isatty() if show is None else show) or total <= 0:
         yield lambda amount: None

@@ -12,7 +12,7 @@ import torch
 
 from frontrank.data import check_ids, embedding_files, read_embeddings, read_labels
 from frontrank.errors import InputError
-from tests.data.files import ALL, DIM, IDS, LABELS, NAMED, ROWS, SPLIT, TEXTS, X, refusal, write_arrays
+from tests.data.files import ALL, DIM, IDS, LABELS, NAMED, ROWS, SPLIT, X, refusal, write_arrays
 
 # Embeddings
 
@@ -91,15 +91,10 @@ def test_text_bytes_and_other_byte_orders(tmp_path):
 WRONG_ARRAYS = {  # arrays, key, what the message names
     "a vector": ({"embeddings": X[0]}, None, ["(3,)"]),
     "whole numbers": ({"embeddings": LABELS[:, None]}, None, ["int64", "float32"]),
-    "long double": ({"embeddings": X.astype(np.longdouble)}, None, ["embeddings"]),
-    "text": ({"embeddings": IDS[:, None]}, None, ["<U5"]),
     "no rows": ({"embeddings": X[:0]}, None, ["embeddings"]),
     "no dimensions": ({"embeddings": X[:, :0]}, None, ["embeddings"]),
     "two candidates": ({"a": X, "b": X, "c": SPLIT}, None, ["'a' (float32 of shape (5, 3))", "'c'", "key"]),
-    "no candidate": ({"a": LABELS, "b": X[0]}, None, ["'a' (int64", "'b'", "key"]),
-    "nothing": ({}, None, ["key"]),
     "a key that is nearly right": ({"embeddings": X, "split": SPLIT}, "embedings", ["'embedings'", "mean embeddings?"]),
-    "an unknown key": ({"embeddings": X, "split": SPLIT}, "xyz", ["'xyz'", "'embeddings', 'split'"]),
     "the key of labels": ({"embeddings": X, "split": SPLIT}, "split", [":split", "int64"]),
     "too few labels": ({"embeddings": X, "labels": LABELS[:4]}, None, [":labels", "4", "5"]),
     "a table of labels": ({"embeddings": X, "labels": X}, None, [":labels", "(5, 3)"]),
@@ -107,7 +102,6 @@ WRONG_ARRAYS = {  # arrays, key, what the message names
     "blank labels": ({"embeddings": X, "labels": np.array(["a", "", "b", " ", "c"])}, None, [":labels", "1, 3"]),
     "labels of 64 bits": ({"embeddings": X, "labels": np.full(5, 2**63, np.uint64)}, None, [":labels"]),
     "labels that are no UTF-8": ({"embeddings": X, "labels": np.array([b"\xff"] * 5)}, None, ["utf-8"]),
-    "too few ids": ({"embeddings": X, "path": IDS[:3]}, None, [":path", "3", "5"]),
 }
 
 
@@ -271,14 +265,11 @@ def lists(*rows):
 
 WRONG_LISTS = {
     "null rows": (lists([1, 2], None, [3, 4], None), "1"),
-    "a null row of fixed length": (pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)), "row 1"),
     "a null number": (lists([1, 2], [3, 4], [5, None], [6, 7]), "row 2"),
     "unequal rows": (lists([1, 2], [3, 4], [5, 6], [7]), "row 3"),
     "no dimension": (lists([], []), ""),
-    "no rows": (lists(), ""),
     "lists of lists": (pa.array([[[1.0]], [[2.0]]]), "list<"),
     "whole numbers": (pa.array([[1], [2]]), "int64"),
-    "text": (pa.array(["1.0 2.0"]), "string"),
     "records": (pa.array([{"x": 1.0}]), "struct"),
 }
 
@@ -334,24 +325,19 @@ def test_labels_by_the_name_of_an_array(file, tmp_path, monkeypatch):
 
 
 TEXT = {
-    "integers": ("l.txt", "3\n-1\n+2\n", [3, -1, 2]),
     "words": ("l.txt", "cat\ndog\n3\n", ["cat", "dog", "3"]),
     "spaces": ("l.txt", " cat \r\n\tbig dog\r\ncat", ["cat", "big dog", "cat"]),
-    "blank lines at the end": ("l.txt", "1\n2\n2\n\n \n", [1, 2, 2]),
     "a mark at the start": ("L.TXT", "\ufeff1\n2\n2\n", [1, 2, 2]),
     "other line ends are text": ("l.txt", "a\u2028b\nc\x0bd\ne\n", ["a\u2028b", "c\x0bd", "e"]),
     "leading zeros": ("l.txt", "001\n002\n001\n", [1, 2, 1]),
     "two spellings": ("l.txt", "01\n1\n2\n", ["01", "1", "2"]),
-    "64 bits": ("l.txt", "9223372036854775807\n1\n1\n", [2**63 - 1, 1, 1]),
     "too long for 64 bits": ("l.txt", "9223372036854775808\n1\n1\n", ["9223372036854775808", "1", "1"]),
     "other digits": ("l.txt", "1_0\n²\n٣\n", ["1_0", "²", "٣"]),
     "json integers": ("l.json", "[1, 2, 2]", [1, 2, 2]),
-    "json text": ("l.json", '["1", "ä", " b"]', ["1", "ä", " b"]),
     "csv": ("l.csv", "id,label\na,1\nb,2\nc,2\n\n\n", [1, 2, 2]),
     "csv: label first": ("l.csv", "labels,label\n1,4\n2,5\n3,6\n", [4, 5, 6]),
     "csv: quotes": ("l.csv", '\ufefflabel,n\r\n"a, b", 1\r\n"c\r\nd",2\r\n a ,3', ["a, b", "c\r\nd", "a"]),
     "csv: a column": ("l.csv:super class", "label, super class\n1,a\n2,b\n3,c\n", ["a", "b", "c"]),
-    "csv: a column like a file": ("l.csv:a.csv:b", "label,a.csv:b\n1,a\n2,b\n3,c\n", ["a", "b", "c"]),
 }
 
 
@@ -385,29 +371,18 @@ def test_a_file_with_a_colon_in_its_name(tmp_path):
 
 
 WRONG_LABELS = {
-    "too few": ("l.txt", "1\n2\n", ["2", "5"]),
     "blank lines": ("l.txt", "1\n\n3\n \n5\n", ["1, 3"]),
-    "only blank lines": ("l.txt", "\n\n", ["row 0"]),
-    "many blank lines": ("l.txt", "1\n\n\n\n\n\n\n2", ["1, 2, 3, 4, 5, ..."]),
     "not UTF-8": ("l.txt", b"\xff\xfe1\x00", ["utf-8"]),
-    "json: none": ("l.json", "[]", ["0", "5"]),
     "json: null": ("l.json", "[1, null, 3, null, 5]", ["null", "1, 3"]),
-    "json: blank": ("l.json", '["a", "", "b", "c", "d"]', ["row 1"]),
     "json: mixed": ("l.json", '[1, "a", 2, 3, 4]', ["int, str"]),
-    "json: truth": ("l.json", "[true, false, true, true, true]", ["bool"]),
     "json: an object": ("l.json", '{"labels": [1, 2]}', ["dict"]),
-    "json: too long": ("l.json", f"[{2**70}, 1, 2, 3, 4]", []),
-    "json: broken": ("l.json", "[1, 2", []),
     "json: deep": ("l.json", "[" * 100000, []),
     "csv: no such column": ("l.csv:lable", "id,label\na,1\n", ["'lable'", "'id', 'label'", "mean label?"]),
     "csv: no label": ("l.csv", "id,class\na,1\n", ["'label'", "'id', 'class'", "l.csv:COLUMN"]),
     "csv: two of a name": ("l.csv", "label,label\n1,2\n", ["'label'"]),
     "csv: a short line": ("l.csv", "label,id\n1,2\n\n3\n", ["line 4"]),
-    "csv: blank": ("l.csv", "label,id\na,1\n,2\nb,3\n\nc,5\n", ["1, 3"]),
     "csv: blank at the end": ("l.csv", "label,id\na,1\nb,2\nb,3\nb,4\n,5\n\n", ["row 4"]),
-    "csv: too few": ("l.csv", "label\n1\n2\n\n", ["l.csv:label", "2", "5"]),
     "csv: an open quote": ("l.csv", 'label\n"a\nb\n', []),
-    "csv: empty": ("l.csv", "\n", ["'label'"]),
 }
 
 
@@ -550,27 +525,3 @@ def test_bytes_at_random(tmp_path, ending):
             refusals.append(str(error))
     assert len(refusals) >= 20
     assert all(str(path) in line and "\n" not in line for line in refusals)
-
-
-@pytest.mark.parametrize("ending", TEXTS)
-def test_text_at_random(tmp_path, ending):
-    chance, path = random.Random(0), tmp_path / f"bad{ending}"
-    whole = {".txt": b"a\nb\n", ".csv": b'label,id\n"a",1\n"b",2\n', ".json": b'["a", "b"]'}[ending]
-    refusals = []
-    for _ in range(120):
-        path.write_bytes(chance.choice([scrambled(whole, chance), chance.randbytes(chance.randrange(1, 60))]))
-        try:
-            assert len(read_labels(path, None, 2)) == 2
-        except InputError as error:
-            refusals.append(str(error))
-    assert len(refusals) >= 20
-    assert all(str(path) in line and "\n" not in line for line in refusals)
-
-
-def test_one_kind_under_the_ending_of_another(tmp_path):
-    for kind in ALL:
-        content = write_arrays(tmp_path / f"test{kind}", embeddings=X).read_bytes()
-        for ending in set(ALL) - {kind}:
-            path = tmp_path / f"bad{ending}"
-            path.write_bytes(content)
-            refusal(lambda path=path: read_embeddings(path), path)

@@ -102,20 +102,6 @@ def test_blank_pictures_are_not_compared(tmp_path):
     assert found.pairs == [("train/a.png", "test/a.png", 0)]
 
 
-@pytest.mark.parametrize(("span", "blank"), [(15, True), (16, False)])
-def test_how_plain_is_blank(tmp_path, span, blank):
-    grey = np.full((9, 9), 100, dtype=np.uint8)
-    grey[3, 3] += span
-    Image.fromarray(grey).save(tmp_path / "a.png")
-    assert (picture_hash(str(tmp_path / "a.png")) is None) == blank
-
-
-def test_only_blank_pictures(tmp_path):
-    table = table_of(tmp_path, {"train/a.png": Image.new("L", (9, 9)), "test/a.png": Image.new("L", (9, 9))})
-    found = near_duplicates(table)
-    assert (found.pairs, found.found, len(found.blank)) == ([], 0, 2)
-
-
 def test_too_many_pairs_are_counted_and_the_first_are_kept(tmp_path, monkeypatch):
     pictures = {f"{split}/{number}.png": scene(1) for split in ("train", "test") for number in range(6)}
     table = table_of(tmp_path, pictures)

@@ -6,14 +6,13 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from frontrank.data.loading import ImageDataset, draw_seed, evaluation_loader, training_loader, worker_errors
-from frontrank.data.samplers import AllClassesBatches, BalancedBatches
+from frontrank.data.samplers import BalancedBatches
 from frontrank.data.table import ImageTable
-from frontrank.data.transforms import evaluation_transform, training_transform
+from frontrank.data.transforms import training_transform
 from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.settings import DataConfig
 
@@ -77,12 +76,6 @@ def test_items_by_row_and_by_key(table, random_crop):
     assert crops[5, 7][1] == 2
 
 
-def test_labels_of_ones_own(table):
-    assert ImageDataset(table, plain, labels=range(100, 100 + ROWS))[3][1] == 103
-    with pytest.raises(InputError, match="labels"):
-        ImageDataset(table, plain, labels=[0, 1])
-
-
 def test_boxes_crop(table):
     boxes = np.array(["1,2, 4,6", "", "0 0 2 2"])
     images = ImageDataset(ImageTable(table.root, *columns(table, 3), extra={"box": boxes}), plain)
@@ -113,12 +106,6 @@ def test_seeds_stay_what_they_are():
 
 
 places = st.tuples(*[st.integers(0, 2**40)] * 4)
-
-
-@given(places, places)
-def test_seeds_differ_where_places_do(a, b):
-    assert (draw_seed(*a) == draw_seed(*b)) == (a == b)
-    assert 0 <= draw_seed(*a) < 2**64
 
 
 # Training
@@ -171,19 +158,6 @@ def test_it_begins_where_the_sampler_stands(table):
     assert [rows_of(next(endless)[0]) for _ in range(6)] == expected_rows(table, 3)[6:12]
 
 
-def test_another_sampler(table):
-    batches = AllClassesBatches(table.labels, batch_size=9, seed=2)
-    (images, labels), *_ = training_loader(table, batches, plain, workers=0, stop=1)
-    assert rows_of(images) == next(iter(batches.global_batches()))
-    assert labels.bincount().tolist() == [3, 3, 3]
-
-
-def test_other_seeds_give_other_pictures(table, random_crop):
-    a, b = (next(training_loader(table, sampler(table), random_crop, seed=seed, workers=0)) for seed in (0, 1))
-    assert torch.equal(a[1], b[1])
-    assert not torch.equal(a[0], b[0])
-
-
 @pytest.mark.parametrize("workers", WORKERS)
 def test_channels_last(table, workers):
     images, _ = next(training_loader(table, sampler(table), plain, workers=workers, channels_last=True))
@@ -232,12 +206,6 @@ def test_workers_pay_no_heed_to_ctrl_c(table):
     for worker in workers:
         os.kill(worker, signal.SIGINT)
     assert {int(number) for _ in range(20) for number in next(batches)[0]} == workers
-
-
-@forks
-def test_workers_have_one_thread(table):
-    found = next(evaluation_loader(table, lambda image: torch.tensor([torch.get_num_threads()]), workers=1))
-    assert set(found[0][:, 0].tolist()) == {1}
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -301,12 +269,6 @@ def test_every_row_once_in_order(table, workers):
         assert [len(images) for images, _ in batches] == sizes
         assert [row for images, _ in batches for row in rows_of(images)] == list(range(ROWS))
         assert [label for _, labels in batches for label in labels.tolist()] == table.codes().tolist()
-
-
-def test_evaluation_pictures(table):
-    transform = evaluation_transform(SIDE, 4)
-    images, _ = next(evaluation_loader(table, transform, workers=0))
-    assert torch.equal(images[9], ImageDataset(table, transform)[9][0])
 
 
 @pytest.mark.parametrize(

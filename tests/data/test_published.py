@@ -3,12 +3,9 @@
 import pickle
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from frontrank.data import published
 from frontrank.data.published import PUBLISHED, detect_layout, list_names, read_published
@@ -84,17 +81,6 @@ def test_in_shop(tmp_path, above):
         (f"{above}img/WOMEN/Blouses_Shirts/id_00000001/02_2_side.jpg", *SHIRT, "gallery"),
         (f"{above}img/WOMEN/Blouses_Shirts/id_00000001/02_3_back.jpg", *SHIRT, "gallery"),
     ]
-
-
-def test_in_shop_without_images_or_with_its_list_in_the_root(tmp_path):
-    trees.in_shop(tmp_path)
-    (tmp_path / "Img").rename(tmp_path / "elsewhere")
-    (tmp_path / "Eval/list_eval_partition.txt").rename(tmp_path / "list_eval_partition.txt")
-    assert published.read_in_shop(tmp_path).paths[2] == "Img/img/MEN/Denim/id_00000003/01_1_front.jpg"
-    (tmp_path / "img").mkdir()
-    assert published.read_in_shop(tmp_path).paths[2] == "img/MEN/Denim/id_00000003/01_1_front.jpg"
-    (tmp_path / "Img/img").mkdir(parents=True)
-    assert published.read_in_shop(tmp_path).paths[2] == "Img/img/MEN/Denim/id_00000003/01_1_front.jpg"
 
 
 def test_vehicleid(tmp_path):
@@ -321,73 +307,37 @@ VEHICLES = "train_test_split/train_list.txt"
 LABELS = "image_class_labels.txt"
 METADATA = "protocols/ijbc_metadata.csv"
 ADDRESSES = "annotation_clean_train.txt"
+INAT = "Inat_dataset_splits/Inaturalist_test_set1.txt"
+TRUTH = "gnd_roxford5k.pkl"
 SOP, SHOP, FACE = [trees.SOP_HEADER], trees.IN_SHOP_HEADER, trees.IJBC_HEADER
 WRONG = {  # data set, file, its content, what the message names
     "sop: no header": ("sop", "Ebay_train.txt", trees.SOP_TRAIN, "line 1"),
     "sop: a class that is no number": ("sop", "Ebay_train.txt", [*SOP, "1 x 1 a/b.JPG"], "line 2"),
-    "sop: an image in no folder": ("sop", "Ebay_train.txt", [*SOP, "1 1 1 b.JPG"], "line 2"),
     "sop: blank": ("sop", "Ebay_train.txt", b" \r\n\n", "Ebay_train.txt"),
     "sop: in train and test": ("sop", "Ebay_train.txt", [*SOP, trees.SOP_TEST[0]], "444_0.JPG"),
     "sop: headers alone": ("sop", "Ebay_train.txt", SOP, "image"),
     "in-shop: cut": ("in-shop", PARTITION, [6, SHOP, *trees.IN_SHOP[:5]], "line 1"),
-    "in-shop: of CelebA": ("in-shop", PARTITION, ["000001.jpg 0", "000002.jpg 0"], "line 2"),
-    "in-shop: one line": ("in-shop", PARTITION, ["6"], "line 2"),
     "in-shop: validation": ("in-shop", PARTITION, [1, SHOP, "img/a/b/c/d.jpg id_1 val"], "line 3"),
     "in-shop: no item": ("in-shop", PARTITION, [1, SHOP, "img/a/b/d.jpg id_1 train"], "line 3"),
     "vehicleid: another digit": ("vehicleid", VEHICLES, ["0000001 ٣"], "vehicle_id"),
     "vehicleid: two vehicles": ("vehicleid", "train_test_split/test_list_800.txt", ["0000004 21"], "0000004.jpg"),
     "vehicleid: in train and test": ("vehicleid", VEHICLES, ["0000004 20"], "0000004.jpg"),
-    "vehicleid: a model too many": ("vehicleid", "attribute/model_attr.txt", ["10 3 4"], "line 1"),
-    "inaturalist: no category": (
-        "inaturalist",
-        "Inat_dataset_splits/Inaturalist_test_set1.txt",
-        ["train_val2018/78/c0.jpg"],
-        "line 1",
-    ),
-    "cub: a class that is no number": ("cub", LABELS, ["1 1", "2 one", "3 1", "4 1", "5 1"], "line 2"),
-    "cub: an image in no folder": ("cub", "images.txt", ["1 b.jpg", *(f"{i} a/{i}" for i in range(2, 6))], "line 1"),
+    "inaturalist: no category": ("inaturalist", INAT, ["train_val2018/78/c0.jpg"], "line 1"),
     "cub: a number twice": ("cub", "images.txt", ["1 a/b.jpg", "1 a/c.jpg"], "images.txt line 2"),
     "cub: an image without a class": ("cub", LABELS, ["1 1", "2 1", "3 100", "5 200"], "image_id 4"),
-    "cub: a class without an image": ("cub", "images.txt", ["1 a/b.jpg"], "image_id 2"),
     "ijb-c: no header": ("ijb-c", METADATA, trees.IJBC, "SUBJECT_ID"),
     "ijb-c: no media": ("ijb-c", METADATA, ["SUBJECT_ID,FILENAME", "1,a.jpg"], "SIGHTING_ID"),
-    "ijb-c: a subject that is no number": ("ijb-c", METADATA, [FACE, "one,img/1.jpg,1,1,2,3,4,"], "SUBJECT_ID"),
     "ijb-c: no box": ("ijb-c", METADATA, [FACE, "1,img/1.jpg,1,1,x,3,4,"], "line 2"),
     "ijb-c: an open quote": ("ijb-c", METADATA, [FACE, '1,"img/1.jpg,1,1,x,3,4,'], "CSV"),
-    "ijb-c: nobody": ("ijb-c", METADATA, [FACE, ",img/1.jpg,1,1,2,3,4,"], "image"),
-    "landmarks-clean: a folder": ("landmarks-clean", ADDRESSES, ["http://a.org/b/ 3"], "line 1"),
-    "landmarks-clean: two that end alike": (
+    "landmarks-clean: alike": (
         "landmarks-clean",
         ADDRESSES,
-        ["http://a.org/1.jpg 3", "http://b.org/1.jpg 3"],
-        "images/3/1.jpg",
+        ["http://a/1.jpg 3", "http://b/1.jpg 3"],
+        "3/1.jpg",
     ),
-    "roxford5k: not a pickle": ("roxford5k", "gnd_roxford5k.pkl", b"hello", "gnd_roxford5k.pkl"),
-    "roxford5k: a box of three numbers": (
-        "roxford5k",
-        "gnd_roxford5k.pkl",
-        pickle.dumps(trees.truth(boxes=[[1, 2, 3], [1, 2, 3, 4]])),
-        "gnd[0]",
-    ),
-    "roxford5k: a query in the gallery": (
-        "roxford5k",
-        "gnd_roxford5k.pkl",
-        pickle.dumps(trees.truth(queries=("b", "q"))),
-        "jpg/b.jpg",
-    ),
-    "roxford5k: a path": ("roxford5k", "gnd_roxford5k.pkl", pickle.dumps(trees.truth(images=("../a",))), "'../a'"),
-    "roxford5k: two lines": (
-        "roxford5k",
-        "gnd_roxford5k.pkl",
-        pickle.dumps(trees.truth(queries=("a\nb", "q"))),
-        r"'a\nb'",
-    ),
-    "roxford5k: nothing": (
-        "roxford5k",
-        "gnd_roxford5k.pkl",
-        pickle.dumps({"imlist": [], "qimlist": [], "gnd": []}),
-        "image",
-    ),
+    "roxford5k: three numbers": ("roxford5k", TRUTH, trees.truth(boxes=[[1, 2, 3], [1, 2, 3, 4]]), "gnd[0]"),
+    "roxford5k: a query in the gallery": ("roxford5k", TRUTH, trees.truth(queries=("b", "q")), "jpg/b.jpg"),
+    "roxford5k: a path": ("roxford5k", TRUTH, trees.truth(images=("../a",)), "'../a'"),
 }
 
 
@@ -395,15 +345,10 @@ WRONG = {  # data set, file, its content, what the message names
 def test_what_cannot_be_used(tmp_path, case):
     name, file, content, part = WRONG[case]
     TREES[name](tmp_path)
-    write(tmp_path, {file: content})
+    write(tmp_path, {file: pickle.dumps(content) if isinstance(content, dict) else content})
     if case == "sop: headers alone":
         write(tmp_path, {"Ebay_test.txt": content})
     refusal(lambda: READERS[name](tmp_path), tmp_path, part)
-
-
-def test_a_query_without_a_box(tmp_path):
-    write(tmp_path, {"gnd_roxford5k.pkl": pickle.dumps(trees.truth(boxes=[[], [1, 2, 3, 4]]))})
-    assert READERS["roxford5k"](tmp_path).extra["box"].tolist() == ["", "1 2 3 4", "", "", ""]
 
 
 def test_no_faces_and_names_in_a_folder(tmp_path):
@@ -417,27 +362,9 @@ def test_no_faces_and_names_in_a_folder(tmp_path):
 
 # Counts, and what is missing
 
-OFFICIAL = {  # the papers' numbers of images and classes
-    "sop": [{"train": (59551, 11318), "test": (60502, 11316)}],
-    "in-shop": [{"train": (25882, 3997), "query": (14218, 3985), "gallery": (12612, 3985)}],
-    "vehicleid": [
-        {"train": (110178, 13134), "small": (7332, 800), "medium": (12995, 1600), "large": (20038, 2400)},
-        {"train": (113346, 13164), "small": (6493, 800), "medium": (13377, 1600), "large": (19777, 2400)},
-    ],
-    "inaturalist": [{"train": (325846, 5690), "test": (136093, 2452)}],
-    "cub": [{"train": (5864, 100), "test": (5924, 100)}],
-    "vggface2": [{"train": (3141890, 8631), "test": (169396, 500)}],
-    "ijb-c": [{"test": (148824, 3531)}],
-    "landmarks-clean": [{"train": (42410, 586)}],
-    "roxford5k": [{"query": (70, None), "gallery": (4993, None)}],
-    "rparis6k": [{"query": (70, None), "gallery": (6322, None)}],
-    "revisited-1m": [{"distractor": (1001001, None)}],
-}
-
 
 def test_official_counts_and_layouts():
-    assert {name: list(dataset.counts) for name, dataset in PUBLISHED.items()} == OFFICIAL
-    totals = {name: sum(images for images, _ in counts[0].values()) for name, counts in OFFICIAL.items()}
+    totals = {name: sum(images for images, _ in of.counts[0].values()) for name, of in PUBLISHED.items()}
     expected = {"sop": 120053, "in-shop": 52712, "inaturalist": 461939, "cub": 11788, "vggface2": 3311286}
     assert expected.items() <= totals.items()
     for dataset in PUBLISHED.values():
@@ -533,14 +460,7 @@ def test_what_may_not_be_read(tree, monkeypatch, call):
 
 LOST = {  # an image, the counts that are then wrong, and a class that is gone with it
     "sop": ("cabinet_final/555_0.JPG", ["2 images of 1 class", "3 images of 2 classes"], "5"),
-    "in-shop": (
-        "Img/img/WOMEN/Blouses_Shirts/id_00000001/02_2_side.jpg",
-        ["gallery", "1 image of 1 class", "2 images of 1 class"],
-        "",
-    ),
     "vehicleid": ("image/0000008.jpg", ["large", "2 images of 2 classes", "3 images of 3 classes"], "22"),
-    "cub": (f"images/{trees.CUB[0][0]}", ["train", "2 images of 2 classes"], ""),
-    "roxford5k": ("jpg/oxford_002985.jpg", ["gallery", "2 images"], ""),
     "revisited-1m": ("jpg/1/b.jpg", ["distractor", "2 images"], ""),
 }
 
@@ -576,16 +496,6 @@ def test_what_remains_keeps_its_columns(tree):
     assert table.of(role="query").extra["index"].tolist() == [0, 1]
 
 
-def test_few_of_many_missing_images_are_named(tree):
-    root = tree("sop")
-    for path in (root / "bicycle_final").iterdir():
-        path.unlink()
-    message = refusal(lambda: read_published("sop", root), "5 listed", "bicycle_final/111_0.JPG", "1, 2, 4")
-    assert "bicycle_final/222_0.JPG, ...;" in message
-    (root / "bicycle_final").rmdir()
-    assert refusal(lambda: read_published("sop", root)) == message
-
-
 def test_no_image_is_there(tree):
     root = tree("cub")
     (root / "images").rename(root / "pictures")
@@ -600,15 +510,13 @@ def test_no_image_is_there(tree):
     ("change", "count"),
     [
         ("an image more", "5 images of 3 classes"),
-        ("a class more", "5 images of 4 classes"),
         ("an image less", "3 images of 2 classes"),
         ("two classes in one", "4 images of 2 classes"),
     ],
 )
 def test_lists_that_are_not_official(tree, change, count):
     root = tree("sop")
-    label = {"an image more": 3, "a class more": 9}.get(change)
-    lines = [*trees.SOP_TRAIN, f"9 {label} 2 cabinet_final/999_0.JPG"] if label else trees.SOP_TRAIN
+    lines = [*trees.SOP_TRAIN, "9 3 2 cabinet_final/999_0.JPG"] if change == "an image more" else trees.SOP_TRAIN
     lines = lines[:3] if change == "an image less" else lines
     lines = [line.replace("3 2 1", "3 1 1") for line in lines] if change == "two classes in one" else lines
     write(root, {"Ebay_train.txt": [trees.SOP_HEADER, *lines]})
@@ -648,56 +556,3 @@ def test_the_edition_that_fits_best_is_the_one_expected(tree, monkeypatch):
     root = tree("sop")  # an edition is not mixed from two
     expect(monkeypatch, "sop", {"train": (4, 3), "test": (9, 9)}, {"train": (9, 9), "test": (3, 2)})
     refusal(lambda: read_published("sop", root), "test", "9 images of 9 classes")
-
-
-def test_each_folder_is_looked_into_once(tree, monkeypatch):
-    root = tree("inaturalist")
-    looked = []
-    list_names = published.list_names
-    monkeypatch.setattr(published, "list_names", lambda folder: looked.append(folder) or list_names(folder))
-    read_published("inaturalist", root)
-    assert sorted(looked) == sorted({(root / path).parent for path in PUBLISHED["inaturalist"].read(root).paths})
-    looked.clear()
-    TREES["vggface2"](root)
-    expect(monkeypatch, "vggface2", {"train": (4, 2), "test": (3, 1)})
-    assert len(read_published("vggface2", root)) == 7
-    assert len(looked) == len(set(looked))  # its images are known from the folders
-
-
-def test_a_root_with_a_line_end_in_its_name(tmp_path):
-    root = tmp_path / "two\nlines"
-    trees.sop(root)
-    refusal(lambda: read_published("sop", root), "59,551 images of 11,318 classes", "two\\nlines")
-
-
-@settings(max_examples=15, deadline=None)
-@given(gone=st.sets(st.integers(0, 6)))
-def test_whatever_is_missing(tmp_path_factory, gone):
-    root = tmp_path_factory.mktemp("sop")
-    counts = trees.sop(root)
-    whole = PUBLISHED["sop"].read(root)
-    for row in gone:
-        (root / whole.paths[row]).unlink()
-    rest = [row for row in range(7) if row not in gone]
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        expect(monkeypatch, "sop", counts)
-        if not gone:
-            assert read_published("sop", root).paths.tolist() == whole.paths.tolist()
-            return
-        refusal(lambda: read_published("sop", root), f"{len(gone)} listed")
-        if rest:
-            table, message = partial("sop", root)
-            assert table.paths.tolist() == whole.paths[rest].tolist()
-            lost = set(whole.labels.tolist()) - set(whole.labels[rest].tolist())
-            assert ("without any image" in message) == bool(lost)
-
-
-def test_ground_truth_and_table_agree(tmp_path):
-    """The official file names its images without an ending, and its lists go by their place in it."""
-    stored = trees.truth()
-    write(tmp_path, {"gnd_rparis6k.pkl": pickle.dumps(stored, 0)})
-    table = PUBLISHED["rparis6k"].read(tmp_path)
-    gallery = table.of(role="gallery")
-    first = stored["gnd"][0]["easy"][0]
-    row = np.flatnonzero(gallery.extra["index"] == first)[0]
-    assert gallery.paths[row] == Path("jpg", stored["imlist"][first] + ".jpg").as_posix()

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from frontrank.data.samplers import (
     AllClassesBatches,
@@ -46,15 +45,6 @@ def test_shuffled_sorts_and_is_a_permutation(segments, seed):
     assert sorted(order) == list(range(len(segments)))
 
 
-def test_every_order_within_a_segment_is_as_likely():
-    """6 orders of 3 items in 6,000 draws: 1,000 each, with a standard deviation of 29."""
-    rng = generator()
-    seen = Counter(tuple(shuffle_within(np.array([1, 0, 0, 0]), rng)) for _ in range(6000))
-    assert len(seen) == 6
-    assert all(order[-1] == 0 for order in seen)
-    assert all(850 < count < 1150 for count in seen.values())
-
-
 def test_level_by_hand():
     assert level(np.array([5, 5]), 0) == 0
     assert level(np.array([5, 5]), 5) == 2  # one over
@@ -72,13 +62,6 @@ def test_even_shares_are_as_equal_as_they_can_be(capacity, data, seed):
     assert all(0 <= share <= room for share, room in zip(shares, capacity, strict=True))
     below = [share for share, room in zip(shares, capacity, strict=True) if share < room]
     assert not below or max(shares) <= min(below) + 1
-
-
-def test_who_gets_one_more_is_random():
-    rng = generator()
-    got = sum(even_shares(np.array([9, 9, 9, 1]), 11, rng) for _ in range(900))
-    assert got[3] == 900
-    assert all(abs(got[:3] - 3000) < 60)  # 900 x 3, and one of three gets the one over
 
 
 @st.composite
@@ -116,19 +99,6 @@ def test_each_batch_has_a_class_as_often_as_its_turns_say():
     assert np.abs(seen / 600 - counts / 5).max() < 4.5 * (0.25 / 600) ** 0.5
 
 
-def test_classes_of_one_turn_meet_uniformly():
-    """12 classes, 3 to a batch: a pair meets with probability 2 / 11; the place in the batch is random too."""
-    rng, meetings, places = generator(), np.zeros((12, 12)), np.zeros((12, 3))
-    for _ in range(800):
-        table = deal_classes(np.ones(12, dtype=np.int64), 4, rng)
-        for batch in table:
-            meetings[np.ix_(batch, batch)] += 1
-            places[batch, np.arange(3)] += 1
-    apart = ~np.eye(12, dtype=bool)
-    assert np.abs(meetings[apart] / 800 - 2 / 11).max() < 4.5 * (2 / 11 * 9 / 11 / 800) ** 0.5
-    assert np.abs(places / 800 - 1 / 3).max() < 4.5 * (2 / 9 / 800) ** 0.5
-
-
 def test_rows_go_round_each_class():
     codes = np.array([1, 0, 1, 0, 1])
     plan = BatchPlan(np.array([0, 1, 1, 0, 1]), np.array([2, 2, 2, 3, 1]), np.array([2, 3, 5]))
@@ -139,11 +109,6 @@ def test_rows_go_round_each_class():
     assert zeros == (zeros[:2] * 3)[:5]
     assert set(ones) == {0, 2, 4}
     assert ones == (ones[:3] * 2)[:5]
-
-
-def test_rows_of_a_plan_without_the_first_class():
-    rows, ends = plan_rows(BatchPlan.table(np.array([[2, 1]]), np.array([[1, 1]])), np.array([0, 1, 2]), generator())
-    assert (rows.tolist(), ends.tolist()) == ([2, 1], [2])
 
 
 def test_all_groups_or_so_many():
@@ -189,25 +154,6 @@ def test_classes_take_turns():
     batches = np.split(plan.classes, plan.ends[:-1])
     assert all(len(set(batch.tolist())) == 4 for batch in batches)
     assert all(not set(a) & set(b) for a, b in pairwise(batches))
-
-
-def test_which_classes_of_a_category_meet_is_random():
-    """All 10 pairs of 5 classes are first in some of 150 plans."""
-    first = {tuple(sorted(one_batch([1] * 5, [0] * 5, 2, group=(0,), seed=seed))) for seed in range(150)}
-    assert first == set(combinations(range(5), 2))
-
-
-def test_the_order_of_classes_in_a_batch_mixes_the_categories():
-    first = {
-        int(category_plan(np.ones(4, int), np.array([0, 0, 1, 1]), np.array([[0, 1]]), 4, generator(s)).classes[0])
-        for s in range(40)
-    }
-    assert first == {0, 1, 2, 3}
-
-
-def test_categories_that_join_are_random():
-    joined = [set(one_batch([2, 2, 4, 4, 4], [0, 1, 2, 3, 4], 7, seed=seed)) - {0, 1} for seed in range(30)]
-    assert {tuple(more) for more in joined} == {(2,), (3,), (4,)}
 
 
 # Batches
@@ -303,16 +249,6 @@ def test_balanced_of_a_given_length(asked):
         assert {row for batch in found for row in batch} == set(range(24))
 
 
-def test_a_short_epoch_takes_classes_by_their_size():
-    """One batch of 2 of the 8 groups: over 800 epochs a class is in it in proportion to its groups."""
-    labels = rows_of([8, 8, 5, 2, 1])
-    batches = BalancedBatches(labels, 8, 4, batches_per_epoch=1)
-    came = Counter(label for _ in range(800) for batch in batches for label in set(labels[batch].tolist()))
-    share = np.array([came[label] / 800 for label in range(5)])
-    assert batches.epoch == 800
-    assert np.abs(share - [0.5, 0.5, 0.5, 0.25, 0.25]).max() < 0.08
-
-
 def test_a_giant_class_is_in_every_batch():
     labels = rows_of([40, 2, 2, 3])
     found = list(BalancedBatches(labels, 8, 4))
@@ -320,36 +256,6 @@ def test_a_giant_class_is_in_every_batch():
     assert all(0 in labels[batch] for batch in found)
     turns = Counter(label for batch in found for label in set(labels[batch].tolist()))
     assert sorted(turns[label] for label in (1, 2, 3)) == [3, 3, 4]
-
-
-def test_two_classes_meet_as_often_as_any_other_two():
-    """20 classes of 4 and 8 images, 5 to a batch, 300 epochs; pairs of classes of one size meet alike."""
-    sizes = [4] * 10 + [8] * 10
-    labels, meetings = rows_of(sizes), np.zeros((20, 20))
-    batches = BalancedBatches(labels, 20, 4)
-    for _ in range(300):
-        for batch in batches:
-            present = np.unique(labels[batch])
-            meetings[np.ix_(present, present)] += 1
-    assert len(batches) == 6
-    for block in (meetings[:10, :10][~np.eye(10, dtype=bool)], meetings[10:, 10:][~np.eye(10, dtype=bool)]):
-        assert block.min() > 0.6 * block.mean()
-        assert block.max() < 1.4 * block.mean()
-    # 1 x 1, 1 x 2 and 2 x 2 turns in 6 batches, were the turns independent: 1/6, 2/6 and 4/6, times 4/5 x 20/19 at most
-    assert 0.1 < meetings[:10, :10][~np.eye(10, dtype=bool)].mean() / 300 < 1 / 6
-    assert 0.5 < meetings[10:, 10:][~np.eye(10, dtype=bool)].mean() / 300 < 4 / 6
-
-
-def test_balanced_at_the_size_of_online_products():
-    """11,318 classes and 59,551 images, 28 classes x 4 images a batch."""
-    labels = rows_of(2 + np.random.default_rng(0).multinomial(59551 - 2 * 11318, np.full(11318, 1 / 11318)))
-    batches = BalancedBatches(labels)
-    found = np.array(list(batches))
-    assert found.shape == (len(batches), 112)
-    assert len(np.unique(found)) == 59551
-    classes = labels[found].reshape(-1, 28, 4)
-    assert (classes == classes[:, :, :1]).all()
-    assert (np.diff(np.sort(classes[:, :, 0], axis=1), axis=1) > 0).all()
 
 
 def categories_of(labels, categories):
@@ -417,23 +323,6 @@ def test_all_pairs_come_equally_often_and_in_a_random_order():
     assert sum(a == b for a, b in pairwise(pairs[0])) < 20
 
 
-def test_every_class_comes_where_there_is_room():
-    """Each category is in 3 pairs x 2 batches x 16 images = 96, and has 24 classes of 4."""
-    labels = rows_of([4] * 96)
-    found = CategoryBatches(labels, categories_of(labels, 4), 32, batches_per_group=2)
-    assert {row for batch in found for row in batch} == set(range(384))
-
-
-def test_so_many_groups_of_many_categories():
-    """As on VehicleID: too many pairs, so 50 are drawn, that name each of 100 models once."""
-    labels = np.repeat(np.arange(300), 5)
-    kinds = np.array([f"model {label % 100}" if label % 100 else "" for label in labels])
-    batches = CategoryBatches(labels, kinds, 20, batches_per_group=1, groups_per_epoch=50)
-    found = list(batches)
-    assert len(found) == len(batches) == 50
-    assert sorted(kind for batch in found for kind in set(kinds[batch])) == sorted(set(kinds))
-
-
 def test_classes_of_one_image_are_left_out_of_whole_classes():
     labels, kinds = ["a", "a", "b", "c", "c", "d"], [1, 1, 1, 2, 2, 3]
     found = list(CategoryBatches(labels, kinds, 4))
@@ -466,22 +355,6 @@ def test_all_classes(sizes, data, seed):
     assert_classes_side_by_side(found, labels)
 
 
-def test_all_classes_go_round_a_large_class():
-    """10 images a batch of two classes: 2 of the small one, 8 of the large; 5 batches are all its 40 images."""
-    labels = rows_of([2, 40])
-    found = list(AllClassesBatches(labels, 10))
-    assert len(found) == 5
-    assert {row for batch in found for row in batch} == set(range(42))
-
-
-def test_all_classes_stand_in_a_random_order_and_share_what_is_over():
-    labels = rows_of([6, 6, 6, 6])
-    found = list(AllClassesBatches(labels, 10, batches_per_epoch=40))
-    assert len({tuple(dict.fromkeys(labels[batch].tolist())) for batch in found}) > 10
-    assert Counter(labels[np.concatenate(found)].tolist()) == {0: 100, 1: 100, 2: 100, 3: 100}
-    assert len({tuple(np.bincount(labels[batch])) for batch in found}) == 6  # any two of four have 3
-
-
 LABELS = np.repeat(np.arange(9), [5, 3, 7, 6, 2, 4, 4, 9, 5])
 KINDS = LABELS % 3
 SAMPLERS = {
@@ -507,65 +380,44 @@ def test_kinds_of_labels_do_not_matter(build):
 
 FEW = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
 CATEGORIES = ["x", "x", "x", "x", "x", "x", "y", "y", "y", "y"]
-REFUSED = {  # the argument that is named, and calls
-    "labels": [
-        lambda: BalancedBatches([]),
-        lambda: BalancedBatches([[1, 2]]),
-        lambda: BalancedBatches(3),
-        lambda: BalancedBatches(["b", "b", "", "a"]),
-        lambda: BalancedBatches([7, 7, 7, 7]),
-    ],
+REFUSED = {  # the argument that is named, and calls: a sampler, its arguments and options
+    "labels": [(BalancedBatches, [labels], {}) for labels in ([], [[1, 2]], ["b", "b", "", "a"], [7, 7, 7, 7])],
     "batch_size": [
-        lambda: BalancedBatches(FEW, 4, 4),
-        lambda: BalancedBatches(FEW, 14, 4),
-        lambda: BalancedBatches(FEW),
-        lambda: BalancedBatches(FEW, 8, 2, small="drop"),
-        lambda: CategoryBatches(FEW, CATEGORIES, 3),
-        lambda: CategoryBatches(FEW, CATEGORIES, 10),
-        lambda: CategoryBatches(FEW, CATEGORIES, 20, 4),
-        lambda: CategoryBatches(FEW, CATEGORIES, 10, 4),
-        lambda: CategoryBatches(FEW, CATEGORIES, 4, 4, 1),
-        lambda: AllClassesBatches(FEW, 7),
-        lambda: AllClassesBatches(FEW, 11),
+        *((BalancedBatches, [FEW, *sizes], {}) for sizes in ([], [4, 4], [14, 4])),
+        (BalancedBatches, [FEW, 8, 2], {"small": "drop"}),
+        *((CategoryBatches, [FEW, CATEGORIES, *sizes], {}) for sizes in ([3], [10], [20, 4])),
+        *((AllClassesBatches, [FEW, size], {}) for size in (7, 11)),
     ],
-    "per_class": [lambda: BalancedBatches(FEW, 8, 1), lambda: CategoryBatches(FEW, CATEGORIES, 4, 0)],
-    "small": [lambda: BalancedBatches(FEW, 4, 2, small="cut")],
-    "batches_per_epoch": [
-        lambda: BalancedBatches(FEW, 4, 2, batches_per_epoch=0),
-        lambda: AllClassesBatches(FEW, 8, batches_per_epoch=0),
-    ],
-    "seed": [lambda: BalancedBatches(FEW, 4, 2, seed=-1)],
+    "per_class": [(BalancedBatches, [FEW, 8, 1], {}), (CategoryBatches, [FEW, CATEGORIES, 4, 0], {})],
+    "small": [(BalancedBatches, [FEW, 4, 2], {"small": "cut"})],
+    "batches_per_epoch": [(AllClassesBatches, [FEW, 8], {"batches_per_epoch": 0})],
+    "seed": [(BalancedBatches, [FEW, 4, 2], {"seed": -1})],
     "world_size": [
-        lambda: BalancedBatches(FEW, 4, 2, rank=0, world_size=5),
-        lambda: BalancedBatches(FEW, 4, 2, small="shrink", rank=0, world_size=4),
-        lambda: BalancedBatches(FEW, 4, 2, rank=0, world_size=0),
-        lambda: BalancedBatches(FEW, 4, 2, rank=0),
-        lambda: BalancedBatches(FEW, 4, 2, world_size=2),
+        *((BalancedBatches, [FEW, 4, 2], {"rank": 0, "world_size": world_size}) for world_size in (5, 0, None)),
+        (BalancedBatches, [FEW, 4, 2], {"small": "shrink", "rank": 0, "world_size": 4}),
     ],
-    "rank": [lambda: BalancedBatches(FEW, 4, 2, rank=2, world_size=2)],
+    "rank": [(BalancedBatches, [FEW, 4, 2], {"rank": 2, "world_size": 2})],
     "categories": [
-        lambda: CategoryBatches(FEW, CATEGORIES[1:]),
-        lambda: CategoryBatches(FEW, [*CATEGORIES[:-3], "x", "x", "y"], 4),
-        lambda: CategoryBatches(["a", "a", "b"], [4, 3, 3], 4),
+        (CategoryBatches, [FEW, CATEGORIES[1:]], {}),
+        (CategoryBatches, [["a", "a", "b"], [4, 3, 3], 4], {}),
     ],
     "categories_per_batch": [
-        lambda: CategoryBatches(FEW, ["x"] * 10, 4),
-        lambda: CategoryBatches([0, 1, 2], ["x", "y", "y"], 4),
-        lambda: CategoryBatches(FEW, CATEGORIES, 4, None, 0),
+        (CategoryBatches, [FEW, ["x"] * 10, 4], {}),
+        (CategoryBatches, [FEW, CATEGORIES, 4, None, 0], {}),
     ],
-    "batches_per_group": [lambda: CategoryBatches(FEW, CATEGORIES, 4, batches_per_group=0)],
+    "batches_per_group": [(CategoryBatches, [FEW, CATEGORIES, 4], {"batches_per_group": 0})],
     "groups_per_epoch": [
-        lambda: CategoryBatches(FEW, CATEGORIES, 4, groups_per_epoch=0),
-        lambda: CategoryBatches(np.repeat(np.arange(300), 2), np.repeat(np.arange(300), 2), 8),
+        (CategoryBatches, [FEW, CATEGORIES, 4], {"groups_per_epoch": 0}),
+        (CategoryBatches, [np.repeat(np.arange(300), 2), np.repeat(np.arange(300), 2), 8], {}),
     ],
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_values_that_cannot_be_used(name):
-    for call in REFUSED[name]:
+    for sampler, arguments, options in REFUSED[name]:
         with pytest.raises(InputError, match=name) as raised:
-            call()
+            sampler(*arguments, **options)
         assert "\n" not in str(raised.value)
 
 
@@ -609,14 +461,6 @@ def test_the_seed_and_the_epoch_decide_all(build):
     assert list(build(seed=3)) == passes[0]
     assert list(build(seed=4)) != passes[0]
     assert list(build(seed=2**40 + 3)) != passes[0]
-
-
-def test_epochs_of_different_seeds_are_not_the_same_ones_shifted():
-    epochs = set()
-    for seed in range(5):
-        batches = BalancedBatches(LABELS, 8, 4, seed=seed)
-        epochs |= {str(list(batches)) for _ in range(5)}
-    assert len(epochs) == 25
 
 
 @given(any_sampler, st.integers(0, 3), st.data())
@@ -690,16 +534,6 @@ def test_the_process_group_has_the_rank(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 9)
     with pytest.raises(InputError, match="world_size 9"):
         BalancedBatches(LABELS, 8, 4)
-
-
-def test_in_a_loader():
-    batches = CategoryBatches(LABELS, KINDS, 8, 2, batches_per_group=2)
-    loader = DataLoader(torch.from_numpy(LABELS), batch_sampler=batches)
-    assert len(loader) == 6
-    for epoch in range(2):
-        expected = list(batches.global_batches())
-        assert [batch.tolist() for batch in loader] == [LABELS[batch].tolist() for batch in expected]
-        assert (batches.epoch, batches.position) == (epoch + 1, 0)
 
 
 balanced = BalancedBatches(LABELS, 8, 4)

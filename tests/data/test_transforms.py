@@ -66,13 +66,6 @@ def test_both_sides_are_resized_by_antialiased_bilinear_interpolation(shape):
     torch.testing.assert_close(training_transform(settings(16, 16), **PLAIN)(image), expected)
 
 
-def test_none_is_as_evaluation():
-    image = picture(20, 30)
-    expected = evaluation_transform(12, 8)(image)
-    for found in drawn(training_transform(settings(12, 8, "none")), image, range(3)):
-        torch.testing.assert_close(found, expected.round())
-
-
 def test_crop_takes_every_window():
     image = picture(6, 6)
     found = drawn(training_transform(settings(6, 4), **PLAIN), image, range(100))
@@ -95,14 +88,6 @@ def test_shift_moves_by_an_eighth_and_repeats_the_edge():
     padded = torch.from_numpy(np.pad(np.array(image), ((2, 2), (2, 2), (0, 0)), "edge")).permute(2, 0, 1).float()
     found = drawn(training_transform(settings(16, 16, "shift"), **PLAIN), image, range(250))
     assert {window_of(padded, moved) for moved in found} == {(top, left) for top in range(5) for left in range(5)}
-
-
-def test_shift_shows_what_is_beside_the_crop():
-    image = picture(12, 12)
-    found = drawn(training_transform(settings(12, 8, "shift"), **PLAIN), image, range(80))
-    assert {window_of(pixels(image), moved) for moved in found} == {
-        (top, left) for top in (1, 2, 3) for left in (1, 2, 3)
-    }
 
 
 def test_resized_crop_shows_parts_of_many_sizes():

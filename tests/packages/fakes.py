@@ -14,11 +14,6 @@ npm error notarget No matching version found for thing@1.0.
 npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist.
 npm error A complete log of this run can be found in: .npm/_logs/debug-0.log
 """
-MISSING_NPM = """\
-npm error code E404
-npm error 404 Not Found - GET https://somewhere/thing
-npm error 404
-"""
 OFFLINE_NPM = """\
 npm error code ECONNREFUSED
 npm error syscall connect
@@ -35,11 +30,6 @@ npm error nospc ENOSPC: no space left on device, write
 """
 UNKNOWN_PIP = """\
 ERROR: Could not find a version that satisfies the requirement thing==1.0 (from versions: 0.1.0)
-ERROR: No matching distribution found for thing==1.0
-"""
-OFFLINE_PIP = """\
-WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(Connection refused)': /thing/
-ERROR: Could not find a version that satisfies the requirement thing==1.0 (from versions: none)
 ERROR: No matching distribution found for thing==1.0
 """
 OTHER_APT = "E: Version '1.0' for 'thing' was not found\n"

@@ -14,7 +14,7 @@ import pytest
 
 import frontrank as fr
 from frontrank.errors import InputError
-from frontrank.packages import _ABANDONED, _megabytes, cache_folder, fetch, is_cached
+from frontrank.packages import _ABANDONED, cache_folder, fetch, is_cached
 from tests.packages.fakes import calls, client, package, stored, tgz
 
 CONTENT = tgz({"package/a": b"1"})
@@ -48,40 +48,6 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     assert cache_folder() == Path.cwd() / "own"
     monkeypatch.setenv("FRONTRANK_CACHE", "")
     assert cache_folder() == tmp_path / "xdg" / "frontrank"
-
-
-def test_no_home(monkeypatch):
-    def fail(path):
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "expanduser", fail)
-    for own in ("", "~/own"):
-        monkeypatch.setenv("FRONTRANK_CACHE", own)
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        with pytest.raises(InputError, match="FRONTRANK_CACHE"):
-            cache_folder()
-
-
-def test_a_folder_that_goes_while_it_is_measured(tmp_path, monkeypatch):
-    """As those of a client do all the time."""
-    for name in ("a/1", "b/2"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_bytes(b"x" * 1000)
-    listed, seen = os.scandir, []
-
-    def vanishing(path):
-        if seen:
-            for name in os.listdir(path):
-                os.remove(os.path.join(path, name))
-            os.rmdir(path)
-        seen.append(path)
-        return listed(path)
-
-    assert _megabytes(tmp_path) == 0.002
-    monkeypatch.setattr(os, "scandir", vanishing)
-    assert _megabytes(tmp_path) == 0
-    assert len(seen) == 3
-    assert _megabytes(tmp_path / "nowhere") == 0
 
 
 def test_fetched_once(npm, cache):
@@ -201,17 +167,6 @@ def test_the_disk_fills_up(npm, cache, monkeypatch):
     fetch([package(CONTENT)])
 
 
-def test_a_cache_that_can_only_be_read(npm, cache, monkeypatch):
-    (path,) = fetch([package(CONTENT)])
-    path.with_name(f"{path.name}.json").unlink()
-
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("frontrank.packages._write_stamp", refuse)
-    assert fetch([package(CONTENT)]) == [path]
-
-
 def test_what_killed_calls_left(npm, cache):
     """Old folders go; one that another process may be working in stays."""
     for name, age in ((".fetch-old", 2 * _ABANDONED), (".fetch-new", 60)):
@@ -230,15 +185,6 @@ def test_at_the_same_time(npm, cache, tmp_path):
     assert found == [CONTENT] * 4
     assert len(calls(npm)) > 1  # or nothing was tested
     assert names(cache) == ["npm-thing-1.0.tgz", "npm-thing-1.0.tgz.json"]
-
-
-def test_progress(npm, cache, capsys, monkeypatch):
-    monkeypatch.setattr("frontrank.progress._PATIENCE", 0.0)
-    client(npm, "npm", f'cp "{npm.parent}/registry/thing.tgz" thing-1.0.tgz', "sleep 1")
-    fetch([package(CONTENT, megabytes=1)], show=True)
-    assert "fetching packages with npm  " in capsys.readouterr().err
-    fetch([package(CONTENT)], show=True)
-    assert capsys.readouterr().err == ""
 
 
 SCRIPT = """
@@ -285,3 +231,15 @@ def wait_for(ask):
             return found
         time.sleep(0.05)
     raise AssertionError("it did not happen")
+
+
+def test_no_home(monkeypatch):
+    def fail(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", fail)
+    for own in ("", "~/own"):
+        monkeypatch.setenv("FRONTRANK_CACHE", own)
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        with pytest.raises(InputError, match="FRONTRANK_CACHE"):
+            cache_folder()

@@ -69,15 +69,6 @@ def test_apt(clients, cache, copy):
     assert calls(clients) == ["apt-get download -q thing=1.0"]
 
 
-def test_clients_get_no_input_and_speak_english(clients, cache, copy, monkeypatch):
-    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    client(clients, "npm", f'echo "$LC_ALL $(pwd) $TMPDIR $(cat)" >> "{clients}/seen"', *copy("npm"))
-    fetch([THING["npm"]])
-    locale, here, temporary = (clients / "seen").read_text().split()
-    assert (locale, here) == ("C", temporary)
-    assert os.path.dirname(here) == str(cache)
-
-
 @pytest.mark.parametrize(("kind", "program"), [("npm", "npm"), ("apt", "apt-get")])
 def test_a_client_that_is_missing(clients, cache, kind, program):
     assert program in refused(kind)
@@ -94,12 +85,10 @@ def test_pip_of_another_python(python, cache, copy):
 NAMES = {"npm": "npm", "pip": "python", "apt": "apt-get"}
 FAILURES = {  # client, its output, what the message quotes, and of what kind it is
     "npm, unknown version": ("npm", fakes.UNKNOWN_NPM, "notarget No matching version found", "does not have"),
-    "npm, unknown name": ("npm", fakes.MISSING_NPM, "404 Not Found - GET https://", "does not have"),
     "npm, no network": ("npm", fakes.OFFLINE_NPM, "FetchError: request to http://somewhere/thing", "registry"),
     "npm, disk full": ("npm", fakes.FULL_NPM, "nospc ENOSPC: no space left", "cannot fetch"),
     "npm, silent": ("npm", "", "exit status 1", "cannot fetch"),
     "pip, unknown version": ("pip", fakes.UNKNOWN_PIP, "No matching distribution found", "does not have"),
-    "pip, no network": ("pip", fakes.OFFLINE_PIP, "Retrying (Retry", "registry"),
     "apt, no network": ("apt", fakes.OFFLINE_APT, "Temporary failure resolving", "registry"),
     "apt, other": ("apt", "E: dpkg was interrupted\n", "dpkg was interrupted", "cannot fetch"),
 }
@@ -120,11 +109,6 @@ def test_failures(python, cache, name):
 def test_another_number_of_archives(clients, cache, left, many):
     client(clients, "npm", *(f"touch {name}" for name in left))
     assert f" {many} archives" in refused("npm")
-
-
-def test_long_and_odd_words_of_a_client(clients, cache):
-    client(clients, "npm", "printf 'npm error \\377%0300d\\n' 7 >&2", "exit 9")
-    assert len(refused("npm")) < 320
 
 
 def apt(folder, own, elsewhere=("exit 9",), update=("exit 0",)):
@@ -164,13 +148,6 @@ def test_apt_whose_lists_are_empty(clients, cache, copy):
     (cache / "apt-thing-1.0.deb").unlink()
     fetch([THING["apt"]])
     assert sum(" update " in call for call in calls(clients)) == 2
-
-
-def test_several_packages_update_once(clients, cache, copy):
-    more = [package(CONTENT["apt"], "apt", name) for name in ("one", "two", "three", "four")]
-    apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"), ["sleep 0.3"])
-    assert len(set(fetch(more))) == 4
-    assert sum(" update " in call for call in calls(clients)) == 1
 
 
 def test_apt_cannot_update(clients, cache):
@@ -240,22 +217,6 @@ def test_apt_has_another_version(clients, cache, copy):
         assert len(calls(clients)) == many
     assert not is_cached(THING["apt"])
     refused("apt")
-
-
-def test_any_version_in_fresh_lists_only(clients, cache, copy):
-    by_name = [
-        'case "$*" in',
-        "*=1.0)",
-        *saying(fakes.OTHER_APT, 100),
-        ";;",
-        "*)",
-        *copy("apt", b"!", "x.deb"),
-        ";;",
-        "esac",
-    ]
-    apt(clients, saying(fakes.UNKNOWN_APT, 100), by_name)
-    with pytest.warns(FrontrankWarning, match=r"x\.deb"):
-        fetch([THING["apt"]], any_version=True)
 
 
 def test_any_version_takes_the_pinned_one_where_it_is(clients, cache, copy):

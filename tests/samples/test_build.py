@@ -344,18 +344,3 @@ def is_running(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_a_machine_of_many_cores(monkeypatch):
-    """Windows refuses more than 61 processes."""
-    asked = []
-
-    def pool(many, *_):
-        asked.append(many)
-        raise KeyError
-
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(128)))
-    monkeypatch.setattr(module, "ProcessPoolExecutor", pool)
-    with pytest.raises(KeyError):
-        start_workers().__enter__()
-    assert asked == [61]

@@ -1,7 +1,6 @@
 """Scenes of emoji: what is in them, that they are a function of the seed, and what happens when it is broken off."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from frontrank.detection.data import read_scenes
 from frontrank.errors import InputError
 from frontrank.packages import fetch
 from frontrank.samples import scenes
-from frontrank.samples.scenes import Parts, SceneObject, build_emoji_scenes, draw_scene
+from frontrank.samples.scenes import Parts, build_emoji_scenes, draw_scene
 from tests.fetch import require_packages
 from tests.packages.fakes import tgz
 from tests.samples import fake_emoji
@@ -135,16 +134,6 @@ def test_broken_off_and_gone_on_with(few, tmp_path, monkeypatch):
     assert files(tmp_path / "out/VOC2007") == files(tmp_path / "whole/VOC2007")
 
 
-def test_what_was_lost_is_drawn_again(few, tmp_path):
-    build_emoji_scenes(tmp_path / "out", scenes=4, size=64)
-    before = files(tmp_path / "out/VOC2007")
-    (tmp_path / "out/VOC2007/JPEGImages/000002.jpg").unlink()
-    (tmp_path / "out/VOC2007/JPEGImages/.000003.1.a.unfinished").write_bytes(b"half")
-    build_emoji_scenes(tmp_path / "out", scenes=4, size=64)
-    assert files(tmp_path / "out/VOC2007") == before
-    assert json.loads((tmp_path / "out/data.json").read_text())["finished"]
-
-
 @pytest.mark.parametrize("given", [{"scenes": 3}, {"size": 32}, {"seed": -1}, {"size": 100.5}], ids=str)
 def test_settings_that_cannot_be_used(tmp_path, given):
     with pytest.raises(InputError, match=next(iter(given))):
@@ -192,13 +181,6 @@ def test_scenes_have_what_they_should():
     assert 0.1 < shares["occluded"] < 0.6
     assert 0.005 < shares["difficult"] < 0.2
     assert all(0 < each.visible <= 1 for each in placed)
-
-
-def test_what_is_difficult():
-    whole = (10, 10, 50, 50)
-    assert not SceneObject("a", whole, 0.36, False, True).difficult
-    assert SceneObject("a", whole, 0.34, False, True).difficult
-    assert SceneObject("a", (10, 10, 13, 50), 0.9, True, False).difficult
 
 
 def test_a_hidden_object_is_not_there(monkeypatch):
