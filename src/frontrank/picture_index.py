@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from frontrank.checks import suggestion
+from frontrank.checks import printable, suggestion
 from frontrank.data.images import box_faults, image_fault
 from frontrank.data.samplers import shard_bounds
-from frontrank.data.table import ImageTable, shown
+from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import FrontrankError, InputError
 from frontrank.files import file_digest
@@ -139,10 +139,10 @@ def refuse_repeats(tables: Sequence[ImageTable]) -> None:
         for name in item_ids(table):
             if name in root_of:
                 if root_of[name] == table.root:
-                    raise InputError(f"{shown(name)} comes twice; give each image once")
+                    raise InputError(f"{printable(name)} comes twice; give each image once")
                 raise InputError(
-                    f"{shown(name)} comes twice, from {shown(root_of[name])} and {shown(table.root)}; rename one of "
-                    "the folders, or make an index of each"
+                    f"{printable(name)} comes twice, from {printable(root_of[name])} and {printable(table.root)}; "
+                    "rename one of the folders, or make an index of each"
                 )
             root_of[name] = table.root
 
@@ -151,7 +151,7 @@ def refuse_unreadable(tables: Sequence[ImageTable]) -> None:
     """Raise if no image can be read; reads headers until one is good."""
     files = [file for table in tables for file in table.files()]
     if files and all(image_fault(file, decode=False) for file in files):
-        first = f"{shown(files[0])} {image_fault(files[0], decode=False)}"
+        first = f"{printable(files[0])} {image_fault(files[0], decode=False)}"
         raise InputError(f"none of the {len(files):,} images can be read ({first}); give others")
 
 
@@ -200,7 +200,7 @@ class _Images:
             for part in shares:
                 broken |= part.faults
             step(len(rows) + sum(len(part.faults) for part in shares))
-        summary.broken += [(shown(self._files[row]), broken[row]) for row in sorted(broken)]
+        summary.broken += [(printable(self._files[row]), broken[row]) for row in sorted(broken)]
         return {self._ids[row] for row in broken}
 
     def _read_items(self, rows: Sequence[int]) -> list[Item | str]:
@@ -304,8 +304,8 @@ def _refuse_other_files(items: Sequence[Item | str], stored: Sequence[Item | Non
         with suppress(OSError):  # the old file does not exist: its folder was moved, and has changed since
             if not os.path.samefile(old.path, item.path):
                 raise InputError(
-                    f"{shown(item.path)} would replace {shown(old.path)}, as both are {shown(item.id)} in the index; "
-                    "rename one of the folders, or make an index of each"
+                    f"{printable(item.path)} would replace {printable(old.path)}, as both are {printable(item.id)} "
+                    "in the index; rename one of the folders, or make an index of each"
                 )
 
 

@@ -134,8 +134,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Count, read, compare; broken images are an error at the end, after everything is printed."""
+    from frontrank.checks import printable
     from frontrank.data import check_images
-    from frontrank.data.table import TABLE_ENDINGS, shown
+    from frontrank.data.table import TABLE_ENDINGS
     from frontrank.settings import DataConfig
     from frontrank.training.run import build_images
 
@@ -153,7 +154,7 @@ def _check(options: argparse.Namespace) -> None:
     print(table.describe(), flush=True)
     result = check_images(table, how="quick" if options.quick else "full", broken="skip", workers=options.workers)
     for path, reason in result.broken:
-        print(f"broken: {shown(path)} {reason}")
+        print(f"broken: {printable(path)} {reason}")
     if options.leakage:
         _print_leakage(result.table)
     if options.save is not None:
@@ -172,15 +173,15 @@ def _check_splits(table: ImageTable) -> None:
 
 def _print_leakage(table: ImageTable, most: int = 20) -> None:
     """Print the pictures that are in both train and test, and the files of train with two labels."""
+    from frontrank.checks import printable
     from frontrank.data import near_duplicates
     from frontrank.data.leakage import conflicting_labels
-    from frontrank.data.table import shown
 
     _check_splits(table)  # again: all images of one may have been broken
     duplicates = near_duplicates(table)
     print(f"near-duplicates between train and test: {duplicates.found:,}")
     for train, test, distance in duplicates.pairs[:most]:
-        print(f"  {shown(train)}  {shown(test)}  (differ in {distance} of 128 bits)")
+        print(f"  {printable(train)}  {printable(test)}  (differ in {distance} of 128 bits)")
     if duplicates.found > most:
         print(f"  ... and {duplicates.found - most:,} more")
     if duplicates.blank:
@@ -188,7 +189,7 @@ def _print_leakage(table: ImageTable, most: int = 20) -> None:
     conflicts = conflicting_labels(table)
     print(f"files of train with the same content and different labels: {len(conflicts):,}")
     for conflict in conflicts[:most]:
-        print(f"  {'  '.join(map(shown, conflict))}")
+        print(f"  {'  '.join(map(printable, conflict))}")
 
 
 def _build_emoji(options: argparse.Namespace) -> None:

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _check_names(out: Path, table: ImageTable) -> None:
     """Raise before the work if the file cannot hold the images' names after it."""
-    from frontrank.data.table import shown
+    from frontrank.checks import printable
 
     if out.suffix.lower() == ".npz":
         return
@@ -85,5 +85,5 @@ def _check_names(out: Path, table: ImageTable) -> None:
             path.encode()
         except UnicodeEncodeError as error:
             raise InputError(
-                f"{shown(path)} has a name that is not UTF-8, which {out} cannot hold; use .npz"
+                f"{printable(path)} has a name that is not UTF-8, which {out} cannot hold; use .npz"
             ) from error

@@ -10,9 +10,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frontrank.checks import import_extra
+from frontrank.checks import import_extra, printable
 from frontrank.data.images import map_images, read_image, require_pillow
-from frontrank.data.table import Box, ImageTable, shown
+from frontrank.data.table import Box, ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation.report import format_metric
 
@@ -202,7 +202,7 @@ def _thumbnail(file: str, box: Box | None, side: int, name: str) -> tuple[Thumbn
     try:
         picture = read_image(file, box, at_least=side)
     except InputError as error:
-        fault = str(error).split(";")[0].replace(shown(file), shown(Path(file).name))
+        fault = str(error).split(";")[0].replace(printable(file), printable(Path(file).name))
         return Thumbnail(name, side, side, ""), fault
     return Thumbnail(name, *_shrunk_size(picture.size, side), as_uri(picture, side)), ""
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from frontrank.checks import import_extra
-from frontrank.data.table import ImageTable, read_table, shown
+from frontrank.checks import import_extra, printable
+from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
@@ -632,12 +632,14 @@ def write_run_report(
 def require_run(folder: Path) -> Path:
     """Return the folder of a run; raise if it has no run, or a run without a model."""
     if not folder.is_dir():
-        raise InputError(f"{shown(folder)} is not a folder; give the folder of a run")
+        raise InputError(f"{printable(folder)} is not a folder; give the folder of a run")
     for name in ("config.yaml", "images.csv"):
         if not (folder / name).is_file():
-            raise InputError(f"{shown(folder)} is not a run (it has no {name}); give the folder of a run")
+            raise InputError(f"{printable(folder)} is not a run (it has no {name}); give the folder of a run")
     if not storage.is_model(folder / "model"):
-        raise InputError(f"{shown(folder)} has no model yet; resume the run: frontrank train --resume {shown(folder)}")
+        raise InputError(
+            f"{printable(folder)} has no model yet; resume the run: frontrank train --resume {printable(folder)}"
+        )
     return folder
 
 
@@ -647,14 +649,16 @@ def require_target(page: Path, overwrite: bool, numbers: Sequence[str] = ()) -> 
     numbers: the sides whose numbers are written beside it; another file there is never replaced
     """
     if page.is_dir():
-        raise InputError(f"{shown(page)} is a folder; name a file, such as {shown(page / 'report.html')}")
+        raise InputError(f"{printable(page)} is a folder; name a file, such as {printable(page / 'report.html')}")
     if not page.parent.is_dir():
-        raise InputError(f"the folder {shown(page.parent)} does not exist; make it first")
+        raise InputError(f"the folder {printable(page.parent)} does not exist; make it first")
     if page.exists() and not overwrite and not _is_ours(page):
-        raise InputError(f"{shown(page)} is not a report of Frontrank; choose another name, or add --overwrite")
+        raise InputError(f"{printable(page)} is not a report of Frontrank; choose another name, or add --overwrite")
     for path in (_numbers_path(page, side) for side in numbers):
         if path.exists() and not _is_ours(path):
-            raise InputError(f"{shown(path)} is not a report of Frontrank; choose another name for the page with --out")
+            raise InputError(
+                f"{printable(path)} is not a report of Frontrank; choose another name for the page with --out"
+            )
 
 
 def _is_ours(path: Path) -> bool:
@@ -662,7 +666,7 @@ def _is_ours(path: Path) -> bool:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError as error:
-        raise InputError(f"{shown(path)} cannot be read ({error.strerror}); choose another name") from error
+        raise InputError(f"{printable(path)} cannot be read ({error.strerror}); choose another name") from error
     return _MARK in head or head.startswith(b'{"format": "frontrank report"')
 
 
@@ -699,7 +703,9 @@ def _choose_images(
             "may be a little too good"
         )
         if not len(table):
-            raise InputError(f"{shown(folder)} has neither test images nor held-out classes; give images with --data")
+            raise InputError(
+                f"{printable(folder)} has neither test images nor held-out classes; give images with --data"
+            )
         return table, format_count(_count_classes(table), "held-out class", "held-out classes"), notes
     return table, _describe_classes(table, images), notes
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import check_choice, check_integer, import_extra, join_words
+from frontrank.checks import check_choice, check_integer, import_extra, join_words, printable
 from frontrank.data.loading import evaluation_loader
 from frontrank.data.samplers import shard_bounds
-from frontrank.data.table import ImageTable, shown
+from frontrank.data.table import ImageTable
 from frontrank.data.transforms import Transform, evaluation_transform
 from frontrank.errors import InputError, InputTypeError
 from frontrank.files import atomic_write, read_json, write_json
@@ -104,7 +104,7 @@ def _check_embeddings(embeddings: Tensor, table: ImageTable, start: int, rows: i
     bad_rows = (~embeddings.isfinite()).any(1).nonzero()[:, 0].tolist()
     if bad_rows:
         raise InputError(
-            f"the embedding of {shown(table.root / str(table.paths[start + bad_rows[0]]))} is not finite; "
+            f"the embedding of {printable(table.root / str(table.paths[start + bad_rows[0]]))} is not finite; "
             "embed with precision float32, or check the weights of the model"
         )
 

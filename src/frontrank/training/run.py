@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import suggestion
+from frontrank.checks import printable, suggestion
 from frontrank.data.images import broken_note, check_images, write_report
 from frontrank.data.loading import training_loader
 from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches, EpochBatches
 from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
-from frontrank.data.table import ImageTable, read_folder, read_table, shown
+from frontrank.data.table import ImageTable, read_folder, read_table
 from frontrank.data.transforms import training_transform
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.evaluation import ap_error, evaluate
@@ -566,7 +566,7 @@ def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, 
     if broken and config.data.broken == "fail":
         raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
     if broken and not len(images.used.of("train")):
-        raise InputError(f"{images.note()}; no image to train with is left: check the root {shown(table.root)}")
+        raise InputError(f"{images.note()}; no image to train with is left: check the root {printable(table.root)}")
     return images
 
 
