@@ -71,7 +71,7 @@ def sync_folder(folder: Path) -> None:
 
 def unwritable(target: Path, error: OSError) -> InputError:
     """Return the error of a file that cannot be written, with what to do."""
-    remedy = "choose another folder" if os.path.isdir(target.parent) else f"make the folder {target.parent} first"
+    remedy = "choose another folder" if os.path.lexists(target.parent) else f"make the folder {target.parent} first"
     if error.errno in _FULL:
         remedy = "free some space, or " + remedy
     elif error.errno in _CLOSED:

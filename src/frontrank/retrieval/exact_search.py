@@ -31,7 +31,11 @@ Ranking = tuple[np.ndarray, np.ndarray]  # scores and rows [query, place], best 
 
 def import_faiss() -> Any:
     """Import faiss, or raise an error that names the extra."""
-    return import_extra("faiss", "search", "an index in a folder or in memory")
+    try:
+        import faiss  # the quickest way once it is loaded: every search calls this
+    except ImportError:
+        return import_extra("faiss", "search", "an index in a folder or in memory")
+    return faiss
 
 
 class Allowed:
