@@ -164,7 +164,7 @@ _PART = 0.35  # of a photograph's shorter side, at least, is the background
 
 
 @dataclass(frozen=True)
-class SceneObject:
+class EmojiObject:
     """An object of a scene.
 
     box:     left, top, right, bottom of what is in view, in pixels from 0; right and bottom exclusive
@@ -184,7 +184,7 @@ class SceneObject:
         return self.visible < _HARD or min(right - left, bottom - top) < _THIN
 
 
-def draw_scene(parts: Parts, size: int, random: Generator) -> tuple["Image", list[SceneObject]]:
+def draw_scene(parts: Parts, size: int, random: Generator) -> tuple["Image", list[EmojiObject]]:
     """Draw a scene of size x size pixels; return it and its objects in the order of drawing: later ones hide others."""
     picture = _draw_background(parts, size, random)
     names = list(parts.classes)
@@ -267,13 +267,13 @@ def _inside(solid: NDArray[np.bool_], left: int, top: int, size: int) -> tuple[s
     return rows, columns, solid[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
 
 
-def _visible_object(owner: NDArray[np.int64], number: int, name: str, whole: int, inside: int) -> SceneObject | None:
+def _visible_object(owner: NDArray[np.int64], number: int, name: str, whole: int, inside: int) -> EmojiObject | None:
     """Return the object of a drawing as it is in view at the end; None if almost nothing is."""
     rows, columns = np.nonzero(owner == number)
     if not len(rows) or len(rows) < _SEEN * whole:
         return None
     box = int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
-    return SceneObject(name, box, len(rows) / whole, inside < _CUT * whole, len(rows) < _CUT * inside)
+    return EmojiObject(name, box, len(rows) / whole, inside < _CUT * whole, len(rows) < _CUT * inside)
 
 
 def _one(among: tuple["Image", ...], random: Generator) -> "Image":
@@ -375,7 +375,7 @@ def _draw_all(
                 atomic_write(annotation, _annotation(name, size, objects), sync=False)
 
 
-def _annotation(name: str, size: int, objects: Sequence[SceneObject]) -> str:
+def _annotation(name: str, size: int, objects: Sequence[EmojiObject]) -> str:
     """Return the annotation of a picture in the format of Pascal VOC, which counts pixels from 1, the last included."""
     root = ElementTree.Element("annotation")
     _add(root, folder=SCENES, filename=f"{name}.jpg")
