@@ -236,7 +236,7 @@ def _detect_layout(root: Path) -> str:
 
 
 @dataclass(frozen=True)
-class SceneObject:
+class AnnotatedObject:
     """An object as its file describes it: the name of its class, and its box in pixels from 0, as in SceneTable."""
 
     name: str
@@ -255,7 +255,7 @@ class Scene:
     file: str
     source: str
     size: tuple[int, int] | None
-    objects: tuple[SceneObject, ...]
+    objects: tuple[AnnotatedObject, ...]
 
 
 def build_table(
@@ -333,7 +333,7 @@ def _cut_box(box: Box, size: tuple[int, int]) -> Box | None:
     return None if inside[0] >= inside[2] or inside[1] >= inside[3] else inside
 
 
-def _find_label(label_of: Mapping[str, int], scene: Scene, each: SceneObject) -> int:
+def _find_label(label_of: Mapping[str, int], scene: Scene, each: AnnotatedObject) -> int:
     if each.name not in label_of:
         known = ", ".join(label_of) if len(label_of) <= 20 else f"{len(label_of)} others"
         raise InputError(f"{scene.source}: the class {each.name!r} is none of {known}; correct the name")
@@ -520,7 +520,7 @@ def _find_pictures(home: Path) -> dict[str, str]:
     return pictures
 
 
-def _read_annotation(path: Path) -> tuple[tuple[int, int] | None, tuple[SceneObject, ...], str]:
+def _read_annotation(path: Path) -> tuple[tuple[int, int] | None, tuple[AnnotatedObject, ...], str]:
     """Read the size of a picture, its objects, and the name of its file from an XML file."""
     try:
         root = ElementTree.parse(path).getroot()
@@ -536,13 +536,13 @@ def _read_annotation(path: Path) -> tuple[tuple[int, int] | None, tuple[SceneObj
     return _read_voc_size(path, root), objects, root.findtext("filename", "").strip()
 
 
-def _read_voc_object(path: Path, number: int, element: ElementTree.Element) -> SceneObject:
+def _read_voc_object(path: Path, number: int, element: ElementTree.Element) -> AnnotatedObject:
     name = element.findtext("name", "").strip()
     if not name:
         raise InputError(f"{shown(path)}: object {number} has no name; give it one")
     edges = [element.findtext(f"bndbox/{edge}", "") for edge in ("xmin", "ymin", "xmax", "ymax")]
     left, top, right, bottom = _read_box(shown(path), edges, f"the box of object {number} ({name})")
-    return SceneObject(name, (left - 1, top - 1, right, bottom), element.findtext("difficult", "0").strip() == "1")
+    return AnnotatedObject(name, (left - 1, top - 1, right, bottom), element.findtext("difficult", "0").strip() == "1")
 
 
 def _read_voc_size(path: Path, root: ElementTree.Element) -> tuple[int, int] | None:
@@ -684,9 +684,9 @@ def _texts_by_id(path: Path, rows: list[Any], what: str, key: str) -> dict[Any, 
 
 def _read_coco_objects(
     path: Path, rows: list[Any], images: Mapping[Any, str], categories: Mapping[Any, str]
-) -> dict[Any, list[SceneObject]]:
+) -> dict[Any, list[AnnotatedObject]]:
     """Return the objects of each picture, by its id."""
-    objects: dict[Any, list[SceneObject]] = {number: [] for number in images}
+    objects: dict[Any, list[AnnotatedObject]] = {number: [] for number in images}
     for place, row in enumerate(rows):
         source = f"{shown(path)}: annotations[{place}]"
         if not isinstance(row, Mapping):
@@ -699,7 +699,7 @@ def _read_coco_objects(
             raise InputError(f"{source} has no bbox; give it one (left, top, width, height)")
         left, top, width, height = _read_box(source, edges, "bbox")
         box = (left, top, left + width, top + height)
-        objects[row["image_id"]].append(SceneObject(categories[row["category_id"]], box, bool(row.get("iscrowd"))))
+        objects[row["image_id"]].append(AnnotatedObject(categories[row["category_id"]], box, bool(row.get("iscrowd"))))
     return objects
 
 

@@ -117,9 +117,9 @@ def match_classes(table: SceneTable, detections: Sequence[Detections]) -> list[C
     objects_of, detections_of = _coco_objects(table), _coco_detections(detections)
     matches: list[ClassMatches | None] = []
     for label in range(1, len(table.classes) + 1):
-        objects, found = objects_of.get(label, []), detections_of.get(label, [])
+        objects, own = objects_of.get(label, []), detections_of.get(label, [])
         count = sum(not each["iscrowd"] for each in objects)
-        matches.append(ClassMatches(_match(table.crowds, objects, found), count) if objects or found else None)
+        matches.append(ClassMatches(_match(table.crowds, objects, own), count) if objects or own else None)
     return matches
 
 
@@ -182,11 +182,12 @@ def _coco_tools() -> Any:
         def computeIoU(self, imgId: int, catId: int) -> Any:  # noqa: N802, N803 - its name and arguments there
             if self.crowds:
                 return super().computeIoU(imgId, catId)
-            objects, found = self._gts[imgId, catId], self._dts[imgId, catId]
-            if not objects and not found:
+            objects, detections = self._gts[imgId, catId], self._dts[imgId, catId]
+            if not objects and not detections:
                 return []
-            best = np.argsort([-each["score"] for each in found], kind="mergesort")[: self.params.maxDets[-1]]
-            return mask.iou([found[i]["bbox"] for i in best], [each["bbox"] for each in objects], [0] * len(objects))
+            best = np.argsort([-each["score"] for each in detections], kind="mergesort")[: self.params.maxDets[-1]]
+            boxes = [detections[i]["bbox"] for i in best]
+            return mask.iou(boxes, [each["bbox"] for each in objects], [0] * len(objects))
 
     return coco.COCO, Evaluation
 

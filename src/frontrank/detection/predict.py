@@ -178,11 +178,11 @@ def scene_marks(
 
     verdicts: of all detections, from `judge_detections`
     """
-    found = set(verdicts.objects[np.flatnonzero(detections.scores >= least)].tolist())
+    right = set(verdicts.objects[np.flatnonzero(detections.scores >= least)].tolist())
     missed = [
         Mark(_as_box(table.boxes[row][place]), f"{table.classes[int(table.labels[row][place]) - 1]} missed", "missed")
         for place in np.flatnonzero(~table.ignored[row]).tolist()
-        if place not in found
+        if place not in right
     ]
     return [*missed, *reversed(detection_marks(detections, table.classes, least, verdicts))]
 

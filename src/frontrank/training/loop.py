@@ -181,7 +181,7 @@ def train_loop(run: Run, standing: Standing | None = None, randomness: list[dict
                         seconds.clear()
                     evaluation_due = _is_evaluation_due(run, standing.step)
                     if evaluation_due or standing.step % config.checkpoint_every == 0:
-                        with memory.paused():
+                        with memory.pause():
                             if evaluation_due and len(run.validation):
                                 _evaluate(run, standing, log)
                             save_state(run, standing)
@@ -429,14 +429,14 @@ def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> t
 class StepMemory:
     """The most memory that training steps took beyond what was in use before the first of them, in megabytes.
 
-    On a GPU this is what torch allocates, elsewhere the memory of this process. What happens inside `paused`, such as
-    an evaluation, does not count. Only Linux and GPUs can reset a peak; elsewhere earlier and paused work counts too,
-    if it took more.
+    On a GPU this is what torch allocates, elsewhere the memory of this process. What happens inside `pause`, such as
+    an evaluation, does not count. Only Linux and GPUs can reset a peak; on other systems earlier work and paused work
+    count too, if they took more.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._before = _used_megabytes(device)
+        self._before = _current_megabytes(device)
         self._peak = 0.0
         self._paused = False
         _reset_peak(device)
@@ -448,7 +448,7 @@ class StepMemory:
         return self._peak
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Do not count what happens inside."""
         self.peak()
         self._paused = True
@@ -465,7 +465,7 @@ def _reset_peak(device: torch.device) -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _used_megabytes(device: torch.device) -> float:
+def _current_megabytes(device: torch.device) -> float:
     """Return the memory in use now; the peak, if the system does not say."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device) / 1e6
