@@ -186,6 +186,7 @@ def test_tables_and_results():
         report["AP"]
     (one,) = found_of([[([1.5, 2, 11.5, 22], 2, 0.75)]])
     (row,) = as_coco_results([one], [7], [10, 20, 30])
+    assert (len(one.above(0.75)), len(one.above(0.76))) == (1, 0)
     assert row == {"image_id": 7, "category_id": 20, "bbox": [1.5, 2.0, 10.0, 20.0], "score": 0.75}
 
 

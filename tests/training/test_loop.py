@@ -244,15 +244,15 @@ VARIANTS = {
 @pytest.mark.training
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_real_runs_that_are_killed_end_with_the_same_bits(variant, images, tmp_path, monkeypatch):
-    config = config_of(images, iterations=6, evaluations=2, **VARIANTS[variant])
+    config = config_of(images, iterations=4, evaluations=2, **VARIANTS[variant])
     whole = fr.train(config, tmp_path / "whole", quiet=True)
     with monkeypatch.context() as patch:
-        kill_after(patch, random.Random(variant).randint(2, 5))
+        kill_after(patch, random.Random(variant).randint(2, 3))
         with pytest.raises(Killed):
             fr.train(config, tmp_path / "killed", quiet=True)
     assert fr.resume(tmp_path / "killed", quiet=True) == whole
     one, other = last_state(tmp_path / "whole"), last_state(tmp_path / "killed")
-    assert one["standing"]["step"] == 6
+    assert one["standing"]["step"] == 4
     assert differences(one, other) == []
     models = [fr.Embedder.load(tmp_path / name / "model").fingerprint for name in ("whole", "killed")]
     assert models[0] == models[1]
