@@ -37,8 +37,8 @@ GROUND_TRUTH = [
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("made")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("originals")
     test = rows(LABELS)
     write_arrays(folder / "test.npy", embeddings=test)
     write_arrays(folder / "test.npz", embeddings=test, labels=LABELS, group=LABELS % 4)
@@ -73,10 +73,10 @@ def _cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def folder(made, tmp_path, monkeypatch):
+def folder(originals, tmp_path, monkeypatch):
     """A copy of the files, as the current folder."""
     path = tmp_path / "work"
-    shutil.copytree(made, path)
+    shutil.copytree(originals, path)
     monkeypatch.chdir(path)
     return path
 

@@ -6,12 +6,10 @@ import shutil
 
 import pytest
 
-from frontrank.cli import compare as command
 from frontrank.cli import parse
 from frontrank.comparison import runner
 from frontrank.losses.registry import presets
 from frontrank.settings import settings
-from tests.cli.conftest import examples
 from tests.cli.images import TINY
 from tests.comparison.comparisons import count_tasks, done_without_training
 
@@ -19,10 +17,10 @@ SMALL = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] != 
 
 
 @pytest.fixture
-def here(made, tmp_path, monkeypatch):
+def here(originals, tmp_path, monkeypatch):
     """A current folder with my_photos in it."""
     folder = tmp_path / "here"
-    shutil.copytree(made / "my_photos", folder / "my_photos")
+    shutil.copytree(originals / "my_photos", folder / "my_photos")
     monkeypatch.chdir(folder)
     return folder
 
@@ -34,15 +32,6 @@ def test_every_setting_is_an_option_and_every_loss_is_in_the_help(run):
     names = [name for name in settings() if name not in ("data.path", "data.allow_partial")]
     options = parse(["compare", *(word for name in names for word in (f"--{name}", "1"))])[1]
     assert all(getattr(options, name) == "1" for name in names)
-
-
-@pytest.mark.parametrize("words", [each for each in examples(command.EPILOG) if "--resume" not in each])
-def test_plans_of_the_examples(here, run, words):
-    small = ["--batches.size", "0"] if "--data.merge_classes" in words else []
-    result = run(*words, *SMALL, *small, "--dry-run")
-    assert result.status == 0, result.err
-    assert " runs of " in result.out
-    assert not (here / "comparisons").exists()
 
 
 def test_the_plan(here, run):
@@ -62,9 +51,7 @@ def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
     words = ("--data", "my_photos", "--losses", "SmoothAP,FastAP", "--lr", "1e-3", "--out", "out", *TINY)
     result = run("compare", *words, "--seeds", "1")
     assert result.status == 0, result.err
-    assert "frozen backbone" in result.out
-    assert "results: out/results.md" in result.out
-    assert "\nreport: out/report.html\n" in result.out
+    assert re.search("frozen backbone(.*\n)*results: out/results.md.*\nreport: out/report.html\n", result.out)
     assert re.search("run 1 of 2: SmoothAP, .* 0.001, seed 0\n", result.err)
     assert "SmoothAP" in (here / "out" / "report.html").read_text(encoding="utf-8")
     assert len(tasks) == 3

@@ -10,12 +10,10 @@ import pytest
 from PIL import Image
 
 import frontrank as fr
-from frontrank.cli import data as command
 from frontrank.data import leakage
-from frontrank.errors import FrontrankWarning, InputError
+from frontrank.errors import FrontrankWarning
 from frontrank.samples import emoji, glyphs, scenes
-from tests.cli.conftest import examples
-from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published
+from tests.cli.images import EACH, TEST, TINY, TRAIN, published
 from tests.samples import fake_emoji
 
 ALL = (len(TRAIN) + len(TEST)) * EACH
@@ -25,9 +23,9 @@ ALL = (len(TRAIN) + len(TEST)) * EACH
 
 
 @pytest.fixture
-def here(made, tmp_path, monkeypatch):
+def here(originals, tmp_path, monkeypatch):
     folder = tmp_path / "here"
-    shutil.copytree(made / "my_photos", folder / "my_photos")
+    shutil.copytree(originals / "my_photos", folder / "my_photos")
     monkeypatch.chdir(folder)
     return folder
 
@@ -35,19 +33,6 @@ def here(made, tmp_path, monkeypatch):
 @pytest.fixture
 def check(here, run):
     return lambda *words: run("data", "check", *words)
-
-
-def test_examples_of_check(here, run):
-    published("sop", here / "Stanford_Online_Products")
-    for words in examples(command.CHECK_EPILOG):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FrontrankWarning)
-            result = run(*words, *(["--allow-partial"] if "Stanford" in words[2] else []))
-        assert (result.status, result.err) == (0, "")
-
-
-def test_good_images_are_counted(check):
-    assert check("my_photos").out == f"{fr.data.read_folder('my_photos').describe()}\nall {ALL} images can be read\n"
 
 
 def test_broken_images_are_all_listed(check, here):
@@ -138,21 +123,14 @@ def test_refusals_of_check(here, refused, monkeypatch, words, name):
     refused(["data", "check", *words.split()], name)
 
 
-def test_a_split_that_is_broken_as_a_whole(check, here):
-    shutil.rmtree("my_photos/test")
-    picture(here / "my_photos" / "test" / "cup" / "1.png", 1)
-    (here / "my_photos" / "test" / "cup" / "1.png").write_bytes(b"")
-    assert "--leakage" in check("my_photos", "--leakage").err
-
-
 # emoji, glyphs, emoji-scenes
 
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """An empty folder, and small packages of emoji."""
-    made = fake_emoji.write_archives(tmp_path / "packages")
-    monkeypatch.setattr(emoji, "fetch", lambda packages, show=None: [made[package] for package in packages])
+    originals = fake_emoji.write_archives(tmp_path / "packages")
+    monkeypatch.setattr(emoji, "fetch", lambda packages, show=None: [originals[package] for package in packages])
     monkeypatch.setattr(emoji, "COUNTS", {})
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -237,20 +215,3 @@ def test_options_of_scenes(run, monkeypatch):
     assert result.out.endswith(" --data 'my scenes'\n")
     assert run("data", "emoji-scenes", "out", "--scenes", "40", "--size", "96", "--seed", "3").status == 0
     assert calls == [("my scenes", {}), ("out", {"scenes": 40, "size": 96, "seed": 3})]
-
-
-@pytest.mark.parametrize(("error", "status"), [(InputError("npm is missing"), 2), (KeyboardInterrupt(), 130)])
-def test_packages_that_cannot_be_fetched(packages, run, monkeypatch, error, status):
-    def fail(packages, show=None):
-        raise error
-
-    monkeypatch.setattr(emoji, "fetch", fail)
-    result = run("data", "emoji", "out")
-    assert (result.status, result.out, result.err.count("\n")) == (status, "", 1)
-    assert (str(error) or "interrupted") in result.err
-
-
-def test_a_folder_of_something_else(packages, refused):
-    (packages / "photos").mkdir()
-    (packages / "photos" / "1.jpg").touch()
-    refused(["data", "emoji", "photos"], "photos")

@@ -15,7 +15,6 @@ from frontrank.cli import embed as command
 from frontrank.cli.inputs import reading_settings
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.training import embedding
-from tests.cli.conftest import examples
 from tests.cli.images import EACH, TEST, TRAIN, published
 
 MODEL = "runs/first/model"
@@ -32,17 +31,6 @@ def embed(folder, run):
 def expected(split="test", batch_size=64):
     table = fr.data.read_folder("my_photos").of(split)
     return fr.embed_table(fr.Embedder.load(MODEL), table, workers=0, batch_size=batch_size), table
-
-
-def test_examples_of_the_help_run(folder, run):
-    """One after the other, as they build on each other; the one of several processes here with one."""
-    fr.data.read_folder("my_photos").save("table.csv", overwrite=True)
-    for words in examples(command.EPILOG):
-        more = [] if words[0] == "evaluate" else [*WORKERS, *(["--force"] if Path(words[-1]).exists() else [])]
-        result = run(*words, *more)
-        assert result.status == 0, result.err
-    for name in ("photos.safetensors", "test.npz"):
-        assert np.array_equal(fr.data.read_embeddings(name).embeddings, expected()[0])
 
 
 @pytest.mark.parametrize("ending", command.ENDINGS)
@@ -64,29 +52,20 @@ def test_every_ending_can_be_evaluated(embed, report, ending):
     assert not list(Path().glob("*.parts"))
 
 
-@pytest.mark.parametrize(("split", "rows"), [("train", len(TRAIN) * EACH), ("all", (len(TRAIN) + len(TEST)) * EACH)])
-def test_splits(embed, split, rows):
-    result = embed("--out", "out.npz", "--split", split, "--batch-size", "5")
-    assert f"wrote out.npz: {rows} x 8\n" in result.err
-    embeddings, _ = expected(None if split == "all" else split, batch_size=5)
-    assert np.array_equal(fr.data.read_embeddings("out.npz").embeddings, embeddings)
-
-
-@pytest.mark.parametrize(
-    ("options", "settings"),
-    [
-        ({"batch_size": None, "workers": None, "quiet": False}, {"batch_size": 64, "workers": 2, "show": None}),
-        ({"batch_size": 5, "workers": 0, "quiet": True}, {"batch_size": 5, "workers": 0, "show": False}),
-    ],
-)
-def test_how_images_are_read(options, settings):
-    assert reading_settings(Namespace(**options)) == settings
+def test_how_images_are_read():
+    defaults = reading_settings(Namespace(batch_size=None, workers=None, quiet=False))
+    assert defaults == {"batch_size": 64, "workers": 2, "show": None}
+    given = reading_settings(Namespace(batch_size=5, workers=0, quiet=True))
+    assert given == {"batch_size": 5, "workers": 0, "show": False}
 
 
 def test_without_test_images_all_are_embedded(folder, run):
-    result = run("embed", MODEL, "--data", "my_photos/train", "--out", "out.npz", *WORKERS, "--quiet")
-    assert (result.status, result.out, result.err) == (0, "", "")
-    assert len(fr.data.read_embeddings("out.npz").embeddings) == len(TRAIN) * EACH
+    words = ("--out", "out.npz", *WORKERS, "--quiet", "--batch-size", "5", "--force")
+    for data in (["my_photos/train"], ["my_photos", "--split", "train"]):
+        result = run("embed", MODEL, "--data", *data, *words)
+        assert (result.status, result.out, result.err) == (0, "", "")
+        embeddings, _ = expected("train", batch_size=5)
+        assert np.array_equal(fr.data.read_embeddings("out.npz").embeddings, embeddings)
 
 
 def test_a_folder_without_classes(folder, run):
@@ -158,47 +137,30 @@ def test_existing_files_are_replaced_only_by_force(embed, folder, monkeypatch):
     assert len(json.loads((folder / "out.ids.json").read_text())) == ROWS
 
 
-def test_a_file_that_appears_during_the_work_is_kept(embed, folder, monkeypatch):
-    own = embedding.embed_to_folder
-
-    def work(*arguments, **options):
-        (folder / "out.npz").write_text("mine")
-        return own(*arguments, **options)
-
-    monkeypatch.setattr(embedding, "embed_to_folder", work)
-    result = embed("--out", "out.npz")
-    assert (result.status, (folder / "out.npz").read_text()) == (2, "mine")
-    assert "out.npz" in result.err
-
-
 @pytest.mark.parametrize(
     ("words", "name"),
     [
         ("runs/first/model --data my_photos", "--out"),
         ("runs/first/model --out a.npz", "--data"),
-        ("--data my_photos --out a.npz", "MODEL"),
         ("runs/first/model --data my_photos --out a.npy", "--out a.npy"),
         ("runs/first/model --data my_photos --out no/a.npz", "--out"),
         ("runs/first/model --data nowhere --out a.npz", "--data nowhere"),
-        ("runs/first/model --data labels.txt --out a.npz", "labels.txt"),
         ("ALL --split tset", "--split"),
         ("ALL --split validation", "validation"),
         ("ALL --batch-size 0", "--batch-size"),
         ("ALL --workers -1", "--workers"),
         ("ALL --layout sopp", "sop?"),
         ("ALL --device cuda:9", "cuda:9"),
-        ("runs/first --data my_photos --out a.npz", "config.json"),
-        ("test.npy --data my_photos --out a.npz", "test.npy"),
         ("my/lost/model --data my_photos --out a.npz", "my/lost/model"),
     ],
 )
-def test_refusals(made, refused, monkeypatch, words, name):
-    monkeypatch.chdir(made)
+def test_refusals(originals, refused, monkeypatch, words, name):
+    monkeypatch.chdir(originals)
     refused(["embed", *words.replace("ALL", "runs/first/model --data my_photos --out a.npz").split()], name)
 
 
-def test_a_folder_that_cannot_be_written_to(made, refused, monkeypatch):
-    monkeypatch.chdir(made)
+def test_a_folder_that_cannot_be_written_to(originals, refused, monkeypatch):
+    monkeypatch.chdir(originals)
     monkeypatch.setattr("os.access", lambda *_: False)
     refused(["embed", MODEL, "--data", "my_photos", "--out", "out.npz"], "--out")
 
@@ -213,10 +175,3 @@ def test_names_that_are_not_utf8(embed, folder, ending):
     else:
         assert r"'test/caf\udce9/0.png'" in result.err.splitlines()[-1]
         assert not list(folder.glob("out*"))
-
-
-def test_a_broken_image(embed, folder):
-    (folder / "my_photos" / "test" / "cup" / "1.png").write_bytes(b"no picture")
-    result = embed("--out", "out.npz")
-    assert (result.status, Path("out.npz").exists()) == (2, False)
-    assert "cup/1.png" in result.err.splitlines()[-1]

@@ -108,15 +108,6 @@ def test_queries_in_the_gallery_are_noted(folder, run, count, note):
     assert "note" not in run("evaluate", "c.npz", "--gallery", "c.npz").err
 
 
-def test_one_row_of_one_dimension(folder, run):
-    np.save("one.npy", np.ones((1, 1)))
-    (folder / "one.txt").write_text("4\n")
-    write_arrays(folder / "two.npz", embeddings=np.array([[1.0], [-1.0]]), labels=np.array([4, 5]))
-    lines = run("evaluate", "one.npy", "--labels", "one.txt", "--gallery", "two.npz").err.splitlines()
-    assert re.search(r"1 row of 1 dimension, float64, 1 class in one.txt$", lines[0])
-    assert re.search(r"2 rows of 1 dimension, float64, 2 classes$", lines[1])
-
-
 # Metrics, tables, reports
 
 
@@ -133,27 +124,23 @@ def test_tables(folder, run, name):
     assert result.err == ""
 
 
-def test_json_is_replaced_only_by_force(folder, run):
-    target = folder / "new.json"
-    target.write_text("mine")
+def test_json_is_replaced_only_by_force(folder, run, monkeypatch):
+    target, own = folder / "new.json", fr.evaluate
+
+    def evaluate(*arguments, **options):
+        target.write_text("mine")
+        return own(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fr, "evaluate", evaluate)
+        result = run("evaluate", "test.npz", "--json", "new.json")  # it appears during the work
+    assert (result.status, target.read_text()) == (2, "mine")
+    assert "mAP" in result.out
     result = run("evaluate", "test.npz", "--json", "new.json")
     assert (result.status, result.out, target.read_text()) == (2, "", "mine")
     assert "--force" in result.err
     assert run("evaluate", "test.npz", "--json", "new.json", "--force").status == 0
     assert fr.Report.load(target).name == "test"
-
-
-def test_json_that_appears_during_the_work_is_not_replaced(folder, run, monkeypatch):
-    def evaluate(*arguments, **options):
-        (folder / "new.json").write_text("mine")
-        return report
-
-    report = fr.evaluate(x_of_test(), LABELS)
-    monkeypatch.setattr(fr, "evaluate", evaluate)
-    result = run("evaluate", "test.npz", "--json", "new.json")
-    assert (result.status, (folder / "new.json").read_text()) == (2, "mine")
-    assert result.out == report.table() + "\n"
-    assert "new.json" in result.err.splitlines()[-1]
 
 
 # What is done to embeddings first
@@ -223,18 +210,16 @@ def test_reranking(folder, report):
 
 @pytest.mark.parametrize("name", [name for name, protocol in PROTOCOLS.items() if protocol.kind == "self"])
 def test_protocols_of_one_set(folder, report, name):
-    result = report("test.npz", "--protocol", name)
-    expected = PROTOCOLS[name](x_of_test(), LABELS)
+    result, expected = report("test.npz", "--protocol", name), PROTOCOLS[name](x_of_test(), LABELS)
     assert same(result, expected)
     assert (result.name, result.notes) == (expected.name, expected.notes)
-    other = report("test.npz", "--protocol", name, "--metrics", "R@3", "--name", "mine")
-    assert (list(other), other.name) == (["R@3"], "mine")
 
 
-def test_protocol_of_queries_and_gallery(folder, report):
+def test_metrics_and_name_come_before_those_of_a_protocol(folder, report):
+    result = report(*GALLERY, "--protocol", "in-shop", "--metrics", "R@3", "--name", "mine")
     queries, gallery = sides()
-    expected = protocols.in_shop(queries, QUERY_LABELS, gallery, GALLERY_LABELS)
-    assert same(report(*GALLERY, "--protocol", "in-shop"), expected)
+    assert same(result, protocols.in_shop(queries, QUERY_LABELS, gallery, GALLERY_LABELS, metrics=["R@3"]))
+    assert result.name == "mine"
 
 
 @pytest.mark.parametrize("name", ["vggface2", "ijb-c"])
@@ -246,15 +231,6 @@ def test_protocols_of_templates(folder, report, name):
     expected.save("before.json")
     words = ("faces.npz", "--protocol", name, "--templates", "template", "--compare", "before.json")
     assert same(report(*words), expected)
-
-
-@pytest.mark.parametrize("setup", [None, "easy", "hard"])
-def test_revisited(folder, report, setup):
-    words = [] if setup is None else ["--setup", setup]
-    expected = fr.evaluate_revisited(np.load("q.npy"), np.load("g.npy"), GROUND_TRUTH, setup or "medium")
-    result = report(*REVISITED, *words)
-    assert same(result, expected)
-    assert result.settings == {"setup": setup or "medium"}
 
 
 def test_revisited_in_all_setups(folder, run):
@@ -275,9 +251,8 @@ def test_revisited_in_all_setups(folder, run):
 def test_distractors_are_whitened_augmented_and_searched(folder, report):
     q, g, more = np.load("q.npy"), np.load("g.npy"), read_embeddings("distractors.npz", "more").embeddings
     words = (*REVISITED, "--distractors", "distractors.npz:more")
-    expected = fr.evaluate_revisited(q, g, GROUND_TRUTH, distractors=more)
-    assert same(report(*words), expected)
-    assert expected.gallery_size == 70
+    assert same(report(*REVISITED), fr.evaluate_revisited(q, g, GROUND_TRUTH, "medium"))
+    assert same(report(*words), fr.evaluate_revisited(q, g, GROUND_TRUTH, distractors=more))
     np.save("swapped.npy", more.astype(">f4"))  # a byte order that torch does not have
     expanded = fr.expand_queries(q, np.concatenate([g, more]), k=3)
     expected = fr.evaluate_revisited(expanded, g, GROUND_TRUTH, distractors=more)
@@ -484,16 +459,6 @@ def test_compare_models(of_model, folder, run):
     assert "embeddings of my_photos" in other.err
 
 
-def test_whitening_and_reranking_of_images(of_model):
-    table = fr.data.read_folder("my_photos")
-    train, test = embed(table.of("train")), embed(table.of("test"))
-    np.save("train-of-model.npy", train)
-    result = of_model("my_photos", "--whiten", "train-of-model.npy", "--dim", "4", "--metrics", "mAP")
-    expected = fr.evaluate(fr.Whitening.fit(train, dim=4).apply(test), table.of("test").labels, metrics="mAP")
-    assert result.metrics == pytest.approx(expected.metrics, rel=1e-4)
-    assert of_model("my_photos", "--rerank", "--metrics", "mAP").settings["re-ranking"]
-
-
 def test_a_broken_image_is_named(folder, refused):
     (folder / "my_photos" / "test" / "cup" / "1.png").write_bytes(b"no picture")
     refused(["evaluate", MODEL, "--data", "my_photos", "--workers", "0"], "cup/1.png")
@@ -533,20 +498,17 @@ REFUSALS = [
     ("test.npz --table html", "--table"),
     ("test.npz --protocol cup", "--protocol"),
     ("test.npz --metrics recall@1", "recall@1"),
-    ("test.npz --metrics ,", "metrics"),
     ("test.npz --whiten train.npy --power 2", "--power"),
     ("test.npz --expand --alpha nan", "--alpha"),
     ("test.npz --device gpu", "--device"),
     ("test.npz --whiten train.npy --dim 50", "train.npy: dim"),
     # options that need another
-    ("test.npz --gallery-labels labels.txt", "--gallery-labels needs --gallery"),
     ("test.npz --power 0.5", "--power needs --whiten"),
     ("test.npz --alpha 1", "--alpha needs --expand or --augment"),
     ("test.npz --force", "--force needs --json"),
     ("test.npz --setup hard", "--setup needs --protocol revisited"),
     ("test.npz --templates group", "--templates needs --protocol"),
     ("q.npy --protocol revisited --gallery g.npy", "--ground-truth"),
-    ("queries.parquet --protocol in-shop", "--gallery"),
     # options that do not go together
     (f"{R} --labels labels.txt", "--labels"),
     (f"{R} --rerank", "--rerank"),
@@ -559,21 +521,16 @@ REFUSALS = [
     (f"{G} --compare other.npz", "--compare with --gallery"),
     # files
     ("tset.npz", "test.npz?"),
-    ("labels.txt", "labels.txt"),
     ("test.npz --gallery galery.npy", "gallery.npy?"),
     ("test.npz --compare zzz.json", "zzz.json"),
-    ("test.npz --compare empty.json", "empty.json"),
     (f"{R}.gz", "gnd_roxford5k.pkl.gz"),
-    ("test.npy --key a --labels labels.txt", "'a'"),
     ("distractors.npz:more --key more", "distractors.npz:more"),
     ("twice.npz", "ids in twice.npz"),
     ("nan.npz", "number 3"),
-    ("test.npz --whiten nan.npz", "nan.npz"),
     ("nan.npz --whiten train.npy", "nan.npz"),
     # labels
     ("test.npy", "--labels"),
     ("test.npz --gallery g.npy", "--gallery-labels"),
-    ("test.npz --labels gruop", "'gruop'"),
     ("q.npy --labels 4.txt --gallery g.npy --gallery-labels 4.txt", "gallery labels: 4.txt"),
     ("other.npz --labels text --gallery test.npz", "gallery_labels"),
     ("test.npz --labels single", "labels"),
@@ -598,24 +555,19 @@ REFUSALS = [
     (MODEL, "--data"),
     ("test.npz --workers 0", "--workers"),
     ("my_photos --data my_photos", "my_photos"),
-    (f"{MODEL} --data nowhere", "--data nowhere"),
-    (f"{M} --split tset", "--split"),
     (f"{M} --labels labels.txt", "--labels"),
-    (f"{M} --batch-size 0", "--batch-size"),
     (f"{M} --device auto", "--device"),
-    (f"{M} --json old.json", "--json old.json"),
     (f"{M} --protocol in-shop", "--gallery"),
-    (f"{M} --whiten zzz.npy", "zzz.npy"),
     (f"{MODEL} --data more.csv", "--data more.csv"),
     (f"{MODEL} --data mixed.csv", "--data mixed.csv"),
 ]
 
 
 @pytest.fixture(scope="module")
-def more(made, tmp_path_factory):
+def more(originals, tmp_path_factory):
     """A folder with files that some command lines cannot use."""
     folder = tmp_path_factory.mktemp("refusals") / "more"
-    shutil.copytree(made, folder)
+    shutil.copytree(originals, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         x, ids = x_of_test(), np.array([f"{i}.jpg" for i in range(36)])
@@ -632,7 +584,6 @@ def more(made, tmp_path_factory):
         fr.Whitening.fit(np.load("train.npy"), dim=4).save("white.safetensors")
         for name, text in (("4.txt", "0\n1\n0\n1\n"), ("labels.json", f"{LABELS.tolist()}"), ("out-hard.json", "mine")):
             Path(name).write_text(text)
-        Path("empty.json").touch()
         Path("folder.json").mkdir()
         table = fr.data.read_folder("my_photos").of("test")
         replace(table, roles=np.full(len(table), "distractor")).save("more.csv")
@@ -655,27 +606,16 @@ def test_embeddings_to_compare_with_are_named_in_errors(more, run, monkeypatch):
     assert "mAP" in result.out  # that of test.npz is known by then
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["test.npz --json old.json", "test.npz --gallery zzz.npy", "test.npz --metrics x", "test.npz --compare z.npz"],
-)
-def test_cheap_checks_come_before_reading(folder, run, monkeypatch, words):
+def test_cheap_checks_come_before_reading(folder, run, monkeypatch):
     """The embeddings may be large: nothing is read that will be refused for another reason."""
     monkeypatch.setattr(command, "read_rows", lambda *_: pytest.fail("it reads before it checks"))
-    assert run("evaluate", *words.split()).status == 2
-
-
-def test_files_that_do_not_fit_are_refused_before_the_work(more, run, monkeypatch):
-    monkeypatch.chdir(more)
-    monkeypatch.setattr(command, "_fit_whitening", lambda *_: pytest.fail("it works before it checks"))
-    for words in ("test.npz --whiten narrow.npz", "ids.npz --compare shuffled.npz"):
-        assert run("evaluate", *words.split()).status == 2
+    for words in ("--json old.json", "--gallery zzz.npy", "--metrics x", "--compare z.npz"):
+        assert run("evaluate", "test.npz", *words.split()).status == 2
 
 
 @pytest.mark.parametrize(
     ("words", "size", "name"),
     [
-        ("test.npz --rerank", 4 * 36 * 36, "--rerank"),
         (f"{G} --rerank", 4 * 18 * 40, "--rerank"),
         ("test.npz --whiten train.npy --dim 5", 4 * 36 * 5, "--whiten"),
         (f"{G} --augment", 4 * 58 * 20, "--augment"),

@@ -28,14 +28,11 @@ finally:
 """
 
 
-def test_help_lists_the_commands(run):
+def test_help_lists_the_commands_and_there_is_a_version(run):
     result = run()
     assert (result.status, result.err) == (0, "")
     assert [name for name in COMMANDS if f"\n  {name} " not in result.out] == []
     assert run("--help").out == result.out
-
-
-def test_version(run):
     assert run("--version").out == f"frontrank {fr.__version__}\n"
 
 
@@ -53,12 +50,9 @@ def test_help_is_quick_and_shows_an_example(command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_of_the_help_parse(command):
-    texts = {
-        name: text
-        for name, text in vars(importlib.import_module(f"frontrank.cli.{command}")).items()
-        if name.endswith("EPILOG")
-    }
-    lines = [words for text in texts.values() for words in examples(text)]
+    module = vars(importlib.import_module(f"frontrank.cli.{command}"))
+    texts = [text for name, text in module.items() if name.endswith("EPILOG")]
+    lines = [words for text in texts for words in examples(text)]
     assert len(lines) >= 3 * len(texts)
     assert command in {parse(words)[0] for words in lines}
 

@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from frontrank.errors import InputError
 from frontrank.picture_index import index_images, picture_embedder
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from tests.cli.conftest import examples
 from tests.cli.images import EACH, TEST, picture, small_model
 from tests.gallery.samples import chunk, png
 
@@ -27,15 +24,15 @@ SOME = len(TEST) * EACH
 
 
 @pytest.fixture(scope="module")
-def indexed(made, tmp_path_factory):
-    """An index of the test photos of `made`, with a year for each; its model is in `made`."""
+def indexed(originals, tmp_path_factory):
+    """An index of the test photos of `originals`, with a year for each; its model is in `originals`."""
     where = tmp_path_factory.mktemp("indexed") / "photos.index"
-    table = fr.data.read_folder(made / "my_photos" / "test")
+    table = fr.data.read_folder(originals / "my_photos" / "test")
     table.extra["year"] = np.arange(len(table)) + 2000
-    model = fr.Embedder.load(made / "runs" / "first" / "model")
+    model = fr.Embedder.load(originals / "runs" / "first" / "model")
     with Index(where, dim=8, model=model.fingerprint) as index:
         index_images(model, [table], index, workers=0, show=False)
-        index.note(model=str(made / "runs" / "first" / "model"))
+        index.note(model=str(originals / "runs" / "first" / "model"))
     return where
 
 
@@ -64,17 +61,6 @@ def results(search):
     return of_one
 
 
-@pytest.mark.parametrize("words", [each for each in examples(command.EPILOG) if "milvus" not in each[1]], ids=" ".join)
-def test_examples_of_the_help_run(here, run, words):
-    shutil.copy(QUERY, "query.jpg")
-    words = [word.replace("queries/*.jpg", "query.jpg").replace("id:my_photos/cat", "id:test/cup") for word in words]
-    words = [word.replace("1.jpg", "1.png").replace("label=cat", "label=cup") for word in words]
-    result = run(*words)
-    assert result.status == 0, result.err
-    assert "test/cup/" in result.out
-    assert Path("found.png").exists() == ("--sheet" in words)
-
-
 # What is printed
 
 
@@ -98,11 +84,8 @@ def test_labels_say_what_is_right(search, results):
     lines = search(QUERY, "--label", "cup", "-k", str(SOME)).out.splitlines()
     assert lines[0].split() == ["score", "right", "label", "id"]
     assert all(("yes" in line) == ("test/cup/" in line) and ("no " in line) != ("yes" in line) for line in lines[1:])
-    assert {each["label"]: each["right"] for each in results(QUERY, "--label", "cup", "-k", str(SOME))} == {
-        "cup": True,
-        "a,b": False,
-        "plate": False,
-    }
+    right = {each["label"]: each["right"] for each in results(QUERY, "--label", "cup", "-k", str(SOME))}
+    assert right == {"cup": True, "a,b": False, "plate": False}
     assert {each["right"] for each in results(QUERY)} == {None}
 
 
@@ -210,13 +193,13 @@ def test_a_sheet_of_pictures(search, here):
     assert not list(here.glob(".out*"))
 
 
-def test_pictures_that_are_gone_are_left_blank(search, here, indexed, made, monkeypatch):
+def test_pictures_that_are_gone_are_left_blank(search, monkeypatch):
     gone = []
 
     def read(file, **settings):
         if "plate" in str(file):
             gone.append(file)
-            raise InputError("is not there")
+            raise InputError("it does not exist")
         return read_image(file, **settings)
 
     monkeypatch.setattr("frontrank.data.read_image", read)
@@ -231,16 +214,9 @@ def test_a_full_disk_leaves_no_half_of_a_sheet(search, here, monkeypatch):
     monkeypatch.setattr(Image.Image, "save", full)
     result = search(QUERY, "--sheet", "out.png")
     assert result.status == 2
-    assert result.err.startswith("frontrank search: out.png cannot be written")
-    assert result.err.count("\n") == 1
+    assert ("out.png" in result.err, result.err.count("\n")) == (True, 1)
     assert "test/cup/0.png" in result.out  # what was found is not lost with it
     assert not [path for path in here.iterdir() if "out.png" in path.name]
-
-
-def test_a_sheet_whose_name_is_too_long(search):
-    result = search(QUERY, "--sheet", f"{LONG}.png")
-    assert (result.status, result.err.count("\n")) == (2, 1)
-    assert result.err.startswith(f"frontrank search: {LONG}.png cannot be written: File name too long; choose")
 
 
 # Refusals
@@ -250,32 +226,21 @@ REFUSALS = [
     ("photos.index", "QUERY"),
     ("photos.indx Q", "photos.index?"),
     ("my_photos Q", "my_photos"),
-    ("labels.txt Q", "labels.txt"),
-    (f"{LONG} Q", LONG),
     ("damaged.index Q", "damaged.index/journal"),
-    ("cut.index Q", "cut.index/vectors.000001"),
     ("milvus://127.0.0.1:1/x Q", "milvus://127.0.0.1:1"),
     ("postgresql://me:secret@127.0.0.1:1/x Q", "postgresql://"),
     ("photos.index Q nowhere.jpg", "nowhere.jpg"),
     (f"photos.index {LONG}", LONG),
     ("photos.index id:nowhere", "id:nowhere"),
-    ("photos.index id:", "id ''"),
-    ("photos.index labels.txt", "labels.txt"),
-    ("photos.index drawing.svg", "drawing.svg"),
     ("photos.index bomb.png", "bomb.png"),
-    ("photos.index empty.jpg", "empty.jpg"),
     ("photos.index my_photos", "my_photos"),
     ("photos.index Q -k 0", "-k"),
     ("photos.index Q -k ten", "-k"),
     ("photos.index Q --filter label~cup", "label~cup"),
-    ("photos.index Q --filter year>old", "year>old"),
-    ("photos.index Q --expand 0", "--expand"),
     ("photos.index Q --alpha 1", "--alpha"),
     ("photos.index Q --expand 3 --alpha -1", "--alpha"),
     ("photos.index Q --expand 3 --no-expand", "--no-expand"),
     ("photos.index Q --model second", "second"),
-    ("photos.index Q --model my/lost/one", "my/lost/one"),
-    ("photos.index Q --device gpu", "gpu"),
     ("photos.index Q --force", "--force"),
     ("photos.index Q --sheet out.jpg", "--sheet out.jpg"),
     ("photos.index Q --sheet bomb.png", "--sheet bomb.png"),
@@ -286,18 +251,14 @@ REFUSALS = [
 
 
 @pytest.fixture(scope="module")
-def more(made, indexed, tmp_path_factory):
+def more(originals, indexed, tmp_path_factory):
     """A folder with what some command lines cannot use."""
     folder = tmp_path_factory.mktemp("refusals") / "more"
-    shutil.copytree(made, folder)
-    for name in ("photos", "damaged", "cut"):
+    shutil.copytree(originals, folder)
+    for name in ("photos", "damaged"):
         shutil.copytree(indexed, folder / f"{name}.index")
     (folder / "damaged.index/journal").write_bytes(b"damaged")
-    vectors = folder / "cut.index/vectors.000001"
-    vectors.write_bytes(vectors.read_bytes()[:-5])
-    (folder / "drawing.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
     (folder / "bomb.png").write_bytes(png(60_000, 60_000, chunk(b"IDAT", zlib.compress(b""))))
-    (folder / "empty.jpg").write_bytes(b"")
     (folder / "folder.png").mkdir()
     small_model(folder / "second", seed=1)
     return folder
@@ -308,18 +269,6 @@ def test_refusals(more, refused, monkeypatch, words, name):
     monkeypatch.chdir(more)
     line = refused(["search", *(QUERY if word == "Q" else word for word in words.split())], name)
     assert "secret" not in line
-
-
-def test_a_folder_that_cannot_be_written_to(more, refused, monkeypatch):
-    monkeypatch.chdir(more)
-    monkeypatch.setattr("os.access", lambda *_: False)
-    refused(["search", "photos.index", QUERY, "--sheet", "out.png"], "--sheet")
-
-
-def test_without_faiss(more, refused, monkeypatch):
-    monkeypatch.chdir(more)
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    assert "frontrank[search]" in refused(["search", "photos.index", QUERY], "faiss")
 
 
 def test_a_model_that_is_gone(here, run):

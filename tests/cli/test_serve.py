@@ -2,22 +2,19 @@
 
 import html
 import io
-import json
-import os
 import re
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-import urllib.error
-import urllib.request
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from PIL import Image
 
@@ -33,19 +30,16 @@ PATIENCE = 120  # seconds; a busy machine takes some of them
 
 
 @pytest.fixture(scope="module")
-def served(made, tmp_path_factory):
+def served(originals, tmp_path_factory):
     """A folder with photos, their index, and another one whose model is gone."""
     folder = tmp_path_factory.mktemp("served")
-    shutil.copytree(made / "my_photos" / "test", folder / "photos")
-    shutil.copytree(made / "runs", folder / "runs")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        words = ["index", "runs/first/model", "photos", "--workers", "0", "--quiet", "--to"]
+    shutil.copytree(originals / "my_photos" / "test", folder / "photos")
+    shutil.copytree(originals / "runs", folder / "runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         for name in ("photos.index", "other.index"):
-            assert main([*words, name]) == 0
-    finally:
-        os.chdir(before)
+            words = ["index", "runs/first/model", "photos", "--workers", "0", "--quiet", "--to", name]
+            assert main(words) == 0
     with Index(folder / "other.index") as index:
         index.note(model=str(folder / "gone"))
     return folder
@@ -59,58 +53,21 @@ def here(served, monkeypatch):
 
 
 @contextmanager
-def serve(folder, *words, **environment):
-    """A server as a process: (process, address, what it said so far)."""
+def serve(folder, *words):
+    """A server as a process, with its address and what it has printed; it ends with the line of the token."""
     program = [sys.executable, "-m", "frontrank", "serve", *words, "--device", "cpu"]
-    process = subprocess.Popen(
-        program,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        said = _said_until(process, "Ctrl-C ends it\n")
-        if "--token" in words or environment:
-            said += _said_until(process, "\n")
-        yield process, re.search(r"serving at (http://\S+?)/[,;]", said)[1], said
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _said_until(process, end):
-    said, until = "", time.monotonic() + PATIENCE
-    while not said.endswith(end):
-        ready, _, _ = select.select([process.stderr], [], [], max(0.0, until - time.monotonic()))
-        letter = os.read(process.stderr.fileno(), 1) if ready else b""
-        assert letter, f"the server ended or took too long; it said: {said}"
-        said += letter.decode(errors="replace")
-    return said
-
-
-def ask(url, token=None, data=None, kind=None):
-    """Status, content and kind of an answer."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    if kind:
-        headers["Content-Type"] = kind
-    request = urllib.request.Request(url, data, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return answer.status, answer.read(), answer.headers["Content-Type"]
-    except urllib.error.HTTPError as error:
-        return error.code, error.read(), error.headers["Content-Type"]
-
-
-def upload(url, file, token=None):
-    """Send a picture as a form."""
-    edge = "edge-of-a-part"
-    head = (
-        f'--{edge}\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
-    )
-    data = head.encode() + Path(file).read_bytes() + f"\r\n--{edge}--\r\n".encode()
-    status, content, _ = ask(url, token, data, f"multipart/form-data; boundary={edge}")
-    return status, json.loads(content)
+    with subprocess.Popen(program, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        watch = threading.Timer(PATIENCE, process.kill)
+        watch.start()
+        try:
+            lines = []
+            while "token: " not in "".join(lines):
+                lines.append(process.stderr.readline())
+                assert lines[-1], f"the server ended: {lines}"
+            yield process, re.search(r"serving at (http://\S+?)/[,;]", "".join(lines))[1], "".join(lines)
+        finally:
+            watch.cancel()
+            process.kill()
 
 
 @pytest.mark.processes
@@ -121,28 +78,26 @@ def test_a_real_process_with_two_indexes_and_a_token(here):
         assert f"ours: {SOME} images" in text
         token = re.search(r"token: (\S{20,})\n", text)[1]
         assert f"http://{socket.gethostname()}:" in text
-        for path in ("/api/v1/stats", "/api/v1/search?item=photos/cup/1.png"):
-            assert ask(f"{url}{path}")[0] == 401
-            assert ask(f"{url}{path}", "another-long-token")[0] == 401
-        stats = json.loads(ask(f"{url}/api/v1/stats", token)[1])
-        assert [(one["name"], one["takes_uploads"]) for one in stats["indexes"]] == [("ours", True), ("theirs", False)]
-        status, found = upload(f"{url}/api/v1/search?k=3&index=ours", "photos/cup/1.png", token)
-        assert status == 200, found
-        assert (found["results"][0]["id"], len(found["results"])) == ("photos/cup/1.png", 3)
-        assert upload(f"{url}/api/v1/search?index=theirs", "photos/cup/1.png", token)[0] == 422
-        status, content, _ = ask(f"{url}/api/v1/search?item=photos/cup/1.png&index=theirs&k=5", token)
-        ids = [each["id"] for each in json.loads(content)["results"]]
-        assert (status, len(ids), "photos/cup/1.png" in ids) == (200, 5, False)
-        status, page, kind = ask(f"{url}/?item=photos/cup/1.png", token)
-        assert (status, kind.partition(";")[0]) == (200, "text/html")
-        image = re.search(r'<img[^>]* src="(/[^"]*)"', page.decode())[1]
-        status, content, kind = ask(f"{url}{html.unescape(image)}", token)
-        assert (status, kind.partition("/")[0]) == (200, "image")
-        with Image.open(io.BytesIO(content)) as picture:
-            assert picture.size == (32, 32)
+        with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
+            client.headers["Authorization"] = "Bearer another-long-token"
+            assert client.get("/api/v1/stats").status_code == 401
+            client.headers["Authorization"] = f"Bearer {token}"
+            names = [(one["name"], one["takes_uploads"]) for one in client.get("/api/v1/stats").json()["indexes"]]
+            assert names == [("ours", True), ("theirs", False)]
+            picture = {"image": ("a.png", Path("photos/cup/1.png").read_bytes(), "image/png")}
+            answer = client.post("/api/v1/search", params={"k": 3, "index": "ours"}, files=picture)
+            assert [answer.json()["results"][0]["id"], answer.json()["results"][2]["place"]] == ["photos/cup/1.png", 3]
+            assert client.post("/api/v1/search", params={"index": "theirs"}, files=picture).status_code == 422
+            answer = client.get("/api/v1/search", params={"item": "photos/cup/1.png", "index": "theirs", "k": 5})
+            ids = [each["id"] for each in answer.json()["results"]]
+            assert (len(ids), "photos/cup/1.png" in ids) == (5, False)
+            page = client.get("/", params={"item": "photos/cup/1.png"})
+            image = client.get(html.unescape(re.search(r'<img[^>]* src="(/[^"]*)"', page.text)[1]))
+            with Image.open(io.BytesIO(image.content)) as picture:
+                assert picture.size == (32, 32)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, out, err) == (0, b"", b"")
+        assert (process.returncode, out, err) == (0, "", "")
 
 
 # Without running
@@ -156,7 +111,7 @@ def ran(monkeypatch):
     return calls
 
 
-def test_what_the_server_gets(here, run, ran, monkeypatch):
+def test_what_the_server_gets(here, run, ran, refused, monkeypatch):
     result = run("serve", "photos.index", "--port", "0", "--upload-mb", "0.5", "--seconds", "9", "--requests", "7")
     assert (result.status, result.out) == (0, "")
     ((shown,), settings) = ran[0]
@@ -171,6 +126,8 @@ def test_what_the_server_gets(here, run, ran, monkeypatch):
     monkeypatch.setenv("FRONTRANK_TOKEN", TOKEN)
     assert run("serve", "photos.index", "--port", "0", "--host", "0.0.0.0").status == 0
     assert (ran[2][1]["host"], ran[2][1]["token"]) == ("0.0.0.0", TOKEN)
+    monkeypatch.setenv("FRONTRANK_TOKEN", "short")
+    refused(["serve", "photos.index", "--port", "0"], "token")
 
 
 @pytest.mark.parametrize(
@@ -277,11 +234,6 @@ def test_refusals(here, refused, monkeypatch, words, name):
         small_model(here / "second", seed=1)
     monkeypatch.setattr("frontrank.gallery.serve", lambda *_, **__: pytest.fail("it serves"))
     refused(["serve", *words.split(), "--port", "0"], name)
-
-
-def test_a_token_in_the_environment_is_checked(here, refused, monkeypatch):
-    monkeypatch.setenv("FRONTRANK_TOKEN", "short")
-    refused(["serve", "photos.index", "--port", "0"], "token")
 
 
 @pytest.mark.parametrize("library", ["fastapi", "uvicorn"])

@@ -8,26 +8,22 @@ import signal
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import frontrank as fr
-from frontrank.cli import train as command
-from frontrank.errors import FrontrankWarning
 from frontrank.settings import LossConfig, find_recipe, read_config, read_recipe, recipe_names, settings
 from frontrank.training import loop
 from frontrank.training import run as training_run
-from tests.cli.conftest import examples
 from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, tree
 
 WORDS = dict(zip([word.removeprefix("--") for word in TINY[::2]], TINY[1::2], strict=True))
 
 
 @pytest.fixture
-def here(made, tmp_path, monkeypatch):
+def here(originals, tmp_path, monkeypatch):
     """A current folder with my_photos in it."""
     folder = tmp_path / "here"
-    shutil.copytree(made / "my_photos", folder / "my_photos")
+    shutil.copytree(originals / "my_photos", folder / "my_photos")
     monkeypatch.chdir(folder)
     return folder
 
@@ -52,22 +48,6 @@ def plan(result):
 
 
 # Help
-
-
-@pytest.mark.training
-@pytest.mark.parametrize("words", [each for each in examples(command.EPILOG) if "--resume" not in each][1:])
-def test_examples_of_the_help_run(here, run, words):
-    """With a small network and few steps, on few images."""
-    small = TINY if "my_photos" in words else [*TINY, "--data.validation", "0", "--batches.chunk", "4"]
-    if "Stanford_Online_Products" in words:
-        published("sop", here / "Stanford_Online_Products")
-        small = [*small, "--allow-partial"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FrontrankWarning)
-        result = run(*words, *small)
-    assert result.status == 0, result.err
-    assert ("trained 2 steps" in result.out) != ("--dry-run" in words)
-    assert (here / "runs").exists() != ("--dry-run" in words)
 
 
 def test_help_shows_every_setting_with_its_default(run):
@@ -117,15 +97,6 @@ def test_a_recipe_by_name_and_its_data(here, run, train):
     assert lines["out"] == "runs/pnp-sop"
 
 
-def test_short_names_of_two_settings(here, run):
-    others = [word for name, value in WORDS.items() if not name.startswith("model.") for word in (f"--{name}", value)]
-    words = ["train", "--data", "my_photos", "--dry-run", *others]
-    short = ("--backbone", "test_resnet", "--weights", "none")
-    _, config = plan(run(*words, *short))
-    assert (config.model.backbone, config.model.weights) == ("test_resnet", "none")
-    assert plan(run(*words, *short, "--model.backbone", "test_resnet"))[1] == config
-
-
 # Refusals
 
 
@@ -135,28 +106,19 @@ def test_short_names_of_two_settings(here, run):
         ("extra", "'extra'"),
         ("--recipe pnp-sopp", "pnp-sop?"),
         ("--recipe nothing.yaml", "nothing.yaml"),
-        ("--recipe my_photos", "my_photos"),
         ("--data.layout fodler", "folder?"),
-        ("--data.layout ", "layout"),
-        ("--data.layout table", "my_photos"),
         ("--loss.name SmoothAPP", "SmoothAP?"),
         ("--loss.name SmoothAP --loss.alpha 2", "loss.alpha"),
         ("--loss.temperature -1", "temperature"),
-        ("--loss.temperature", "--loss.temperature"),
         ("--epochs many", "epochs"),
-        ("--optimizer.lr nan", "optimizer.lr"),
-        ("--data.flip perhaps", "data.flip"),
-        ("--batches.kind balancd", "batches.kind"),
         ("--batches.size 6", "batches.size"),
         ("--epochs 0 --seed -1", "seed"),
         ("--model.backbone test_resnett --model.weights none", "test_resnett"),
         ("--backbone resnet18 --model.backbone test_resnet", "--backbone"),
         ("--model.weights nowhere.safetensors", "nowhere.safetensors"),
-        ("--model.weights package", "weights"),
         ("--device rocket", "rocket"),
         ("--metric R@x", "R@x"),
         ("--out my_photos --dry-run", "--out my_photos"),
-        ("--out my_photos/train/it's/0.png", "0.png"),
         ("--out my_photos/train/it's/0.png/run", "0.png/run"),
         ("--batches.kind categories", "batches.kind"),
         ("--batches.size 112", "28 classes"),
@@ -366,25 +328,6 @@ def test_names_that_are_not_utf8(train):
     assert "run/images.csv" in result.err
     assert list(Path("run").iterdir()) == []
     assert train("--quiet", "--dry-run").status == 0
-
-
-@pytest.mark.training
-def test_tables_and_categories(here, run):
-    for category in range(3):
-        for label in range(3):
-            for i in range(EACH):
-                picture(Path(f"shop/kind {category}/{label}/{i}.png"), 10 * label + i, 60 * category)
-    fr.data.read_folder("shop").save("shop.parquet")
-    configs, models = [], []
-    for data in ("shop", "shop.parquet"):
-        words = ("--batches.kind", "categories", "--data.validation", "0.2", "--quiet", "--out", f"run-{data}")
-        result = run("train", "--data", data, *TINY, *words)
-        assert (result.status, result.err) == (0, "")
-        assert set(fr.data.read_table(f"run-{data}/images.csv").categories) == {"kind 0", "kind 1", "kind 2"}
-        models.append(fr.Embedder.load(f"run-{data}/model").state_dict())
-        configs.append(config_in(f"run-{data}").data.path)
-    assert configs == [str(here / "shop"), str(here / "shop.parquet")]
-    assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
 
 
 @pytest.mark.training
