@@ -4,9 +4,11 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +19,10 @@ from frontrank import picture_index
 from frontrank.cli import index as command
 from frontrank.cli import main
 from frontrank.retrieval.index import Index
+from frontrank.training import distributed
 from frontrank.training import run as training_run
 from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model
 from tests.retrieval import servers
-from tests.training.processes import torchrun
 
 MODEL = "runs/first/model"
 COUNT = (len(TRAIN) + len(TEST)) * EACH
@@ -238,14 +240,24 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(index, folder, 
 
 
 @pytest.mark.processes
-def test_two_processes_make_the_same_index_as_one(index, folder):
+def test_two_processes_make_the_same_index_as_one(index, folder, monkeypatch):
+    """This process and another, as torchrun would start them."""
     (folder / "my_photos" / "test" / "cup" / "broken.jpg").write_bytes(b"no picture")
-    words = ("my_photos", "--batch-size", "1", "--to")
+    words = ["my_photos", "--batch-size", "1", "--to"]
     assert index(*words, "one.index").status == 0
-    status, text = torchrun(2, "index", MODEL, *words, "two.index", "--workers", "0", "--device", "cpu")
-    assert status == 0, text
-    assert text.count(f"two.index: {COUNT} added, 1 broken; {COUNT} images") == 1  # one process speaks
-    assert text.count("broken: my_photos/test/cup/broken.jpg") == 1
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    for name, value in {**address, "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "start", partial(distributed.start, timeout=300))
+    program = [sys.executable, "-m", "frontrank", "index", MODEL, *words, "two.index", "--workers", "0"]
+    other = {**os.environ, "RANK": "1", "LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(program, env=other, stderr=subprocess.PIPE, text=True) as process:
+        result = index(*words, "two.index")
+        _, text = process.communicate(timeout=300)
+    assert (result.status, process.returncode) == (0, 0), text
+    assert f"two.index: {COUNT} added, 1 broken; {COUNT} images" in result.err
+    assert text == ""  # one process speaks
     assert same(stored("two.index"), stored("one.index"))
 
 
