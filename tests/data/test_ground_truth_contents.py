@@ -188,12 +188,6 @@ def test_one_list_named_very_often(tmp_path, monkeypatch):
         read(tmp_path, stored)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\x80\x04", b"(", b"N", b"}", b"]q\x00"])
-def test_files_that_end_too_early(tmp_path, data):
-    with pytest.raises(InputError, match=r"gnd\.pkl is not"):
-        read(tmp_path, data)
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_truncated_anywhere(tmp_path, protocol):
     data = pickle.dumps(content(np.array), protocol)

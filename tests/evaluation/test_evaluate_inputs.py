@@ -1,6 +1,5 @@
 """What a user may hand to an evaluation, and what is said of everything else."""
 
-import datetime
 import math
 import sys
 
@@ -80,11 +79,6 @@ def test_wrong_labels(labels, error):
 
 def test_text_and_numbers_are_not_compared():
     refused(InputTypeError, "gallery_labels", encode_labels, np.array(["1"]), np.array([1]))
-
-
-def test_bytes_that_are_no_text():
-    mine, other = encode_labels(check_labels("a", [b"\xff", b"\xfe"], 2, "x"), check_labels("b", ["a", "b"], 2, "y"))
-    assert not (mine[:, None] == other).any()
 
 
 def test_lists_of_indices_and_matrices():
@@ -196,40 +190,14 @@ def test_without_a_library_for_clusters(monkeypatch):
 
 
 ODD = [
-    *[
-        0,
-        5,
-        -1.5,
-        math.nan,
-        True,
-        1j,
-        "",
-        "abc",
-        b"x",
-        (),
-        [],
-        [[]],
-        [[[]]],
-        {},
-        {1, 2},
-        object(),
-        range(6),
-        [None] * 6,
-    ],
-    *[[[1.0], [1.0, 2.0]], [[True], [True, False]], [1, "a", None, 2.0, b"x", ()], [[1]] * 6, [["a"]] * 6, [{}] * 6],
-    *[(x for x in range(6)), datetime.date(2020, 1, 1), [2**70] * 6, [-(2**70), 2**70], [math.inf] * 6, lambda x: x],
-    *[np.float32(3), np.zeros(6), np.zeros((6, 0)), np.zeros((0, 6)), np.ones((6, 6), dtype=object), np.array(None)],
+    *[0, -1.5, math.nan, True, 1j, "abc", b"x", [], [[]], {}, {1, 2}, object(), [None] * 6, [[1]] * 6, [{}] * 6],
+    *[[[1.0], [1.0, 2.0]], [[True], [True, False]], [1, "a", None, 2.0, b"x", ()], (x for x in range(6)), [2**70] * 6],
+    *[np.float32(3), np.zeros(6), np.zeros((6, 0)), np.ones((6, 6), dtype=object), np.array(None), np.ones((2, 2, 2))],
     *[np.ones((6, 6), dtype="U1"), np.zeros(6, dtype="datetime64[s]"), np.zeros(6, dtype=[("a", "f4")])],
     *[np.ones((6, 3), dtype=">f8"), np.ma.masked_array(np.ones((6, 3)), mask=True), np.ones((6, 6), dtype=np.uint16)],
-    *[np.full((6, 6), np.finfo(np.longdouble).max), np.ones((6, 6), dtype=np.complex64), np.ones((2, 2, 2))],
-    *[torch.tensor(1), torch.zeros(6), torch.ones(6, 6).to_sparse(), torch.ones(6, 6, dtype=torch.bfloat16)],
-    *[torch.ones(6, dtype=torch.bfloat16), torch.ones(6, 6, dtype=torch.float8_e5m2), torch.ones(6, 6, 6).bool()],
-    *[
-        [torch.ones(3, requires_grad=True)] * 6,
-        [torch.ones(2), torch.ones(3)],
-        [torch.eye(6).bool()] * 6,
-        torch.ones(6) > 0,
-    ],
+    *[np.full((6, 6), np.finfo(np.longdouble).max), np.ones((6, 6), dtype=np.complex64), torch.tensor(1)],
+    *[torch.ones(6, 6).to_sparse(), torch.ones(6, 6, dtype=torch.bfloat16), torch.ones(6, 6, dtype=torch.float8_e5m2)],
+    *[[torch.ones(3, requires_grad=True)] * 6, [torch.ones(2), torch.ones(3)], torch.ones(6) > 0],
 ]
 SIMPLE = [odd for odd in ODD if not isinstance(odd, torch.Tensor | np.ndarray | list)]
 FORMS = [{}, {"gallery": Z, "gallery_labels": ZY}, {"gallery": Z, "gallery_labels": ZY, "relevant": [[1]] * 6}]

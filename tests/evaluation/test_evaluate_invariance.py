@@ -186,23 +186,6 @@ def test_a_nearly_collapsed_embedding(dtype, few, monkeypatch):
         np.testing.assert_allclose(report.per_query[name], values, rtol=1e-12)
 
 
-@pytest.mark.parametrize("other", [False, True])
-def test_copies_of_the_query_in_the_gallery(other):
-    """Queries 0 and 1 are one row with one label, 2 the same row with another; 3 is alone on the other side.
-
-    Query 0: 2 is tied with 1, so - + -. Query 2 has no positive but 3: 0 and 1 come first, - - +. Query 3: the copies
-    are tied, - - +. In a gallery with oneself, 0 and 1 have two positives: - + + -; 2 has - - + +; 3 has + - - +.
-    """
-    rows, y = torch.tensor([[1.0, 0.1]] * 3 + [[-1.0, 0.3]]), [0, 0, 1, 1]
-    report = fr.evaluate(rows, y, metrics=["MRR", "mAP"], **({"gallery": rows, "gallery_labels": y} if other else {}))
-    if other:
-        ap = [(1 / 2 + 2 / 3) / 2] * 2 + [(1 / 3 + 2 / 4) / 2, (1 + 2 / 4) / 2]
-        assert report.per_query["MRR"].tolist() == pytest.approx([1 / 2, 1 / 2, 1 / 3, 1])
-    else:
-        ap = [1 / 2, 1 / 2, 1 / 3, 1 / 3]
-    assert report.per_query["mAP"].tolist() == pytest.approx(ap)
-
-
 @pytest.mark.parametrize(
     ("dtype", "powers"),
     [

@@ -82,15 +82,6 @@ def test_relevant_and_ignored(columns, data):
     assert_is(report, scores, kept, ignored)
 
 
-@pytest.mark.usefixtures("at_once")
-def test_labels_and_ignored():
-    scores = scores_of(10, 10)
-    ignored = [{(q + 3) % 10, (q + 8) % 10} for q in range(10)]
-    kept = [a - b for a, b in zip(reference.same_label(LABELS), ignored, strict=True)]
-    report = fr.evaluate_scores(scores, LABELS, ignored=[list(one) for one in ignored], metrics=NAMES)
-    assert_is(report, scores, kept, [one | {q} for q, one in enumerate(ignored)])
-
-
 def test_by_hand():
     """Scores 3- 2+ 2- 1+: the tied negative comes first, - - + +; without item 0 it is - + +."""
     report = fr.evaluate_scores([[3.0, 2.0, 2.0, 1.0]], relevant=[[1, 3]], metrics=NAMES)
@@ -112,12 +103,6 @@ def test_increasing_functions_of_the_scores_change_nothing(change, dtype):
         assert plain.per_query[name].tobytes() == changed.per_query[name].tobytes()
 
 
-def test_scores_that_only_float64_tells_apart():
-    scores = torch.tensor([[1.0, 1.0 + 1e-12]], dtype=torch.float64)
-    assert fr.evaluate_scores(scores, relevant=[[1]])["R@1"] == 1
-    assert fr.evaluate_scores(scores.float(), relevant=[[1]])["R@1"] == 0
-
-
 def test_the_same_as_the_embeddings_whose_cosines_they_are():
     rows, items = torch.randn(10, 6, dtype=torch.float64), torch.randn(7, 6, dtype=torch.float64)
     unit, unit_items = (x / x.norm(dim=1, keepdim=True) for x in (rows, items))
@@ -127,13 +112,6 @@ def test_the_same_as_the_embeddings_whose_cosines_they_are():
         assert of_scores.per_query[name].tobytes() == of_rows.per_query[name].tobytes()
     alone, own = fr.evaluate_scores(unit @ unit.T, LABELS), fr.evaluate(rows, LABELS)
     assert alone.metrics == own.metrics
-
-
-def test_of_rerank():
-    """The scores of `rerank` have -inf in a query's own column."""
-    rows, labels = torch.randn(30, 4), torch.arange(30) % 5
-    report = fr.evaluate_scores(fr.rerank(rows, k1=5, k2=2, lam=1.0), labels, metrics=["mAP"])
-    assert report["mAP"] == pytest.approx(fr.evaluate(rows, labels, metrics=["mAP"])["mAP"], abs=1e-6)
 
 
 def test_what_is_not_listed_may_be_anything():
@@ -154,13 +132,6 @@ def test_scores_are_not_changed():
         before = scores.clone() if isinstance(scores, torch.Tensor) else scores.copy()
         fr.evaluate_scores(scores, LABELS, ignored=[[1, 2]] * 10)
         assert (scores == before).all()
-
-
-def test_name_and_default_metrics():
-    report = fr.evaluate_scores(scores_of(10, 10), LABELS, name="reranked")
-    assert report.name == "reranked"
-    assert list(report) == ["R@1", "R@10", "R@100", "R@1000", "mAP", "mAP@R", "R-precision"]
-    assert report.without_positive == 1
 
 
 BAD = torch.zeros(10, 10)

@@ -75,16 +75,6 @@ def test_no_note_on_the_whole_test_set(monkeypatch, name):
     assert "these are 60 images of 5 classes" in PROTOCOLS[name](rows, other).notes[0]
 
 
-def test_counts_in_the_note():
-    of = protocols._Set("Shop", ("mAP",), 3, 2, 4)
-    assert of.note(np.array([0, 1, 0]), np.array([1, 1, 0, 0])) == ()
-    assert of.note(np.array([0, 0, 0]), np.array([1, 1, 1, 1])) == ()  # classes of queries and gallery together
-    for queries, gallery in (([0, 1], [1, 1, 0, 0]), ([0, 1, 0], [1, 0, 0]), ([0, 1, 2], [1, 1, 0, 0])):
-        (note,) = of.note(np.array(queries), np.array(gallery))
-        counts = [3, 4, 2, len(queries), len(gallery), len({*queries, *gallery})]
-        assert [int(word) for word in note.split() if word.isdigit()] == counts
-
-
 def test_vehicleid_by_size():
     rows, labels = some_rows()
     for size in ("small", "medium", "large"):
@@ -146,49 +136,6 @@ def test_options_are_passed_on(monkeypatch, name):
     assert len(report.notes) == 1
     with pytest.raises(TypeError, match="speed"):
         PROTOCOLS[name](*given, speed=3)
-
-
-def test_metrics_of_any_kind():
-    rows, labels = some_rows()
-    for metrics in (["R@1", "mAP"], ("R@1", "mAP"), np.array(["R@1", "mAP"]), iter(["R@1", "mAP"])):
-        assert list(protocols.sop(rows, labels, metrics=metrics)) == ["R@1", "mAP"]
-    assert list(protocols.in_shop(*shop(), metrics=np.array(["R@1", "mAP"]))) == ["R@1", "mAP"]
-    assert list(protocols.sop(rows, labels, metrics="R@7")) == ["R@7"]
-    assert list(protocols.cub(rows, labels, metrics=None)) == AMONG_THEMSELVES["cub"][0]
-    for empty in ([], ()):
-        with pytest.raises(InputError, match="metrics is empty"):
-            protocols.sop(rows, labels, metrics=empty)
-    assert protocols.sop(rows, labels, name="").name == "Stanford Online Products"
-
-
-LABELS = {
-    "list": list,
-    "tensor": torch.tensor,
-    "text": lambda of: [f"class {i}" for i in of],
-    "objects": lambda of: np.array([f"class {i}" for i in of], object),
-    "objects of two types": lambda of: np.array([int(i) if i < 3 else f"class {i}" for i in of], object),
-}
-
-
-@pytest.mark.parametrize("kind", LABELS)
-@pytest.mark.parametrize("name", ["sop", "ijb-c", "in-shop"])
-def test_labels_of_any_kind(monkeypatch, name, kind):
-    official(monkeypatch, images=25 if name == "in-shop" else 60, classes=6, gallery=35)
-    given = list(shop()) if name == "in-shop" else list(some_rows())
-    before = PROTOCOLS[name](*given)
-    given[1::2] = [LABELS[kind](of) for of in given[1::2]]
-    after = PROTOCOLS[name](*given)
-    same(before, after)
-    assert before.notes == after.notes == ()
-
-
-@pytest.mark.parametrize("name", ["sop", "ijb-c"])
-def test_wrong_labels(name):
-    rows, labels = some_rows()
-    with pytest.raises(InputError, match="labels has 59"):
-        PROTOCOLS[name](rows, labels[:-1])
-    with pytest.raises(InputTypeError, match="labels must be"):
-        PROTOCOLS[name](rows, labels / 2)
 
 
 def test_means_of_templates_by_hand():
@@ -289,15 +236,6 @@ def test_no_identity_left(name):
         PROTOCOLS[name](rows, [0] * 8, [0, 0, 0, 0, 0, 1, 2, 3])
     with pytest.raises(InputError, match="template 0 has"):
         PROTOCOLS[name](rows, [1, 2] * 4, [0] * 8)
-
-
-def test_a_bad_row_is_named_by_its_number():
-    rows, labels = some_rows()
-    labels[0] = 77  # left out, so that the rows move up
-    rows[9] = np.nan
-    for name in FACES:
-        with pytest.raises(InputError, match="embeddings has NaN"):
-            PROTOCOLS[name](rows, labels)
 
 
 def test_the_names():

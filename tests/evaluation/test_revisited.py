@@ -6,8 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import frontrank as fr
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.evaluation import GroundTruth, evaluate_revisited
 from frontrank.ranking import exact
 from tests.reference import revisited as reference
@@ -121,24 +120,12 @@ def test_by_hand(setup, ap, at_1, at_5):
     assert dict(report) == pytest.approx({"mAP": ap, "mP@1": at_1, "mP@5": at_5, "mP@10": at_5})
 
 
-def test_by_hand_with_a_positive_far_down():
-    """Positives at the places 2 and 12: the first k are looked at, all of them."""
-    report = evaluate_revisited(on_a_circle(0), on_a_circle(*range(0, 120, 10)), [entry(easy=[1], hard=[11])])
-    # (0 + 1/2) / 2 = 1/4 and (1/11 + 2/12) / 2 = 17/132
-    assert dict(report) == pytest.approx({"mAP": (1 / 4 + 17 / 132) / 2, "mP@1": 0, "mP@5": 1 / 5, "mP@10": 1 / 10})
-
-
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
 def test_a_tie_counts_against_the_model_and_junk_does_not(order):
     """Three items of one direction: the positive comes after the negative, and the junk is not there."""
     gallery = torch.tensor([[1.0, 2.0]]) * torch.tensor(order)[:, None]
     report = evaluate_revisited(torch.tensor([[3.0, 1.0]]), gallery, [entry(easy=[0], junk=[2])])
     assert dict(report) == {"mAP": 1 / 4, "mP@1": 0, "mP@5": 1 / 2, "mP@10": 1 / 2}  # (0 + 1/2) / 2
-
-
-def test_all_items_listed_and_none_wrong():
-    report = evaluate_revisited(on_a_circle(0), on_a_circle(0, 10, 20), [entry(easy=[2], hard=[0], junk=[1])])
-    assert dict(report) == dict.fromkeys(METRICS, 1)
 
 
 def test_queries_without_a_positive_are_left_out():
@@ -180,19 +167,6 @@ def test_what_is_taken_out_may_be_anywhere(setup):
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_order_and_lengths_do_not_matter(setup):
-    queries, gallery = torch.randn(5, 4), torch.randn(30, 4)
-    truth = some_ground_truth(5, 30, seed=1)
-    order = torch.randperm(30)
-    shuffled = [{kind: order.argsort()[torch.as_tensor(of)] for kind, of in one.items()} for one in truth]
-    before = evaluate_revisited(queries, gallery, truth, setup)
-    after = evaluate_revisited(queries, gallery[order], shuffled, setup)
-    for name in METRICS:  # only the order in which positives are summed up differs
-        np.testing.assert_allclose(after.per_query[name], before.per_query[name], rtol=1e-14)
-    same(before, evaluate_revisited(queries * 4, gallery * torch.tensor([[0.5], [8.0]]).repeat(15, 1), truth, setup))
-
-
-@pytest.mark.parametrize("setup", SETUPS)
 @pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f4", "f8"), ("f8", "f4"), ("f2", "f2"), ("f4", "f2")], ids=str)
 def test_distractors_in_a_mapped_file(tmp_path, setup, dtypes):
     """The same, bit for bit, as a gallery that has them at its end; more rows than are read at once."""
@@ -214,33 +188,6 @@ def test_distractors_against_the_reference():
     truth = some_ground_truth(3, 10, most=3)
     expected = reference.evaluate(queries.tolist(), gallery.tolist() + more.tolist(), truth, "medium")
     check(evaluate_revisited(queries, gallery, truth, distractors=more), expected)
-
-
-LISTS = {
-    "list": list,
-    "uint8": lambda of: np.array(of, np.uint8),
-    "numpy scalars": lambda of: [np.int64(i) for i in of],
-    "empty arrays of floats": lambda of: np.array(of, np.int64) if of else np.array([]),
-    "tensor": lambda of: torch.tensor(of, dtype=torch.long),
-    "int32 tensor": lambda of: torch.tensor(of, dtype=torch.int32),
-}
-
-
-@pytest.mark.parametrize("kind", LISTS)
-def test_lists_of_any_kind(kind):
-    plain = [entry([3, 1], [0], [4]), entry([], [2], []), entry([5], [], [])]
-    given = tuple({name: LISTS[kind](of) for name, of in one.items()} for one in plain)
-    queries, gallery = torch.randn(3, 4), torch.randn(8, 4)
-    for setup in SETUPS:
-        same(evaluate_revisited(queries, gallery, given, setup), evaluate_revisited(queries, gallery, plain, setup))
-
-
-def test_name_device_and_progress(capsys):
-    queries, gallery = on_a_circle(0), on_a_circle(0, 10)
-    report = fr.evaluate_revisited(queries, gallery, [entry([1])], name="ROxford", device="cpu", progress=False)
-    assert (report.name, report["mAP"]) == ("ROxford", 1 / 4)
-    assert evaluate_revisited(queries, gallery, [entry([1])]).settings == {"setup": "medium"}
-    assert capsys.readouterr() == ("", "")
 
 
 BAD = [
@@ -278,17 +225,14 @@ def test_bad_rows_and_dimensions():
     queries, gallery, truth = torch.randn(1, 3), torch.randn(4, 3), [entry([0])]
     nan, zero = gallery.clone(), gallery.clone()
     nan[2, 1], zero[3] = math.nan, 0
-    with pytest.raises(InputError, match="gallery has NaN"):
-        evaluate_revisited(queries, nan, truth)
-    with pytest.raises(InputError, match="distractors has NaN"):
-        evaluate_revisited(queries, gallery, truth, distractors=nan)
-    with pytest.raises(InputError, match="distractors is all"):
-        evaluate_revisited(queries, gallery, truth, distractors=zero)
-    with pytest.raises(InputError, match="queries has 2"):
-        evaluate_revisited(queries[:, :2], gallery, truth)
-    with pytest.raises(InputError, match="gallery has 3"):
-        evaluate_revisited(queries, gallery, truth, distractors=gallery[:, :2])
-    with pytest.raises(InputError, match="distractors has no"):
-        evaluate_revisited(queries, gallery, truth, distractors=gallery[:0])
-    with pytest.raises(InputTypeError, match="distractors must be"):
-        evaluate_revisited(queries, gallery, truth, distractors=gallery.long())
+    for arguments, more, name in (
+        ((queries, nan, truth), None, "gallery .*2"),
+        ((queries, gallery, truth), nan, "distractors .*2"),
+        ((queries, gallery, truth), zero, "distractors .*3"),
+        ((queries[:, :2], gallery, truth), None, "queries .*gallery"),
+        ((queries, gallery, truth), gallery[:, :2], "gallery .*distractors"),
+        ((queries, gallery, truth), gallery[:0], "distractors"),
+        ((queries, gallery, truth), gallery.long(), "distractors"),
+    ):
+        with pytest.raises(FrontrankError, match=name):
+            evaluate_revisited(*arguments, distractors=more)

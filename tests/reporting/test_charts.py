@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.reporting.charts import Line, Scale, chart, finite_points, log_ticks, running_mean, tick_texts, ticks
+from frontrank.reporting.charts import Line, Scale, chart, log_ticks, running_mean, tick_texts, ticks
 from frontrank.reporting.findings import Curve
 
 X, Y = Scale("step"), Scale("value")
@@ -135,11 +135,6 @@ def test_marks_are_ticks_where_asked():
     scale = Scale("x", log=True, marks=(0.001, 0.05, 1.0, 99.0))
     found = chart("a", [Line("", curve([0.001, 0.05, 1], [1, 2, 3]))], scale, Y)
     assert [tick.text for tick in found.x_ticks] == ["0.001", "0.05", "1"]
-
-
-def test_points_are_taken_in_the_order_of_x():
-    assert finite_points(curve([3, 1, 2], [30, 10, 20])).y.tolist() == [10, 20, 30]
-    assert finite_points(curve([3, math.nan, 2], [30, 10, 20])).y.tolist() == [20, 30]
 
 
 def test_running_mean_equals_a_loop():

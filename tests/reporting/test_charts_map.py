@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frontrank.reporting.charts import GROUPS, SIZE, display_name, draw_map
+from frontrank.reporting.charts import SIZE, display_name, draw_map
 from tests.reporting.samples import findings_of
 
 
@@ -58,11 +58,6 @@ def test_together_is_the_share_of_points_beside_their_class(findings):
     assert found.sides[0].together == pytest.approx(8 / 12)
 
 
-def test_points_in_one_place_are_in_the_middle(findings):
-    found = draw_map(with_places(findings, np.ones((12, 2))))
-    assert found.points["sides"][0] == [[SIZE / 2, SIZE / 2]] * 12
-
-
 def test_a_point_without_a_place_is_left_out_on_both_sides(findings):
     places = np.random.default_rng(0).normal(size=(12, 2))
     places[4, 1] = np.nan
@@ -77,15 +72,6 @@ def test_too_few_points_are_no_map(findings, count):
     sides = tuple(replace(side, places=side.places[:count]) for side in findings.sides)
     assert draw_map(replace(findings, mapped=findings.mapped[:count], sides=sides)) is None
     assert draw_map(replace(findings, mapped=findings.mapped[:5])) is None  # places of other rows
-
-
-def test_many_categories_are_the_largest_and_all_others(tmp_path):
-    names = [f"c{i:02}" for i in range(12)]
-    found = draw_map(findings_of(tmp_path, classes=12, per_class=2, categories=names))
-    assert [group.name for group in found.groups] == [*names[:GROUPS], "all others"]
-    assert (found.groups[-1].look, found.groups[-1].count) == (-1, 6)
-    assert len({group.marker for group in found.groups}) == GROUPS + 1
-    assert all(placed.text != "all others" for side in found.sides for placed in side.names)
 
 
 def test_the_largest_categories_have_looks(findings):

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import frontrank as fr
 from frontrank.data.table import ImageTable
@@ -273,17 +271,3 @@ def test_refusals_are_one_line(table, sides, message):
 def test_counts_are_checked(name):
     with pytest.raises(InputError, match=name):
         measure_findings(table_of([0, 0]), [("after", "", np.eye(2))], **{name: 0})
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 10**6), st.integers(2, 12))
-def test_average_precisions_shown_are_those_of_the_report(seed, count):
-    rng = np.random.default_rng(seed)
-    labels = [0, 0, *rng.integers(0, 3, count - 2).tolist()]
-    rows = (rng.integers(0, 3, (count, 3)) + np.eye(3)[0]).astype("f4")  # many ties
-    found = measure_findings(table_of(labels), [("after", "", rows)], first=count, show=False)
-    for query in (query for of in found.queries.values() for query in of):
-        ranked = query.ranked[0]
-        right = [image.right for image in ranked.first]
-        assert len(right) == count - 1
-        assert ranked.average_precision == pytest.approx(float(reference.average_precision(right)))

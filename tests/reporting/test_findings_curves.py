@@ -76,20 +76,6 @@ def test_interpolated_precision_by_hand():
     assert precision.y[[0, 33, 34, 66, 67, 100]].tolist() == pytest.approx([1, 1, 2 / 3, 2 / 3, 1 / 2, 1 / 2])
 
 
-def test_an_earlier_dip_is_interpolated_away():
-    # wrong, right, right: precisions 1/2, 2/3: the curve is 2/3 all along
-    gallery = np.array([[1.0, 0.1], [1.0, 0.2], [1.0, 0.3]], dtype="f4")
-    _, precision = curves_of(np.array([[1.0, 0.0]], dtype="f4"), [1], gallery, [0, 1, 1])
-    np.testing.assert_allclose(precision.y, 2 / 3)
-
-
-def test_queries_without_a_positive_miss_in_recall_and_are_left_out_of_precision():
-    rows = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]], dtype="f4")
-    recall, precision = curves_of(rows, [0, 0, 1])
-    assert recall.y.tolist() == pytest.approx([2 / 3, 2 / 3])
-    np.testing.assert_allclose(precision.y, 1)
-
-
 @pytest.mark.parametrize(("length", "last"), [(1, 1), (7, 7), (100, 100), (999, 999), (50_000, 1000)])
 def test_recall_curve_ends_with_the_list_or_at_1000(length, last):
     curve = recall_curve(np.array([1.0, 5.0, np.inf]), length)
@@ -112,18 +98,6 @@ def test_all_pairs_are_counted_where_their_scores_are(separate, tile, monkeypatc
     ):
         expected = np.histogram(scores, CELLS, (-1, 1))[0]
         assert found.tolist() == expected.tolist()
-
-
-@given(st.integers(0, 10**6), st.integers(2, 20), st.integers(1, 4), st.integers(1, 9))
-def test_counts_sum_to_all_pairs(seed, count, classes, tile):
-    labels = np.random.default_rng(seed).integers(0, classes, count).tolist()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves, "_TILE", tile)
-        positive, negative = counts_of(rows_of(count, seed), labels)
-    same = sum(labels[i] == labels[j] for i in range(count) for j in range(i))
-    assert (positive.sum(), negative.sum()) == (same, count * (count - 1) // 2 - same)
-    assert (positive >= 0).all()
-    assert (negative >= 0).all()
 
 
 def test_scores_at_the_ends_are_counted():

@@ -53,12 +53,6 @@ def test_small_classes_come_whole():
     assert np.unique(labels[rows], return_counts=True)[1].tolist() == [8] * 10
 
 
-def test_few_large_classes_are_all_there():
-    labels = np.repeat(np.arange(4), 500)
-    rows = sample_rows(table_of(labels), 100)
-    assert np.unique(labels[rows], return_counts=True)[1].tolist() == [25] * 4
-
-
 def test_the_seed_draws_the_classes():
     table = table_of(np.repeat(np.arange(100), 8))
     one, again, other = (sample_rows(table, 80, seed).tolist() for seed in (0, 0, 1))
@@ -99,13 +93,6 @@ def test_a_second_map_begins_where_the_first_ended_and_is_of_its_own(monkeypatch
     assert began[0] is None
     np.testing.assert_allclose(began[1] / np.sqrt((began[1] ** 2).sum(1)).max(), before)
     assert 1e-5 < np.abs(after - before).max() < 1e-2
-
-
-def test_places_are_around_the_middle_within_one():
-    rows, _ = clusters(6, 8)
-    for places in place_on_map([Vectors("a", rows), Vectors("b", rows[:, :5])], np.arange(48))[0]:
-        assert np.abs(places.mean(0)).max() < 1e-12
-        assert np.sqrt((places**2).sum(1)).max() == pytest.approx(1)
 
 
 def test_few_images_are_at_their_principal_components():

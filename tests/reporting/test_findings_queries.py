@@ -32,12 +32,6 @@ def test_costs_by_hand():
     assert costs.sum() == pytest.approx(1 - 11 / 30)
 
 
-def test_a_wrong_image_far_before_the_first_right_one_has_a_price():
-    right = np.zeros(3000, dtype=bool)
-    right[[1500, 2000, 2500]] = True
-    assert lost_precision(right)[0] == pytest.approx((1 / 1501 + 1 / 2001 + 1 / 2501) / 3)
-
-
 @pytest.mark.parametrize("right", [[True], [True, True, False], [False, False]], ids=["one", "perfect", "none right"])
 def test_nothing_costs_where_no_positive_comes_after(right):
     assert lost_precision(np.array(right)).tolist() == [0.0] * len(right)
@@ -85,10 +79,6 @@ def test_typical_is_near_the_median_and_not_the_mean():
 def test_only_what_improved_is_most_improved():
     assert "most improved" not in chosen([np.ones(10), AP], 2)
     assert chosen([np.where(CODES == 2, 0.0, 1.0), AP], 1)["most improved"] == [5]  # 3 improved less
-
-
-def test_one_side_has_no_most_improved():
-    assert list(chosen([AP], 1)) == ["best", "typical", "worst"]
 
 
 def test_of_equal_queries_the_one_with_more_positives_comes_first():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from frontrank.data.table import ImageTable
-from frontrank.reporting.run import count_designs, count_licences, path_name, read_credits, read_run_facts
+from frontrank.reporting.run import count_designs, count_licences, read_credits, read_run_facts
 from frontrank.settings import DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
 
 
@@ -152,18 +152,3 @@ def test_other_images_are_named(folder):
     assert facts.title == "PNP-D_q on my.photos"
     assert facts.facts["images"] == "2 of 1 class of my.photos"
     assert facts.facts["trained on"] == "2 images of 2 classes of emoji"
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("/data/emoji/images.csv", "emoji"),
-        ("/data/birds", "birds"),
-        ("/data/birds.parquet", "birds"),
-        ("", "images"),
-        ("/d/my.photos", "my.photos"),
-        ("/d/images", "images"),
-    ],
-)
-def test_name_of_the_data(path, name):
-    assert path_name(path) == name
