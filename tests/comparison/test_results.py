@@ -14,9 +14,9 @@ from frontrank.comparison import results as module
 from frontrank.comparison.report import render_comparison_page
 from frontrank.comparison.results import (
     COSTS,
-    Column,
     ComparisonResults,
     Entry,
+    ResultColumn,
     compare_with_reference,
     comparison_table,
     note_differences,
@@ -124,7 +124,9 @@ def test_files(trained):
 
 def test_a_new_column_is_one_place(monkeypatch, tmp_path):
     """A number of every run, added to COSTS, is in the text table, in all files and on the page."""
-    column = Column("joules", lambda entry: [7.0, 9.0], max, "J", lambda values: f"{max(values):g} J", "energy", str)
+    column = ResultColumn(
+        "joules", lambda entry: [7.0, 9.0], max, "J", lambda values: f"{max(values):g} J", "energy", str
+    )
     for name in ("results", "report"):
         monkeypatch.setattr(f"frontrank.comparison.{name}.COSTS", (*COSTS, column))
     results = results_of(entry_of("a", 0.5, 0.6))

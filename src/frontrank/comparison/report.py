@@ -8,7 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from frontrank.comparison.results import COSTS, UNFINISHED, Column, ComparisonResults, Entry, metric_column
+from frontrank.comparison.results import COSTS, UNFINISHED, ComparisonResults, Entry, ResultColumn, metric_column
 from frontrank.evaluation.report import is_distance
 from frontrank.evaluation.statistics import PairedDifference
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, Tick, chart, finite_points
@@ -102,7 +102,7 @@ def render_comparison_page(results: ComparisonResults) -> str:
     )
 
 
-def table_rows(entries: Sequence[Entry], columns: Sequence[Column], headline: str) -> list[EntryRow]:
+def table_rows(entries: Sequence[Entry], columns: Sequence[ResultColumn], headline: str) -> list[EntryRow]:
     """Return the entries with a cell for each column; the best of a column is marked where higher is better."""
     rows = [
         EntryRow(
@@ -119,7 +119,7 @@ def table_rows(entries: Sequence[Entry], columns: Sequence[Column], headline: st
     return rows
 
 
-def _cell(column: Column, values: Sequence[float]) -> ColumnCell | None:
+def _cell(column: ResultColumn, values: Sequence[float]) -> ColumnCell | None:
     if not len(values) or not np.isfinite(values).all():
         return None
     average = column.average(values)

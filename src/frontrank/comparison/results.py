@@ -1,7 +1,7 @@
 """The results of a comparison: an entry for each way to train, and the columns of its tables and files.
 
-A number that every run has is one `Column`: it appears in the text table, in results.md, results.csv, results.json and
-on the page. A new one is a line of `COSTS`, or a metric of the evaluation.
+A number that every run has is one `ResultColumn`: it appears in the text table, in results.md, results.csv,
+results.json and on the page. A new one is an entry of `COSTS`, or a metric of the evaluation.
 """
 
 import json
@@ -105,7 +105,7 @@ class ComparisonResults:
 
 
 @dataclass(frozen=True)
-class Column:
+class ResultColumn:
     """A number that every run has, in all tables and files of a comparison.
 
     name:      in results.csv and results.json
@@ -126,9 +126,9 @@ class Column:
     is_better: bool = False
 
 
-def metric_column(name: str) -> Column:
+def metric_column(name: str) -> ResultColumn:
     """Return the column of a metric on the test images."""
-    return Column(
+    return ResultColumn(
         name,
         lambda entry: entry.values.get(name, ()),
         fmean,
@@ -141,7 +141,7 @@ def metric_column(name: str) -> Column:
 
 
 COSTS = (
-    Column(
+    ResultColumn(
         "seconds per step",
         attrgetter("seconds"),
         median,
@@ -150,7 +150,7 @@ COSTS = (
         heading="time per step",
         page_text=lambda value: f"{number(1000 * value)} ms",
     ),
-    Column(
+    ResultColumn(
         "peak MB",
         attrgetter("megabytes"),
         median,
@@ -213,7 +213,7 @@ def comparison_table(
     return Table(header, rows, align, before, results.notes, frozenset(bold)).render(format)
 
 
-def _is_best(column: Column, entry: Entry, results: ComparisonResults) -> bool:
+def _is_best(column: ResultColumn, entry: Entry, results: ComparisonResults) -> bool:
     averages = [column.average(column.values(each)) for each in results.entries if each.values]
     return column.is_better and column.average(column.values(entry)) == max(averages)
 

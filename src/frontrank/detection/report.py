@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,24 @@ from frontrank.detection.evaluation import (
 from frontrank.detection.predict import COLOURS, draw_marks, scene_marks
 from frontrank.detection.run import DetectorEvaluation, DetectorPlace
 from frontrank.detection.settings import ClassifierConfig, DetectConfig
-from frontrank.errors import FrontrankError, InputError
+from frontrank.errors import InputError
 from frontrank.files import atomic_write
 from frontrank.models import storage
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import as_uri, faults_note, format_count, render_page
-from frontrank.reporting.run import RunFacts, path_name, read_credits, read_run, require_target, training_charts
-from frontrank.training.logs import read_log
+from frontrank.reporting.run import (
+    RunFacts,
+    log_curves,
+    path_name,
+    read_credits,
+    read_run,
+    read_run_log,
+    require_target,
+    run_versions,
+    training_charts,
+    typed_command,
+)
 
 _GROUP_SIZE = 6  # pictures
 _PIXELS = 480  # of the longer side of a picture
@@ -238,20 +247,6 @@ def _training_charts(curves: Mapping[str, Curve]) -> list[Chart]:
     return [*charts[:1], *([together] if together else []), *charts[1:]]
 
 
-def log_curves(run: Path) -> dict[str, Curve]:
-    """Read the curves of a run's log; a page can do without them, so a log that cannot be read has none."""
-    points: dict[str, list[tuple[int, float]]] = {}
-    with suppress(FrontrankError):
-        for line in read_log(run / "log.jsonl"):
-            for name, value in line.items():
-                known = name in _CURVES or name.startswith("validation ")
-                if known and isinstance(value, int | float) and np.isfinite(value):
-                    points.setdefault(name, []).append((line["step"], float(value)))
-    order = sorted(points, key=lambda name: _CURVES.index(name) if name in _CURVES else -1)
-    arrays = {name: np.array(points[name], dtype=np.float64) for name in order}
-    return {name: Curve(array[:, 0], array[:, 1]) for name, array in arrays.items()}
-
-
 # Facts
 
 
@@ -259,8 +254,6 @@ def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFa
     """Return where findings come from, as far as the folders say."""
     facts = {} if place.run is None else read_run(place.run)
     config = place.config()
-    versions = {str(name): str(value) for name, value in _mapping(facts, "versions").items()}
-    versions |= {name: str(facts[name]) for name in ("commit", "machine") if facts.get(name)}
     rows = {
         "pictures": f"{len(table):,} with {format_count(table.objects, 'object')} of {path_name(data)}",
         "trained on": _training_data(facts),
@@ -273,9 +266,9 @@ def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFa
         title=f"{loss} on {path_name(data)}",
         command=_commands(place, facts, data),
         settings="" if place.run is None else (place.run / "config.yaml").read_text(encoding="utf-8"),
-        curves={} if place.run is None else log_curves(place.run),
+        curves={} if place.run is None else log_curves(read_run_log(place.run), _CURVES),
         facts={name: text for name, text in rows.items() if text},
-        versions=versions,
+        versions=run_versions(facts),
         credits=read_credits(data),
     )
 
@@ -312,12 +305,7 @@ def _training_title(config: DetectConfig, facts: Mapping[str, Any]) -> str:
 
 def _commands(place: DetectorPlace, facts: Mapping[str, Any], data: str) -> str:
     """Return the command that trained, as it was typed, and the one that evaluates."""
-    lines = []
-    with suppress(ValueError):
-        program, *words = shlex.split(str(facts.get("command", ""))) or [""]
-        if Path(program).name in ("frontrank", "__main__.py") and words:
-            lines.append(shlex.join(["frontrank", *words]))
     config = place.config()
     own = config is not None and config.data.path == data
     words = ["frontrank", "detect", "evaluate", str(place.run or place.model), *([] if own else ["--data", data])]
-    return "\n".join([*lines, shlex.join(words)])
+    return "\n".join(filter(None, [typed_command(facts), shlex.join(words)]))

@@ -403,7 +403,7 @@ def read_run_facts(
     data:     where the latter come from, if not from the run's own data set
     """
     run = read_run(folder)
-    log = _read_log(folder)
+    log = read_run_log(folder)
     training = images.of("train")
     reported, own = (path_name(path) for path in (data or config.data.path, config.data.path))
     facts = {
@@ -417,15 +417,14 @@ def read_run_facts(
         "checkpoint": _describe_checkpoint(run, _count_classes(images.of("validation"))),
         "time": _describe_time(log, run),
     }
-    versions = {str(name): str(value) for name, value in _mapping(run.get("versions")).items()}
-    versions |= {name: str(run[name]) for name in ("commit", "machine") if run.get(name)}
+    again = f"frontrank train --recipe {shlex.quote(str(folder / 'config.yaml'))} --out NEW"
     return RunFacts(
         title=f"{loss_name(config.loss)} on {reported}",
-        command=_command(folder, run),
+        command=typed_command(run) or again,
         settings=(folder / "config.yaml").read_text(encoding="utf-8"),
-        curves=_curves(log),
+        curves=log_curves(log),
         facts={name: text for name, text in facts.items() if text},
-        versions=versions,
+        versions=run_versions(run),
         licences=count_licences(table),
         searched=searched,
         designs=count_designs(table),
@@ -492,21 +491,22 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _read_log(folder: Path) -> list[dict[str, Any]]:
-    try:
+def read_run_log(folder: Path) -> list[dict[str, Any]]:
+    """Read the log of a run; nothing where it cannot be read, as a report can do without it."""
+    with suppress(FrontrankError):
         return read_log(folder / "log.jsonl")
-    except FrontrankError:  # a report can do without
-        return []
+    return []
 
 
-def _curves(log: list[dict[str, Any]]) -> dict[str, Curve]:
+def log_curves(log: list[dict[str, Any]], names: Sequence[str] = _CURVES) -> dict[str, Curve]:
+    """Return the curves of a run's log that have these names, after those of validation."""
     points: dict[str, list[tuple[int, float]]] = {}
     for line in log:
         for name, value in line.items():
-            known = name in _CURVES or name.startswith("validation ")
+            known = name in names or name.startswith("validation ")
             if known and isinstance(value, int | float) and np.isfinite(value):
                 points.setdefault(name, []).append((line["step"], float(value)))
-    order = sorted(points, key=lambda name: _CURVES.index(name) if name in _CURVES else -1)
+    order = sorted(points, key=lambda name: names.index(name) if name in names else -1)
     return {name: Curve(*np.array(points[name], dtype=np.float64).T) for name in order}
 
 
@@ -558,13 +558,19 @@ def _describe_time(log: list[dict[str, Any]], run: Mapping[str, Any]) -> str:
     return f"{taken} on {run['device']}" if run.get("device") else taken
 
 
-def _command(folder: Path, run: Mapping[str, Any]) -> str:
-    """Return the command as it was typed; for a run without one, a command that repeats it."""
+def typed_command(run: Mapping[str, Any]) -> str:
+    """Return the command of a run as it was typed, "" for a run without one."""
     with suppress(ValueError):
         program, *words = shlex.split(str(run.get("command", ""))) or [""]
         if Path(program).name in ("frontrank", "__main__.py") and words:
             return shlex.join(["frontrank", *words])
-    return f"frontrank train --recipe {shlex.quote(str(folder / 'config.yaml'))} --out NEW"
+    return ""
+
+
+def run_versions(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions of a run's packages, its commit and its machine."""
+    versions = {str(name): str(value) for name, value in _mapping(run.get("versions")).items()}
+    return versions | {name: str(run[name]) for name in ("commit", "machine") if run.get(name)}
 
 
 # Writing the report
