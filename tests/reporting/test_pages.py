@@ -57,12 +57,6 @@ def test_a_box_is_all_that_is_shown(tmp_path):
     assert min(picture_of(found[0]).getpixel((8, 8))) > 240
 
 
-def test_what_is_transparent_lies_on_white(tmp_path):
-    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(tmp_path / "a.png")
-    found, _ = make_thumbnails(table_of(tmp_path, "a.png"), {0: 16})
-    assert min(picture_of(found[0]).getpixel((4, 4))) > 250
-
-
 def test_a_file_that_has_gone_is_an_empty_frame_and_said(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "c.png").write_bytes(b"")

@@ -17,8 +17,6 @@ from frontrank.reporting import run as module
 from frontrank.reporting.findings import CategoryResult, Curve, QueryExample, RankedImage, RankedList
 from frontrank.reporting.run import (
     end_of_search,
-    meaning,
-    metric_rows,
     overlap,
     precision_chart,
     recall_chart,
@@ -84,19 +82,6 @@ def test_the_table_has_every_metric_with_values_intervals_and_change(page):
     assert (rows[0][1][:4], rows[0][2][:4], rows[0][4][:5], rows[0][5][:8]) == ("25.0", "75.0", "+50.0", "▲ better")
     assert (rows[2][1:3], rows[2][4:]) == (["0.250", "0.250"], ["", ""])
     assert not [cell for cell in page.all("td") if "aria-hidden" in cell.attributes]
-
-
-def test_metric_rows_without_a_metric_on_the_other_side(findings):
-    before = replace(findings.sides[0], report=report_of([1] * 12))
-    del before.report.metrics["dists@intra"]
-    assert metric_rows(replace(findings, sides=(before, findings.sides[1])))[-1].texts == ("-", "0.250")
-
-
-def test_every_metric_has_a_meaning():
-    names = ["R@1", "R@1000", "P@5", "mAP", "mAP@R", "R-precision", "MRR", "NMI", "dists@intra", "dists@inter"]
-    assert all(map(meaning, names))
-    assert "1000" in meaning("R@1000")
-    assert meaning("my metric") == ""
 
 
 def test_categories_come_best_first_and_undefined_last(findings):
@@ -326,10 +311,6 @@ def test_the_page_loads_nothing_and_runs_only_its_script(page, text):
             if name in ("src", "href", "action", "data"):
                 assert value.startswith(("#", "data:image/"))
     assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org)", text)
-
-
-def test_the_same_findings_make_the_same_page(findings, text):
-    assert render_run_page(findings, facts_of()) == text
 
 
 def test_users_text_stays_text(tmp_path, page):

@@ -244,19 +244,6 @@ def test_something_else_is_not_replaced(run):
     assert "Frontrank" in text_of(run, overwrite=True)
 
 
-def test_nothing_is_lost_where_the_page_cannot_be_made(run, monkeypatch):
-    first = write_run_report(run, show=False)
-    content = first.path.read_bytes()
-
-    def fail(*_):
-        raise InputError("no")
-
-    monkeypatch.setattr("frontrank.reporting.run.render_run_page", fail)
-    with pytest.raises(InputError, match="no"):
-        write_run_report(run, show=False)
-    assert first.path.read_bytes() == content
-
-
 REFUSED = {
     "not there": ("nothing", None, "nothing"),
     "a file": ("run.json", None, r"run\.json"),
