@@ -24,7 +24,7 @@ from search_vectors import Results, clustered, fill
 
 import frontrank as fr
 from frontrank.gallery import Limits, Shown, serve
-from frontrank.gallery.pictures import decoded
+from frontrank.gallery.pictures import decode_upload
 from frontrank.picture_index import picture_embedder
 
 DIM, SIZE, RESULTS = 128, 64, 24
@@ -138,7 +138,7 @@ def of_pictures(client: Client, process: int, index: fr.Index, embed: Any, files
     before = processor_seconds(process), processor_seconds()
     for data in files:
         whole.append(clocked(lambda data=data: client.search_picture(data))[0])
-        milliseconds, picture = clocked(lambda data=data: decoded(data, Limits().upload_pixels))
+        milliseconds, picture = clocked(lambda data=data: decode_upload(data, Limits().upload_pixels))
         parts["decoding"].append(milliseconds)
         milliseconds, vector = clocked(lambda picture=picture: embed(picture))
         parts["model"].append(milliseconds)

@@ -1,12 +1,12 @@
 """The web page over one or two indexes, and the JSON API beside it.
 
-`serve` is what a command calls; `create_app` makes the application for a server of one's own.
+`serve` is what the command calls; `create_app` makes the application for another server.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from frontrank.errors import InputError
+from frontrank.checks import import_extra
 from frontrank.gallery.guard import LOOPBACK, Limits
 from frontrank.gallery.search import Shown
 
@@ -23,13 +23,12 @@ def create_app(
     limits: Limits | None = None,
     hosts: Sequence[str] | None = LOOPBACK,
 ) -> "FastAPI":
-    """The application: pages, pictures and the JSON API.
+    """Return the application: pages, pictures and the JSON API.
 
     indexes: one or two, shown side by side on the same query
-    token:   who does not know it is let in nowhere but to the page that asks for it
+    token:   without it, only the page that asks for it is shown
     limits:  of uploads, time and concurrency; None for the defaults
-    hosts:   names under which the page may be asked for, against pages of others that take such a name for their own;
-             None for any, which needs a token
+    hosts:   host names under which the page is served, against DNS rebinding; None for any, which needs a token
     """
     require_libraries()
     from frontrank.gallery.app import create_app as create
@@ -47,17 +46,12 @@ def serve(
 ) -> None:
     """Serve the page until Ctrl-C; an address that others can reach needs a token. Arguments as in `create_app`."""
     require_libraries()
-    from frontrank.gallery.app import run
+    from frontrank.gallery.app import run_server
 
-    run(indexes, host=host, port=port, token=token, limits=limits)
+    run_server(indexes, host=host, port=port, token=token, limits=limits)
 
 
 def require_libraries() -> None:
-    """Refuse to go on without the libraries of the page."""
-    try:
-        import fastapi  # noqa: F401
-        import jinja2  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"the page needs {error.name}; pip install 'frontrank[serve]'") from None
+    """Raise an error that names what to install, if a library of the page is missing."""
+    for module in ("fastapi", "jinja2", "python_multipart", "uvicorn"):
+        import_extra(module, "serve", "the page")

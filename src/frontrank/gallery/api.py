@@ -1,6 +1,7 @@
 """The JSON API under /api/v1. Every error is {"detail": one line}."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any
@@ -13,21 +14,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from frontrank.gallery.pictures import sent_form
+from frontrank.gallery.pictures import read_form
 from frontrank.gallery.search import (
+    DEFAULT_K,
     MOST_CHARACTERS,
     MOST_FILTERS,
-    USUAL,
-    Asked,
-    Found,
-    Progress,
-    Service,
+    HardestProgress,
+    SearchResult,
+    SearchState,
     Shown,
     check_text,
 )
+from frontrank.gallery.service import Service
 from frontrank.retrieval.items import Item, check_id, is_field
 
-# ==== The answers of the JSON API, field by field.
+# The answers, field by field
 
 
 class Problem(BaseModel):
@@ -37,13 +38,13 @@ class Problem(BaseModel):
 
 
 class Health(BaseModel):
-    """The server is there."""
+    """The server runs."""
 
     status: str = Field(examples=["ok"])
 
 
 class ItemAnswer(BaseModel):
-    """An image of an index. The path is not told; its picture is at /picture?index=NAME&id=ID."""
+    """An image of an index. Its path is not shown; its picture is at /picture?index=NAME&id=ID."""
 
     id: str
     label: str | None = None
@@ -52,7 +53,7 @@ class ItemAnswer(BaseModel):
 
     @classmethod
     def of(cls, item: Item) -> "ItemAnswer":
-        """What is told of an item."""
+        """Return the answer for an item."""
         return cls(id=item.id, label=item.label, category=item.category, metadata=dict(item.metadata))
 
 
@@ -77,21 +78,23 @@ class SearchAnswer(BaseModel):
     index: str
     query: ItemAnswer | None = Field(None, description="The item that was searched from, null for an upload.")
     upload: str | None = Field(None, description="The name of the upload, to search from it again.")
-    label: str | None = Field(None, description="By which label results are judged.")
+    label: str | None = Field(None, description="The label that makes a result relevant.")
     results: list[Result]
-    looked: int = Field(description="Places over which the average precision is computed.")
+    looked: int = Field(description="Number of places over which the average precision is computed.")
     relevant: int | None = Field(None, description="Relevant items in the index that pass the filters.")
     average_precision: float | None = None
     complete: bool = Field(description="False: not all relevant items were found, so the AP is a lower bound.")
     precision_recall: list[Point] = []
-    milliseconds: float = Field(description="Time that the index took.")
+    milliseconds: float = Field(description="Time of the search in the index.")
 
     @classmethod
-    def of(cls, index: str, found: Found, query: Item | None, upload: str | None, label: str | None) -> "SearchAnswer":
-        """What is told of a search."""
+    def of(
+        cls, index: str, result: SearchResult, query: Item | None, upload: str | None, label: str | None
+    ) -> "SearchAnswer":
+        """Return the answer for a search."""
         results = [
             Result(**ItemAnswer.of(row.item).model_dump(), place=row.place, score=row.score, relevant=row.relevant)
-            for row in found.rows
+            for row in result.rows
         ]
         return cls(
             index=index,
@@ -99,12 +102,12 @@ class SearchAnswer(BaseModel):
             upload=upload or None,
             label=label,
             results=results,
-            looked=found.looked,
-            relevant=found.relevant,
-            average_precision=found.average_precision,
-            complete=found.complete,
-            precision_recall=[Point(recall=recall, precision=precision) for recall, precision in found.points],
-            milliseconds=round(found.milliseconds, 3),
+            looked=result.depth,
+            relevant=result.relevant,
+            average_precision=result.average_precision,
+            complete=result.complete,
+            precision_recall=[Point(recall=recall, precision=precision) for recall, precision in result.points],
+            milliseconds=round(result.milliseconds, 3),
         )
 
 
@@ -137,12 +140,12 @@ class IndexStats(BaseModel):
 
 
 class Stats(BaseModel):
-    """What the server holds and how busy it is."""
+    """The indexes of the server, and how busy it is."""
 
     indexes: list[IndexStats]
-    searches: int = Field(description="Searches at work or waiting.")
+    searches: int = Field(description="Searches that run or wait.")
     uploads: int = Field(description="Uploads that are kept.")
-    picture_bytes: int = Field(description="Memory that small pictures take.")
+    picture_bytes: int = Field(description="Memory of small pictures.")
 
 
 class HardAnswer(BaseModel):
@@ -155,7 +158,7 @@ class HardAnswer(BaseModel):
 
 
 class HardestAnswer(BaseModel):
-    """Queries in the order of their average precision, from a sample; the first request begins the work."""
+    """Queries from a sample, lowest average precision first; the first request starts the work."""
 
     index: str
     state: str = Field(description="running, done or failed")
@@ -164,8 +167,8 @@ class HardestAnswer(BaseModel):
     hardest: list[HardAnswer]
 
     @classmethod
-    def of(cls, index: str, progress: Progress, limit: int) -> "HardestAnswer":
-        """What is told of the work so far."""
+    def of(cls, index: str, progress: HardestProgress, limit: int) -> "HardestAnswer":
+        """Return the answer for the work so far."""
         hard = [
             HardAnswer(
                 item=ItemAnswer.of(one.item),
@@ -178,31 +181,30 @@ class HardestAnswer(BaseModel):
         return cls(index=index, state=progress.state, done=progress.done, total=progress.total, hardest=hard)
 
 
-# ==== The JSON API under /api/v1. Every error is {"detail": one line}.
+# The routes
 
-
-_WHY = {
-    400: "What was sent cannot be read",
+_PROBLEMS = {
+    400: "The body of the request cannot be read",
     401: "A token is needed: Authorization: Bearer TOKEN",
-    403: "Sent by another site's page",
+    403: "Sent by a page of another site",
     404: "There is no such index or item",
-    408: "What was sent took too long to arrive",
-    410: "The upload is kept no longer",
+    408: "The body of the request took too long to arrive",
+    410: "The upload is no longer kept",
     413: "The upload is too large",
     414: "The URL is too long",
     421: "Not served under this host name",
-    422: "An argument that cannot be used",
+    422: "An argument is not valid",
     429: "Too much at once; Retry-After says when to ask again",
-    500: "A mistake of the server",
+    500: "An error in the server",
     503: "The work took too long, or the index cannot answer",
 }
-_SAID = {  # headers that come with a refusal
+_PROBLEM_HEADERS = {
     401: {"WWW-Authenticate": {"required": True, "description": "Bearer", "schema": {"type": "string"}}},
     429: {"Retry-After": {"required": True, "description": "Seconds to wait", "schema": {"type": "integer"}}},
 }
 _REMEDY = "send multipart/form-data with one file, image"
-_ANY = (414, 421, 429, 500)  # come before a route is looked at, or from any of them
-# described only: what is checked says what is wrong better than a pattern would
+_ALWAYS = (414, 421, 429, 500)  # can come from any route
+# for the description only: our own checks have better messages than a pattern
 _PLAIN = {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$"}
 _FIELD = {"pattern": r"^(?!(id|path)$)[A-Za-z_][A-Za-z0-9_]{0,63}$"}
 
@@ -213,7 +215,7 @@ Label = Annotated[
     str,
     Query(
         max_length=MOST_CHARACTERS,
-        description="Judge results by this label instead of the item's own.",
+        description="Results with this label are relevant; by default, those with the label of the item.",
         json_schema_extra=_PLAIN,
     ),
 ]
@@ -228,40 +230,40 @@ Picture = Annotated[UploadFile, File(description="JPEG, PNG, WebP, BMP, GIF or T
 
 
 class _Route(APIRoute):
-    """A route whose form holds one file at most, where FastAPI would take a thousand and use the last."""
+    """Route whose form has one file at most; FastAPI would accept a thousand and use the last."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def small(request: Request) -> Response:
+        async def handle_form(request: Request) -> Response:
             if request.method != "POST":
                 return await handle(request)
-            async with sent_form(request, _REMEDY) as form:
+            async with read_form(request, _REMEDY) as form:
                 if not isinstance(form.get("image"), FormFile):
                     raise HTTPException(422, f"there is no image; {_REMEDY}")
                 return await handle(request)
 
-        return small
+        return handle_form
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How refusals of these statuses are described."""
+    """Describe errors of these statuses."""
     return {
-        status: {"model": Problem, "description": _WHY[status], "headers": _SAID.get(status, {})}
+        status: {"model": Problem, "description": _PROBLEMS[status], "headers": _PROBLEM_HEADERS.get(status, {})}
         for status in sorted(statuses)
     }
 
 
 def api_router(service: Service, token: bool) -> APIRouter:
-    """The routes of the API; token: whether one is needed."""
+    """Return the routes of the API; token: whether one is needed."""
     router = APIRouter(prefix="/api/v1", tags=["search"], route_class=_Route)
-    may = partial(problems, *((401,) if token else ()), *_ANY)
+    errors = partial(problems, *((401,) if token else ()), *_ALWAYS)
     Places = Annotated[int, Query(ge=1, le=service.limits.results, description="How many results.")]  # noqa: N806
 
     @router.get(
         "/search",
-        summary="Search from an indexed item, or from an upload that is still kept",
-        responses=may(404, 410, 422, 503),
+        summary="Search from an indexed item, or from an upload",
+        responses=errors(404, 410, 422, 503),
     )
     async def search_item(
         item: Annotated[
@@ -269,7 +271,7 @@ def api_router(service: Service, token: bool) -> APIRouter:
         ] = "",
         upload: Annotated[str, Query(max_length=64, description="Name of the upload to search from.")] = "",
         index: Index = "",
-        k: Places = USUAL,
+        k: Places = DEFAULT_K,
         filter: Filters = [],  # noqa: B006
         expand: Expand = "",
         label: Label = "",
@@ -278,43 +280,43 @@ def api_router(service: Service, token: bool) -> APIRouter:
             raise HTTPException(422, "give either item or upload")
         if item:
             check_id(item)
-        return await answered(service.named(index), Asked(item, upload, label, k, tuple(filter), expand))
+        return await run_search(service.get_index(index), SearchState(item, upload, label, k, tuple(filter), expand))
 
     @router.post(
         "/search",
         summary="Search from a picture that is sent as a form (multipart/form-data)",
-        responses=may(400, 403, 404, 408, 410, 413, 422, 503),
+        responses=errors(400, 403, 404, 408, 410, 413, 422, 503),
     )
     async def search_upload(
         image: Picture,
         index: Index = "",
-        k: Places = USUAL,
+        k: Places = DEFAULT_K,
         filter: Filters = [],  # noqa: B006
         expand: Expand = "",
         label: Label = "",
     ) -> SearchAnswer:
-        shown = service.named(index)
-        asked = Asked("", "", label, k, tuple(filter), expand)
-        asked.conditions()  # a filter that cannot be read is found before the picture is looked at
-        name = await service.keep(await image.read())
-        return await answered(shown, asked.but(upload=name))
+        shown = service.get_index(index)
+        state = SearchState("", "", label, k, tuple(filter), expand)
+        state.conditions()  # refuse a wrong filter before the picture is decoded
+        name = await service.add_upload(await image.read())
+        return await run_search(shown, replace(state, upload=name))
 
-    async def answered(shown: Shown, asked: Asked) -> SearchAnswer:
-        for name, value in (("label", asked.label), *(("filter", one) for one in asked.filters)):
+    async def run_search(shown: Shown, state: SearchState) -> SearchAnswer:
+        for name, value in (("label", state.label), *(("filter", one) for one in state.filters)):
             check_text(name, value)
-        side = (await service.search(asked.but(sides=(shown.name,))))[0]
-        if side.found is None:
+        side = (await service.search(replace(state, sides=(shown.name,))))[0]
+        if side.result is None:
             raise HTTPException(422, side.fault)
-        label = asked.label or (side.item.label if side.item is not None else None)
-        return SearchAnswer.of(shown.name, side.found, side.item, asked.upload, label)
+        label = state.label or (side.item.label if side.item is not None else None)
+        return SearchAnswer.of(shown.name, side.result, side.item, state.upload, label)
 
-    @router.get("/item", summary="What is known of an item", responses=may(404, 422, 503))
+    @router.get("/item", summary="An item with its label, category and metadata", responses=errors(404, 422, 503))
     async def item(id: Id, index: Index = "") -> ItemAnswer:
         check_id(id)
-        shown = service.named(index)
-        return ItemAnswer.of(await service.ask(lambda: service.item(shown, id)))
+        shown = service.get_index(index)
+        return ItemAnswer.of(await service.run(lambda: service.get_item(shown, id)))
 
-    @router.get("/values", summary="The values of a field, to filter by", responses=may(404, 422, 503))
+    @router.get("/values", summary="The values of a field, to filter by", responses=errors(404, 422, 503))
     async def values(
         field: Annotated[
             str,
@@ -325,22 +327,22 @@ def api_router(service: Service, token: bool) -> APIRouter:
     ) -> ValuesAnswer:
         if not is_field(field) or field in ("id", "path"):
             raise HTTPException(422, "field must be label, category, or a name of the metadata")
-        shown = service.named(index)
-        counts = await service.ask(lambda: shown.index.values(field))  # the most frequent first
-        found = [Count(value=value, items=count) for value, count in islice(counts.items(), limit)]
-        return ValuesAnswer(index=shown.name, field=field, distinct=len(counts), values=found)
+        shown = service.get_index(index)
+        counts = await service.run(lambda: shown.index.values(field))  # the most frequent first
+        top = [Count(value=value, items=count) for value, count in islice(counts.items(), limit)]
+        return ValuesAnswer(index=shown.name, field=field, distinct=len(counts), values=top)
 
-    @router.get("/hardest", summary="The queries whose average precision is lowest", responses=may(404, 422))
+    @router.get("/hardest", summary="The queries with the lowest average precision", responses=errors(404, 422))
     async def hardest(
         index: Index = "",
         limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
     ) -> HardestAnswer:
-        name = service.named(index).name
+        name = service.get_index(index).name
         return HardestAnswer.of(name, service.hardest[name].progress(), limit)
 
-    @router.get("/stats", summary="What the server holds, and how busy it is", responses=may(503))
+    @router.get("/stats", summary="The indexes of the server, and how busy it is", responses=errors(503))
     async def stats() -> Stats:
-        indexes = await service.ask(lambda: [index_stats(one) for one in service.indexes.values()])
+        indexes = await service.run(lambda: [index_stats(one) for one in service.indexes.values()])
         return Stats(
             indexes=indexes,
             searches=service.searches.inside,
@@ -348,7 +350,7 @@ def api_router(service: Service, token: bool) -> APIRouter:
             picture_bytes=service.pictures.held_bytes,
         )
 
-    @router.get("/health", summary="Whether the server is there; needs no token", responses=problems(*_ANY))
+    @router.get("/health", summary="Whether the server runs; needs no token", responses=problems(*_ALWAYS))
     async def health() -> Health:
         return Health(status="ok")
 
@@ -356,7 +358,7 @@ def api_router(service: Service, token: bool) -> APIRouter:
 
 
 def index_stats(shown: Shown) -> IndexStats:
-    """What is told of an index."""
+    """Return the facts about an index."""
     settings = shown.index.settings
     return IndexStats(
         name=shown.name,

@@ -21,16 +21,14 @@ from frontrank.checks import check_number
 from frontrank.errors import FrontrankError, InputError
 from frontrank.gallery.api import api_router
 from frontrank.gallery.guard import HEADERS, LOOPBACK, OPEN, BusyError, Guard, LateError, Limits
-from frontrank.gallery.pages import login_router, page, page_router
-from frontrank.gallery.search import Service, Shown
-
-# ==== The application: routes, errors and the guard before them, put together.
-
+from frontrank.gallery.pages import login_router, page_router, render_page
+from frontrank.gallery.search import Shown
+from frontrank.gallery.service import Service
 
 _LEAST_TOKEN = 12  # characters: fewer could be guessed by trying
 _ABOUT = (
-    "Search by picture. Every error is JSON with one line, detail. A token is sent as a bearer token. "
-    "A path that is not described is answered by 404, another method by 405."
+    "Search by picture. Every error is JSON with one line, detail. Send a token as a bearer token. "
+    "Any other path is answered by 404, any other method by 405."
 )
 
 
@@ -68,57 +66,57 @@ def create_app(
         _describe_token(app)
     for router in routers:
         app.include_router(router)
-    _add_errors(app, _ways(routers))
+    _add_errors(app, _allowed_methods(routers))
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts, answer=answer)
     return app
 
 
 def answer(scope: Scope, status: int, detail: str) -> Response:
-    """An error: JSON for the API, a page for people."""
+    """Return an error: JSON for the API, a page for people."""
     if scope["path"].startswith("/api/"):
         return JSONResponse({"detail": detail}, status)
-    return page("error.html.j2", status, detail=detail)
+    return render_page("error.html.j2", status, detail=detail)
 
 
-def _ways(routers: Sequence[APIRouter]) -> dict[str, str]:
-    """The methods that each path takes; of two routes of one path, the framework itself would tell those of one."""
-    found: dict[str, set[str]] = {}
+def _allowed_methods(routers: Sequence[APIRouter]) -> dict[str, str]:
+    """Return the methods of each path; if a path has two routes, the framework itself would name those of one."""
+    methods: dict[str, set[str]] = {}
     for router in routers:
         for route in router.routes:
             if isinstance(route, APIRoute):
-                found.setdefault(route.path, set()).update(route.methods or ())
-    return {path: ", ".join(sorted(ways | ({"HEAD"} if "GET" in ways else set()))) for path, ways in found.items()}
+                methods.setdefault(route.path, set()).update(route.methods or ())
+    return {path: ", ".join(sorted(own | ({"HEAD"} if "GET" in own else set()))) for path, own in methods.items()}
 
 
 def _describe_token(app: FastAPI) -> None:
-    """Say in the description that a token is needed; that it is sent is seen to by the guard."""
+    """Say in the description that a token is needed; the guard checks it."""
     describe = app.openapi
 
-    def described() -> dict[str, Any]:
-        found = describe()
-        found.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, ways in found["paths"].items():
+    def describe_with_token() -> dict[str, Any]:
+        description = describe()
+        description.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in description["paths"].items():
             if path not in OPEN:
-                for way in ways.values():
-                    way["security"] = [{"token": []}]
-        return found
+                for operation in operations.values():
+                    operation["security"] = [{"token": []}]
+        return description
 
-    app.openapi = described  # type: ignore[method-assign]
+    app.openapi = describe_with_token  # type: ignore[method-assign]
 
 
-def _add_errors(app: FastAPI, ways: Mapping[str, str]) -> None:
+def _add_errors(app: FastAPI, methods: Mapping[str, str]) -> None:
     @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> Response:
-        detail = {404: "there is no such page", 405: "this page does not take such requests"}
-        said = error.detail if error.detail[:1].islower() else detail.get(error.status_code, _line(error.detail))
-        response = answer(request.scope, error.status_code, said)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        texts = {404: "there is no such page", 405: "this page does not take such requests"}
+        detail = error.detail if error.detail[:1].islower() else texts.get(error.status_code, _line(error.detail))
+        response = answer(request.scope, error.status_code, detail)
         response.headers.update(error.headers or {})
-        if error.status_code == 405 and request.url.path in ways:
-            response.headers["Allow"] = ways[request.url.path]
+        if error.status_code == 405 and request.url.path in methods:
+            response.headers["Allow"] = methods[request.url.path]
         return response
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
+    async def invalid_request(request: Request, error: RequestValidationError) -> Response:
         faults = [f"{'.'.join(map(str, one['loc'][1:])) or 'request'}: {one['msg']}" for one in error.errors()]
         return answer(request.scope, 422, _line("; ".join(faults)))
 
@@ -134,7 +132,7 @@ def _add_errors(app: FastAPI, ways: Mapping[str, str]) -> None:
 
     @app.exception_handler(LateError)
     async def late(request: Request, error: LateError) -> Response:
-        response = answer(request.scope, 503, "this took too long; ask for less, or again later")
+        response = answer(request.scope, 503, "this took too long; ask for less, or try again later")
         response.headers["Retry-After"] = "10"
         return response
 
@@ -154,21 +152,20 @@ def _check_token(token: str | None, hosts: Sequence[str] | None) -> None:
 def check_token(token: str) -> None:
     """Refuse a token that could be guessed, or that no header can hold."""
     if len(token) < _LEAST_TOKEN or not (token.isascii() and token.isprintable()) or " " in token:
-        raise InputError(f"token must have at least {_LEAST_TOKEN} letters, digits or signs, no blanks; take another")
+        raise InputError(f"token must have at least {_LEAST_TOKEN} letters, digits or signs, no blanks; choose another")
 
 
-# ==== The server that runs the application.
+# The server that runs the application
+
+_IDLE_SECONDS = 10.0  # that a connection may be open without a whole request
+_FETCH_SECONDS = 60.0  # that a client may take to read an answer
+_GRACE_SECONDS = 5  # for answers that are not finished when the server stops
 
 
-_IDLE = 10.0  # seconds that a connection may go without a whole request
-_TAKEN = 60.0  # seconds that an answer may take to be fetched
-_GRACE = 5  # seconds that answers under way get at the end
-
-
-def run(
+def run_server(
     indexes: Sequence[Shown], *, host: str, port: int, token: str | None = None, limits: Limits | None = None
 ) -> None:
-    """Serve until Ctrl-C. Its own access log is off, as it would write down what people search for."""
+    """Serve until Ctrl-C. The access log of uvicorn is off, as it would record what people search for."""
     check_number("port", port, at_least=1, at_most=65535)
     local = is_loopback(host)
     if not local and token is None:
@@ -176,7 +173,7 @@ def run(
     limits = limits or Limits()
     app = create_app(indexes, token=token, limits=limits, hosts=(*LOOPBACK, host) if local else None)
     _check_free(host, port)
-    # a warning per request that is none would let anybody fill the log
+    # a warning for each malformed request would let anybody fill the log
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     uvicorn.run(
         app,
@@ -188,26 +185,26 @@ def run(
         server_header=False,
         proxy_headers=False,
         log_level="error",
-        timeout_keep_alive=int(_IDLE),
-        timeout_graceful_shutdown=_GRACE,
+        timeout_keep_alive=int(_IDLE_SECONDS),
+        timeout_graceful_shutdown=_GRACE_SECONDS,
         limit_concurrency=4 * limits.requests,
     )
 
 
 class Connection(H11Protocol):
-    """A connection that cannot be held open: it ends where no whole request comes in time, or no answer is fetched.
+    """Connection that ends if no whole request arrives in time, or if its answer is not read.
 
-    uvicorn itself waits for ever for the first request, and for one of which a byte comes now and then. Of connections
-    beyond its limit_concurrency, requests are answered by 429.
+    uvicorn itself waits for ever for the first request, and for one that arrives byte by byte. Requests on connections
+    beyond its limit_concurrency are answered by 429.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        most, self.limit_concurrency = self.limit_concurrency, None  # else uvicorn answers by 503
+        most, self.limit_concurrency = self.limit_concurrency, None  # else uvicorn would answer by 503
         if most is not None and len(self.connections) > most:
-            self.app = _full
+            self.app = _refuse_connection
         self._since = self.loop.time()
-        self._watch = self.loop.call_later(_IDLE, self._look)
+        self._watch = self.loop.call_later(_IDLE_SECONDS, self._check_idle)
 
     def data_received(self, data: bytes) -> None:
         if self.timeout_keep_alive_task is not None:  # the first bytes after a rest
@@ -222,27 +219,27 @@ class Connection(H11Protocol):
         self._watch.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
-        """End the connection if it waits for too long, else look again later; what is at work has its own limits."""
-        at_work = self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing()
-        at_work = at_work and not self.flow.write_paused  # else it waits for an answer before to be fetched
-        waited = 0.0 if at_work else self.loop.time() - self._since
-        if waited >= _TAKEN:
-            self.transport.abort()  # close() would wait until all is fetched
+    def _check_idle(self) -> None:
+        """End the connection if it waits for too long, else check again later; running work has its own limits."""
+        busy = self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing()
+        busy = busy and not self.flow.write_paused  # else it waits for the client to read an earlier answer
+        waited = 0.0 if busy else self.loop.time() - self._since
+        if waited >= _FETCH_SECONDS:
+            self.transport.abort()  # close() would wait until all is read
             return
-        if waited >= _IDLE and self.transport.get_write_buffer_size() == 0:
+        if waited >= _IDLE_SECONDS and self.transport.get_write_buffer_size() == 0:
             self.transport.close()
-        self._watch = self.loop.call_later(max(1.0, _IDLE - waited), self._look)
+        self._watch = self.loop.call_later(max(1.0, _IDLE_SECONDS - waited), self._check_idle)
 
 
-async def _full(scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
     response = answer(scope, 429, "the server has too many connections; ask again in a moment")
     response.headers.update({**HEADERS, "Retry-After": "2", "Connection": "close"})
     await response(scope, receive, send)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address.
+    """Return whether only this machine can reach an address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("::1")
     (True, True, False, True)

@@ -1,7 +1,7 @@
-"""What every request passes before it is answered: who asks, from where, how much it sends, and what is written down.
+"""Limits of the server, and the guard that checks every request before it is answered.
 
-It is the outermost layer of the application and speaks ASGI itself, so that nothing is read or computed for who is
-turned away.
+The guard checks who asks, from where and how much is sent, and writes the log. It is the outermost layer of the
+application and speaks ASGI itself, so that nothing is read or computed for a request that is refused.
 """
 
 import asyncio
@@ -23,11 +23,8 @@ from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from frontrank.checks import check_number
-from frontrank.errors import InputError, InputTypeError
-
-# ==== How much the page takes on: sizes, times, and how much is done at once.
-
+from frontrank.checks import check_integer, check_number
+from frontrank.errors import InputError
 
 T = TypeVar("T")
 
@@ -37,22 +34,22 @@ _FRACTIONS = {"seconds", "body_seconds"}
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of what one server does; each is a number above 0.
+    """Limits of one server; each is a number above 0.
 
-    upload_bytes:  of an uploaded file; enforced while it is read
-    upload_pixels: of its picture; looked up before it is decoded
+    upload_bytes:  of an uploaded file; checked while it is read
+    upload_pixels: of its picture; checked before it is decoded
     uploads:       files that are read and decoded at once
-    kept_uploads:  how many of the last uploads can be asked for again by their URL
+    kept_uploads:  how many of the last uploads can be searched from again by their URL
     kept_bytes:    memory for these
-    picture_bytes: memory for pictures that were made small
+    picture_bytes: memory for small pictures
     results:       that one search may show
     depth:         places over which the average precision of a query is computed
     hardest:       queries that are tried for the list of the hardest ones
     requests:      answered at once, of any kind
     workers:       searches, and pictures, that are computed at once
-    waiting:       of each that may wait for a worker
-    seconds:       for a step of the work of a request: a page and an upload have two
-    body_seconds:  for the arrival of what a request sends
+    waiting:       of each, how many may wait for a worker
+    seconds:       for one step of the work of a request: a page and an upload have two
+    body_seconds:  for the arrival of the body of a request
     """
 
     upload_bytes: int = 10_000_000
@@ -73,26 +70,27 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in _FRACTIONS and (isinstance(value, bool) or not isinstance(value, int)):
-                raise InputTypeError(f"limits.{field.name} must be a whole number, got {value!r}")
-            check_number(f"limits.{field.name}", value, above=0)
+            if field.name in _FRACTIONS:
+                check_number(f"limits.{field.name}", value, above=0)
+            else:
+                check_integer(f"limits.{field.name}", value, at_least=1)
         if self.depth < self.results:
             raise InputError(f"limits.depth must be at least limits.results, got {self.depth} and {self.results}")
 
 
 class BusyError(Exception):
-    """All workers are busy and as many wait as may."""
+    """All workers are busy, and no more requests may wait."""
 
 
 class LateError(Exception):
-    """The work took longer than it may; its worker is free again when it ends."""
+    """The work took too long; its worker is free again when it ends."""
 
 
-class Gate:
-    """Some threads and a queue of bounded length before them.
+class WorkerPool:
+    """Some threads with a queue of bounded length.
 
-    What has been begun cannot be stopped: who asked is told after `seconds`, but the place is taken until the work
-    ends, so that no more than `workers` are ever at work.
+    Work that has started cannot be stopped: the request is answered after `seconds`, but its place is taken until the
+    work ends, so that no more than `workers` ever run.
     """
 
     def __init__(self, workers: int, waiting: int, seconds: float) -> None:
@@ -102,11 +100,11 @@ class Gate:
 
     @property
     def inside(self) -> int:
-        """How many are at work or wait."""
+        """How many run or wait."""
         return self._inside
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What the work returns; BusyError if there is no room, LateError if it takes too long."""
+        """Run the work and return its result; BusyError if there is no room, LateError if it takes too long."""
         with self._lock:
             if self._inside >= self._room:
                 raise BusyError
@@ -125,7 +123,7 @@ class Gate:
             raise LateError from None
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop the work that waits."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _leave(self, _: "Future[T] | None" = None) -> None:
@@ -133,8 +131,8 @@ class Gate:
             self._inside -= 1
 
 
-class Turnstile:
-    """A bounded number of something at once: a context manager that raises BusyError when it is full."""
+class Slots:
+    """Context manager that lets in a bounded number at once, and raises BusyError when it is full."""
 
     def __init__(self, room: int) -> None:
         self._room, self._inside, self._lock = room, 0, threading.Lock()
@@ -150,8 +148,7 @@ class Turnstile:
             self._inside -= 1
 
 
-# ==== What every request passes before it is answered: who asks, from where, how much it sends, and what is written
-
+# The guard
 
 POLICY = (
     "default-src 'none'; img-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -161,7 +158,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # "no-referrer" would make browsers hide the origin of a form, by which foreign forms are told apart
+    # "no-referrer" would make browsers hide the origin of a form, by which foreign forms are recognised
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -169,25 +166,25 @@ HEADERS = {
 }
 OPEN = ("/login", "/api/v1/health")
 _UPLOADS = ("/upload", "/api/v1/search")
-_QUERY_STRING, _SMALL_BODY = 8192, 16_384  # bytes
-_DRAINED = 100_000_000  # bytes of what is refused anyway
-_FORM = 4096  # bytes around a file in a form
+_QUERY_STRING, _SMALL_BODY = 8192, 16_384  # bytes at most
+_DRAIN_BYTES = 100_000_000  # read from a request that is refused
+_FORM_BYTES = 4096  # around a file in a form
 _log = logging.getLogger("frontrank.gallery")
 
 Answer = Callable[[Scope, int, str], Response]
 
 
 class Refusal(Exception):  # noqa: N818
-    """A request that is turned away."""
+    """A request that is refused."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         self.status, self.detail, self.headers = status, detail, headers or {}
 
 
 class Guard:
-    """Lets through what may pass, and puts the headers of safety on every answer.
+    """Check every request, and put security headers on every answer.
 
-    answer: makes the answer to who is turned away, of a status and a line that says why
+    answer: makes the answer to a request that is refused, from a status and a line that says why
     """
 
     def __init__(
@@ -195,21 +192,21 @@ class Guard:
     ) -> None:
         self._app, self._limits, self._answer = app, limits, answer
         self._token, self._hosts = token, None if hosts is None else {host.lower().strip("[]") for host in hosts}
-        self._requests, self._uploads = Turnstile(limits.requests), Turnstile(limits.uploads)
-        self.session = secrets.token_urlsafe(32)  # what a browser keeps instead of the token, until the server ends
+        self._requests, self._uploads = Slots(limits.requests), Slots(limits.uploads)
+        self.session = secrets.token_urlsafe(32)  # in the cookie in place of the token, valid until the server ends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answered(scope, receive, send)
+            await self._handle(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, status, method = time.perf_counter(), 0, scope["method"]
-        way = method[:16] if method.isascii() and method.isalpha() else "(a method)"
-        if method == "HEAD":  # answered as a GET, without what it would hold
+        logged_method = method[:16] if method.isascii() and method.isalpha() else "(a method)"
+        if method == "HEAD":  # answered as a GET without its body
             scope["method"] = "GET"
 
         async def safe_send(message: Message) -> None:
@@ -225,26 +222,26 @@ class Guard:
             try:
                 async with asyncio.timeout(self._limits.body_seconds):
                     await send(message)
-            except TimeoutError:  # who does not take the answer must not keep a place for ever
+            except TimeoutError:  # a client that does not read the answer must not keep a place for ever
                 raise ClientDisconnect from None
 
         scope["frontrank.guard"] = self
         try:
-            await self._let_in(scope, receive, safe_send)
+            await self._pass(scope, receive, safe_send)
         except ClientDisconnect:
             pass
         except Exception as error:
-            # the message of an exception could hold what was sent; its kind and its place do not
-            where = _place(error)
-            _log.error("%s %s failed: %s at %s", way, _route(scope), type(error).__name__, where)
+            # the message of an exception could quote what was sent; its type and place cannot
+            name, place = type(error).__name__, _place(error)
+            _log.error("%s %s failed: %s at %s", logged_method, _route(scope), name, place)
             if not status:
-                response = self._answer(scope, 500, "this server made a mistake; its log says where")
+                response = self._answer(scope, 500, "an error in the server; its log says where")
                 await response(scope, receive, safe_send)
         finally:
             milliseconds = 1000 * (time.perf_counter() - started)
-            _log.info("%s %s %d %.0f ms", way, _route(scope), status, milliseconds)
+            _log.info("%s %s %d %.0f ms", logged_method, _route(scope), status, milliseconds)
 
-    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         try:
             self._check(scope, headers)
@@ -253,16 +250,16 @@ class Guard:
                     await self._app(scope, receive, send)
                     return
                 upload = scope["path"] in _UPLOADS
-                most = self._limits.upload_bytes + _FORM if upload else _SMALL_BODY
+                most = self._limits.upload_bytes + _FORM_BYTES if upload else _SMALL_BODY
                 _check_length(headers, most)
-                bounded = self._bounded(receive, most)
+                bounded = self._limit_body(receive, most)
                 if not upload:
                     await self._app(scope, bounded, send)
                     return
                 with self._uploads:
                     await self._app(scope, bounded, send)
         except Refusal as refusal:
-            response = self._refused(scope, refusal)
+            response = self._refuse(scope, refusal)
         except BusyError:
             response = self._answer(scope, 429, "the server is busy; ask again in a moment")
             response.headers["Retry-After"] = "2"
@@ -272,20 +269,20 @@ class Guard:
         await response(scope, receive, send)
 
     async def _drain(self, headers: Headers, receive: Receive) -> None:
-        """Take what is still being sent, within bounds: who is cut off while sending never sees the answer."""
+        """Read what is still being sent, within bounds: a client that is cut off never sees the answer."""
         length = headers.get("content-length", "")
-        if not length.isdecimal() or int(length[:15]) > _DRAINED or "expect" in headers:
+        if not length.isdecimal() or int(length[:15]) > _DRAIN_BYTES or "expect" in headers:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.body_seconds):
                 while (await receive()).get("more_body"):
                     pass
 
-    def _refused(self, scope: Scope, refusal: Refusal) -> Response:
+    def _refuse(self, scope: Scope, refusal: Refusal) -> Response:
         if refusal.status == 401 and not scope["path"].startswith("/api/") and scope["method"] == "GET":
             here = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
-            onward = f"?next={quote(here, safe='/')}"
-            return RedirectResponse("/login" + (onward if len(onward) <= _QUERY_STRING else ""), 303)
+            query = f"?next={quote(here, safe='/')}"
+            return RedirectResponse("/login" + (query if len(query) <= _QUERY_STRING else ""), 303)
         response = self._answer(scope, refusal.status, refusal.detail)
         response.headers.update(refusal.headers)
         return response
@@ -295,27 +292,27 @@ class Guard:
             raise Refusal(414, f"the URL is too long; use at most {_QUERY_STRING} bytes after the ?")
         if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
             raise Refusal(421, "the page is not served under this host name; use the address that the server printed")
-        bearer = self._token is not None and self._bears(headers)
+        bearer = self._token is not None and self._has_bearer_token(headers)
         if scope["method"] != "GET" and not bearer and not same_origin(headers):
-            raise Refusal(403, "this was sent by another site's page; open the page itself and send it from there")
+            raise Refusal(403, "this was sent by a page of another site; open this page and send it from there")
         open_to_all = scope["path"] in OPEN or scope["path"].startswith("/static/")
-        if self._token is not None and not (open_to_all or bearer or self._knows(scope, headers)):
+        if self._token is not None and not (open_to_all or bearer or self._has_session(scope, headers)):
             raise Refusal(401, "a token is needed; send it as Authorization: Bearer", {"WWW-Authenticate": "Bearer"})
 
-    def _bears(self, headers: Headers) -> bool:
+    def _has_bearer_token(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self.is_token(given.strip())
 
-    def _knows(self, scope: Scope, headers: Headers) -> bool:
+    def _has_session(self, scope: Scope, headers: Headers) -> bool:
         cookies = cookie_parser(headers.get("cookie", ""))
-        return equal(cookies.get(cookie_name(scope), ""), self.session)
+        return equal_secrets(cookies.get(cookie_name(scope), ""), self.session)
 
     def is_token(self, given: str) -> bool:
-        """Whether it is the token, found out in the same time whatever it is."""
-        return self._token is not None and equal(given, self._token)
+        """Return whether it is the token, always in the same time."""
+        return self._token is not None and equal_secrets(given, self._token)
 
-    def _bounded(self, receive: Receive, most: int) -> Receive:
-        """What a request sends, refused as soon as it is too much or takes too long."""
+    def _limit_body(self, receive: Receive, most: int) -> Receive:
+        """Return a `receive` that refuses a body as soon as it is too large or too slow."""
         deadline, size = time.monotonic() + self._limits.body_seconds, 0
 
         async def bounded() -> Message:
@@ -323,7 +320,7 @@ class Guard:
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
-                raise HTTPException(408, "what was sent took too long to arrive; try again") from None
+                raise HTTPException(408, "the body of the request took too long to arrive; try again") from None
             size += len(message.get("body", b""))
             if size > most:
                 raise HTTPException(413, _too_large(most))
@@ -333,7 +330,7 @@ class Guard:
 
 
 def cookie_name(scope: Scope) -> str:
-    """What this server calls its cookie: browsers send a cookie to all ports of a host, so each has a name of its own.
+    """Return the name of this server's cookie: browsers send a cookie to all ports of a host, so each port has its own.
 
     >>> cookie_name({"server": ("127.0.0.1", 8000)})
     'frontrank-8000'
@@ -341,15 +338,15 @@ def cookie_name(scope: Scope) -> str:
     return f"frontrank-{scope['server'][1]}" if scope.get("server") else "frontrank"
 
 
-def equal(a: str, b: str) -> bool:
-    """Whether two texts are the same, in a time that does not tell how far they are."""
+def equal_secrets(a: str, b: str) -> bool:
+    """Return whether two texts are the same, in a time that does not depend on how similar they are."""
     return hmac.compare_digest(a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass"))
 
 
 def same_origin(headers: Headers) -> bool:
-    """Whether a request that changes something comes from our own page, or from a program that is no browser.
+    """Return whether a request that changes something comes from our own page, or from a program that is no browser.
 
-    Browsers say where a request comes from, and pages cannot change what they say.
+    Browsers send the origin of a request, and pages cannot change it.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -364,7 +361,7 @@ def same_origin(headers: Headers) -> bool:
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, without its port.
+    """Return the name in a Host header, without its port.
 
     >>> _host("LocalHost:8000"), _host("[::1]:8000"), _host("127.0.0.1"), _host("a@b")
     ('localhost', '::1', '127.0.0.1', '')
@@ -382,17 +379,18 @@ def _check_length(headers: Headers, most: int) -> None:
     if length is None:
         return
     if not (length.isascii() and length.isdecimal()):
-        raise Refusal(400, "Content-Length is no number; leave it to your client")
+        raise Refusal(400, "Content-Length must be a number; let your client set it")
     if len(length) > 15 or int(length) > most:
         raise Refusal(413, _too_large(most))
 
 
 def _too_large(most: int) -> str:
-    return f"what was sent is too large; send at most {(most - _FORM if most > _SMALL_BODY else most):,} bytes"
+    file = most - _FORM_BYTES if most > _SMALL_BODY else most
+    return f"the body of the request is too large; send at most {file:,} bytes"
 
 
 def _route(scope: Scope) -> str:
-    """The path as it was declared: no names of uploads, no text of who asks."""
+    """Return the path as it was declared: no names of uploads, no text of the user."""
     return getattr(scope.get("route"), "path", None) or "(no such page)"
 
 

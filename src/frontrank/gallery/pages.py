@@ -1,8 +1,8 @@
-"""The pages that people open, and what these pages load."""
+"""The pages for people, made from templates, and the files that they load."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,18 +17,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 import frontrank.reporting
 from frontrank.gallery.guard import Guard, cookie_name
-from frontrank.gallery.pictures import sent_form
-from frontrank.gallery.search import MOST_CHARACTERS, UNSAID, Asked, Facet, Service, Shown, Side, read_asked, starters
+from frontrank.gallery.pictures import read_form
+from frontrank.gallery.search import MOST_CHARACTERS, SearchState, Shown, parse_state
+from frontrank.gallery.service import HIDDEN_FIELDS, Facet, Service, SideResult, starters
 from frontrank.reporting.charts import Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import cost_text, format_count, fraction, number
 from frontrank.retrieval.items import Item, check_id
 
-# ==== HTML from templates, in which users' text is only ever text, and the files that the pages ask for.
-
-
 _HERE = Path(__file__).parent
-_REPORT = Path(frontrank.reporting.__file__).parent / "templates"  # the report's colours and charts are ours too
+_REPORT = Path(frontrank.reporting.__file__).parent / "templates"  # pages have the colours and charts of reports
 _FILES = {
     "base.css": (_REPORT / "style.css", "text/css"),
     "base.js": (_REPORT / "page.js", "text/javascript"),
@@ -40,7 +38,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class StaticFile:
-    """A file of ours as it is sent; `version` changes with what it holds."""
+    """A file of ours as it is sent; version: changes with its content."""
 
     data: bytes
     kind: str
@@ -49,27 +47,27 @@ class StaticFile:
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """All files that pages may ask for, by name: there is no way to any other file."""
-    found = {}
+    """Return all files that pages load, by name; no other file can be requested."""
+    files = {}
     for name, (path, kind) in _FILES.items():
         data = path.read_bytes()
-        found[name] = StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
-    return found
+        files[name] = StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
+    return files
 
 
-def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
-    """The page that a template makes of some values; every value is escaped."""
+def render_page(template: str, status: int = 200, **values: object) -> HTMLResponse:
+    """Return the page of a template; every value is escaped."""
     text = _environment().get_template(template).render(status=status, **values)
     return HTMLResponse(text.encode("utf-8", "replace"), status)
 
 
 def static_url(name: str) -> str:
-    """Where a file of ours is; the URL changes with the file, so that browsers may keep it for ever."""
+    """Return the URL of a file of ours; it changes with the file, so that browsers may keep it for ever."""
     return f"/static/{name}?v={static_files()[name].version}"
 
 
 def picture_url(index: str, item: str, size: str = "small") -> str:
-    """Where the picture of an item is.
+    """Return the URL of the picture of an item.
 
     >>> picture_url("new", "cats/1&2")
     '/picture?index=new&id=cats%2F1%262&size=small'
@@ -77,52 +75,49 @@ def picture_url(index: str, item: str, size: str = "small") -> str:
     return "/picture?" + urlencode({"index": index, "id": item, "size": size})
 
 
-def named(item: Item) -> str:
-    """What an item is called: what its metadata has as its name, as in reports, else its label, else its id.
+def item_name(item: Item) -> str:
+    """Return the name of an item: "name" of its metadata, as in reports, else its label, else its id.
 
-    >>> named(Item("1", label="1F34A", metadata={"name": "tangerine"})), named(Item("1", label="cat")), named(Item("1"))
-    ('tangerine', 'cat', '1')
+    >>> item_name(Item("1", label="1F34A", metadata={"name": "tangerine"})), item_name(Item("1", label="cat"))
+    ('tangerine', 'cat')
     """
     return str(item.metadata.get("name") or item.label or item.id)
 
 
-def told(metadata: Mapping[str, object]) -> dict[str, object]:
-    """What people are told of an item beside its name.
+def visible_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
+    """Return the metadata that the page shows beside the name.
 
-    >>> told({"name": "tangerine", "year": 2020, "sha256": "c0ffee"})
+    >>> visible_metadata({"name": "tangerine", "year": 2020, "sha256": "c0ffee"})
     {'year': 2020}
     """
-    return {field: value for field, value in metadata.items() if field not in ("name", *UNSAID)}
+    return {field: value for field, value in metadata.items() if field not in ("name", *HIDDEN_FIELDS)}
 
 
 @cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader([_HERE / "templates", _REPORT]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    environment.filters |= {
         "capfirst": lambda text: text[:1].upper() + text[1:],
         "cost_text": cost_text,
-        "counted": format_count,
+        "format_count": format_count,
         "fraction": fraction,
-        "named": named,
+        "item_name": item_name,
         "number": number,
-        "told": told,
+        "visible_metadata": visible_metadata,
     }
-    found.globals |= {"static_url": static_url, "picture_url": picture_url}
-    return found
-
-
-# ==== The pages that people open, and what these pages load.
+    environment.globals |= {"static_url": static_url, "picture_url": picture_url}
+    return environment
 
 
 _STARTERS = 24
 _HARDEST = 60  # shown on their page
-_DOTTED = 30  # points that can be told apart
+_DOTTED = 30  # points of a curve that are drawn as dots
 _FOR_EVER = "private, max-age=31536000, immutable"
 _AN_HOUR = "private, max-age=3600"
 
@@ -130,51 +125,50 @@ Name = Annotated[str, Query(max_length=64)]
 
 
 def page_router(service: Service, signed_in: bool) -> APIRouter:
-    """The routes of all pages; signed_in: there is a token, so that one can sign out."""
+    """Return the routes of all pages; signed_in: there is a token, so that people can sign out."""
     router = APIRouter(include_in_schema=False)
     common: dict[str, Any] = {"service": service, "signed_in": signed_in}
 
     @router.get("/")
     async def search_page(request: Request) -> Response:
-        asked = read_asked(request.url.query, service.limits.results)
-        chosen = service.chosen(asked)
-        if len(chosen) == len(service.indexes):
-            asked = asked.but(sides=())
-        if asked.item:
-            check_id(asked.item)
-        sides = await service.search(asked) if asked.item or asked.upload else []
-        offered = await service.ask(lambda: _offered(service, chosen, begins=not sides))
-        return page(
+        state = parse_state(request.url.query, service.limits.results)
+        indexes = service.indexes_of(state)
+        if len(indexes) == len(service.indexes):
+            state = replace(state, sides=())
+        if state.item:
+            check_id(state.item)
+        sides = await service.search(state) if state.item or state.upload else []
+        choices = await service.run(lambda: _choices(service, indexes, is_start=not sides))
+        return render_page(
             "search.html.j2",
             **common,
-            asked=asked,
-            chosen=chosen,
+            state=state,
+            indexes=indexes,
             sides=sides,
-            looks=_looks(sides),
+            styles=_styles(sides),
             query=_query(sides),
             curve=curve_chart(sides),
-            **offered,
-            unlisted=unlisted(asked.filters, offered["facets"]),
+            **choices,
+            unlisted=unlisted_filters(state.filters, choices["facets"]),
             title=_title(sides),
         )
 
     @router.post("/upload")
     async def upload(request: Request) -> Response:
-        async with sent_form(request, "choose one file, and send it again") as form:
-            image, state = form.get("image"), form.get("state", "")
-            if not isinstance(image, UploadFile) or not isinstance(state, str):
+        async with read_form(request, "choose one file, and send it again") as form:
+            image, query = form.get("image"), form.get("state", "")
+            if not isinstance(image, UploadFile) or not isinstance(query, str):
                 raise HTTPException(422, "there is no image; choose a file first")
-            asked = read_asked(state, service.limits.results)
-            name = await service.keep(await image.read())
-        return RedirectResponse(asked.url(upload=name, item="", label=""), 303)
+            state = parse_state(query, service.limits.results)
+            name = await service.add_upload(await image.read())
+        return RedirectResponse(state.url(upload=name, item="", label=""), 303)
 
     @router.get("/hardest")
     async def hardest(index: Name = "") -> Response:
-        shown = service.named(index)
+        shown = service.get_index(index)
         progress = service.hardest[shown.name].progress()
-        return page(
-            "hardest.html.j2", **common, shown=shown, progress=progress, hard=progress.hard[:_HARDEST], asked=Asked()
-        )
+        hard = progress.hard[:_HARDEST]
+        return render_page("hardest.html.j2", **common, shown=shown, progress=progress, hard=hard, state=SearchState())
 
     @router.get("/picture")
     async def picture(
@@ -183,46 +177,46 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
         size: Literal["small", "large"] = "small",
     ) -> Response:
         check_id(id)
-        found = await service.picture(service.named(index), id, size)
-        return Response(found.data, media_type=found.kind, headers={"Cache-Control": _AN_HOUR})
+        file = await service.get_picture(service.get_index(index), id, size)
+        return Response(file.data, media_type=file.kind, headers={"Cache-Control": _AN_HOUR})
 
     @router.get("/uploaded/{name}")
     async def uploaded(name: str) -> Response:
-        found = service.upload(name)
-        return Response(found.preview, media_type=found.kind, headers={"Cache-Control": _AN_HOUR})
+        upload = service.get_upload(name)
+        return Response(upload.preview, media_type=upload.kind, headers={"Cache-Control": _AN_HOUR})
 
     @router.get("/static/{name}")
     async def static(name: str) -> Response:
-        found = static_files().get(name)
-        if found is None:
+        file = static_files().get(name)
+        if file is None:
             raise HTTPException(404, "there is no such file")
-        return Response(found.data, media_type=found.kind, headers={"Cache-Control": _FOR_EVER})
+        return Response(file.data, media_type=file.kind, headers={"Cache-Control": _FOR_EVER})
 
     @router.get("/api")
     async def api(request: Request) -> Response:
-        return page("api.html.j2", **common, described=request.app.openapi(), base=str(request.base_url))
+        return render_page("api.html.j2", **common, api=request.app.openapi(), base=str(request.base_url))
 
     return router
 
 
 def login_router() -> APIRouter:
-    """The routes by which one gets in and out where there is a token."""
+    """Return the routes to sign in and out, if there is a token."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/login")
     async def login_page(next: Annotated[str, Query(max_length=8192 + MOST_CHARACTERS)] = "/") -> Response:
-        return page("login.html.j2", next=local(next), wrong=False)
+        return render_page("login.html.j2", next=local_path(next), wrong=False)
 
     @router.post("/login")
     async def login(request: Request) -> Response:
-        async with sent_form(request, "open the page again, and give the token there") as form:
-            token, onward = form.get("token"), form.get("next", "/")
+        async with read_form(request, "open the page again, and give the token there") as form:
+            token, target = form.get("token"), form.get("next", "/")
         guard: Guard = request.scope["frontrank.guard"]
-        onward = local(onward if isinstance(onward, str) else "/")
+        target = local_path(target if isinstance(target, str) else "/")
         if not isinstance(token, str) or not guard.is_token(token.strip()):
-            return page("login.html.j2", 401, next=onward, wrong=True)
-        response = RedirectResponse(onward, 303)
-        scheme = request.headers.get("x-forwarded-proto", request.url.scheme)  # of a proxy that does the encrypting
+            return render_page("login.html.j2", 401, next=target, wrong=True)
+        response = RedirectResponse(target, 303)
+        scheme = request.headers.get("x-forwarded-proto", request.url.scheme)  # of a proxy that encrypts
         response.set_cookie(
             cookie_name(request.scope),
             guard.session,
@@ -242,43 +236,42 @@ def login_router() -> APIRouter:
     return router
 
 
-def local(path: str) -> str:
-    r"""A path of this server, "/" for what leads elsewhere.
+def local_path(path: str) -> str:
+    r"""Return a path of this server; "/" for one that leads elsewhere.
 
-    >>> local("/?item=a"), local("//evil.example"), local("/\\evil.example"), local("https://evil.example")
-    ('/?item=a', '/', '/', '/')
+    >>> local_path("/?item=a"), local_path("//evil.example"), local_path("/\\evil.example")
+    ('/?item=a', '/', '/')
     """
     fine = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if fine and path.isascii() else "/"
 
 
-def curve_chart(sides: Sequence[Side]) -> Chart | None:
-    """Precision over recall of the query, a line per index; None where no label is known."""
-    lines, said = [], []
-    for side, look in zip(sides, _looks(sides), strict=True):
-        found = side.found
-        if found is None or not found.points:
+def curve_chart(sides: Sequence[SideResult]) -> Chart | None:
+    """Return the chart of precision over recall, a line per index; None if no label is known."""
+    lines, texts = [], []
+    for side, style in zip(sides, _styles(sides), strict=True):
+        if side.result is None or not side.result.points:
             continue
-        recall, precision = (np.array(column) for column in zip(*found.points, strict=True))
+        recall, precision = (np.array(column) for column in zip(*side.result.points, strict=True))
         name = side.shown.name if len(sides) > 1 else ""
-        lines.append(Line(name, Curve(recall, precision), look, dotted=len(recall) <= _DOTTED))
+        lines.append(Line(name, Curve(recall, precision), style, dotted=len(recall) <= _DOTTED))
         first, last = (f"{fraction(precision[i])} at recall {fraction(recall[i])}" for i in (0, -1))
-        said.append(f"{name or 'Precision'}: {first}" + (f", {last}" if len(recall) > 1 else ""))
+        texts.append(f"{name or 'Precision'}: {first}" + (f", {last}" if len(recall) > 1 else ""))
     span = (0.0, 1.0)
-    summary = f"Precision over recall of this query. {'; '.join(said)}."
+    summary = f"Precision over recall of this query. {'; '.join(texts)}."
     axes = (Scale(name, percent=True, span=span, marks=(0.0, 0.5, 1.0)) for name in ("recall", "precision"))
     return chart("precision over recall", lines, *axes, size=(300.0, 190.0), summary=summary)
 
 
-def _offered(service: Service, chosen: Sequence[Shown], begins: bool) -> dict[str, Any]:
-    """What can be asked of the indexes, kept for a while: fields, pictures to begin with, whether they expand."""
-    first, keep = chosen[0], service.kept.get
-    ways = {keep(("expands", one.name), partial(_expands, one)) for one in chosen}
+def _choices(service: Service, indexes: Sequence[Shown], is_start: bool) -> dict[str, Any]:
+    """Return what people can choose from, cached for a while: fields, pictures to begin with, query expansion."""
+    first, cached = indexes[0], service.cache.get
+    stored = {cached(("expands", one.name), partial(_expands, one)) for one in indexes}
     return {
         "facets": service.facets[first.name].get(),
-        "stored": tuple(sorted(ways)),
-        "starters": keep(("starters", first.name), lambda: starters(first.index, _STARTERS)) if begins else [],
-        "sizes": [keep(("size", one.name), one.index.count) for one in chosen] if begins else [],
+        "stored": tuple(sorted(stored)),
+        "starters": cached(("starters", first.name), lambda: starters(first.index, _STARTERS)) if is_start else [],
+        "sizes": [cached(("size", one.name), one.index.count) for one in indexes] if is_start else [],
     }
 
 
@@ -286,26 +279,26 @@ def _expands(shown: Shown) -> bool:
     return bool(shown.index.settings.expansion)
 
 
-def unlisted(filters: Sequence[str], facets: Sequence[Facet]) -> list[str]:
-    """The filters that are none of the choices of the lists."""
+def unlisted_filters(filters: Sequence[str], facets: Sequence[Facet]) -> list[str]:
+    """Return the filters that are in none of the lists to choose from."""
     listed = {text for facet in facets if facet.short for text, _, _ in facet.choices}
     return [one for one in filters if one not in listed]
 
 
-def _looks(sides: Sequence[Side]) -> list[str]:
-    """The looks of the sides, as in a report: that of the last one is the strong one."""
+def _styles(sides: Sequence[SideResult]) -> list[str]:
+    """Return the style of each side, as in a report: the last one stands out."""
     return ["after" if side is sides[-1] else "before" for side in sides]
 
 
-def _query(sides: Sequence[Side]) -> tuple[str, Item] | None:
-    """The item that was searched from, and the index that has it."""
+def _query(sides: Sequence[SideResult]) -> tuple[str, Item] | None:
+    """Return the item that was searched from, and the index that has it."""
     return next(((side.shown.name, side.item) for side in sides if side.item is not None), None)
 
 
-def _title(sides: Sequence[Side]) -> str:
+def _title(sides: Sequence[SideResult]) -> str:
     if not sides:
         return "Search"
     query = _query(sides)
-    of = "an uploaded picture" if query is None else named(query[1])
-    shown = max((len(side.found.rows) for side in sides if side.found is not None), default=0)
-    return f"{format_count(shown, 'result')} for {of}"
+    name = "an uploaded picture" if query is None else item_name(query[1])
+    count = max((len(side.result.rows) for side in sides if side.result is not None), default=0)
+    return f"{format_count(count, 'result')} for {name}"

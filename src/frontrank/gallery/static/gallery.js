@@ -109,9 +109,9 @@
     const goesOn = main.querySelector("[data-poll]") !== null;
     poll();
     if (!quiet || (polled && !goesOn)) {
-      const said = main.querySelector("[data-said]") ?? main.querySelector("h1");
+      const announcement = main.querySelector("[data-announce]") ?? main.querySelector("h1");
       const measures = [...main.querySelectorAll(".measure")].map((one) => one.textContent.trim());
-      say([said?.textContent.trim(), ...measures].filter(Boolean).join(". "));
+      say([announcement?.textContent.trim(), ...measures].filter(Boolean).join(". "));
     }
     polled = goesOn;
   }
