@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import pickle
 import random
 import struct
@@ -34,56 +33,37 @@ def not_images():
     laughs = b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><svg>&b;</svg>'
     return {
         "nothing": b"",
-        "one byte": b"\xff",
         "zeros": bytes(5000),
         "text": b"hello",
         "html": b"<!DOCTYPE html><script>alert(1)</script>",
-        "html after blanks": b"\n\n   <html><body onload=alert(1)>",
         "svg": svg,
-        "svg with prolog": b'<?xml version="1.0"?>' + svg,
-        "svg with a byte order mark": b"\xef\xbb\xbf" + svg,
-        "svg with a doctype": b"<!DOCTYPE svg>" + svg,
-        "svg in capitals": svg.upper(),
         "svg in utf-16": svg.decode().encode("utf-16"),
         "svgz": gzip.compress(svg),
         "svg of entities": laughs,
-        "xml": b"<?xml version='1.0'?><a/>",
-        "json": json.dumps({"a": 1}).encode(),
-        "javascript": b"alert(1)//",
         "php": b"<?php system($_GET['c']); ?>",
-        "shell": b"#!/bin/sh\nrm -rf ~\n",
         "pdf": b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n",
         "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(/etc/passwd) run\nshowpage\n",
         "zip": archive(),
         "gzip bomb": gzip.compress(bytes(10_000_000)),
         "pickle": pickle.dumps(["a"]),
         "elf": b"\x7fELF" + bytes(60),
-        "exe": b"MZ" + bytes(60),
-        "mp4": b"\0\0\0\x20ftypisom" + bytes(60),
-        "heic": b"\0\0\0\x20ftypheic" + bytes(60),
         "avif": b"\0\0\0\x20ftypavif" + bytes(60),
-        "wav": b"RIFF\x24\0\0\0WAVEfmt " + bytes(30),
         "riff that says webp": b"RIFF\x24\0\0\0WEBPVP8 " + bytes(30),
-        "git lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         "xbm": b"#define a_width 8\n#define a_height 8\nstatic char a_bits[] = { 0x00 };\n",
-        "xpm": b'/* XPM */\nstatic char *a[] = {"1 1 1 1", "a c #fff", "a"};\n',
         "mvg": b"push graphic-context\nimage over 0,0 0,0 'https://127.0.0.1/a.png'\npop graphic-context\n",
         "msl": b'<?xml version="1.0"?><image><read filename="/etc/passwd"/></image>',
         "jpeg's first bytes only": b"\xff\xd8\xff\xe0",
         "png's first bytes only": b"\x89PNG\r\n\x1a\n",
-        "gif's first bytes only": b"GIF89a",
-        "tiff's first bytes only": b"II*\0",
-        "bmp's first bytes only": b"BM",
     }
 
 
 def other_formats():
     """What Pillow can read, but nobody asked for."""
     image = picture("red")
-    kinds = ("ico", "ppm", "tga", "pcx", "sgi", "dds", "eps", "pdf", "jpeg2000", "icns", "xbm")
+    kinds = ("ico", "ppm", "eps", "jpeg2000")
     found = {}
     for kind in kinds:
-        found[f"{kind} file"] = written(image.convert("1") if kind == "xbm" else image, kind)
+        found[f"{kind} file"] = written(image, kind)
     return found
 
 
@@ -92,7 +72,7 @@ def cut_short():
     return {
         f"{kind} cut to {share:.0%}": data[: int(len(data) * share)]
         for kind, data in whole.items()
-        for share in (0.1, 0.5, 0.9)
+        for share in (0.1, 0.9)
     }
 
 
@@ -178,11 +158,8 @@ def polyglots():
         "a rar": b"Rar!\x1a\x07\x01\0" + bytes(20),
         "an svg": b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
     }
-    found = {
-        f"{kind} with {name} behind it": written(picture("red"), kind) + tail
-        for kind in FORMATS
-        for name, tail in tails.items()
-    }
+    found = {f"jpeg with {name} behind it": written(picture("red"), "jpeg") + tail for name, tail in tails.items()}
+    found |= {f"{kind} with a script behind it": written(picture("red"), kind) + tails["a script"] for kind in FORMATS}
     # a size of 0x2a2f is written as /*, the beginning of a comment
     bmp = bytearray(written(picture("red"), "bmp"))
     bmp[2:6] = b"/*\0\0"
@@ -208,20 +185,19 @@ def hidden():
         "webp with a script as description": written(image, "webp", exif=exif.tobytes()),
         "tiff with a script as description": written(image, "tiff", tiffinfo={270: bad}),
         "jpeg with a zip as comment": written(image, "jpeg", comment=archive()),
-        "jpeg with a page as comment": written(image, "jpeg", comment=b"<html><body onload=alert(1)>"),
         "webp with php as xmp": written(image, "webp", xmp=b"<?php system('id'); ?>"),
         "jpeg with a script as profile": written(image, "jpeg", icc_profile=bad.encode()),
     }
 
 
-def flipped(count=40):
+def flipped(count=18):
     """Pictures with some bytes changed: some can still be read, some not."""
     lot = random.Random(0)
     found = {}
     for number in range(count):
         kind = FORMATS[number % len(FORMATS)]
         data = bytearray(written(noise(seed=number), kind))
-        for _ in range(1 + number // 6):
+        for _ in range(1 + number // 3):
             data[lot.randrange(len(data))] = lot.randrange(256)
         found[f"{kind} changed, {number}"] = bytes(data)
     return found
@@ -238,32 +214,23 @@ def forms():
     form, end, good = "multipart/form-data; boundary=x", b"--x--\r\n", written(picture("red"), "jpeg")
     return {
         "nothing": (b"", form),
-        "only an end": (end, form),
         "text": (b"no form", form),
         "no boundary": (part(data=good) + end, "multipart/form-data"),
-        "an empty boundary": (part(data=good) + end, "multipart/form-data; boundary="),
         "another boundary": (part(data=good) + end, "multipart/form-data; boundary=y"),
         "a boundary too long": (part(data=good) + end, f"multipart/form-data; boundary={'x' * 5000}"),
         "a field instead of a file": (part(filename=None) + end, form),
         "a file of another name": (part("picture", data=good) + end, form),
-        "a name in capitals": (part("IMAGE", data=good) + end, form),
         "a file without a name": (b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n" + end, form),
-        "a part without a disposition": (b"--x\r\nContent-Type: image/png\r\n\r\nabc\r\n" + end, form),
         "a part without a header": (b"--x\r\n\r\nabc\r\n" + end, form),
         "two pictures": (part(data=good) * 2 + end, form),
-        "two pictures of different names": (part(data=good) + part("other", data=good) + end, form),
         "many fields": (part("a", None) * 100 + end, form),
         "a field that is long": (part("a", None, bytes(100_000)) + end, form),
         "a header that is long": (part("x" * 100_000) + end, form),
         "many headers": (b"--x\r\n" + b"a: b\r\n" * 5000 + b"\r\nabc\r\n" + end, form),
         "a picture alone": (good, "image/jpeg"),
-        "a picture of no type": (good, ""),
-        "a picture as bytes": (good, "application/octet-stream"),
         "a form of a link": (b"image=abc", "application/x-www-form-urlencoded"),
-        "a picture as text": (b"image=" + good.hex().encode(), "application/x-www-form-urlencoded"),
         "json": (b'{"image": "abc"}', "application/json"),
         "bytes that are no json": (b"\xff\xfe", "application/json"),
-        "plain text": (b"", "text/plain"),
         "another kind of form": (part(data=good) + end, "multipart/mixed; boundary=x"),
     }
 

@@ -9,6 +9,7 @@ import numpy as np
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from frontrank.errors import FrontrankError
 from frontrank.gallery import Limits, Shown, create_app
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
@@ -89,3 +90,25 @@ def png(width, height, *chunks, depth=8, colour=2, interlace=0):
     """A PNG of any header, right or wrong."""
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlace)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def line(labels):
+    """An index of items on an arc, in the order of the labels."""
+    angles = np.linspace(0, 1, len(labels))
+    index = Index(dim=2)
+    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    index.add(vectors, [Item(str(i), label=label) for i, label in enumerate(labels)])
+    return index
+
+
+def break_method(index, name, when):
+    """Let a method of an index fail at some calls."""
+    method, calls = getattr(index, name), []
+
+    def fail(*given, **more):
+        calls.append(given)
+        if when(len(calls)):
+            raise FrontrankError("secret")
+        return method(*given, **more)
+
+    setattr(index, name, fail)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from frontrank.errors import InputError
 from frontrank.gallery import Limits, Shown, create_app
-from frontrank.gallery import search as service
+from frontrank.gallery import service as service
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, soon, written
@@ -226,7 +226,7 @@ def kept_index(folder, tmp_path):
 def test_what_another_process_indexes_is_found_after_a_while(kept_index, monkeypatch):
     writing, shown = kept_index
     slow = client_of(shown)
-    monkeypatch.setattr(service, "LOOK", 0.0)
+    monkeypatch.setattr(service, "REFRESH_SECONDS", 0.0)
     quick = client_of(shown)
     assert sent(slow, RED, k=1).json()["results"][0]["id"].startswith("red/")
     writing.upsert(embed(picture("red"))[None], [Item("a new one", label="red")])
@@ -236,7 +236,7 @@ def test_what_another_process_indexes_is_found_after_a_while(kept_index, monkeyp
 
 def test_an_index_whose_folder_is_gone(kept_index, monkeypatch, caplog):
     writing, shown = kept_index
-    monkeypatch.setattr(service, "LOOK", 0.0)
+    monkeypatch.setattr(service, "REFRESH_SECONDS", 0.0)
     client = client_of(shown)
     shutil.rmtree(writing.url)
     for response in (sent(client, RED), client.get("/?item=red/0.png")):

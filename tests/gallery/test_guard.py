@@ -1,4 +1,4 @@
-"""Who is let in: hosts, origins, tokens, sizes, and what the answers and the log say."""
+"""The guard (hosts, origins, tokens, sizes, headers, the log) and the limits of work."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 
-from frontrank.errors import InputError
+from frontrank.errors import InputError, InputTypeError
 from frontrank.gallery import Limits, create_app
-from frontrank.gallery.guard import HEADERS, Guard, same_origin
+from frontrank.gallery.guard import HEADERS, BusyError, Guard, LateError, Slots, WorkerPool, same_origin
 from tests.gallery.samples import BASE, TOKEN, client_of, embed, picture, sent, shown_of, written
 
 IMAGE = written(picture("red"))
@@ -22,7 +22,7 @@ def locked(folder):
     return client_of(shown_of(folder), token=TOKEN, hosts=None, base="http://pictures.example")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8000", "localhost", "LOCALHOST:80", "[::1]", "[::1]:8000"])
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "LOCALHOST", "[::1]:8000"])
 def test_hosts_of_this_machine(client, host):
     assert client.get("/api/v1/health", headers={"Host": host}).status_code == 200
 
@@ -30,33 +30,30 @@ def test_hosts_of_this_machine(client, host):
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
         "evil.example:8000",
         "127.0.0.1.evil.example",
-        "localhost.evil.example",
         "evil.example@127.0.0.1",
         "127.0.0.1@evil.example",
         "127.0.0.1, evil.example",
-        "127.0.0.1/evil.example",
         "127.0.0.1#evil.example",
         "127.0.0.2",
-        "0.0.0.0",
         "2130706433",
         "[::ffff:127.0.0.1]",
         "[::1",
         "",
-        " ",
         ":8000",
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/api/v1/health", "/static/icon.svg", "/nothing"])
-def test_hosts_that_others_took_for_this_machine(client, host, path):
-    assert client.get(path, headers={"Host": host}).status_code == 421
+def test_other_hosts_are_refused(client, host):
+    assert client.get("/", headers={"Host": host}).status_code == 421
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/hardest", "/api", "/nothing", "/api/v1/stats", "/api/v1/item?id=x", "/static/gallery.js"]
-)
+@pytest.mark.parametrize("path", ["/api/v1/health", "/static/icon.svg", "/nothing"])
+def test_other_hosts_are_refused_on_every_page(client, path):
+    assert client.get(path, headers={"Host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/api/v1/item?id=x", "/static/gallery.js"])
 def test_every_answer_has_the_headers(client, path):
     headers = client.get(path).headers
     assert {name: headers[name] for name in HEADERS} == HEADERS
@@ -78,51 +75,61 @@ def test_the_policy_lets_nothing_in_from_outside():
         ({"sec-fetch-site": "same-origin"}, True),
         ({"sec-fetch-site": "none"}, True),
         ({"sec-fetch-site": "same-site"}, False),
-        ({"sec-fetch-site": "cross-site"}, False),
         ({"sec-fetch-site": "cross-site", "origin": BASE}, False),
-        ({"origin": BASE}, True),
-        ({"origin": "http://evil.example"}, False),
-        ({"origin": "http://127.0.0.1:9000"}, False),
-        ({"origin": "null"}, False),
-        ({"origin": ""}, False),
-        ({"origin": "http://[bad"}, False),
+        ({"host": "127.0.0.1:8000", "origin": BASE}, True),
+        ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:9000"}, False),
+        ({"host": "127.0.0.1:8000", "origin": "null"}, False),
+        ({"host": "127.0.0.1:8000", "origin": "http://[bad"}, False),
+        ({"origin": "http://"}, False),
     ],
 )
+def test_which_origins_are_ours(headers, passes):
+    assert same_origin(Headers(headers)) is passes
+
+
 @pytest.mark.parametrize("path", ["/api/v1/search", "/upload"])
-def test_forms_of_other_sites_are_refused(client, headers, passes, path):
-    response = client.post(path, files={"image": ("a", IMAGE)}, headers=headers)
-    assert response.status_code == ((303 if path == "/upload" else 200) if passes else 403)
+def test_forms_of_other_sites_are_refused(client, path):
+    foreign = {"origin": "http://evil.example"}
+    assert client.post(path, files={"image": ("a", IMAGE)}, headers=foreign).status_code == 403
 
 
-def test_without_a_host_no_origin_is_ours():
-    assert not same_origin(Headers({"origin": "http://"}))
+def assert_locked(response, path):
+    if path.startswith("/api/"):
+        assert response.status_code == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+    else:
+        assert response.status_code == 303
+        assert response.headers["location"].startswith("/login?next=/")
 
 
-PATHS = (
-    "/",
-    "/?item=red/0.png",
-    "/hardest",
-    "/api",
-    "/picture?id=red/0.png",
-    "/uploaded/x",
-    "/nothing",
-    "/api/v1/stats",
-    "/api/v1/search?item=red/0.png",
-    "/api/v1/item?id=red/0.png",
-    "/api/v1/values",
-    "/api/v1/hardest",
-    "/api/v1/openapi.json",
-    "/api/v1/healthy",
-    "/loginx",
-    "/static",
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/?item=red/0.png",
+        "/hardest",
+        "/api",
+        "/picture?id=red/0.png",
+        "/uploaded/x",
+        "/nothing",
+        "/api/v1/stats",
+        "/api/v1/search?item=red/0.png",
+        "/api/v1/item?id=red/0.png",
+        "/api/v1/values",
+        "/api/v1/hardest",
+        "/api/v1/openapi.json",
+        "/api/v1/healthy",
+        "/loginx",
+        "/static",
+    ],
 )
+def test_every_path_needs_the_token(locked, path):
+    assert_locked(locked.get(path), path)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
     "headers",
     [
-        {},
         {"Authorization": "Bearer wrong"},
         {"Authorization": "Bearer"},
         {"Authorization": f"Basic {TOKEN}"},
@@ -133,16 +140,11 @@ PATHS = (
         {"Cookie": "frontrank-80="},
         {"Cookie": "\x01=;;="},
     ],
-    ids=range(10),
+    ids=range(9),
 )
-def test_nobody_gets_in_without_the_token(locked, path, headers):
-    response = locked.get(path, headers=headers)
-    if path.startswith("/api/"):
-        assert response.status_code == 401
-        assert response.headers["www-authenticate"] == "Bearer"
-    else:
-        assert response.status_code == 303
-        assert response.headers["location"].startswith("/login?next=/")
+def test_nobody_gets_in_with_something_else(locked, headers):
+    for path in ("/", "/api/v1/stats"):
+        assert_locked(locked.get(path, headers=headers), path)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/search", "/upload", "/logout"])
@@ -155,7 +157,7 @@ def test_what_is_open_to_all(locked, path):
     assert locked.get(path).status_code == 200
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
 def test_with_the_token(locked, scheme):
     headers = {"Authorization": f"{scheme} {TOKEN}"}
     assert locked.get("/api/v1/stats", headers=headers).status_code == 200
@@ -167,7 +169,6 @@ def test_with_the_token(locked, scheme):
 def test_signing_in_and_out(folder):
     client = client_of(shown_of(folder), token=TOKEN, hosts=None)
     assert client.post("/login", data={"token": "wrong"}).status_code == 401
-    assert "not the token" in client.post("/login", data={"token": "wrong"}).text
     response = client.post("/login", data={"token": TOKEN, "next": "/?item=red%2F0.png"})
     assert (response.status_code, response.headers["location"]) == (303, "/?item=red%2F0.png")
     cookie = response.headers["set-cookie"]
@@ -180,18 +181,15 @@ def test_signing_in_and_out(folder):
     assert client.get("/").status_code == 303
 
 
-def test_the_cookie_is_for_safe_connections_where_there_is_one(folder):
+def test_the_cookie_is_secure_where_the_connection_is(folder, locked):
     client = client_of(shown_of(folder), token=TOKEN, hosts=None, base="https://pictures.example")
     assert "Secure" in client.post("/login", data={"token": TOKEN}).headers["set-cookie"]
-
-
-def test_behind_a_proxy_that_encrypts_the_cookie_is_for_safe_connections_too(locked):
-    response = locked.post("/login", data={"token": TOKEN}, headers={"X-Forwarded-Proto": "https"})
+    response = locked.post("/login", data={"token": TOKEN}, headers={"X-Forwarded-Proto": "https"})  # of a proxy
     locked.cookies.clear()
     assert "Secure" in response.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("other", ['x={"a":1}', "a b=c", "=", "x", 'x="', "\u00e9=1"])
+@pytest.mark.parametrize("other", ['x={"a":1}', "=", "\u00e9=1"])
 def test_cookies_of_others_do_not_sign_out(locked, other):
     name, value = next(iter(locked.post("/login", data={"token": TOKEN}).cookies.items()))
     locked.cookies.clear()
@@ -212,14 +210,14 @@ def test_two_servers_of_one_host_do_not_sign_each_other_out(folder):
 
 
 def test_a_long_link_leads_to_the_sign_in(locked):
-    for length in (1000, 4000, 8000):
+    for length in (1000, 8000):
         response = locked.get("/?item=" + "%2F" * (length // 3))
         assert response.status_code == 303
         assert locked.get(response.headers["location"]).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "onward", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "", "/\n/evil"]
+    "onward", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/\n/evil"]
 )
 def test_signing_in_leads_nowhere_else(locked, onward):
     response = locked.post("/login", data={"token": TOKEN, "next": onward})
@@ -228,41 +226,38 @@ def test_signing_in_leads_nowhere_else(locked, onward):
     assert "evil" not in locked.get("/login", params={"next": onward}).text
 
 
-@pytest.mark.parametrize("token", ["", "short", "with a blank inside", "ünïcödé-tökén", "a\nlong-enough-token"])
+@pytest.mark.parametrize("token", ["short", "with a blank inside", "ünïcödé-tökén"])
 def test_tokens_that_cannot_be_used(folder, token):
     with pytest.raises(InputError, match="token") as caught:
         create_app([shown_of(folder)], token=token)
-    assert not token or token not in str(caught.value)
+    assert token not in str(caught.value)
 
 
 def test_who_can_be_reached_needs_a_token(folder):
-    with pytest.raises(InputError, match="token is missing"):
+    with pytest.raises(InputError, match="token"):
         create_app([shown_of(folder)], hosts=None)
 
 
-def test_a_url_that_is_too_long(client):
+def test_urls_and_forms_have_a_size(client, locked):
     assert client.get("/", params={"filter": "x" * 9000}).status_code == 414
+    assert locked.post("/login", data={"token": "x" * 20_000}).status_code == 413
 
 
-@pytest.mark.parametrize("length", ["99999999999999999999", "20000000", "-1", "abc", "1e3"])
+@pytest.mark.parametrize("length", ["99999999999999999999", "20000000", "-1", "1e3"])
 def test_lengths_are_looked_at_before_anything_is_read(client, length):
     response = client.post("/api/v1/search", headers={"Content-Length": length, "Content-Type": "text/plain"})
     assert response.status_code == (413 if length.isdecimal() else 400)
 
 
-def test_login_forms_are_small(locked):
-    assert locked.post("/login", data={"token": "x" * 20_000}).status_code == 413
-
-
 def test_a_slow_body_is_given_up(folder):
     app = create_app([shown_of(folder)], limits=Limits(body_seconds=0.05))
-    said = []
+    messages = []
 
     async def receive():
         await asyncio.sleep(3600)
 
     async def send(message):
-        said.append(message)
+        messages.append(message)
 
     headers = [(b"host", b"localhost"), (b"content-type", b"multipart/form-data; boundary=x")]
     scope = {
@@ -270,7 +265,7 @@ def test_a_slow_body_is_given_up(folder):
         "scheme": "http", "root_path": "", "http_version": "1.1", "server": ("localhost", 80), "client": ("a", 1),
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
-    assert said[0]["status"] == 408
+    assert messages[0]["status"] == 408
 
 
 def test_a_web_socket_is_refused(client):
@@ -298,7 +293,6 @@ def test_when_all_are_busy_the_next_is_asked_to_wait(folder):
         go_on.set()
         first.join()
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-        assert "busy" in refused.json()["detail"]
         assert answers[0].status_code == 200
         assert sent(client, IMAGE).status_code == 200
 
@@ -318,7 +312,7 @@ def test_work_that_takes_too_long_is_given_up(folder):
     assert (response.status_code, response.headers["retry-after"]) == (503, "10")
 
 
-def test_a_mistake_of_the_server_is_one_line_and_tells_nothing(folder, caplog):
+def test_an_error_of_the_server_is_one_line_and_tells_nothing(folder, caplog):
     def broken(image):
         raise RuntimeError("what only the server may know")
 
@@ -354,7 +348,78 @@ def test_a_page_that_cannot_be_made_is_still_an_answer(folder, monkeypatch):
         raise RuntimeError
 
     app = create_app([shown_of(folder)])
-    monkeypatch.setattr(Guard, "_let_in", fails)
+    monkeypatch.setattr(Guard, "_pass", fails)
     response = TestClient(app, base_url=BASE, raise_server_exceptions=False).get("/api/v1/health")
     assert response.status_code == 500
     assert response.headers["x-content-type-options"] == "nosniff"
+
+
+# Limits
+
+
+@pytest.mark.parametrize("name", ["upload_bytes", "seconds"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), True, "5", None], ids=repr)
+def test_limits_that_are_none(name, value):
+    with pytest.raises((InputError, InputTypeError), match=f"limits.{name}"):
+        Limits(**{name: value})
+
+
+def test_depth_covers_the_results():
+    with pytest.raises(InputError, match=r"limits\.depth"):
+        Limits(results=2000)
+
+
+def test_work_is_done():
+    pool = WorkerPool(1, 1, 5.0)
+    assert asyncio.run(pool.run(lambda: 7)) == 7
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(pool.run(lambda: 1 // 0))
+    assert pool.inside == 0
+    pool.close()
+    with pytest.raises(BusyError):
+        asyncio.run(pool.run(lambda: None))
+    assert pool.inside == 0
+
+
+def test_a_time_out_of_the_work_itself_is_passed_on():
+    def work():
+        raise TimeoutError("the database")
+
+    with pytest.raises(TimeoutError, match="the database"):
+        asyncio.run(WorkerPool(1, 1, 5.0).run(work))
+
+
+def test_when_it_is_full_the_next_is_refused_and_late_work_keeps_its_place():
+    pool, begun, go_on = WorkerPool(1, 1, 0.05), threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        go_on.wait(60)
+
+    async def ask():
+        while not begun.is_set():  # on a busy machine it may be late before it begins
+            with pytest.raises(LateError):
+                await pool.run(work)
+        assert pool.inside == 1  # what is at work cannot be stopped
+        waiting = asyncio.create_task(pool.run(work))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await pool.run(lambda: None)
+        with pytest.raises(LateError):
+            await waiting
+        assert pool.inside == 1  # the one that waited is gone
+        go_on.set()
+        while pool.inside:
+            await asyncio.sleep(0.01)
+        pool._seconds = 60.0
+        assert await pool.run(lambda: "again") == "again"
+
+    asyncio.run(ask())
+
+
+def test_a_slots_lets_so_many_in():
+    slots = Slots(1)
+    with slots, pytest.raises(BusyError), slots:
+        pytest.fail("was let in")
+    with slots:
+        pass

@@ -39,7 +39,7 @@ def serve(folder, port, log, idle):
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    server._IDLE = idle
+    server._IDLE_SECONDS = idle
     gallery.serve([shown_of(folder, embed=slow)], port=port, limits=LIMITS)
 
 

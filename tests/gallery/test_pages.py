@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from frontrank.gallery import Limits, Shown
-from frontrank.gallery import search as facets
+from frontrank.gallery import service as facets
 from frontrank.gallery.pages import static_files
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
@@ -305,7 +305,7 @@ def test_costs_are_explained_where_there_are_some(client):
 
 
 def test_a_page_does_not_wait_for_its_lists(folder, monkeypatch):
-    monkeypatch.setattr(facets, "_PATIENCE", 0.05)
+    monkeypatch.setattr(facets, "_FACET_WAIT", 0.05)
     shown, go_on = shown_of(folder), threading.Event()
     values = shown.index.values
     monkeypatch.setattr(shown.index, "values", lambda field: go_on.wait(60) and values(field))

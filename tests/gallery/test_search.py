@@ -1,4 +1,7 @@
-"""Rows, relevance and average precision, by hand and against the definition in `evaluate`."""
+"""One search: its state in a URL, average precision by hand and as of `evaluate`, the hardest queries."""
+
+import time
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 import pytest
@@ -7,10 +10,71 @@ from hypothesis import strategies as st
 
 from frontrank.errors import InputError
 from frontrank.evaluation import evaluate_scores
-from frontrank.gallery.search import Query, Shown, judged, ranks_of, search
+from frontrank.gallery.search import (
+    HardestQueries,
+    SearchQuery,
+    SearchState,
+    Shown,
+    evaluate_hits,
+    parse_state,
+    ranks_in_list,
+    sample_items,
+    search,
+)
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item, parse_filter
-from tests.gallery.samples import index_of
+from tests.gallery.samples import break_method, index_of, line, soon
+
+# The state
+
+TEXTS = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)
+
+
+@given(
+    st.builds(
+        SearchState,
+        item=TEXTS,
+        label=st.just("") | TEXTS,
+        k=st.integers(1, 200),
+        filters=st.lists(TEXTS, max_size=4, unique=True).map(tuple),
+        expand=st.sampled_from(["", "on", "off"]),
+        sides=st.lists(TEXTS, max_size=2, unique=True).map(tuple),
+    )
+)
+def test_a_url_holds_the_whole_state(state):
+    assert parse_state(urlsplit(state.url()).query, 200) == state
+
+
+def test_defaults_are_left_out_and_unknown_parameters_ignored():
+    assert SearchState().url() == "/"
+    assert SearchState(item="a").url() == "/?item=a"
+    assert parse_state("utm_source=x&item=a&&=", 200) == SearchState(item="a")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "name"),
+    [
+        ([("k", "0")], "k"),
+        ([("k", "201")], "k"),
+        ([("k", "1e3")], "k"),
+        ([("k", "٣")], "k"),
+        ([("k", "9" * 5000)], "k"),
+        ([("expand", "yes")], "expand"),
+        ([("item", "a"), ("upload", "b")], "item and upload"),
+        ([("item", "a\0b")], "item"),
+        ([("filter", "a\x1b[31m")], "filter"),
+        ([("a\nb", "\n")], "parameter"),
+        ([("filter", f"a={i}") for i in range(17)], "filter"),
+        ([(f"a{i}", "b") for i in range(65)], "parameters"),
+    ],
+)
+def test_states_that_are_refused(pairs, name):
+    with pytest.raises(InputError, match=f"^(the URL has )?.*{name}") as caught:
+        parse_state(urlencode(pairs), 200)
+    assert "\n" not in str(caught.value)
+
+
+# Average precision
 
 
 def pairs_of(labels, scores=None):
@@ -25,50 +89,50 @@ def pairs_of(labels, scores=None):
         ("WR", 1, 1 / 2),
         ("RWR", 2, (1 + 2 / 3) / 2),
         ("WRWR", 2, (1 / 2 + 2 / 4) / 2),
-        ("RWW", 2, 1 / 2),  # one of two was not found: its precision is 0
+        ("RWW", 2, 1 / 2),  # one of two was not result: its precision is 0
         ("WWW", 2, 0.0),
         ("RRR", 3, 1.0),
     ],
 )
 def test_average_precision_by_hand(labels, total, expected):
-    found = judged(pairs_of(labels), 10, "R", total)
-    assert found.average_precision == pytest.approx(expected)
-    assert found.complete == (labels.count("R") == total)
-    assert [row.relevant for row in found.rows] == [label == "R" for label in labels]
+    result = evaluate_hits(pairs_of(labels), 10, "R", total)
+    assert result.average_precision == pytest.approx(expected)
+    assert result.complete == (labels.count("R") == total)
+    assert [row.relevant for row in result.rows] == [label == "R" for label in labels]
 
 
 def test_points_are_recall_and_precision_at_each_right_item():
-    assert judged(pairs_of("WRWR"), 10, "R", 4).points == ((0.25, 0.5), (0.5, 0.5))
+    assert evaluate_hits(pairs_of("WRWR"), 10, "R", 4).points == ((0.25, 0.5), (0.5, 0.5))
 
 
 def test_costs_add_up_to_what_is_missing():
-    found = judged(pairs_of("WRWRW"), 10, "R", 2)
-    assert [row.cost for row in found.rows] == [0.375, None, 0.125, None, 0.0]  # (1/2 + 1/4) / 2, 1/4 / 2
-    assert sum(row.cost or 0 for row in found.rows) == pytest.approx(1 - found.average_precision)
+    result = evaluate_hits(pairs_of("WRWRW"), 10, "R", 2)
+    assert [row.cost for row in result.rows] == [0.375, None, 0.125, None, 0.0]  # (1/2 + 1/4) / 2, 1/4 / 2
+    assert sum(row.cost or 0 for row in result.rows) == pytest.approx(1 - result.average_precision)
 
 
 def test_no_costs_where_the_list_is_cut():
-    assert all(row.cost is None for row in judged(pairs_of("WR"), 10, "R", 2).rows)
+    assert all(row.cost is None for row in evaluate_hits(pairs_of("WR"), 10, "R", 2).rows)
 
 
 def test_ties_are_settled_against_the_model():
-    found = judged(pairs_of("RW", [0.5, 0.5]), 10, "R", 1)
-    assert found.average_precision == 0.5
+    result = evaluate_hits(pairs_of("RW", [0.5, 0.5]), 10, "R", 1)
+    assert result.average_precision == 0.5
 
 
 def test_without_a_label_nothing_is_judged():
-    found = judged(pairs_of("RW"), 1, None, None)
-    assert (found.relevant, found.average_precision, found.points, found.complete) == (None, None, (), False)
-    assert [row.relevant for row in found.rows] == [None]
+    result = evaluate_hits(pairs_of("RW"), 1, None, None)
+    assert (result.relevant, result.average_precision, result.points, result.complete) == (None, None, (), False)
+    assert [row.relevant for row in result.rows] == [None]
 
 
 def test_nothing_to_be_found_has_no_average_precision():
-    found = judged(pairs_of("WW"), 10, "R", 0)
-    assert (found.relevant, found.average_precision) == (0, None)
+    result = evaluate_hits(pairs_of("WW"), 10, "R", 0)
+    assert (result.relevant, result.average_precision) == (0, None)
 
 
 def test_an_item_added_meanwhile_does_not_make_recall_exceed_1():
-    assert judged(pairs_of("RR"), 10, "R", 1).points[-1] == (1.0, 1.0)
+    assert evaluate_hits(pairs_of("RR"), 10, "R", 1).points[-1] == (1.0, 1.0)
 
 
 ROWS = st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=1, max_size=30)
@@ -80,44 +144,117 @@ def test_equals_evaluate(rows):
     right, scores = (np.array(column) for column in zip(*rows, strict=True))
     report = evaluate_scores(scores[None].astype(np.float64), relevant=right[None], metrics=("mAP",))
     pairs = pairs_of(["R" if one else "W" for one in right], (scores / 10).tolist())
-    assert judged(pairs, 5, "R", int(right.sum())).average_precision == pytest.approx(report["mAP"])
-    assert ranks_of(scores.astype(np.float64), right).valid.all()
+    assert evaluate_hits(pairs, 5, "R", int(right.sum())).average_precision == pytest.approx(report["mAP"])
+    assert ranks_in_list(scores.astype(np.float64), right).valid.all()
 
 
 def test_the_query_is_not_among_its_results(folder):
     index = index_of(folder)
     item = index.get(["red/0.png"])[0]
-    found = search(index, Query(index.vectors([item.id])[0], item, item.label), 24, depth=100)
-    assert [row.item.id for row in found.rows[:2]] == ["red/1.png", "red/2.png"]
-    assert item.id not in {row.item.id for row in found.rows}
-    assert (len(found.rows), found.relevant, found.average_precision) == (11, 2, 1.0)
+    result = search(index, SearchQuery(index.vectors([item.id])[0], item, item.label), 24, depth=100)
+    assert [row.item.id for row in result.rows[:2]] == ["red/1.png", "red/2.png"]
+    assert item.id not in {row.item.id for row in result.rows}
+    assert (len(result.rows), result.relevant, result.average_precision) == (11, 2, 1.0)
 
 
 def test_filters_bound_what_is_relevant(folder):
     index = index_of(folder)
     item = index.get(["red/0.png"])[0]
-    query = Query(index.vectors([item.id])[0], item, item.label)
-    found = search(index, query, 24, [parse_filter("year>=2002")], depth=100)
-    assert [row.place for row in found.rows] == [1, 2, 3, 4]
-    assert found.relevant == 1  # the query itself does not pass the filter and is not counted
-    found = search(index, query, 24, [parse_filter("year<2002")], depth=100)
-    assert (found.relevant, len(found.rows)) == (1, 7)
+    query = SearchQuery(index.vectors([item.id])[0], item, item.label)
+    result = search(index, query, 24, [parse_filter("year>=2002")], depth=100)
+    assert [row.place for row in result.rows] == [1, 2, 3, 4]
+    assert result.relevant == 1  # the query itself does not pass the filter and is not counted
+    result = search(index, query, 24, [parse_filter("year<2002")], depth=100)
+    assert (result.relevant, len(result.rows)) == (1, 7)
 
 
 def test_another_label_than_its_own(folder):
     index = index_of(folder)
     item = index.get(["red/0.png"])[0]
-    found = search(index, Query(index.vectors([item.id])[0], item, "blue"), 24, depth=100)
-    assert found.relevant == 3
+    result = search(index, SearchQuery(index.vectors([item.id])[0], item, "blue"), 24, depth=100)
+    assert result.relevant == 3
 
 
 def test_an_empty_index():
     index = Index(dim=2)
-    found = search(index, Query(np.ones(2, np.float32), None, "cat"), 5, depth=10)
-    assert (found.rows, found.relevant, found.average_precision) == ((), 0, None)
+    result = search(index, SearchQuery(np.ones(2, np.float32), None, "cat"), 5, depth=10)
+    assert (result.rows, result.relevant, result.average_precision) == ((), 0, None)
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a/b", "<b>", "a\n", "a&b"])
 def test_names_that_cannot_be_used(name):
     with pytest.raises(InputError, match="name"):
         Shown(name, Index(dim=2))
+
+
+# The hardest queries
+
+
+def done(hardest):
+    return soon(hardest.progress, lambda progress: progress.state != "running")
+
+
+def test_the_lowest_average_precision_comes_first():
+    index = line("AABBA")
+    progress = done(HardestQueries(index, 10, 10))
+    assert (progress.state, progress.done, progress.total) == ("done", 5, 5)
+    # the last A finds B, B, A, A: (1/3 + 2/4) / 2; the middle ones find their other first
+    assert progress.hard[0].item.id == "4"
+    assert progress.hard[0].average_precision == pytest.approx((1 / 3 + 2 / 4) / 2)
+    assert progress.hard[0].first_wrong.label == "B"
+    values = [hard.average_precision for hard in progress.hard]
+    assert values == sorted(values)
+
+
+@pytest.mark.parametrize("index", [line("AB"), Index(dim=2)], ids=["nothing to find", "empty"])
+def test_items_with_nothing_to_find_are_left_out(index):
+    progress = done(HardestQueries(index, 10, 10))
+    assert (progress.state, progress.hard) == ("done", ())
+
+
+def test_a_search_that_fails_is_no_deleted_item(caplog):
+    index = line("AABB")
+    break_method(index, "search", lambda call: True)
+    assert done(HardestQueries(index, 10, 10)).state == "failed"
+    assert "FrontrankError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_an_item_that_is_deleted_meanwhile_is_left_out():
+    index = line("AABB")
+    vectors = index.vectors
+
+    def deleted(names):
+        if names == ["0"]:
+            index.delete(names)
+        return vectors(names)
+
+    index.vectors = deleted
+    progress = done(HardestQueries(index, 10, 10))
+    assert (progress.state, progress.done) == ("done", 4)
+    assert "0" not in {hard.item.id for hard in progress.hard}
+
+
+def test_what_was_found_before_it_failed_is_kept():
+    index = line("AB" * 10)
+    break_method(index, "search", lambda call: call > 15)
+    progress = done(HardestQueries(index, 20, 20))
+    assert (progress.state, progress.done, progress.total, len(progress.hard)) == ("failed", 10, 20, 10)
+
+
+def test_it_can_be_ended():
+    index = line("AABB")
+    hardest = HardestQueries(index, 10, 10)
+    hardest.close()
+    hardest.progress()
+    time.sleep(0.05)
+    assert hardest.progress().done == 0
+
+
+def test_a_sample_is_always_the_same_and_of_labelled_items():
+    index = line(["A", ""] * 200)
+    some = sample_items(index, 30)
+    assert some == sample_items(index, 30)
+    assert len({item.id for item in some}) == 30
+    assert all(item.label == "A" for item in some)
+    assert len(sample_items(index, 1000)) == 200

@@ -16,8 +16,8 @@ from tests.gallery.samples import TOKEN, shown_of
 
 
 def test_who_does_not_read_the_answers_is_cut_off(folder, monkeypatch):
-    monkeypatch.setattr(server, "_IDLE", 0.5)
-    monkeypatch.setattr(server, "_TAKEN", 1.0)
+    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(server, "_FETCH_SECONDS", 1.0)
     lost, tell = threading.Event(), server.Connection.connection_lost
     monkeypatch.setattr(server.Connection, "connection_lost", lambda self, why: (tell(self, why), lost.set()))
     app = gallery.create_app([shown_of(folder)], limits=gallery.Limits(body_seconds=0.2))
