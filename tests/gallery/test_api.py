@@ -14,24 +14,17 @@ from frontrank.retrieval.items import Item
 from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, soon, written
 
 RED = written(picture("red"))
-INJECTIONS = (
+WRONG_FILTERS = (
     "label",
-    "label=",
     "=red",
     "label==red",
-    "label=>red",
     "label<red",
     "1=1",
-    "label='red' or 1=1",
     "a.b=c",
     "label;drop table items=1",
-    "__class__=x",
     "label=red\0",
-    "label=red\n",
     "<script>=1",
-    "é=1",
     "year>=1e999",
-    "year>nan",
     "x" * 65 + "=1",
 )
 
@@ -53,20 +46,14 @@ def test_search_from_an_item(client):
     assert (answer["looked"], answer["label"], answer["index"], answer["upload"]) == (11, "red", "colours", None)
 
 
-def test_scores_are_cosines(client, folder):
-    answer = client.get("/api/v1/search", params={"item": "red/0.png", "k": 1}).json()
-    a, b = (embed(picture("red", shade)) for shade in (0, 8))
-    assert answer["results"][0]["score"] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-6)
-
-
 def test_search_from_an_upload_and_again_by_its_name(client):
     answer = sent(client, RED, k=3).json()
     assert ids(answer) == ["red/0.png", "red/1.png", "red/2.png"]
     assert (answer["query"], answer["average_precision"], answer["results"][0]["relevant"]) == (None, None, None)
     again = client.get("/api/v1/search", params={"upload": answer["upload"], "k": 3}).json()
     assert again | {"milliseconds": 0} == answer | {"milliseconds": 0}
-    judged = client.get("/api/v1/search", params={"upload": answer["upload"], "label": "red"}).json()
-    assert (judged["average_precision"], judged["relevant"]) == (1.0, 3)
+    labelled = client.get("/api/v1/search", params={"upload": answer["upload"], "label": "red"}).json()
+    assert (labelled["average_precision"], labelled["relevant"]) == (1.0, 3)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +63,6 @@ def test_search_from_an_upload_and_again_by_its_name(client):
         (["label=blue|green"], {"blue", "green"}),
         (["label!=blue", "category=coloured"], {"red", "green"}),
         (["year>=2001", "label=grey"], {"grey"}),
-        (["kind=first"], {"green", "blue", "grey"}),
-        (["label=blue", "label=green"], set()),
         (["nothing=1"], set()),
     ],
 )
@@ -86,61 +71,61 @@ def test_filters(client, filters, expected):
     assert {row["label"] for row in answer["results"]} - {"red"} == expected - {"red"}
 
 
-@pytest.mark.parametrize("text", INJECTIONS, ids=lambda text: repr(text)[:24])
-@pytest.mark.parametrize("path", ["/api/v1/search", "/"])
-def test_filters_that_cannot_be_read(client, text, path):
-    response = client.get(path, params={"item": "red/0.png", "filter": text})
-    if text in ("label=", "label=>red", "label='red' or 1=1", "__class__=x"):
-        assert response.status_code == 200  # only text
-        return
-    assert response.status_code == 422
-    assert "<script>" not in response.text or path.startswith("/api")
-    if path.startswith("/api"):
-        assert "\n" not in response.json()["detail"]
+@pytest.mark.parametrize("text", WRONG_FILTERS, ids=lambda text: repr(text)[:24])
+def test_filters_that_cannot_be_read(client, text):
+    params = {"item": "red/0.png", "filter": text}
+    response = client.get("/api/v1/search", params=params)
+    assert (response.status_code, list(response.json())) == (422, ["detail"])
+    assert "\n" not in response.json()["detail"]
+    page = client.get("/", params=params)
+    assert page.status_code == 422
+    assert "<script>" not in page.text
 
 
-def test_a_bad_filter_is_found_before_the_picture_is_looked_at(client):
+@pytest.mark.parametrize("text", ["label=", "label='red' or 1=1", "__class__=x"])
+def test_values_of_filters_are_only_text(client, text):
+    response = client.get("/api/v1/search", params={"item": "red/0.png", "filter": text})
+    assert (response.status_code, response.json()["results"]) == (200, [])
+
+
+def test_a_wrong_filter_is_refused_before_the_picture_is_decoded(client):
     assert "filter" in sent(client, b"no image", filter="nonsense").json()["detail"]
 
 
 @pytest.mark.parametrize(
-    ("path", "params", "status", "said"),
+    ("path", "params", "status", "name"),
     [
-        ("/search", {}, 422, "either item or upload"),
-        ("/search", {"item": "red/0.png", "upload": "x"}, 422, "either item or upload"),
-        ("/search", {"item": "nothing"}, 404, "no item with this id"),
-        ("/search", {"upload": "nothing"}, 410, "kept no longer"),
-        ("/search", {"item": "red/0.png", "index": "other"}, 404, "choose from colours"),
-        ("/search", {"item": "red/0.png", "k": 0}, 422, "k:"),
+        ("/search", {}, 422, "item"),
+        ("/search", {"item": "red/0.png", "upload": "x"}, 422, "upload"),
+        ("/search", {"item": "nothing"}, 404, "id"),
+        ("/search", {"upload": "nothing"}, 410, "upload"),
+        ("/search", {"item": "red/0.png", "index": "other"}, 404, "colours"),
         ("/search", {"item": "red/0.png", "k": 201}, 422, "k:"),
         ("/search", {"item": "red/0.png", "k": "many"}, 422, "k:"),
         ("/search", {"item": "red/0.png", "expand": "yes"}, 422, "expand:"),
         ("/search", {"item": "x" * 513}, 422, "item:"),
-        ("/search", {"item": "a\0b"}, 422, "control character"),
-        ("/search", {"item": "red/0.png", "label": "a\0b"}, 422, "control characters"),
+        ("/search", {"item": "a\0b"}, 422, "control"),
+        ("/search", {"item": "red/0.png", "label": "a\0b"}, 422, "label"),
         ("/search", {"item": "red/0.png", "filter": ["label=a"] * 17}, 422, "filter:"),
         ("/item", {}, 422, "id:"),
-        ("/item", {"id": "nothing"}, 404, "no item"),
-        ("/item", {"id": "red/0.png", "index": "other"}, 404, "no such index"),
-        ("/values", {"field": "a b"}, 422, "field must be"),
-        ("/values", {"field": "path"}, 422, "field must be"),
-        ("/values", {"field": "id"}, 422, "field must be"),
+        ("/item", {"id": "nothing"}, 404, "id"),
+        ("/values", {"field": "a b"}, 422, "field"),
+        ("/values", {"field": "path"}, 422, "field"),
         ("/values", {"limit": 0}, 422, "limit:"),
-        ("/hardest", {"index": "other"}, 404, "no such index"),
-        ("/hardest", {"limit": 0}, 422, "limit:"),
-        ("/nothing", {}, 404, "no such page"),
-        ("/search/", {}, 404, "no such page"),
+        ("/hardest", {"index": "other"}, 404, "index"),
+        ("/nothing", {}, 404, "page"),
+        ("/search/", {}, 404, "page"),
     ],
 )
-def test_errors_are_one_line_of_json(client, path, params, status, said):
+def test_errors_are_one_line_of_json(client, path, params, status, name):
     response = client.get(f"/api/v1{path}", params=params)
     assert response.status_code == status
     assert list(response.json()) == ["detail"]
-    assert said in response.json()["detail"]
+    assert name in response.json()["detail"]
     assert "\n" not in response.json()["detail"]
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("method", ["PUT", "OPTIONS"])
 def test_other_methods(client, method):
     response = client.request(method, "/api/v1/search")
     assert response.status_code == 405
@@ -177,37 +162,35 @@ def test_without_a_model_only_items_can_be_searched_from(folder):
 def test_a_model_that_is_not_that_of_the_index_is_refused(folder):
     index = index_of(folder, model="one")
     for model in ("another", ""):
-        with pytest.raises(InputError, match="was made with one"):
+        with pytest.raises(InputError, match="model"):
             create_app([Shown("colours", index, embed, (folder,), model=model)])
     assert sent(client_of(Shown("colours", index, embed, (folder,), model="one")), RED).status_code == 200
-    with pytest.raises(InputError, match="was made with none"):
+    with pytest.raises(InputError, match="model"):
         create_app([shown_of(folder, model="one")])
 
 
 @pytest.mark.parametrize(
-    ("made", "status", "said"),
+    ("broken", "status"),
     [
-        (lambda image: np.full(DIM, np.nan), 422, "makes nothing of the image"),
-        (lambda image: np.zeros(DIM), 422, "makes nothing of the image"),
-        (lambda image: np.ones(DIM + 1), 503, "the index cannot answer"),
+        (lambda image: np.full(DIM, np.nan), 422),
+        (lambda image: np.zeros(DIM), 422),
+        (lambda image: np.ones(DIM + 1), 503),
     ],
     ids=["nan", "zeros", "dimensions"],
 )
-def test_embeddings_that_cannot_be_used(folder, made, status, said):
-    response = sent(client_of(shown_of(folder, embed=made)), RED)
-    assert response.status_code == status
-    assert said in response.json()["detail"]
+def test_embeddings_that_cannot_be_used(folder, broken, status):
+    assert sent(client_of(shown_of(folder, embed=broken)), RED).status_code == status
 
 
 @pytest.mark.parametrize(
     "path",
-    ["search?item=red/0.png", "item?id=red/0.png", "values", "stats", "../../?item=a", "../../picture?id=red/0.png"],
+    ["/api/v1/search?item=red/0.png", "/api/v1/values", "/?item=a", "/picture?id=red/0.png"],
 )
 def test_an_index_that_fails_tells_only_the_log(folder, caplog, path):
     shown = shown_of(folder)
     client = client_of(shown)
     shown.index.close()
-    response = client.get(f"/api/v1/{path}".replace("/api/v1/../..", ""))
+    response = client.get(path)
     assert response.status_code == 503
     assert "closed" not in response.text
     assert "closed" in caplog.text
@@ -241,11 +224,11 @@ def test_an_index_whose_folder_is_gone(kept_index, monkeypatch, caplog):
     shutil.rmtree(writing.url)
     for response in (sent(client, RED), client.get("/?item=red/0.png")):
         assert response.status_code == 503
-        assert "he index cannot answer" in response.text
-    assert "is not there any more; index the images again" in caplog.text
+        assert str(writing.url) not in response.text
+    assert str(writing.url) in caplog.text
 
 
-def test_what_an_index_says_is_one_line_of_the_log(folder, caplog, monkeypatch):
+def test_the_error_of_an_index_is_one_line_of_the_log(folder, caplog, monkeypatch):
     shown = shown_of(folder)
 
     def broken(names):
@@ -254,7 +237,7 @@ def test_what_an_index_says_is_one_line_of_the_log(folder, caplog, monkeypatch):
     monkeypatch.setattr(shown.index, "get", broken)
     assert client_of(shown).get("/api/v1/item", params={"id": "a"}).status_code == 503
     (message,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert message.startswith("an index failed: broken")
+    assert "broken" in message
     assert message.isprintable()
 
 
@@ -315,15 +298,15 @@ def test_an_item_that_is_deleted_while_it_is_looked_up(folder, monkeypatch):
     client = client_of(shown)
     vectors = shown.index.vectors
 
-    def deleted(names):
+    def delete_first(names):
         shown.index.delete(names)
         return vectors(names)
 
-    monkeypatch.setattr(shown.index, "vectors", deleted)
+    monkeypatch.setattr(shown.index, "vectors", delete_first)
     assert client.get("/api/v1/search", params={"item": "red/0.png"}).status_code == 404
 
 
-def test_an_item_of_the_other_index_is_embedded_anew(folder):
+def test_an_item_of_the_other_index_is_embedded_again(folder):
     first = index_of(folder)
     other = Index(dim=DIM)
     other.add(np.eye(DIM, dtype=np.float32)[:1], [Item("only here", "blue/1.png", "blue")])
@@ -334,14 +317,6 @@ def test_an_item_of_the_other_index_is_embedded_anew(folder):
     assert response.status_code == 404  # there is no model of the other index
 
 
-def test_labels_that_are_not_known(folder):
-    index = Index(dim=2)
-    index.add(np.eye(2, dtype=np.float32), [Item("a"), Item("b")])
-    answer = client_of(Shown("plain", index)).get("/api/v1/search", params={"item": "a"}).json()
-    assert [row["relevant"] for row in answer["results"]] == [None]
-    assert answer["average_precision"] is None
-
-
 def test_a_lower_bound_is_called_one(folder):
     index = Index(dim=2)
     angles = np.linspace(0, 1, 30)
@@ -349,20 +324,11 @@ def test_a_lower_bound_is_called_one(folder):
     index.add(vectors, [Item(f"{i:02}", label="far" if i in (0, 29) else "near") for i in range(30)])
     client = client_of(Shown("line", index), limits=Limits(results=5, depth=10))
     answer = client.get("/api/v1/search", params={"item": "00", "k": 5}).json()
-    assert (answer["relevant"], answer["complete"], answer["average_precision"], answer["looked"]) == (
-        1,
-        False,
-        0.0,
-        10,
-    )
+    assert (answer["relevant"], answer["complete"], answer["looked"]) == (1, False, 10)
+    assert answer["average_precision"] == 0.0
 
 
-@pytest.mark.parametrize("count", [0, 3])
-def test_one_or_two_indexes(folder, count):
-    with pytest.raises(InputError, match="one or two"):
-        create_app([shown_of(folder, f"n{i}") for i in range(count)])
-
-
-def test_two_indexes_need_two_names(folder):
-    with pytest.raises(InputError, match="different names"):
-        create_app([shown_of(folder), shown_of(folder)])
+@pytest.mark.parametrize("names", [[], ["a", "b", "c"], ["a", "a"]], ids=str)
+def test_indexes_are_one_or_two_of_different_names(folder, names):
+    with pytest.raises(InputError, match="indexes"):
+        create_app([shown_of(folder, name) for name in names])

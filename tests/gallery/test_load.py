@@ -20,7 +20,8 @@ from frontrank.gallery import Limits
 from frontrank.gallery import app as server
 from tests.gallery.samples import COLOURS, embed, items_of, picture, shown_of, soon, written
 
-THREADS, ROUNDS = 12, 8
+pytestmark = pytest.mark.processes
+THREADS, ROUNDS = 12, 3
 LIMITS = Limits(uploads=2, workers=1, waiting=3, requests=8, kept_uploads=4)
 CONNECTIONS = 4 * LIMITS.requests  # as many as the server takes
 IDLE = 3.0  # seconds that a connection may hang
@@ -143,7 +144,6 @@ def test_more_requests_at_once_than_allowed(client):
             assert answer_of(response) == alone[each]
         else:
             assert int(response.headers["retry-after"]) > 0
-            assert "ask again" in response.text
 
     assert {each: answer_of(each[0](client, each[1])) for each in asked} == alone
     assert client.get("/api/v1/stats").json()["searches"] == 0
@@ -155,7 +155,6 @@ def test_more_connections_than_allowed(patient):
         with holding(patient, CONNECTIONS):
             response = client.get("/api/v1/health")
         assert (response.status_code, response.headers["retry-after"]) == (429, "2")
-        assert "too many connections" in response.json()["detail"]
         # the server has yet to see that they are closed
         soon(lambda: client.get("/api/v1/health"), lambda response: response.status_code == 200)
 
@@ -215,12 +214,12 @@ def test_memory_does_not_grow_with_requests(served, client):
 
     def grown():
         before = memory(process)
-        load(490)  # 2,009 requests
+        load(190)  # 779 requests
         return memory(process) - before
 
     load(50)
     # what is loaded or set up once, at whatever time, is there after one load: a leak grows in each of them
-    assert any(grown() < 4_000_000 for _ in range(3))
+    assert any(grown() < 2_000_000 for _ in range(3))
 
 
 LINE = re.compile(r"[A-Z]+ (/[a-z0-9/{}]*|\(no such page\)) \d{3} \d+ ms")
