@@ -275,28 +275,6 @@ def test_a_web_socket_is_refused(client):
         pytest.fail("was let in")
 
 
-def test_when_all_are_busy_the_next_is_asked_to_wait(folder):
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow(image):
-        begun.set()
-        assert go_on.wait(20)
-        return embed(image)
-
-    shown = shown_of(folder, embed=slow)
-    with client_of(shown, limits=Limits(uploads=1, workers=1, waiting=1)) as client:
-        answers = []
-        first = threading.Thread(target=lambda: answers.append(sent(client, IMAGE)))
-        first.start()
-        assert begun.wait(20)
-        refused = sent(client, IMAGE)
-        go_on.set()
-        first.join()
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-        assert answers[0].status_code == 200
-        assert sent(client, IMAGE).status_code == 200
-
-
 def test_work_that_takes_too_long_is_given_up(folder):
     go_on = threading.Event()
 
@@ -326,21 +304,6 @@ def test_an_error_of_the_server_is_one_line_and_tells_nothing(folder, caplog):
     for text in (response.text, page.text, caplog.text):
         assert "only the server" not in text
         assert "Traceback" not in text
-
-
-def test_the_log_has_no_names_and_no_questions(client, caplog):
-    with caplog.at_level(logging.INFO, "frontrank.gallery"):
-        name = sent(client, IMAGE, "holiday.png", filter="label=red").json()["upload"]
-        client.get("/", params={"upload": name})
-        client.get(f"/uploaded/{name}")
-        client.get("/picture", params={"id": "red/0.png"})
-        client.get("/secret-path")
-    messages = [record.getMessage() for record in caplog.records if record.name == "frontrank.gallery"]
-    assert len(messages) == 5
-    assert messages[0].startswith("POST /api/v1/search 200 ")
-    assert messages[-1].startswith("GET (no such page) 404 ")
-    for text in (name, "holiday", "red", "secret"):
-        assert text not in "".join(messages)
 
 
 def test_a_page_that_cannot_be_made_is_still_an_answer(folder, monkeypatch):
