@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,18 +87,20 @@ def test_counts_that_fail_are_tried_again(caplog):
     assert soon(found.get, bool)[0].field == "label"
 
 
-def test_slow_work_is_kept_from_its_end_on(monkeypatch):
-    times = iter([0.0, 400.0, 500.0])
-    monkeypatch.setattr(service.time, "monotonic", lambda: next(times))
-    kept = TimedCache()
-    assert kept.get("a", lambda: service.time.monotonic()) == 0.0  # it ends at 400
-    assert kept.get("a", lambda: pytest.fail("made again")) == 0.0
+def test_a_value_is_computed_once_and_kept_from_the_end_of_its_work(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    cache = TimedCache(300.0)
 
+    def compute():
+        now[0] += 400.0
+        return now[0]
 
-def test_what_is_kept_is_made_once():
-    made = []
-    kept = TimedCache()
-    assert [kept.get("a", lambda: made.append(1) or len(made)) for _ in range(3)] == [1, 1, 1]
+    assert cache.get("a", compute) == 400.0
+    now[0] = 699.0
+    assert cache.get("a", compute) == 400.0
+    now[0] = 700.0
+    assert cache.get("a", compute) == 1100.0
 
 
 def test_starters_differ_and_are_always_the_same(folder):
