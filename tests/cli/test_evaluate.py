@@ -495,7 +495,6 @@ REFUSALS = [
     ("--expand test.npz", "--expand"),
     ("test.npz --whiten train.npy --dim 0", "--dim"),
     ("test.npz --seed 2147483648", "--seed"),
-    ("test.npz --table html", "--table"),
     ("test.npz --protocol cup", "--protocol"),
     ("test.npz --metrics recall@1", "recall@1"),
     ("test.npz --whiten train.npy --power 2", "--power"),

@@ -235,7 +235,6 @@ REFUSALS = [
     ("photos.index bomb.png", "bomb.png"),
     ("photos.index my_photos", "my_photos"),
     ("photos.index Q -k 0", "-k"),
-    ("photos.index Q -k ten", "-k"),
     ("photos.index Q --filter label~cup", "label~cup"),
     ("photos.index Q --alpha 1", "--alpha"),
     ("photos.index Q --expand 3 --alpha -1", "--alpha"),

@@ -195,7 +195,6 @@ BEFORE_LOADING = [
     (f"photos.index --host 192.0.2.1 --token {TOKEN}", "--host 192.0.2.1"),
     ("photos.index --port BUSY", "--port BUSY"),
     ("photos.index --port 70000", "--port"),
-    ("photos.index --port http", "--port"),
     ("photos.index --token short", "token"),
     ("photos.index --root nowhere", "--root nowhere"),
     ("photos.index --model a --model b", "--model"),

@@ -105,7 +105,6 @@ def test_a_recipe_by_name_and_its_data(here, run, train):
     [
         ("extra", "'extra'"),
         ("--recipe pnp-sopp", "pnp-sop?"),
-        ("--recipe nothing.yaml", "nothing.yaml"),
         ("--data.layout fodler", "folder?"),
         ("--loss.name SmoothAPP", "SmoothAP?"),
         ("--loss.name SmoothAP --loss.alpha 2", "loss.alpha"),
