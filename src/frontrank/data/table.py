@@ -23,7 +23,6 @@ from frontrank.tables import Table
 SPLITS = ("train", "validation", "test")
 ROLES = ("", "query", "gallery", "distractor")
 COLUMNS = {"paths": "path", "labels": "label", "categories": "category", "splits": "split", "roles": "role"}
-shown = printable  # until detection and gallery use `printable`
 TABLE_ENDINGS = (".csv", ".parquet")
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 

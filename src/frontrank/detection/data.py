@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from frontrank.checks import check_choice
+from frontrank.checks import check_choice, printable
 from frontrank.data.images import image_size, read_image
 from frontrank.data.loading import Key, WholeBatches, read_batches, training_keys
 from frontrank.data.published import list_names, read_lines
 from frontrank.data.samplers import BatchPlan, EpochBatches
-from frontrank.data.table import Box, shown
+from frontrank.data.table import Box
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.progress import progress
 from frontrank.samples.build import resume_command
@@ -100,9 +100,11 @@ class SceneTable:
         for file, boxes, labels, ignored in zip(self.files, self.boxes, self.labels, self.ignored, strict=True):
             if boxes.shape != (len(labels), 4) or ignored.shape != labels.shape:
                 shapes = f"boxes {list(boxes.shape)}, labels {list(labels.shape)}, ignored {list(ignored.shape)}"
-                raise InputError(f"{shown(file)}: {shapes} do not fit together; give [n, 4], [n] and [n]")
+                raise InputError(f"{printable(file)}: {shapes} do not fit together; give [n, 4], [n] and [n]")
             if len(labels) and not (labels.min() >= 1 and labels.max() <= most):
-                raise InputError(f"{shown(file)}: labels must be from 1 to {most}, got {sorted(set(labels.tolist()))}")
+                raise InputError(
+                    f"{printable(file)}: labels must be from 1 to {most}, got {sorted(set(labels.tolist()))}"
+                )
 
     def __len__(self) -> int:
         return len(self.files)
@@ -174,8 +176,8 @@ def check_boxes(table: SceneTable) -> None:
         if wrong.any():
             place = int(np.flatnonzero(wrong)[0])
             raise InputError(
-                f"{shown(file)}: the box {boxes[place].tolist()} of object {place + 1} has no area, or is not inside "
-                f"{width} x {height}; cut it, or leave it out"
+                f"{printable(file)}: the box {boxes[place].tolist()} of object {place + 1} has no area, or is not "
+                f"inside {width} x {height}; cut it, or leave it out"
             )
 
 
@@ -203,9 +205,9 @@ def read_scenes(
     check_choice("split", split, SPLITS)
     root = Path(path)
     if not root.exists():
-        raise InputError(f"{shown(root)} does not exist; give the folder of a data set, or a JSON file of COCO")
+        raise InputError(f"{printable(root)} does not exist; give the folder of a data set, or a JSON file of COCO")
     if command := resume_command(root):
-        raise InputError(f"{shown(root)} is not finished; continue with: {command}")
+        raise InputError(f"{printable(root)} is not finished; continue with: {command}")
     layout = _detect_layout(root) if layout == "auto" else layout
     if layout == "coco":
         return _read_coco_split(root, split, allow_partial)
@@ -227,7 +229,7 @@ def _detect_layout(root: Path) -> str:
     if any((place / "Annotations").is_dir() or any(place.glob("*.xml")) for place in places):
         return "voc"
     raise InputError(
-        f"{shown(root)} has neither annotations of Pascal VOC (Annotations/*.xml) nor of COCO (*.json); "
+        f"{printable(root)} has neither annotations of Pascal VOC (Annotations/*.xml) nor of COCO (*.json); "
         "give a folder that has"
     )
 
@@ -320,7 +322,7 @@ def _scene_size(scene: Scene, check: bool) -> tuple[int, int]:
     size = image_size(scene.file)
     if scene.size is not None and size != scene.size:
         raise InputError(
-            f"{scene.source} says {scene.size[0]} x {scene.size[1]} pixels, {shown(scene.file)} has "
+            f"{scene.source} says {scene.size[0]} x {scene.size[1]} pixels, {printable(scene.file)} has "
             f"{size[0]} x {size[1]} (upright); correct the size and the boxes, or the picture"
         )
     return size
@@ -386,12 +388,12 @@ def read_voc(
     for year in years:
         home = _voc_home(root, year)
         if home is None:
-            raise InputError(f"{shown(root)} has no VOC{year}; give the folder VOCdevkit with VOC{year} in it")
+            raise InputError(f"{printable(root)} has no VOC{year}; give the folder VOCdevkit with VOC{year} in it")
         names = _read_list(home / "ImageSets" / "Main" / f"{list_name}.txt")
         of_year = _read_voc_scenes(home, names, allow_partial, show)
         if len(of_year) != VOC_COUNTS[year, split] and not allow_partial:
             raise InputError(
-                f"{shown(home)} has {len(of_year):,} pictures to {split}, not {VOC_COUNTS[year, split]:,} as "
+                f"{printable(home)} has {len(of_year):,} pictures to {split}, not {VOC_COUNTS[year, split]:,} as "
                 "published; unpack it again, pass layout='voc' for data of your own, or allow_partial=True"
             )
         scenes += of_year
@@ -414,11 +416,11 @@ def read_voc_folder(
         lists = home / "ImageSets" / "Main"
         missing = lists / f"{'trainval' if split == 'train' else 'test'}.txt" if lists.is_dir() else home / split
         use = "to train on" if split == "train" else "for the test"
-        raise InputError(f"{shown(home)} has no pictures {use}: there is no {shown(missing)}; add it")
+        raise InputError(f"{printable(home)} has no pictures {use}: there is no {printable(missing)}; add it")
     scenes = {each: _read_voc_scenes(*part, allow_partial, show) for each, part in parts.items() if part is not None}
     classes = sorted({each.name for part in scenes.values() for scene in part for each in scene.objects})
     if not classes:
-        raise InputError(f"{shown(home)} has no objects in its annotations; label some")
+        raise InputError(f"{printable(home)} has no objects in its annotations; label some")
     return build_table(Path(os.path.abspath(root)).name, classes, scenes[split], allow_partial=allow_partial)
 
 
@@ -453,7 +455,7 @@ def _annotation_names(home: Path) -> list[str]:
     folder = _annotation_folder(home)
     names = sorted(name[:-4] for name in list_names(folder) if name.lower().endswith(".xml"))
     if not names:
-        raise InputError(f"{shown(folder)} has no .xml files; give a folder of annotations of Pascal VOC")
+        raise InputError(f"{printable(folder)} has no .xml files; give a folder of annotations of Pascal VOC")
     return names
 
 
@@ -466,13 +468,13 @@ def _read_list(path: Path) -> list[str]:
     try:
         names = [line for _, line in read_lines(path)]
     except OSError as error:
-        raise InputError(f"{shown(path)} cannot be read ({error.strerror}); copy it again") from error
+        raise InputError(f"{printable(path)} cannot be read ({error.strerror}); copy it again") from error
     parts = [name.rsplit(maxsplit=1) for name in names]
     if all(part[1:] in (["-1"], ["0"], ["1"]) for part in parts):
         names = [part[0] for part in parts]
     for name in names:
         if "/" in name or "\\" in name or name in (".", ".."):
-            raise InputError(f"{shown(path)} has {name!r}, which cannot be the name of a picture; copy it again")
+            raise InputError(f"{printable(path)} has {name!r}, which cannot be the name of a picture; copy it again")
     return names
 
 
@@ -485,14 +487,14 @@ def _read_voc_scenes(home: Path, names: Sequence[str], allow_partial: bool, show
     damaged: list[str] = []
     folder, pictures = _annotation_folder(home), _find_pictures(home)
     annotations = list_names(folder)
-    with progress(f"reading {shown(home.name)}", len(names), show) as advance:
+    with progress(f"reading {printable(home.name)}", len(names), show) as advance:
         for name in names:
             advance(1)
             path = folder / f"{name}.xml"
             if path.name not in annotations:
                 if allow_partial:
                     continue
-                raise InputError(f"{shown(path)} is missing; add it, or go on without it: allow_partial=True")
+                raise InputError(f"{printable(path)} is missing; add it, or go on without it: allow_partial=True")
             try:
                 size, objects, file = _read_annotation(path)
             except InputError as error:
@@ -502,9 +504,9 @@ def _read_voc_scenes(home: Path, names: Sequence[str], allow_partial: bool, show
                 continue
             picture = pictures.get(name) or pictures.get(os.path.splitext(os.path.basename(file))[0])
             if picture is not None:
-                scenes.append(Scene(picture, shown(path), size, objects))
+                scenes.append(Scene(picture, printable(path), size, objects))
             elif not allow_partial:
-                raise InputError(f"the picture of {shown(path)} is missing; add it, or go on: allow_partial=True")
+                raise InputError(f"the picture of {printable(path)} is missing; add it, or go on: allow_partial=True")
     _warn(home.name, _count_cases(damaged, "annotation", "cannot be used and {} left out"))
     return scenes
 
@@ -525,13 +527,15 @@ def _read_annotation(path: Path) -> tuple[tuple[int, int] | None, tuple[Annotate
     try:
         root = ElementTree.parse(path).getroot()
     except ElementTree.ParseError as error:
-        raise InputError(f"{shown(path)} line {error.position[0]} is not valid XML ({error}); write it again") from None
+        raise InputError(
+            f"{printable(path)} line {error.position[0]} is not valid XML ({error}); write it again"
+        ) from None
     except OSError as error:
-        raise InputError(f"{shown(path)} cannot be read ({error.strerror}); copy it again") from error
+        raise InputError(f"{printable(path)} cannot be read ({error.strerror}); copy it again") from error
     except (LookupError, ValueError) as error:  # an encoding that is unknown, or not the one it names
-        raise InputError(f"{shown(path)} is not valid XML ({error}); write it again") from None
+        raise InputError(f"{printable(path)} is not valid XML ({error}); write it again") from None
     if root.tag != "annotation":
-        raise InputError(f"{shown(path)} is XML of {root.tag!r}, not an annotation of Pascal VOC; write it again")
+        raise InputError(f"{printable(path)} is XML of {root.tag!r}, not an annotation of Pascal VOC; write it again")
     objects = tuple(_read_voc_object(path, number, each) for number, each in enumerate(root.findall("object"), start=1))
     return _read_voc_size(path, root), objects, root.findtext("filename", "").strip()
 
@@ -539,9 +543,9 @@ def _read_annotation(path: Path) -> tuple[tuple[int, int] | None, tuple[Annotate
 def _read_voc_object(path: Path, number: int, element: ElementTree.Element) -> AnnotatedObject:
     name = element.findtext("name", "").strip()
     if not name:
-        raise InputError(f"{shown(path)}: object {number} has no name; give it one")
+        raise InputError(f"{printable(path)}: object {number} has no name; give it one")
     edges = [element.findtext(f"bndbox/{edge}", "") for edge in ("xmin", "ymin", "xmax", "ymax")]
-    left, top, right, bottom = _read_box(shown(path), edges, f"the box of object {number} ({name})")
+    left, top, right, bottom = _read_box(printable(path), edges, f"the box of object {number} ({name})")
     return AnnotatedObject(name, (left - 1, top - 1, right, bottom), element.findtext("difficult", "0").strip() == "1")
 
 
@@ -551,7 +555,7 @@ def _read_voc_size(path: Path, root: ElementTree.Element) -> tuple[int, int] | N
     try:
         width, height = (int(float(text)) if text else 0 for text in texts)
     except (ValueError, OverflowError):
-        raise InputError(f"{shown(path)}: the size must be two whole numbers, got {texts}; correct it") from None
+        raise InputError(f"{printable(path)}: the size must be two whole numbers, got {texts}; correct it") from None
     return (width, height) if width > 0 and height > 0 else None
 
 
@@ -578,11 +582,13 @@ def read_coco(
     categories = _read_categories(path, content)
     images = _texts_by_id(path, content["images"], "images", "file_name")
     if not images:
-        raise InputError(f"{shown(path)} has no images; give a file that has some")
+        raise InputError(f"{printable(path)} has no images; give a file that has some")
     folder = Path(pictures) if pictures is not None else _picture_folder(path, next(iter(images.values())))
     objects = _read_coco_objects(path, content["annotations"], images, categories)
     scenes = (
-        Scene(os.path.join(folder, of), f"{shown(path)} image {number}", _coco_size(path, row), tuple(objects[number]))
+        Scene(
+            os.path.join(folder, of), f"{printable(path)} image {number}", _coco_size(path, row), tuple(objects[number])
+        )
         for (number, of), row in zip(images.items(), content["images"], strict=True)
     )
     classes = tuple(categories.values())
@@ -596,7 +602,7 @@ def _read_coco_split(root: Path, split: str, allow_partial: bool) -> SceneTable:
     file = find_coco(root, split)
     if file is None:
         raise InputError(
-            f"{shown(root)} has no JSON file of COCO for the split {split}; "
+            f"{printable(root)} has no JSON file of COCO for the split {split}; "
             f"name it {split}.json, or annotations/instances_{split}.json"
         )
     training = find_coco(root, "train")
@@ -620,7 +626,9 @@ def find_coco(root: str | os.PathLike[str], split: str) -> Path | None:
             ]
             if len(files) > 1:
                 few = ", ".join(each.name for each in files[:3])
-                raise InputError(f"{shown(folder)} has several files for the split {split}: {few}; give one of them")
+                raise InputError(
+                    f"{printable(folder)} has several files for the split {split}: {few}; give one of them"
+                )
             if files:
                 return files[0]
         files = _json_files(root / word)
@@ -646,14 +654,16 @@ def _read_coco_file(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{shown(path)} cannot be read ({error.strerror}); give a JSON file of COCO") from error
+        raise InputError(f"{printable(path)} cannot be read ({error.strerror}); give a JSON file of COCO") from error
     except json.JSONDecodeError as error:
-        raise InputError(f"{shown(path)} line {error.lineno} is not valid JSON ({error.msg}); write it again") from None
+        raise InputError(
+            f"{printable(path)} line {error.lineno} is not valid JSON ({error.msg}); write it again"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{shown(path)} is not valid JSON ({error}); write it again") from None
+        raise InputError(f"{printable(path)} is not valid JSON ({error}); write it again") from None
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise InputError(f"{shown(path)} has no list {key!r}; give a file in the layout of COCO's instances")
+            raise InputError(f"{printable(path)} has no list {key!r}; give a file in the layout of COCO's instances")
     return dict(content)
 
 
@@ -661,11 +671,11 @@ def _read_categories(path: Path, content: Mapping[str, Any]) -> dict[Any, str]:
     """Return the names of the classes by id, in the order of the ids."""
     names = _texts_by_id(path, content["categories"], "categories", "name")
     if not names:
-        raise InputError(f"{shown(path)} has no categories; give a file that has some")
+        raise InputError(f"{printable(path)} has no categories; give a file that has some")
     seen: set[str] = set()
     for name in names.values():
         if name in seen:
-            raise InputError(f"{shown(path)}: two categories are called {name!r}; rename one")
+            raise InputError(f"{printable(path)}: two categories are called {name!r}; rename one")
         seen.add(name)
     return dict(sorted(names.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
@@ -675,9 +685,9 @@ def _texts_by_id(path: Path, rows: list[Any], what: str, key: str) -> dict[Any, 
     texts: dict[Any, str] = {}
     for place, row in enumerate(rows):
         if not isinstance(row, Mapping) or not isinstance(row.get("id"), int | str) or not row.get(key):
-            raise InputError(f"{shown(path)}: {what}[{place}] must have an id and a {key}; correct it")
+            raise InputError(f"{printable(path)}: {what}[{place}] must have an id and a {key}; correct it")
         if row["id"] in texts:
-            raise InputError(f"{shown(path)}: {what}[{place}] has the id {row['id']} of another; give it its own")
+            raise InputError(f"{printable(path)}: {what}[{place}] has the id {row['id']} of another; give it its own")
         texts[row["id"]] = str(row[key])
     return texts
 
@@ -688,7 +698,7 @@ def _read_coco_objects(
     """Return the objects of each picture, by its id."""
     objects: dict[Any, list[AnnotatedObject]] = {number: [] for number in images}
     for place, row in enumerate(rows):
-        source = f"{shown(path)}: annotations[{place}]"
+        source = f"{printable(path)}: annotations[{place}]"
         if not isinstance(row, Mapping):
             raise InputError(f"{source} is not an object; correct it")
         for key, known in (("image_id", images), ("category_id", categories)):
@@ -708,7 +718,7 @@ def _coco_size(path: Path, row: Mapping[str, Any]) -> tuple[int, int] | None:
     if any(side is None for side in sides):
         return None
     if not all(isinstance(side, int) and side > 0 for side in sides):
-        raise InputError(f"{shown(path)}: image {row['id']} is {sides[0]} x {sides[1]} pixels; correct it")
+        raise InputError(f"{printable(path)}: image {row['id']} is {sides[0]} x {sides[1]} pixels; correct it")
     return int(row["width"]), int(row["height"])
 
 
@@ -780,7 +790,7 @@ class SceneDataset(Dataset[tuple[Tensor, Target]]):
         width, height = (int(side) for side in self.table.sizes[row])
         if picture.size != (width, height):
             raise InputError(
-                f"{shown(file)} has {picture.width} x {picture.height} pixels (upright), but its boxes are for "
+                f"{printable(file)} has {picture.width} x {picture.height} pixels (upright), but its boxes are for "
                 f"{width} x {height}; correct the annotation, or leave the picture out"
             )
         return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frontrank.checks import import_extra, join_words
-from frontrank.data.table import shown
+from frontrank.checks import import_extra, join_words, printable
 from frontrank.detection.data import SceneTable, plural
 from frontrank.errors import InputError
 from frontrank.files import PathLike, field_of, read_json, write_json
@@ -158,12 +157,12 @@ def check_detections(table: SceneTable, detections: Sequence[Detections]) -> Non
         if np.shape(each.boxes) != (count, 4) or np.shape(each.labels) != (count,):
             shapes = [list(np.shape(part)) for part in (each.boxes, each.scores, each.labels)]
             raise InputError(
-                f"detections of {shown(file)}: boxes, scores and labels are {shapes}; give [n, 4], [n], [n]"
+                f"detections of {printable(file)}: boxes, scores and labels are {shapes}; give [n, 4], [n], [n]"
             )
         if not (np.isfinite(each.boxes).all() and np.isfinite(each.scores).all()):
-            raise InputError(f"detections of {shown(file)}: boxes and scores must be finite; look at the model")
+            raise InputError(f"detections of {printable(file)}: boxes and scores must be finite; look at the model")
         if count and not (each.labels.min() >= 1 and each.labels.max() <= len(table.classes)):
-            raise InputError(f"detections of {shown(file)}: labels must be from 1 to {len(table.classes)}")
+            raise InputError(f"detections of {printable(file)}: labels must be from 1 to {len(table.classes)}")
 
 
 @cache

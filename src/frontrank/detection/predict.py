@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from frontrank.checks import printable
 from frontrank.data.images import read_image
-from frontrank.data.table import Box, read_unlabelled, shown
+from frontrank.data.table import Box, read_unlabelled
 from frontrank.detection.data import SceneTable
 from frontrank.detection.evaluation import Detections, Verdicts, as_coco_results
 from frontrank.errors import FrontrankWarning, InputError
@@ -107,13 +108,15 @@ def predict(
 
 def _make_folder(folder: Path, draw: bool, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {shown(folder)} is a file; give a folder")
+        raise InputError(f"--out {printable(folder)} is a file; give a folder")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise InputError(f"--out {shown(folder)} is not empty; choose another name, or add --force to write into it")
+        raise InputError(
+            f"--out {printable(folder)} is not empty; choose another name, or add --force to write into it"
+        )
     try:
         (folder / DRAWN if draw else folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {shown(folder)} cannot be written ({error.strerror}); choose another") from error
+        raise InputError(f"--out {printable(folder)} cannot be written ({error.strerror}); choose another") from error
 
 
 def _drawing_names(files: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frontrank.data.table import shown
+from frontrank.checks import printable
 from frontrank.detection.data import Batch, SceneBatches, SceneTable, check_boxes, read_scenes, training_scenes
 from frontrank.detection.evaluation import DetectionReport, Detections, evaluate_detections
 from frontrank.detection.model import Detector, DetectorSettings, ProposalAP, ScoresNotFiniteError, find_objects
@@ -319,7 +319,7 @@ def find_detector(path: str | os.PathLike[str]) -> DetectorPlace:
     if (folder / "config.yaml").is_file():
         if not storage.is_model(folder / "model"):
             command = f"frontrank detect train --resume {shlex.quote(str(folder))}"
-            raise InputError(f"{shown(folder)} has no detector yet; continue the run: {command}")
+            raise InputError(f"{printable(folder)} has no detector yet; continue the run: {command}")
         return DetectorPlace(folder / "model", folder)
     in_run = folder.name == "model" and (folder.parent / "config.yaml").is_file()
     return DetectorPlace(folder, folder.parent if in_run else None)
@@ -359,16 +359,16 @@ def _evaluation_scenes(
         return data, read_scenes(data, layout or "auto", split, allow_partial, show)
     config = place.config()
     if config is None or not config.data.path:
-        raise InputError(f"{shown(place.model)} does not say which pictures it is for; give --data")
+        raise InputError(f"{printable(place.model)} does not say which pictures it is for; give --data")
     path = config.data.path
     table = read_scenes(path, layout or config.data.layout, split, allow_partial, show)
     if split == "test" and Path(path).is_file():
         held_out = place.scenes("validation")
         rows = [row for row, file in enumerate(table.files) if os.path.realpath(file) in held_out]
         if not rows:
-            command = f"frontrank detect evaluate {shown(place.run or place.model)} --split train"
+            command = f"frontrank detect evaluate {printable(place.run or place.model)} --split train"
             raise InputError(
-                f"the run was trained on all of {shown(path)}; give --data TEST.json, or see what it learnt: {command}"
+                f"the run was trained on all of {printable(path)}; give --data TEST.json, or try {command}"
             )
         table = table.rows(rows)
     return path, table
