@@ -503,21 +503,6 @@ def test_the_cost_of_a_wrong_result_is_explained_where_it_is_shown(browser, two)
         assert visible == {True, False}
 
 
-def test_the_theme_can_be_chosen(browser, one):
-    with visit(browser, one.url, color_scheme="light") as seen:
-        page = seen.page
-        ground = "getComputedStyle(document.body).backgroundColor"
-        button = page.get_by_role("button", name="Theme")
-        for theme in ("light", "dark"):
-            button.click()
-            assert button.locator("b").inner_text() == theme
-        assert page.evaluate(ground) == "rgb(14, 16, 20)"
-        page.locator(".hit a").first.click()
-        page.wait_for_url("**/?item=*")
-        page.reload()
-        assert (button.locator("b").inner_text(), page.evaluate(ground)) == ("dark", "rgb(14, 16, 20)")
-
-
 def test_a_tap_on_a_phone_shows_results_above_their_filters(browser, two):
     with visit(browser, two.url, **PHONE) as seen:
         page = seen.page
