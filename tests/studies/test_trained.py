@@ -11,10 +11,12 @@ from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from studies.study import Effort
 from studies.trained import (
     answer,
+    emoji_folder,
     gap,
     gap_of_gaps,
     mean_and_spread,
     mean_of_gaps,
+    model_folders,
     percent,
     rate_search,
     run_comparison,
@@ -95,6 +97,17 @@ def test_a_run_that_fails_is_an_error(images, monkeypatch, tmp_path, message, se
     count_tasks(monkeypatch, fail_high_temperature(message, seeds))
     with pytest.raises(FrontrankError, match=f"1 of 2 .*{message}"):
         compare_small(Effort(tmp_path / "work", seeds=2, show=False), images, may_diverge=may_diverge)
+
+
+def test_networks_of_a_comparison(images, monkeypatch, tmp_path):
+    effort = Effort(tmp_path, seeds=2, show=False)
+    tasks = count_tasks(monkeypatch, done_without_training)
+    compare_small(effort, images, axes=[])
+    assert tasks
+    folders = model_folders(effort, "temperatures")
+    assert [folder.name for folder in folders] == ["model"] * 2
+    assert len(set(folders)) == 2
+    assert emoji_folder(Effort(tmp_path, data="mine")) == "mine"
 
 
 def test_images_without_a_test_split_get_the_one_of_a_comparison(images, tmp_path):
