@@ -91,3 +91,10 @@ def test_the_index_of_unfinished_studies(tmp_path):
     assert set(files) == {"studies/README.md", "ledger.md"}
     index = files["studies/README.md"].decode()
     assert all(f"`python -m studies {name}`" in index for name in all_studies())
+
+
+def test_the_designer_is_that_of_the_repository():
+    """It also pins every number of the toy: points, batches, weights."""
+    study, path = all_studies()["pnp-designer"], DOCS / "studies" / "pnp-designer-designer.html"
+    saved = read_results(DOCS / "studies" / "results" / "pnp-designer.json", study.name)
+    assert study.extra_files(saved["found"])["designer.html"] == path.read_bytes(), "run docs/build_studies.py"

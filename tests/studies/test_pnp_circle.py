@@ -20,40 +20,6 @@ def test_batches_by_hand():
     assert (circle.labels()[rows] == torch.arange(4)[:, None]).all()
 
 
-def test_points_on_lines():
-    data = circle.make_toy("lines", 0)
-    train, test = (part.unflatten(0, (4, 150)) for part in (data.train, data.test))
-    assert (train[..., 0] - train[..., 1]).abs().max() < 0.2  # on the diagonal
-    assert [round(float(x), 1) for x in train[..., 0].mean(1)] == [-0.8, -0.3, 0.2, 0.7]
-    assert [[round(float(x), 1) for x in mean] for mean in test.mean(1)] == [
-        [-1, -0.2],
-        [-1, 0.6],
-        [-0.2, -1],
-        [0.6, -1],
-    ]
-
-
-def test_classes_of_three_centres():
-    data = circle.make_toy("centres", 5)
-    train, test = (part.unflatten(0, (4, 150)) for part in (data.train, data.test))
-    for points, count in [*((own, 3) for own in train), *((own, 1) for own in test)]:
-        centres = []  # a point further than four times the spread from all of them begins another
-        for point in points:
-            if all(float((point - centre).norm()) > 0.48 for centre in centres):
-                centres.append(point)
-        assert 1 <= len(centres) <= count
-
-
-def test_a_seed_says_all():
-    for layout in circle.LAYOUTS:
-        one, same, other = (circle.make_toy(layout, seed) for seed in (1, 1, 2))
-        assert torch.equal(one.train, same.train)
-        assert all(torch.equal(a, b) for a, b in zip(one.weights, same.weights, strict=True))
-        assert not torch.equal(one.train, other.train)
-        assert torch.equal(one.train, (one.train * 1e4).round() / 1e4)
-        assert [tuple(weight.shape) for weight in one.weights] == [(30, 2), (30,), (30, 30), (30,), (2, 30), (2,)]
-
-
 def test_training_is_that_of_torch():
     """Against a network of torch's own layers."""
     data, loss = circle.make_toy("centres", 3), PNP("D_s", temperature=0.1)

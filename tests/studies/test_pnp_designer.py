@@ -7,8 +7,6 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import studies.pnp_circle as circle
 from frontrank.errors import InputError
@@ -35,26 +33,11 @@ VALID = {  # values at R = 0, 1, 3
     "sqrt(R)*1e1+.5e-1 + 2.": (2.05, 12.05, 10 * math.sqrt(3) + 2.05),
     "0^R": (1, 0, 0),
 }
-WRONG = {  # the position of what is wrong
-    "": 1,
-    "1/(1+": 6,
-    "1/(1+R": 3,  # the ( that is never closed
-    "1+*R": 3,
-    "1)": 2,
-    "(2R)": 3,
-    "1 $ 2": 3,
-    "1/r": 3,
-    "constructor": 1,
-    "1+exp R": 7,
-    "exp(R,1)": 1,
-    "1+max(R)": 3,
-    "1e": 2,
-    "1+\U0001f600\U0001f600": 3,
-    "\u0661": 1,  # a digit, but not of ASCII
-    "1\u00a0+1": 2,
-    "(" * 60 + "R" + ")" * 60: 51,
-    "-" * 5000: 2000,
-}
+WRONG = {  # the position of what is wrong; one digit is not of ASCII, one blank does not break
+    "": 1, "1/(1+": 6, "1/(1+R": 3, "1+*R": 3, "1)": 2, "(2R)": 3, "1 $ 2": 3, "1/r": 3, "constructor": 1,
+    "1+exp R": 7, "exp(R,1)": 1, "1+max(R)": 3, "1e": 2, "1+\U0001f600\U0001f600": 3, "\u0661": 1, "1\u00a0+1": 2,
+    "(" * 60 + "R" + ")" * 60: 51, "-" * 5000: 2000,
+}  # fmt: skip
 NOT_A_DERIVATIVE = ("R-1", "1/R", "1-R/1000", "exp(R)", "sqrt(0-1)")  # can be read, but not finite and at least 0
 HOSTILE = "</script><script>alert(1)</script>"
 R = [0.0, 0.1, 0.5, 1.0, 2.5, 7.0, 20.0, 47.9]
@@ -110,17 +93,6 @@ def test_an_expression_that_is_no_derivative(text):
         loss_of(text)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.text(alphabet="R01.e+-*/^(), expmaxlogsqrtin$\n", max_size=40))
-def test_any_text_is_read_or_refused_in_one_line(text):
-    message, r = "", torch.tensor([0.0, 2.0])
-    try:
-        assert derivative(text)(r).shape == r.shape
-    except InputError as error:
-        message = str(error)
-    assert "\n" not in message
-
-
 # The study
 
 
@@ -129,15 +101,6 @@ def test_only_one_printed_derivative_is_not_that_of_its_loss(results):
     assert wrong == ["I_u"]
     assert results["derivative"] == results["curves"]["typed"]["expression"] == "1/(1+R)^2"
     assert results["curves"]["typed"]["f"][10] == pytest.approx(0.5)  # 1 - 1 / (1 + R) at R = 1
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_typed_preset_trains_as_the_package_does(name):
-    text, ours = PRESETS[name]
-    data = circle.make_toy("centres", 0)
-    one, other = (circle.train(data, loss, 3) for loss in (loss_of(text), ours))
-    for a, b in zip(one, other, strict=True):
-        torch.testing.assert_close(a, b)
 
 
 def test_verdict(results):
