@@ -21,7 +21,7 @@ from frontrank.checks import check_number
 from frontrank.errors import FrontrankError, InputError
 from frontrank.gallery.api import api_router
 from frontrank.gallery.guard import HEADERS, LOOPBACK, OPEN, BusyError, Guard, LateError, Limits
-from frontrank.gallery.pages import login_router, page_router, render_page
+from frontrank.gallery.pages import login_router, page_response, page_router
 from frontrank.gallery.search import Shown
 from frontrank.gallery.service import Service
 
@@ -75,7 +75,7 @@ def answer(scope: Scope, status: int, detail: str) -> Response:
     """Return an error: JSON for the API, a page for people."""
     if scope["path"].startswith("/api/"):
         return JSONResponse({"detail": detail}, status)
-    return render_page("error.html.j2", status, detail=detail)
+    return page_response("error.html.j2", status, detail=detail)
 
 
 def _allowed_methods(routers: Sequence[APIRouter]) -> dict[str, str]:

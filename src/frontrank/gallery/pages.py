@@ -55,7 +55,7 @@ def static_files() -> dict[str, StaticFile]:
     return files
 
 
-def render_page(template: str, status: int = 200, **values: object) -> HTMLResponse:
+def page_response(template: str, status: int = 200, **values: object) -> HTMLResponse:
     """Return the page of a template; every value is escaped."""
     text = _environment().get_template(template).render(status=status, **values)
     return HTMLResponse(text.encode("utf-8", "replace"), status)
@@ -139,7 +139,7 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
             check_id(state.item)
         sides = await service.search(state) if state.item or state.upload else []
         choices = await service.run(lambda: _choices(service, indexes, is_start=not sides))
-        return render_page(
+        return page_response(
             "search.html.j2",
             **common,
             state=state,
@@ -168,7 +168,9 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
         shown = service.get_index(index)
         progress = service.hardest[shown.name].progress()
         hard = progress.hard[:_HARDEST]
-        return render_page("hardest.html.j2", **common, shown=shown, progress=progress, hard=hard, state=SearchState())
+        return page_response(
+            "hardest.html.j2", **common, shown=shown, progress=progress, hard=hard, state=SearchState()
+        )
 
     @router.get("/picture")
     async def picture(
@@ -194,7 +196,7 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
 
     @router.get("/api")
     async def api(request: Request) -> Response:
-        return render_page("api.html.j2", **common, api=request.app.openapi(), base=str(request.base_url))
+        return page_response("api.html.j2", **common, api=request.app.openapi(), base=str(request.base_url))
 
     return router
 
@@ -205,7 +207,7 @@ def login_router() -> APIRouter:
 
     @router.get("/login")
     async def login_page(next: Annotated[str, Query(max_length=8192 + MOST_CHARACTERS)] = "/") -> Response:
-        return render_page("login.html.j2", next=local_path(next), wrong=False)
+        return page_response("login.html.j2", next=local_path(next), wrong=False)
 
     @router.post("/login")
     async def login(request: Request) -> Response:
@@ -214,7 +216,7 @@ def login_router() -> APIRouter:
         guard: Guard = request.scope["frontrank.guard"]
         target = local_path(target if isinstance(target, str) else "/")
         if not isinstance(token, str) or not guard.is_token(token.strip()):
-            return render_page("login.html.j2", 401, next=target, wrong=True)
+            return page_response("login.html.j2", 401, next=target, wrong=True)
         response = RedirectResponse(target, 303)
         scheme = request.headers.get("x-forwarded-proto", request.url.scheme)  # of a proxy that encrypts
         response.set_cookie(
