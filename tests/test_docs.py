@@ -59,6 +59,20 @@ def test_links_lead_to_files(page: Path) -> None:
     assert not missing
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of the page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, README], ids=name)
+def test_links_lead_to_headings(page: Path) -> None:
+    links = [link.partition("#")[::2] for link in LINK.findall(prose(page)) if "#" in link and "://" not in link]
+    targets = [((page.parent / path) if path else page, anchor) for path, anchor in links]
+    missing = [anchor for path, anchor in targets if path.suffix == ".md" and anchor not in anchors(path)]
+    assert not missing
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_maths_survives_markdown(page: Path) -> None:
     """Markdown eats a backslash before punctuation and may take an underscore after punctuation for emphasis."""
