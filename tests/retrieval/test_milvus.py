@@ -1,5 +1,6 @@
 import secrets
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,6 +172,25 @@ def test_equal_scores_are_ordered_by_id_however_many(engine, monkeypatch):
         engine.search(halves(1), 20, ())
     assert len(engine.search(halves(1), 20, (parse_filter("n<15"),))[0]) == 15
     assert len(engine.search(halves(1), 19, ())[0]) == 19
+
+
+@pytest.mark.parametrize("loads", [1, 3])
+def test_waits_for_graphs_of_the_segments_that_are_left(monkeypatch, loads):
+    """A merge of segments drops deleted rows: fewer rows are loaded than the server has built graphs of."""
+    merged, small = SimpleNamespace(segment_id=2, num_rows=3669), SimpleNamespace(segment_id=3, num_rows=900)
+    loaded = [[SimpleNamespace(segment_id=place, num_rows=3000, index_id=7)] for place in range(3 - loads, 3)]
+    answers = {
+        "flush": lambda: None,
+        "describe_index": lambda: {"pending_index_rows": 0, "total_rows": 5002},
+        "list_persistent_segments": lambda: [merged, small],
+        "list_loaded_segments": lambda: loaded.pop(0),
+    }
+    server = SimpleNamespace(ask=lambda call, **arguments: answers[call]())
+    sleeps = []
+    monkeypatch.setattr(milvus.time, "sleep", sleeps.append)
+    MilvusEngine(server, 8, is_exact=False).prepare()
+    assert loaded == []
+    assert len(sleeps) == (loads if loads > 1 else 0)  # the last one is for what the graphs replace
 
 
 @pytest.mark.servers

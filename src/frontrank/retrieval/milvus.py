@@ -431,21 +431,25 @@ class MilvusEngine:
         """Make the server close the segments it still adds to, build their graphs, and search by them."""
         self._server.ask("flush", timeout=BUILD_SECONDS)
         until = time.monotonic() + BUILD_SECONDS
-        while (facts := self._server.ask("describe_index", index_name="vector")).get("pending_index_rows"):
+        while self._server.ask("describe_index", index_name="vector").get("pending_index_rows"):
             if time.monotonic() >= until:
                 break
             time.sleep(0.2)
         if not self._is_exact:
             with suppress(InputError):  # not every user may ask what is loaded
-                self._wait_until_served(int(facts.get("total_rows", 0)))
+                self._wait_until_served()
 
-    def _wait_until_served(self, rows: int) -> None:
-        """Wait until searches use the new graph; until then they use a quicker one that finds less."""
+    def _wait_until_served(self) -> None:
+        """Wait until searches use the graphs of all large segments; until then they use quicker ones that find less.
+
+        A server may merge segments meanwhile, so both lists are read again each time.
+        """
         until, is_late = time.monotonic() + _SERVE_SECONDS, False
         while time.monotonic() < until:
-            segments = self._server.ask("list_loaded_segments")
-            has_graphs = all(segment.index_id or segment.num_rows < _SMALL for segment in segments)
-            if has_graphs and sum(segment.num_rows for segment in segments) >= rows:
+            segments = self._server.ask("list_persistent_segments")
+            large = {segment.segment_id for segment in segments if segment.num_rows >= _SMALL}
+            graphs = {segment.segment_id for segment in self._server.ask("list_loaded_segments") if segment.index_id}
+            if large <= graphs:
                 if is_late:
                     time.sleep(_RELEASE_SECONDS)
                 return
