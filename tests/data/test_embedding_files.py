@@ -101,7 +101,7 @@ WRONG_ARRAYS = {  # arrays, key, what the message names
     "labels of floats": ({"embeddings": X, "labels": X[:, 0]}, None, [":labels", "float32"]),
     "blank labels": ({"embeddings": X, "labels": np.array(["a", "", "b", " ", "c"])}, None, [":labels", "1, 3"]),
     "labels of 64 bits": ({"embeddings": X, "labels": np.full(5, 2**63, np.uint64)}, None, [":labels"]),
-    "labels that are no UTF-8": ({"embeddings": X, "labels": np.array([b"\xff"] * 5)}, None, ["utf-8"]),
+    "labels that are no UTF-8": ({"embeddings": X, "labels": np.array([b"\xff"] * 5)}, None, ["UTF-8"]),
 }
 
 
@@ -372,7 +372,7 @@ def test_a_file_with_a_colon_in_its_name(tmp_path):
 
 WRONG_LABELS = {
     "blank lines": ("l.txt", "1\n\n3\n \n5\n", ["1, 3"]),
-    "not UTF-8": ("l.txt", b"\xff\xfe1\x00", ["utf-8"]),
+    "not UTF-8": ("l.txt", b"\xff\xfe1\x00", ["UTF-8"]),
     "json: null": ("l.json", "[1, null, 3, null, 5]", ["null", "1, 3"]),
     "json: mixed": ("l.json", '[1, "a", 2, 3, 4]', ["int, str"]),
     "json: an object": ("l.json", '{"labels": [1, 2]}', ["dict"]),

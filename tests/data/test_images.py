@@ -1,4 +1,3 @@
-import csv
 import io
 import json
 import os
@@ -539,25 +538,6 @@ def test_a_file_of_several_rows_is_looked_at_once(table, looked_at):
     assert sorted(looked_at) == ["gone.jpg", "good0.png"]
     assert check.table.extra["number"].tolist() == [0, 2, 4]
     assert "1 of 2" in check.note
-
-
-def test_the_report_lists_all_and_replaces_nothing_else(table, tmp_path, looked_at):
-    report, other = tmp_path / "broken.csv", tmp_path / "mine.csv"
-    other.write_text("path,label\n")
-    for path in (other, tmp_path):
-        refusal(lambda path=path: check_images(table, report=path), path)
-    assert other.read_text() == "path,label\n"
-    assert looked_at == []
-    refusal(lambda: check_images(table, report=tmp_path / "no" / "r.csv"), "r.csv")
-    refusal(lambda: check_images(table, report=report), report)
-    with report.open(newline="") as file:
-        rows = list(csv.reader(file))
-    assert rows[0] == ["path", "reason"]
-    assert [path for path, _ in rows[1:]] == BROKEN
-    (table.root / "gone.jpg").write_bytes((table.root / "good0.png").read_bytes())
-    check_images(table, broken="skip", report=report)
-    assert "gone.jpg" not in report.read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.csv", "images", "mine.csv"]
 
 
 def test_good_images_are_remembered(table, tmp_path, monkeypatch, looked_at):

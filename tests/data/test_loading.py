@@ -6,9 +6,9 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from PIL import Image
 
+from frontrank.data import loading
 from frontrank.data.loading import ImageDataset, draw_seed, evaluation_loader, training_loader, worker_errors
 from frontrank.data.samplers import BalancedBatches
 from frontrank.data.table import ImageTable
@@ -85,14 +85,6 @@ def test_boxes_crop(table):
     assert images[2][0].shape == (3, 2, 2)
 
 
-def test_jpegs_are_decoded_small_if_allowed(tmp_path):
-    Image.new("RGB", (64, 64), (9, 9, 9)).save(tmp_path / "a.jpg")
-    table = ImageTable(tmp_path, ["a.jpg"], ["a"], [""], ["test"], [""])
-    assert ImageDataset(table, plain)[0][0].shape[1] == 64
-    assert ImageDataset(table, plain, at_least=16)[0][0].shape[1] == 16
-    assert next(evaluation_loader(table, plain, workers=0, at_least=16))[0].shape[2] == 16
-
-
 def columns(table, rows):
     return (getattr(table, name)[:rows] for name in ("paths", "labels", "categories", "splits", "roles"))
 
@@ -103,9 +95,6 @@ def columns(table, rows):
 def test_seeds_stay_what_they_are():
     assert draw_seed(0, 0, 0, 0) == 4471958607705214174
     assert draw_seed(1, 2, 3, 4) == 18374276246372963665
-
-
-places = st.tuples(*[st.integers(0, 2**40)] * 4)
 
 
 # Training
@@ -132,8 +121,9 @@ def test_pictures_are_those_of_their_keys(table, random_crop):
             assert torch.equal(images[number][place], crops[row, draw_seed(3, epoch, position, place)][0])
 
 
-def test_workers_processes_and_resuming_change_nothing(table, random_crop):
-    def pictures(**settings):
+def test_workers_processes_and_resuming_change_nothing(table, random_crop, monkeypatch):
+    def pictures(place=(0, 1), **settings):
+        monkeypatch.setattr(loading, "process_group", lambda: place)
         return list(training_loader(table, sampler(table), random_crop, seed=1, stop=7, **settings))
 
     whole = pictures(workers=0)
@@ -143,7 +133,7 @@ def test_workers_processes_and_resuming_change_nothing(table, random_crop):
         assert_same(pictures(workers=0, start=start), whole[start:])
     assert_same(pictures(workers=WORKERS[-1], start=3), whole[3:])
     for world_size in (2, 4):
-        shares = [pictures(workers=0, rank=rank, world_size=world_size) for rank in range(world_size)]
+        shares = [pictures((rank, world_size), workers=0) for rank in range(world_size)]
         joined = [tuple(torch.cat(parts) for parts in zip(*batch, strict=True)) for batch in zip(*shares, strict=True)]
         assert_same(joined, whole)
         assert [len(share[0][0]) for share in shares] == ([3, 3] if world_size == 2 else [2, 2, 1, 1])

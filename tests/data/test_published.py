@@ -388,7 +388,8 @@ def test_a_whole_data_set(tree, name):
     assert {key: column.tolist() for key, column in table.extra.items()} == {
         key: column.tolist() for key, column in expected.extra.items()
     }
-    table.check(labelled=name not in ("roxford5k", "rparis6k"), repeats=name == "ijb-c")
+    if name != "ijb-c":  # a frame of several faces
+        table.check(labelled=name not in ("roxford5k", "rparis6k"))
     assert all((root / path).is_file() for path in table.paths)
     assert detect_layout(root) == name
 

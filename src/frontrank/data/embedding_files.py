@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from torch import Tensor
 
-from frontrank.checks import import_extra, nearest_word, suggestion
+from frontrank.checks import import_extra, nearest_word, printable, suggestion
 from frontrank.errors import FrontrankError, InputError
 
 Array = np.ndarray | Tensor
@@ -55,17 +55,14 @@ def check_file(path: Path, endings: Iterable[str], what: str) -> Path:
     if not os.path.exists(path):
         raise InputError(f"{path} does not exist{_similar_file(path, endings)}")
     if path.suffix.lower() not in endings:
-        raise InputError(
-            f"{path} ends in {path.suffix!r}, but {what} are read from {', '.join(endings)}; save them as one of these"
-        )
+        raise InputError(f"{path} ends in {path.suffix!r}, but {what} are read from {', '.join(endings)}; convert it")
     try:
         with path.open("rb") as file:
-            empty = not file.read(1)
+            if file.read(1):
+                return path
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
-    if empty:
-        raise InputError(f"{path} is empty (0 bytes); write it again")
-    return path
+    raise InputError(f"{path} is empty (0 bytes); write it again")
 
 
 def _similar_file(path: Path, endings: Iterable[str]) -> str:
@@ -86,15 +83,17 @@ def parsing(path: Path) -> Iterator[None]:
         yield
     except FrontrankError:
         raise
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 ({error.reason}); save it as text in UTF-8") from error
     except MemoryError as error:
         raise InputError(
-            f"{path} does not fit into memory, or is damaged; save the embeddings as .npy, which is read as needed"
+            f"{path} does not fit into memory, or is damaged; use .npy, which is read as needed"
         ) from error
     except Exception as error:
         text = "".join(character if character.isprintable() else " " for character in str(error))
         reason = " ".join(text.split())[:200] or type(error).__name__
         raise InputError(
-            f"{path} cannot be read ({reason}); it is damaged, cut short or no {path.suffix} file: write it again"
+            f"{path} cannot be read ({reason}); is it a whole {path.suffix} file? Write it again"
         ) from error
 
 
@@ -192,8 +191,7 @@ def _parquet_lists(path: Path, name: str) -> np.ndarray:
             dim = rows.shape[1]
             for row in np.flatnonzero(lengths != dim)[:1]:
                 raise InputError(
-                    f"{where} has {lengths[row]} numbers in row {start + row} and {dim} in row 0 (the first); "
-                    "all rows must come from the same model"
+                    f"{where} has {lengths[row]} numbers in row {start + row}, but {dim} in row 0 (the first)"
                 )
             numbers = column.flatten()
             _refuse_rows(where, "lacks numbers", start + np.unique(_true(numbers.is_null()) // dim))
@@ -284,9 +282,7 @@ def read_labels(source: str | Path, file: EmbeddingFile | None, rows: int, what:
     source = str(source)
     inside = None if file is None else _from_embeddings(source, file)
     where, values = inside or _from_other_file(source, file, what)
-    values = _entries(f"{what}: {where}", values)
-    _check_length(f"{what}: {where}", len(values), rows)
-    return values
+    return _entries(f"{what}: {where}", values, rows)
 
 
 def check_ids(ids: Sequence[object] | np.ndarray, what: str = "ids") -> None:
@@ -332,27 +328,16 @@ def _embeddings_name(path: Path, arrays: Mapping[str, StoredArray], key: str | N
     possible = [name for name, stored in arrays.items() if stored.dims == 2 and stored.floating]
     if len(possible) != 1:
         held = ", ".join(f"{name!r} ({arrays[name].description})" for name in list(arrays)[:10]) or "nothing"
-        raise InputError(
-            f"{path} has no array named 'embeddings', and {len(possible) or 'no'} arrays that can be embeddings; "
-            f"it holds {held}; give the key of the 2-D floating point array to use"
-        )
+        raise InputError(f"{path} has no array 'embeddings', only {held}; give the key of the 2-D floating point array")
     return possible[0]
 
 
 def _embeddings(where: str, stored: StoredArray) -> Array:
-    if not stored.floating:
-        raise InputError(
-            f"{where} must be floating point numbers (16, 32 or 64 bits), got {stored.description}; save it as float32"
-        )
-    if stored.dims != 2:
-        raise InputError(
-            f"{where} must have the shape (items, dimensions), got {stored.description}; save one row per item"
-        )
-    if stored.rows == 0:
-        raise InputError(f"{where} has no rows; write at least one")
-    embeddings = stored.load()
-    if embeddings.shape[1] == 0:
-        raise InputError(f"{where} has no dimensions; write at least one number per row")
+    if not stored.floating or stored.dims != 2:
+        raise InputError(f"{where} must be float32 (or 16, 64) of shape (items, dimensions), got {stored.description}")
+    embeddings = stored.load() if stored.rows else None
+    if embeddings is None or embeddings.shape[1] == 0:
+        raise InputError(f"{where} has no numbers; write at least one row, and one number per row")
     return embeddings
 
 
@@ -360,9 +345,8 @@ def _pop_column(path: Path, arrays: dict[str, StoredArray], names: Sequence[str]
     """Remove the first array that has one of these names, and return its values."""
     for name in names:
         if name in arrays:
-            values = _entries(_full_name(path, name), _load_column(_full_name(path, name), arrays.pop(name)))
-            _check_length(_full_name(path, name), len(values), rows)
-            return values
+            where = _full_name(path, name)
+            return _entries(where, _load_column(where, arrays.pop(name)), rows)
     return None
 
 
@@ -378,8 +362,10 @@ def _as_numpy(values: Array) -> np.ndarray:
     return values
 
 
-def _entries(where: str, values: np.ndarray) -> np.ndarray:
-    """Return labels or ids as int64 or text; raise for other kinds, and for blank text."""
+def _entries(where: str, values: np.ndarray, rows: int) -> np.ndarray:
+    """Return labels or ids as int64 or text; raise for other kinds, blank text, and another number of rows."""
+    if len(values) != rows:
+        raise InputError(f"{where} has {len(values)} entries for {rows} rows of embeddings; give one entry per row")
     if values.dtype.kind in "biu":
         if values.dtype.kind == "u" and (values > np.iinfo(np.int64).max).any():
             raise InputError(f"{where} has integers of more than 63 bits; save it as text")
@@ -390,11 +376,6 @@ def _entries(where: str, values: np.ndarray) -> np.ndarray:
         raise InputError(f"{where} must be integers or text, got {values.dtype}; convert it with .astype(int) or (str)")
     _refuse_rows(where, "is blank", np.flatnonzero(np.char.strip(values) == ""))
     return values.astype(values.dtype.newbyteorder("="))
-
-
-def _check_length(where: str, length: int, rows: int) -> None:
-    if length != rows:
-        raise InputError(f"{where} has {length} entries for {rows} rows of embeddings; give one entry per row")
 
 
 def _from_embeddings(name: str, file: EmbeddingFile) -> tuple[str, np.ndarray] | None:
@@ -410,13 +391,15 @@ def _from_other_file(source: str, file: EmbeddingFile | None, what: str) -> tupl
     path, column = (Path(split[1]), split[2]) if split else (Path(source), None)
     ending = path.suffix.lower()
     if file is not None and ending not in _LABEL_ENDINGS and not os.path.exists(path):
-        _refuse_name(source, file, what)
+        held = [*file.columns, *(kind for kind in _NAMES if getattr(file, kind) is not None)]
+        near = suggestion(source, held) or "; give the name of an array, or of a file"
+        raise InputError(f"{what}: {source!r} is no file, and {file.path} only has the arrays {name_list(held)}{near}")
     check_file(path, _LABEL_ENDINGS, what)
     kind = what.rpartition(" ")[2]  # of "gallery labels" too
     wanted = (column,) if column else _NAMES.get(kind, (kind,))
     with parsing(path):
         if ending == ".txt":
-            return str(path), _numbers_or_text(_lines(path))
+            return str(path), _numbers_or_text(path.read_text(encoding="utf-8-sig").rstrip().split("\n"))
         if ending == ".json":
             return str(path), _json_list(path)
         if ending == ".csv":
@@ -426,27 +409,18 @@ def _from_other_file(source: str, file: EmbeddingFile | None, what: str) -> tupl
         return _full_name(path, name), _load_column(_full_name(path, name), arrays[name])
 
 
-def _refuse_name(source: str, file: EmbeddingFile, what: str) -> None:
-    held = [*file.columns, *(kind for kind in _NAMES if getattr(file, kind) is not None)]
-    raise InputError(
-        f"{what}: {source!r} is no file, and no array of one entry per row in {file.path}, "
-        f"which has {', '.join(map(repr, held[:10])) or 'none'}"
-        + (suggestion(source, held) or "; give the name of an array, or of a file")
-    )
-
-
 def _pick_name(path: Path, names: Collection[str], wanted: Sequence[str], remedy: str) -> str:
     """Return the first wanted name that the file has."""
     for name in wanted:
         if name in names:
             return name
-    held = ", ".join(map(repr, list(names)[:10])) or "nothing"
     near = suggestion(wanted[0], names) or f"; {remedy}"
-    raise InputError(f"{path} has no {' or '.join(map(repr, wanted))}, only {held}{near}")
+    raise InputError(f"{path} has no {' or '.join(map(repr, wanted))}, only {name_list(names)}{near}")
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8-sig").rstrip().split("\n")
+def name_list(names: Iterable[str]) -> str:
+    """Return the first ten names, quoted, for an error message."""
+    return ", ".join(map(repr, list(names)[:10])) or "nothing"
 
 
 def _numbers_or_text(entries: list[str]) -> np.ndarray:
@@ -472,21 +446,23 @@ def _json_list(path: Path) -> np.ndarray:
 
 
 def _csv_column(path: Path, wanted: Sequence[str]) -> tuple[str, np.ndarray]:
+    header, *lines = read_csv(path)
+    name = _pick_name(path, header, wanted, f"pick one as {path.name}:COLUMN; the first line must name the columns")
+    if header.count(name) > 1:
+        raise InputError(f"{path} has {header.count(name)} columns {name!r}; rename all but one")
+    while lines and not lines[-1]:  # blank lines at the end are no rows
+        lines.pop()
+    return _full_name(path, name), _numbers_or_text([line[header.index(name)] if line else "" for line in lines])
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    """Return the names of the columns, and the fields of each line, none if it is blank."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, strict=True)
-        header = [name.strip() for name in next(lines, [])]
-        name = _pick_name(path, header, wanted, f"pick one as {path.name}:COLUMN; the first line must name the columns")
-        if header.count(name) > 1:
-            raise InputError(f"{path} has {header.count(name)} columns {name!r}; rename all but one")
-        values: list[str] = []
-        blank = 0  # lines, of which those at the end are no rows
-        for line in lines:
-            if line and len(line) != len(header):
-                raise InputError(
-                    f"{path} has {len(line)} fields in line {lines.line_num}, but {len(header)} columns; "
-                    "write one field for each column, and quote a field that has a comma"
-                )
-            if line:
-                values += [""] * blank + [line[header.index(name)]]
-            blank = 0 if line else blank + 1
-    return _full_name(path, name), _numbers_or_text(values)
+        reader = csv.reader(file, strict=True)
+        lines = [[name.strip() for name in next(reader, [])]]
+        for line in reader:
+            if line and len(line) != len(lines[0]):
+                count = f"{len(line)} fields in line {reader.line_num}, but {len(lines[0])} columns"
+                raise InputError(f"{printable(path)} has {count}; quote a field that has a comma")
+            lines.append(line)
+    return lines

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, TypeVar
@@ -31,19 +31,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 T = TypeVar("T")
+_Edges = tuple[int, int, int, int]  # of a box: left, top, right, bottom
 
 MAX_PIXELS = 178_956_970  # where Pillow itself refuses: 2 x its MAX_IMAGE_PIXELS
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF")
 _ORIENTATION = 0x0112
-_TURNS = {  # the EXIF orientation: the turn that undoes it
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
+_SIDEWAYS = ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+_TURNS = dict(
+    enumerate(("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", *_SIDEWAYS), start=2)
+)  # by EXIF orientation
 _STARTS = {  # the start of files that are often given instead of an image
     b"<svg": "an SVG drawing",
     b"<!doctype svg": "an SVG drawing",
@@ -81,11 +77,8 @@ def read_image(
     if at_least is not None:
         check_integer("at_least", at_least, at_least=1)
     check_integer("max_pixels", max_pixels, at_least=1)
-    try:
-        with _quiet:
-            return _decode(path, None if box is None else _whole_box(box), at_least, max_pixels)
-    except _FaultError as fault:
-        raise InputError(f"{printable(path)} {fault}; replace it, or leave it out") from fault.__cause__
+    with _image_errors(path), _quiet:
+        return _decode(path, None if box is None else _whole_box(box), at_least, max_pixels)
 
 
 def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None:
@@ -94,41 +87,46 @@ def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None
     decode: False reads the header only
     """
     try:
-        with _quiet:
-            if decode:
-                _decode(path, None, None, MAX_PIXELS)
-            else:
-                with _open_image(path, MAX_PIXELS):
-                    pass
+        with _quiet, nullcontext(_decode(path)) if decode else _open_image(path):
+            return None
     except _FaultError as fault:
         return str(fault)
-    return None
 
 
 def box_faults(path: str | os.PathLike[str], boxes: Sequence[Sequence[float]]) -> list[str | None]:
     """Return why each box of an image cannot be cut out; None for those that can. Only a TIFF is decoded for it."""
-    try:
-        size = _upright_size(path)
-    except _FaultError as fault:
-        return [str(fault)] * len(boxes)
-    return [_box_fault(_whole_box(box), size) for box in boxes]
+    faults: list[str | None] = []
+    size = None
+    for box in boxes:
+        try:
+            size = size or _upright_size(path)
+            _cut_box(_whole_box(box), size)
+            faults.append(None)
+        except _FaultError as fault:
+            faults.append(str(fault))
+    return faults
 
 
 def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Return width and height of the upright picture. Only a TIFF is decoded for it."""
     require_pillow()
-    try:
+    with _image_errors(path):
         return _upright_size(path)
-    except _FaultError as fault:
-        raise InputError(f"{printable(path)} {fault}; replace it, or leave it out") from fault.__cause__
 
 
 def _upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
-    with _quiet, _open_image(path, MAX_PIXELS) as image:
+    with _quiet, _open_image(path) as image:
         if image.format == "TIFF":  # its size may be that of the upright picture before it is decoded, or not
             image.load()
-        turned = _turn(image) in ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
-        return (image.height, image.width) if turned else image.size
+        return (image.height, image.width) if _turn(image) in _SIDEWAYS else image.size
+
+
+@contextmanager
+def _image_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except _FaultError as fault:
+        raise InputError(f"{printable(path)} {fault}; replace it, or leave it out") from fault.__cause__
 
 
 def map_images(
@@ -186,7 +184,7 @@ if hasattr(os, "register_at_fork"):  # a child must not wait for a lock that a t
 
 
 @contextmanager
-def _open_image(path: str | os.PathLike[str], max_pixels: int) -> Iterator["Image"]:
+def _open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Iterator["Image"]:
     """Open an image and read its header; every error, also inside the with block, is a _FaultError."""
     from PIL import Image, UnidentifiedImageError
 
@@ -238,17 +236,20 @@ def _guess_kind(path: str | os.PathLike[str]) -> str:
 
 
 def _decode(
-    path: str | os.PathLike[str], box: tuple[int, int, int, int] | None, at_least: int | None, max_pixels: int
+    path: str | os.PathLike[str], box: _Edges | None = None, at_least: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> "Image":
+    from PIL.Image import Transpose
+
     with _open_image(path, max_pixels) as image:
         if at_least is not None and box is None:
             image.draft(None, (math.ceil(at_least),) * 2)
         image.load()
         if image.format in ("JPEG", "MPO") and not _jpeg_ends(path):
             raise _FaultError("has no end marker: it was cut short and filled up with zeros")
-        picture = _rgb(_upright(image))
+        turn = _turn(image)
+        picture = _rgb(image if turn is None else image.transpose(Transpose[turn]))
         picture.info = {}  # an orientation left there would be applied again by others
-        return picture if box is None else _crop(picture, box)
+        return picture if box is None else picture.crop(_cut_box(box, picture.size))
 
 
 def _jpeg_ends(path: str | os.PathLike[str]) -> bool:
@@ -267,13 +268,6 @@ def _turn(image: "Image") -> str | None:
         return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # damaged EXIF data does not matter
         return None
-
-
-def _upright(image: "Image") -> "Image":
-    from PIL.Image import Transpose
-
-    turn = _turn(image)
-    return image if turn is None else image.transpose(Transpose[turn])
 
 
 def _rgb(image: "Image") -> "Image":
@@ -320,7 +314,7 @@ def _grey(values: np.ndarray, sixteen: bool) -> np.ndarray:
     return grey.reshape(values.shape)
 
 
-def _whole_box(box: Sequence[float]) -> tuple[int, int, int, int]:
+def _whole_box(box: Sequence[float]) -> _Edges:
     try:
         edges = [float(edge) for edge in box]
     except (TypeError, ValueError):
@@ -331,26 +325,16 @@ def _whole_box(box: Sequence[float]) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
-def _inside(box: tuple[int, int, int, int], size: tuple[int, int]) -> tuple[int, int, int, int]:
-    return max(box[0], 0), max(box[1], 0), min(box[2], size[0]), min(box[3], size[1])
-
-
-def _box_fault(box: tuple[int, int, int, int], size: tuple[int, int]) -> str | None:
-    left, top, right, bottom = _inside(box, size)
-    nothing = left >= right or top >= bottom
-    return f"has {size[0]} x {size[1]} pixels, none of them in the box {box}" if nothing else None
-
-
-def _crop(picture: "Image", box: tuple[int, int, int, int]) -> "Image":
-    fault = _box_fault(box, picture.size)
-    if fault is not None:
-        raise _FaultError(fault)
-    return picture.crop(_inside(box, picture.size))
+def _cut_box(box: _Edges, size: tuple[int, int]) -> _Edges:
+    """Return the part of a box that is inside the picture."""
+    left, top, right, bottom = max(box[0], 0), max(box[1], 0), min(box[2], size[0]), min(box[3], size[1])
+    if left >= right or top >= bottom:
+        raise _FaultError(f"has {size[0]} x {size[1]} pixels, none of them in the box {box}")
+    return left, top, right, bottom
 
 
 # The check of all images of a table.
 
-_REPORT = ["path", "reason"]
 _NAMED = 3  # broken images that an error message names
 _FORMAT = "frontrank.good-images.1"
 
@@ -373,7 +357,6 @@ def check_images(
     broken: Literal["fail", "skip", "list"] = "fail",
     workers: int = 2,
     remembered: str | os.PathLike[str] | None = None,
-    report: str | os.PathLike[str] | None = None,
     show: bool | None = None,
 ) -> ImageCheck:
     """Check that all images of a table can be read, and that each box of its column "box" is inside its image.
@@ -384,7 +367,6 @@ def check_images(
                 no image is left
     remembered: a file that stores which images a full check found good, by path, size and time of change; the next
                 check skips them. It is written even if the check is interrupted
-    report:     a .csv file for the whole list of broken images
     """
     check_choice("how", how, ("full", "quick", "none"))
     check_choice("broken", broken, ("fail", "skip", "list"))
@@ -393,20 +375,20 @@ def check_images(
     if how == "none":
         return ImageCheck(table, [], f"{len(table):,} images, not checked")
     require_pillow()
-    _check_report(report)
     rows = [os.path.abspath(file) for file in table.files()]
     crops = list(zip(rows, boxes, strict=True))
     paths = dict(zip(crops, table.paths.tolist(), strict=True))  # a crop of several rows once
     files = list(dict.fromkeys(rows))
     memory = {} if remembered is None else _read_memory(Path(remembered))
     new = [file for file in files if file not in memory or memory[file] != _stamp(file)]
-    faults = _file_faults(new, how == "full", workers, remembered, memory, show)
+    cache = Path(remembered) if remembered is not None and how == "full" else None
+    faults = _file_faults(new, how == "full", workers, cache, memory, show)
     crop_faults = _crop_faults(list(paths), faults, workers, show)
     broken_images = [(paths[crop], fault) for crop, fault in crop_faults.items()]
     if not broken_images:
         known = f" ({len(files) - len(new):,} remembered)" if len(new) < len(files) else ""
         return ImageCheck(table, [], f"{len(files):,} images, all of them good{known}")
-    note = broken_note(broken_images, len(paths), None if report is None else write_report(Path(report), broken_images))
+    note = broken_note(broken_images, len(paths))
     if broken == "fail":
         raise InputError(f"{note}; replace them, or leave them out (broken: skip)")
     if broken == "skip" and len(broken_images) == len(paths):
@@ -416,14 +398,9 @@ def check_images(
 
 
 def _file_faults(
-    files: list[str],
-    decode: bool,
-    workers: int,
-    remembered: str | os.PathLike[str] | None,
-    memory: Mapping[str, _Stamp],
-    show: bool | None,
+    files: list[str], decode: bool, workers: int, cache: Path | None, memory: Mapping[str, _Stamp], show: bool | None
 ) -> dict[str, str]:
-    """Return why files cannot be read; those that were decoded are remembered."""
+    """Return why files cannot be read; the others are stored in the cache with those of the memory."""
     good: dict[str, _Stamp] = {}
     faults: dict[str, str] = {}
 
@@ -438,8 +415,11 @@ def _file_faults(
             elif before is not None:
                 good[file] = before
     finally:
-        if remembered is not None and decode and good:
-            _write_memory(Path(remembered), {**memory, **good})
+        if cache is not None and good:
+            try:
+                atomic_write(cache, json.dumps({"format": _FORMAT, "good": {**memory, **good}}), sync=False)
+            except InputError as error:
+                warnings.warn(f"{error}; the images will be checked again next time", FrontrankWarning, stacklevel=3)
     return faults
 
 
@@ -451,14 +431,10 @@ def _crop_faults(crops: list[_Crop], faults: Mapping[str, str], workers: int, sh
         if box is not None and file not in faults:
             boxes.setdefault(file, []).append(box)
 
-    def look(file: str) -> list[str | None]:
-        return box_faults(file, boxes[file])
-
-    if boxes:
-        results = map_images(look, list(boxes), workers, "checking boxes", show)
-        for (file, of_file), answers in zip(boxes.items(), results, strict=True):
-            pairs = zip(of_file, answers, strict=True)
-            crop_faults |= {(file, box): fault for box, fault in pairs if fault is not None}
+    results = map_images(lambda file: box_faults(file, boxes[file]), list(boxes), workers, "checking boxes", show)
+    for (file, of_file), answers in zip(boxes.items(), results, strict=True):
+        pairs = zip(of_file, answers, strict=True)
+        crop_faults |= {(file, box): fault for box, fault in pairs if fault is not None}
     return crop_faults
 
 
@@ -470,31 +446,17 @@ def _stamp(file: str) -> _Stamp | None:
     return status.st_size, status.st_mtime_ns
 
 
-def broken_note(broken: list[tuple[str, str]], images: int, report: Path | None = None) -> str:
-    """Return in one line how many images cannot be read, the first of them, and where all are listed."""
+def broken_note(broken: list[tuple[str, str]], images: int) -> str:
+    """Return in one line how many images cannot be read, and the first of them."""
     named = "; ".join(f"{printable(path)} {reason}" for path, reason in broken[:_NAMED])
     more = f"; and {len(broken) - _NAMED:,} more" if len(broken) > _NAMED else ""
-    where = "" if report is None else f"; all are listed in {printable(report)}"
-    return f"{len(broken):,} of {images:,} images cannot be read: {named}{more}{where}"
-
-
-def _check_report(report: str | os.PathLike[str] | None) -> None:
-    """Raise if a report would replace a file that is no report."""
-    if report is None or not os.path.exists(report):
-        return
-    try:
-        with open(report, encoding="utf-8", errors="replace") as file:
-            ours = file.readline().strip() == ",".join(_REPORT)
-    except OSError:
-        ours = False
-    if not ours:
-        raise InputError(f"{printable(report)} exists already and is no list of broken images; give another path")
+    return f"{len(broken):,} of {images:,} images cannot be read: {named}{more}"
 
 
 def write_report(path: Path, broken: list[tuple[str, str]]) -> Path:
     """Write the broken images and their reasons as a .csv file."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([_REPORT, *broken])
+    csv.writer(text).writerows([["path", "reason"], *broken])
     atomic_write(path, text.getvalue().encode(errors="backslashreplace"))
     return path
 
@@ -511,10 +473,3 @@ def _read_memory(path: Path) -> dict[str, _Stamp]:
         reason = f"{printable(path)} cannot be read as a list of good images ({type(error).__name__})"
         warnings.warn(f"{reason}; all images are checked again", FrontrankWarning, stacklevel=3)
         return {}
-
-
-def _write_memory(path: Path, good: Mapping[str, _Stamp]) -> None:
-    try:
-        atomic_write(path, json.dumps({"format": _FORMAT, "good": good}), sync=False)
-    except InputError as error:
-        warnings.warn(f"{error}; the images will be checked again next time", FrontrankWarning, stacklevel=4)

@@ -20,7 +20,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from frontrank.checks import check_integer
 from frontrank.data.images import read_image
-from frontrank.data.samplers import shard_bounds
+from frontrank.data.samplers import process_group, shard_bounds
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import Transform, seeded
 from frontrank.errors import FrontrankError, InputError
@@ -64,35 +64,19 @@ def draw_seed(seed: int, epoch: int, batch: int, position: int) -> int:
 class ImageDataset(Dataset[tuple[Tensor, int]]):
     """The images of a table by row, or by (row, seed) where the transform is random; each with its label's number.
 
-    labels:   a number for each row; None takes `table.codes()`
-    at_least: a JPEG may be decoded at a smaller size, as long as no side is less than this; None never does
-
     Images are cropped to the boxes of the table.
     """
 
-    def __init__(
-        self,
-        table: ImageTable,
-        transform: Transform,
-        labels: Sequence[int] | np.ndarray | None = None,
-        at_least: int | None = None,
-    ) -> None:
-        self.table, self.transform, self.at_least = table, transform, at_least
-        self.labels = table.codes() if labels is None else np.asarray(labels, dtype=np.int64)
-        if len(self.labels) != len(table):
-            raise InputError(f"labels has {len(self.labels)} entries for {len(table)} images; give one per image")
+    def __init__(self, table: ImageTable, transform: Transform) -> None:
+        self.table, self.transform, self.labels = table, transform, table.codes()
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __getitem__(self, key: int | Key) -> tuple[Tensor, int]:
         row, seed = key if isinstance(key, tuple) else (key, None)
-        image = read_image(
-            self.table.root / str(self.table.paths[row]), box=self.table.box(row), at_least=self.at_least
-        )
-        if seed is None:
-            return self.transform(image), int(self.labels[row])
-        with seeded(seed):
+        image = read_image(self.table.root / str(self.table.paths[row]), box=self.table.box(row))
+        with nullcontext() if seed is None else seeded(seed):
             return self.transform(image), int(self.labels[row])
 
 
@@ -105,27 +89,23 @@ def training_loader(
     workers: int = 2,
     start: int | None = None,
     stop: int | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
     chunk: int | None = None,
     ahead: int = 2,
     channels_last: bool = False,
-    at_least: int | None = None,
 ) -> Iterator[tuple[Tensor | list[Tensor], Tensor]]:
     """Yield this process's images [image, 3, side, side] and labels [image], batch after batch of the sampler.
 
     The workers live as long as the iterator: there is no restart between epochs. They read ahead of the training, so
     the state of the sampler is not changed here: the caller does that.
 
-    start:            batches since the start of epoch 0 that are done already; None begins at the sampler's state
-    stop:             the number of batches since the start of epoch 0 after which it ends; None never ends
-    rank, world_size: None asks torch.distributed
-    chunk:            yield a list of chunks of so many images, read by several workers, instead of one tensor
-    ahead:            batches, or chunks, that each worker holds ready
+    start: batches since the start of epoch 0 that are done already; None begins at the sampler's state
+    stop:  the number of batches since the start of epoch 0 after which it ends; None never ends
+    chunk: yield a list of chunks of so many images, read by several workers, instead of one tensor
+    ahead: batches, or chunks, that each worker holds ready
     """
     _check_loading(table, workers)
-    dataset = WholeBatches(ImageDataset(table, transform, at_least=at_least), _channels_last if channels_last else None)
-    keys = training_keys(sampler, seed, start, stop, rank, world_size)
+    dataset = WholeBatches(ImageDataset(table, transform), _channels_last if channels_last else default_collate)
+    keys = training_keys(sampler, seed, start, stop)
     if chunk is None:
         return read_batches(dataset, keys, workers, ahead)
     check_integer("chunk", chunk, at_least=1)
@@ -134,16 +114,14 @@ def training_loader(
 
 
 def evaluation_loader(
-    table: ImageTable, transform: Transform, batch_size: int = 64, workers: int = 2, at_least: int | None = None
+    table: ImageTable, transform: Transform, batch_size: int = 64, workers: int = 2
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield images and labels of all rows once, in the order of the table; the last batch may be smaller."""
     _check_loading(table, workers)
     check_integer("batch_size", batch_size, at_least=1)
     starts = range(0, len(table), batch_size)
     keys = (range(start, min(start + batch_size, len(table))) for start in starts)
-    return read_batches(
-        WholeBatches(ImageDataset(table, transform, at_least=at_least)), keys, min(workers, len(starts))
-    )
+    return read_batches(WholeBatches(ImageDataset(table, transform)), keys, min(workers, len(starts)))
 
 
 @contextmanager
@@ -164,14 +142,11 @@ def worker_errors(workers: int) -> Iterator[None]:
 
 
 def _death_error(reason: str, workers: int) -> FrontrankError:
+    fault, remedy = "was killed, most often because memory ran out", ""
     if _NO_SHARED_MEMORY.search(reason):
-        return FrontrankError(
-            f"the {workers} workers that read images ran out of shared memory; "
-            f"set workers to {workers // 2}, take a smaller batch, or give a container more (docker run --shm-size=8g)"
-        )
+        fault, remedy = "ran out of shared memory", ", or give a container more (docker run --shm-size=8g)"
     return FrontrankError(
-        f"one of the {workers} workers that read images was killed, most often because memory ran out; "
-        f"set workers to {workers // 2}"
+        f"one of the {workers} workers that read images {fault}; set workers to {workers // 2}{remedy}"
     )
 
 
@@ -181,46 +156,29 @@ def _check_loading(table: ImageTable, workers: int) -> None:
         raise InputError("the table has no images; give one with at least one row")
 
 
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if rank is None:
-        rank = torch.distributed.get_rank() if distributed else 0
-    if world_size is None:
-        world_size = torch.distributed.get_world_size() if distributed else 1
-    return rank, world_size
-
-
 def training_keys(
-    sampler: Sampler,
-    seed: int,
-    start: int | None = None,
-    stop: int | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
+    sampler: Sampler, seed: int, start: int | None = None, stop: int | None = None
 ) -> Iterator[list[Key]]:
     """Yield the keys of this process's share of each batch; the arguments are those of `training_loader`."""
     sampler = copy.copy(sampler)
     if start is not None:
         epoch, position = divmod(start, len(sampler))
         sampler.load_state_dict({**sampler.state_dict(), "epoch": epoch, "position": position})
-    keys = _endless_keys(sampler, seed, *_place(rank, world_size))
-    if stop is None:
-        return keys
-    done = sampler.state_dict()["epoch"] * len(sampler) + sampler.state_dict()["position"]
-    return itertools.islice(keys, max(0, stop - done))
-
-
-def _endless_keys(sampler: Sampler, seed: int, rank: int, world_size: int) -> Iterator[list[Key]]:
-    """Yield the keys of this process's share of each batch, without end; seeds depend on the place in the batch."""
     state = sampler.state_dict()
-    first = state["position"]
-    for epoch in itertools.count(state["epoch"]):
-        if epoch > state["epoch"]:
-            sampler.set_epoch(epoch)
-            first = 0
-        for number, rows in enumerate(sampler.global_batches(), start=first):
+    done = state["epoch"] * len(sampler) + state["position"]
+    keys = _endless_keys(sampler, seed, state["epoch"], state["position"])
+    return keys if stop is None else itertools.islice(keys, max(0, stop - done))
+
+
+def _endless_keys(sampler: Sampler, seed: int, epoch: int, position: int) -> Iterator[list[Key]]:
+    """Yield the keys of this process's share of each batch, without end; seeds depend on the place in the batch."""
+    rank, world_size = process_group()
+    while True:
+        for number, rows in enumerate(sampler.global_batches(), start=position):
             places = range(*shard_bounds(len(rows), rank, world_size))
             yield [(int(rows[place]), draw_seed(seed, epoch, number, place)) for place in places]
+        epoch, position = epoch + 1, 0
+        sampler.set_epoch(epoch)
 
 
 def _split_keys(batches: Iterator[list[Key]], chunk: int, counts: deque[int]) -> Iterator[list[Key]]:
@@ -241,11 +199,11 @@ def _join_chunks(chunks: Iterator[tuple[Tensor, Tensor]], counts: deque[int]) ->
 class WholeBatches(Dataset[Any]):
     """Data set of whole batches by their keys; a bad image is returned as an error, for the main process to raise.
 
-    collate: makes one batch of a list of items; None stacks them
+    collate: makes one batch of a list of items
     """
 
-    def __init__(self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any] | None = None) -> None:
-        self.dataset, self.collate = dataset, default_collate if collate is None else collate
+    def __init__(self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any] = default_collate) -> None:
+        self.dataset, self.collate = dataset, collate
 
     def __getitem__(self, keys: Iterable[int | Key]) -> Any:
         try:
@@ -271,7 +229,21 @@ def read_batches(dataset: WholeBatches, batches: Iterator[Any], workers: int, ah
         warnings.filterwarnings("ignore", "(?s).*fork", DeprecationWarning)
         # More workers than cores are the user's choice, whose disk may be slow.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        waiting: Any = iter(_data_loader(dataset, batches, workers, ahead))
+        settings: dict[str, Any] = {}
+        if workers:
+            context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+            settings = {"prefetch_factor": ahead, "worker_init_fn": _start_worker, "multiprocessing_context": context}
+        loader = DataLoader(
+            dataset,
+            sampler=_Stream(batches),
+            batch_size=None,
+            num_workers=workers,
+            collate_fn=_identity,
+            pin_memory=torch.cuda.is_available(),
+            generator=torch.Generator(),  # torch draws a seed for the workers: not from the run's own random numbers
+            **settings,
+        )
+        waiting: Any = iter(loader)
     try:
         while True:
             with worker_errors(workers):
@@ -284,23 +256,6 @@ def read_batches(dataset: WholeBatches, batches: Iterator[Any], workers: int, ah
     finally:
         if workers:  # left to the garbage collector, they could be ended by a later worker, whose children they are not
             waiting._shutdown_workers()
-
-
-def _data_loader(dataset: WholeBatches, batches: Iterator[Any], workers: int, ahead: int) -> DataLoader[Any]:
-    settings: dict[str, Any] = {}
-    if workers:
-        context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-        settings = {"prefetch_factor": ahead, "worker_init_fn": _start_worker, "multiprocessing_context": context}
-    return DataLoader(
-        dataset,
-        sampler=_Stream(batches),
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=_identity,
-        pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # torch draws a seed for the workers: not from the run's own random numbers
-        **settings,
-    )
 
 
 class _Stream(torch.utils.data.Sampler[Any]):
@@ -316,10 +271,7 @@ def _identity(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the main process handles them, and ends its workers
+    for number in (signal.SIGINT, signal.SIGTERM):  # the main process handles them, and ends its workers
         signal.signal(number, signal.SIG_IGN)
     gc.freeze()  # a worker must not collect objects of the main process
     torch.set_num_threads(1)

@@ -9,8 +9,10 @@ import io
 import math
 import os
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -26,6 +28,31 @@ from frontrank.progress import progress
 # The lists that come with data sets: text files, one image per line. An error names the file and the line.
 
 
+class _Line(NamedTuple):
+    """A line of a list."""
+
+    file: Path
+    number: int
+
+    def error(self, fault: str) -> InputError:
+        return InputError(f"{printable(self.file)} line {self.number} {fault}; copy the file again")
+
+    def check_digits(self, name: str, text: str) -> str:
+        """Return the text of a field, or raise if it is not a whole number."""
+        if not (text.isascii() and text.isdigit()):
+            raise self.error(f"has {text[:40]!r} as {name}, which must be a whole number")
+        return text
+
+    def check_image(self, name: str, layout: str = "<image>") -> str:
+        """Return the path of an image, or raise if it has too few folders or is not inside the data set's folder."""
+        outside = name.startswith("/") or (".." in name and ".." in name.split("/"))
+        if outside or "\\" in name or not name.isprintable():
+            raise self.error(f"names the image {name[:60]!r}, which is no path inside the data set's folder")
+        if name.count("/") < layout.count("/"):
+            raise self.error(f"names the image {name[:60]!r}, not {layout}")
+        return name
+
+
 def _find_file(root: Path, *names: str) -> Path:
     """Return the first of some files that exists; else raise a FileNotFoundError for the first."""
     for name in names:
@@ -39,12 +66,7 @@ def _read_text(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise _line_error(path, line, "is not UTF-8 text") from None
-
-
-def _line_error(path: Path, line: int, fault: str) -> InputError:
-    return InputError(f"{printable(path)} line {line} {fault}; copy the file again")
+        raise _Line(path, data[: error.start].count(b"\n") + 1).error("is not UTF-8 text") from None
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
@@ -54,14 +76,14 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
         raise InputError(f"{printable(path)} is empty; copy the file again")
     for number, line in lines:
         if not line:
-            raise _line_error(path, number, "is blank")
+            raise _Line(path, number).error("is blank")
     return lines
 
 
 def _read_fields(
     path: Path, names: Sequence[str], *, header: bool = False, counted: bool = False
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each line and its fields, which are separated by white space.
+) -> Iterator[tuple[_Line, list[str]]]:
+    """Yield each line and its fields, which are separated by white space.
 
     names:   of the fields, as many as each line has
     header:  a line of these names comes first
@@ -70,42 +92,26 @@ def _read_fields(
     lines = read_lines(path)
     count = lines.pop(0)[1] if counted else None
     if header:
-        line, text = lines.pop(0) if lines else (2, "")
+        number, text = lines.pop(0) if lines else (2, "")
         if text.split() != list(names):
-            raise _line_error(path, line, f"must be the header {' '.join(names)!r}, not {text[:60]!r}")
+            raise _Line(path, number).error(f"must be the header {' '.join(names)!r}, not {text[:60]!r}")
     if count is not None and count != str(len(lines)):
-        raise _line_error(path, 1, f"is {count[:20]!r}, but {len(lines):,} images follow")
-    for line, text in lines:
-        fields = text.split()
+        raise _Line(path, 1).error(f"is {count[:20]!r}, but {len(lines):,} images follow")
+    for number, text in lines:
+        line, fields = _Line(path, number), text.split()
         if len(fields) != len(names):
-            fault = f"has {len(fields)} of {len(names)} fields ({' '.join(names)}): {text[:60]!r}"
-            raise _line_error(path, line, fault)
+            raise line.error(f"has {len(fields)} of {len(names)} fields ({' '.join(names)}): {text[:60]!r}")
         yield line, fields
 
 
-def _read_pairs(path: Path, names: tuple[str, str]) -> dict[str, tuple[int, str]]:
-    """Return the number of the line and the second field, by the first, which must differ in all lines."""
-    pairs: dict[str, tuple[int, str]] = {}
+def _read_pairs(path: Path, names: tuple[str, str]) -> dict[str, tuple[_Line, str]]:
+    """Return the line and the second field, by the first, which must differ in all lines."""
+    pairs: dict[str, tuple[_Line, str]] = {}
     for line, (key, value) in _read_fields(path, names):
         if key in pairs:
-            raise _line_error(path, line, f"has the {names[0]} {key[:40]!r} of line {pairs[key][0]} again")
+            raise line.error(f"has the {names[0]} {key[:40]!r} of line {pairs[key][0].number} again")
         pairs[key] = line, value
     return pairs
-
-
-def _check_digits(path: Path, line: int, name: str, text: str) -> str:
-    """Return the text of a field, or raise if it is not a whole number."""
-    if not (text.isascii() and text.isdigit()):
-        raise _line_error(path, line, f"has {text[:40]!r} as {name}, which must be a whole number")
-    return text
-
-
-def _check_image(path: Path, line: int, name: str) -> str:
-    """Return the path of an image, or raise if it is not inside the data set's folder, with forward slashes."""
-    outside = name.startswith("/") or (".." in name and ".." in name.split("/"))
-    if outside or "\\" in name or not name.isprintable():
-        raise _line_error(path, line, f"names the image {name[:60]!r}, which is no path inside the data set's folder")
-    return name
 
 
 def list_names(folder: Path) -> set[str]:
@@ -130,27 +136,24 @@ class _Row(NamedTuple):
     role: str = ""
 
 
-def _table(root: Path, rows: list[_Row], extra: Mapping[str, np.ndarray] | None = None) -> ImageTable:
+def _table(
+    root: Path,
+    rows: Sequence[_Row],
+    lists: object = None,
+    extra: Mapping[str, np.ndarray] | None = None,
+    remedy: str = "copy the lists again",
+) -> ImageTable:
+    """Return the table of some rows.
+
+    lists: the files they are from, in which no image may be twice; None allows it
+    """
     if not rows:
         raise InputError(f"{printable(root)} has no image in its lists or folders; unpack its archive again")
-    paths, labels, categories, splits, roles = (np.array(of, dtype=str) for of in zip(*rows, strict=True))
+    paths, labels, categories, splits, roles = (np.array(column, dtype=str) for column in zip(*rows, strict=True))
+    if lists is not None and len(set(paths.tolist())) < len(rows):
+        repeated = Counter(paths.tolist()).most_common(1)[0][0]
+        raise InputError(f"{printable(lists)} names {repeated} twice; {remedy}")
     return ImageTable(root, paths, labels, categories, splits, roles, extra or {})
-
-
-def _refuse_repeats(rows: list[_Row], lists: object, remedy: str = "copy the lists again") -> list[_Row]:
-    """Return the rows, or raise if an image is listed twice."""
-    seen: set[str] = set()
-    for row in rows:
-        if row.path in seen:
-            raise InputError(f"{printable(lists)} names {row.path} twice; {remedy}")
-        seen.add(row.path)
-    return rows
-
-
-def _check_folder(file: Path, line: int, name: str) -> str:
-    if "/" not in _check_image(file, line, name):
-        raise _line_error(file, line, f"names the image {name[:60]!r} without a folder")
-    return name
 
 
 def read_sop(root: Path) -> ImageTable:
@@ -158,11 +161,10 @@ def read_sop(root: Path) -> ImageTable:
     rows = []
     names = ("image_id", "class_id", "super_class_id", "path")
     for split in ("train", "test"):
-        file = _find_file(root, f"Ebay_{split}.txt")
-        for line, (_, label, _, name) in _read_fields(file, names, header=True):
-            category = _check_folder(file, line, name).partition("/")[0].removesuffix("_final")
-            rows.append(_Row(name, _check_digits(file, line, "class_id", label), category, split))
-    return _table(root, _refuse_repeats(rows, f"{root}/Ebay_*.txt"))
+        for line, (_, label, _, name) in _read_fields(_find_file(root, f"Ebay_{split}.txt"), names, header=True):
+            category = line.check_image(name, "<category>/<image>").partition("/")[0].removesuffix("_final")
+            rows.append(_Row(name, line.check_digits("class_id", label), category, split))
+    return _table(root, rows, f"{root}/Ebay_*.txt")
 
 
 def read_in_shop(root: Path) -> ImageTable:
@@ -173,13 +175,11 @@ def read_in_shop(root: Path) -> ImageTable:
     names = ("image_name", "item_id", "evaluation_status")
     for line, (name, label, status) in _read_fields(file, names, header=True, counted=True):
         if status not in ("train", "query", "gallery"):
-            raise _line_error(file, line, f"has the evaluation_status {status[:40]!r}, not train, query or gallery")
-        parts = _check_image(file, line, name).split("/")
-        if len(parts) < 5:
-            raise _line_error(file, line, f"names the image {name[:60]!r}, not img/<gender>/<category>/<item>/<image>")
+            raise line.error(f"has the evaluation_status {status[:40]!r}, not train, query or gallery")
+        parts = line.check_image(name, "img/<gender>/<category>/<item>/<image>").split("/")
         split, role = ("train", "") if status == "train" else ("test", status)
         rows.append(_Row(above + name, label, "/".join(parts[1:3]), split, role))
-    return _table(root, _refuse_repeats(rows, file))
+    return _table(root, rows, file)
 
 
 def read_vehicleid(root: Path) -> ImageTable:
@@ -188,53 +188,47 @@ def read_vehicleid(root: Path) -> ImageTable:
     The models of vehicles are their categories; without the file of them there are none. The columns "small",
     "medium" and "large" tell which test lists an image is in.
     """
-    train = _vehicles(root, "train_list.txt")
-    lists = {size: _vehicles(root, f"test_list_{count}.txt") for size, count in TEST_LISTS.items()}
+    train = _read_vehicles(root, "train_list.txt")
+    lists = {size: _read_vehicles(root, f"test_list_{count}.txt") for size, count in TEST_LISTS.items()}
     test: dict[str, str] = {}
-    for of in lists.values():
-        for path, vehicle in of.items():
+    folder = f"{printable(root)}/train_test_split"
+    for vehicles in lists.values():
+        for path, vehicle in vehicles.items():
             if test.setdefault(path, vehicle) != vehicle:
-                raise InputError(
-                    f"{printable(root)}/train_test_split says {path} shows two vehicles; copy the lists again"
-                )
+                raise InputError(f"{folder} says {path} shows two vehicles; copy the lists again")
     if both := sorted(train.keys() & test.keys())[:1]:
-        raise InputError(f"{printable(root)}/train_test_split has {both[0]} in train and test; copy the lists again")
+        raise InputError(f"{folder} has {both[0]} in train and test; copy the lists again")
     models: dict[str, str] = {}
     if (file := root / "attribute/model_attr.txt").is_file():
         models = {vehicle: model for _, (vehicle, model) in _read_fields(file, ("vehicle_id", "model_id"))}
     rows = [
         _Row(path, vehicle, models.get(vehicle, ""), split)
-        for split, of in (("train", train), ("test", test))
-        for path, vehicle in of.items()
+        for split, vehicles in (("train", train), ("test", test))
+        for path, vehicle in vehicles.items()
     ]
-    extra = {size: np.array([row.path in of for row in rows]) for size, of in lists.items()}
-    return _table(root, rows, extra)
+    extra = {size: np.array([row.path in vehicles for row in rows]) for size, vehicles in lists.items()}
+    return _table(root, rows, extra=extra)
 
 
-def _vehicles(root: Path, name: str) -> dict[str, str]:
+def _read_vehicles(root: Path, name: str) -> dict[str, str]:
     """Return the vehicle on each image of a list."""
-    file = _find_file(root, f"train_test_split/{name}")
+    pairs = _read_pairs(_find_file(root, f"train_test_split/{name}"), ("image", "vehicle_id"))
     return {
-        _check_image(file, line, f"image/{image}.jpg"): _check_digits(file, line, "vehicle_id", vehicle)
-        for image, (line, vehicle) in _read_pairs(file, ("image", "vehicle_id")).items()
+        line.check_image(f"image/{image}.jpg"): line.check_digits("vehicle_id", vehicle)
+        for image, (line, vehicle) in pairs.items()
     }
 
 
 def read_inaturalist(root: Path) -> ImageTable:
     """Read iNaturalist 2018 with the split of Smooth-AP."""
     rows = []
+    starts = [f"{folder}{start}" for folder in ("Inat_dataset_splits/", "") for start in ("Inaturalist", "Inat")]
     for split in ("train", "test"):
-        ends = f"{split}_set1.txt"
-        names = (
-            f"{folder}{start}_{ends}" for folder in ("Inat_dataset_splits/", "") for start in ("Inaturalist", "Inat")
-        )
-        file = _find_file(root, *names)
-        for line, name in read_lines(file):
-            parts = _check_image(file, line, name).split("/")
-            if len(parts) < 4:
-                raise _line_error(file, line, f"is {name[:60]!r}, not train_val2018/<category>/<class>/<image>")
+        file = _find_file(root, *(f"{start}_{split}_set1.txt" for start in starts))
+        for number, name in read_lines(file):
+            parts = _Line(file, number).check_image(name, "train_val2018/<category>/<class>/<image>").split("/")
             rows.append(_Row(name, "/".join(parts[-3:-1]), parts[-3], split))
-    return _table(root, _refuse_repeats(rows, f"{root}/Inat_dataset_splits"))
+    return _table(root, rows, f"{root}/Inat_dataset_splits")
 
 
 def read_cub(root: Path) -> ImageTable:
@@ -243,15 +237,13 @@ def read_cub(root: Path) -> ImageTable:
     images, labels = _read_pairs(file, ("image_id", "path")), _read_pairs(class_file, ("image_id", "class_id"))
     if odd := sorted(images.keys() ^ labels.keys())[:1]:
         lacks = class_file if odd[0] in images else file
-        raise InputError(
-            f"{printable(lacks)} does not have the image_id {odd[0]}, the other list does; copy both files again"
-        )
+        raise InputError(f"{printable(lacks)} has no image_id {odd[0]}, the other list has it; copy both files again")
     rows = []
     for image, (line, name) in images.items():
-        label = _check_digits(class_file, labels[image][0], "class_id", labels[image][1])
-        path = _check_folder(file, line, name)
+        label = labels[image][0].check_digits("class_id", labels[image][1])
+        path = line.check_image(name, "<class>/<image>")
         rows.append(_Row(f"images/{path}", label, split="train" if int(label) <= 100 else "test"))
-    return _table(root, _refuse_repeats(rows, file))
+    return _table(root, rows, file)
 
 
 def read_vggface2(root: Path) -> ImageTable:
@@ -277,54 +269,50 @@ def read_ijb_c(root: Path) -> ImageTable:
     column "box" is the face, from FACE_X, FACE_Y, FACE_WIDTH and FACE_HEIGHT. A file and subject that come again, and
     faces of nobody, are left out.
     """
-    starts = ("protocols/", "protocol/", "")
-    file = _find_file(
-        root, *(f"{at}{name}.csv" for at in starts for name in ("ijbc_metadata", "ijbc_metadata_with_age"))
-    )
+    names = [f"{at}ijbc_metadata{age}.csv" for at in ("protocols/", "protocol/", "") for age in ("", "_with_age")]
     above = "" if not (root / "images").is_dir() and (root / "img").is_dir() else "images/"
     rows: dict[tuple[str, str], _Row] = {}
     templates, boxes = [], []
     media_columns = ("SIGHTING_ID", "MEDIA_ID", "TEMPLATE_ID")
-    for line, face in _csv_rows(file, ("SUBJECT_ID", "FILENAME"), media_columns):
-        subject, name = face["SUBJECT_ID"], _check_image(file, line, face["FILENAME"])
+    for line, face in _read_faces(_find_file(root, *names), ("SUBJECT_ID", "FILENAME"), media_columns):
+        subject, name = face["SUBJECT_ID"], line.check_image(face["FILENAME"])
         if subject.lower() in ("", "nan") or (subject, name) in rows:
             continue
-        rows[subject, name] = _Row(above + name, _check_digits(file, line, "SUBJECT_ID", subject))
+        rows[subject, name] = _Row(above + name, line.check_digits("SUBJECT_ID", subject))
         media = next((face[key] for key in media_columns if face.get(key)), name)
         templates.append(f"{subject}/{media if 'frames' in name.split('/') else name}")
-        boxes.append(_face_box(file, line, face))
-    return _table(root, list(rows.values()), {"template": np.array(templates), "box": np.array(boxes)})
+        boxes.append(_face_box(line, face))
+    return _table(root, list(rows.values()), extra={"template": np.array(templates), "box": np.array(boxes)})
 
 
-def _csv_rows(file: Path, names: tuple[str, ...], one_of: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
-    """Yield the number of each line and its values by the names of the header, in capitals."""
-    reader = csv.reader(io.StringIO(_read_text(file).rstrip(), newline=""), strict=True)
+def _read_faces(file: Path, names: tuple[str, ...], one_of: tuple[str, ...]) -> Iterator[tuple[_Line, dict[str, str]]]:
+    """Yield each line of a CSV file and its values by the names of the header, in capitals."""
+    reader = csv.DictReader(io.StringIO(_read_text(file).rstrip(), newline=""), strict=True)
     try:
-        header = [name.strip().upper() for name in next(reader, [])]
-        missing = [name for name in names if name not in header]
-        if missing or not set(one_of) & set(header):
-            lacks = missing[0] if missing else " or ".join(one_of)
-            raise _line_error(file, 1, f"must be a header with {lacks}")
-        for values in reader:
-            if values and len(values) != len(header):
-                raise _line_error(file, reader.line_num, f"has {len(values)} of {len(header)} fields")
-            if values:
-                yield reader.line_num, {name: value.strip() for name, value in zip(header, values, strict=True)}
+        header = reader.fieldnames = [name.strip().upper() for name in reader.fieldnames or ()]
+        missing = [name for name in names if name not in header] or [" or ".join(one_of)] * set(header).isdisjoint(
+            one_of
+        )
+        if missing:
+            raise _Line(file, 1).error(f"must be a header with {missing[0]}")
+        for face in reader:
+            line = _Line(file, reader.line_num)
+            if None in face or None in face.values():
+                raise line.error(f"must have {len(header)} fields")
+            yield line, {name: value.strip() for name, value in face.items()}
     except csv.Error as error:
-        raise _line_error(file, reader.line_num, f"is no CSV ({error})") from None
+        raise _Line(file, reader.line_num).error(f"is no CSV ({error})") from None
 
 
-def _face_box(file: Path, line: int, face: dict[str, str]) -> str:
+def _face_box(line: _Line, face: dict[str, str]) -> str:
     """Return left, top, right and bottom of the face in pixels; "" if the file has none."""
-    names = ("FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
-    if not all(face.get(name) for name in names):
+    values = [face.get(name, "") for name in ("FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")]
+    if not all(values):
         return ""
     try:
-        x, y, width, height = (float(face[name]) for name in names)
+        x, y, width, height = map(float, values)
     except ValueError:
-        raise _line_error(
-            file, line, f"has a face without a valid box: {[face[name][:20] for name in names]}"
-        ) from None
+        raise line.error(f"has a face without a valid box: {[value[:20] for value in values]}") from None
     return _box((x, y, x + width, y + height)) if math.isfinite(x + y + width + height) else ""
 
 
@@ -338,55 +326,49 @@ def read_landmarks_clean(root: Path) -> ImageTable:
     The list is published as addresses on the web, so we define where an image is saved: images/<label>/ and the last
     part of the address. A line may have a path from the root instead.
     """
-    starts = ("", "annotations/", "annotations_landmarks/")
-    file = _find_file(root, *(f"{folder}annotation_clean_train.txt" for folder in starts))
+    folders = ("", "annotations/", "annotations_landmarks/")
+    file = _find_file(root, *(f"{folder}annotation_clean_train.txt" for folder in folders))
     rows = []
     for line, (where, label) in _read_fields(file, ("url", "label")):
         if where.startswith(("http://", "https://")):
             where = f"images/{label}/{urlsplit(where).path.rpartition('/')[2]}"
         if where.endswith("/"):
-            raise _line_error(file, line, "has an address that ends without the name of an image")
-        rows.append(_Row(_check_image(file, line, where), label, split="train"))
-    return _table(root, _refuse_repeats(rows, file, "write paths instead of addresses that end alike"))
+            raise line.error("has an address that ends without the name of an image")
+        rows.append(_Row(line.check_image(where), label, split="train"))
+    return _table(root, rows, file, remedy="write paths instead of addresses that end alike")
 
 
-def revisited_reader(name: str) -> Callable[[Path], ImageTable]:
-    """Return the function that reads roxford5k or rparis6k.
+def read_revisited(name: str, root: Path) -> ImageTable:
+    """Read roxford5k or rparis6k.
 
     The column "box" is the part of a query image that is searched for. "index" is the place of an image among the
     queries, or in the gallery: its number in the ground truth, also if some images are missing.
     """
-
-    def read(root: Path) -> ImageTable:
-        file = _find_file(root, f"gnd_{name}.pkl")
-        truth = read_ground_truth(file)
-        sides = {"query": truth.queries, "gallery": truth.images}
-        rows = [_Row(_image_path(file, side, image), role=side) for side, images in sides.items() for image in images]
-        if bad := [i for i, box in enumerate(truth.boxes) if len(box) not in (0, 4)]:
-            raise InputError(
-                f"{printable(file)} has {len(truth.boxes[bad[0]])} numbers as bbx of gnd[{bad[0]}]; copy it again"
-            )
-        boxes = [_box(box) for box in truth.boxes] + [""] * len(truth.images)
-        index = np.concatenate([np.arange(len(images)) for images in sides.values()])
-        return _table(root, _refuse_repeats(rows, file), {"box": np.array(boxes), "index": index})
-
-    return read
-
-
-def _image_path(file: Path, side: str, name: str) -> str:
-    if not name.isprintable() or not name or {"/", "\\"} & set(name):
-        raise InputError(f"{printable(file)} has {ascii(name)[:60]} as the name of a {side} image; copy the file again")
-    return f"jpg/{name}.jpg"
+    file = _find_file(root, f"gnd_{name}.pkl")
+    truth = read_ground_truth(file)
+    sides = {"query": truth.queries, "gallery": truth.images}
+    rows = []
+    for side, images in sides.items():
+        for image in images:
+            if not image.isprintable() or not image or {"/", "\\"} & set(image):
+                raise InputError(f"{printable(file)} has {ascii(image)[:60]} as a {side} image; copy the file again")
+            rows.append(_Row(f"jpg/{image}.jpg", role=side))
+    for place, box in enumerate(truth.boxes):
+        if len(box) not in (0, 4):
+            raise InputError(f"{printable(file)} has {len(box)} numbers as bbx of gnd[{place}]; copy it again")
+    boxes = [_box(box) for box in truth.boxes] + [""] * len(truth.images)
+    index = np.concatenate([np.arange(len(images)) for images in sides.values()])
+    return _table(root, rows, file, {"box": np.array(boxes), "index": index})
 
 
 def read_distractors(root: Path) -> ImageTable:
     """Read the distractors R1M."""
     file = _find_file(root, "revisitop1m.txt")
     rows = []
-    for line, name in read_lines(file):
+    for number, name in read_lines(file):
         ending = "" if "." in name.rpartition("/")[2] else ".jpg"
-        rows.append(_Row(f"jpg/{_check_image(file, line, name)}{ending}", role="distractor"))
-    return _table(root, _refuse_repeats(rows, file))
+        rows.append(_Row(f"jpg/{_Line(file, number).check_image(name)}{ending}", role="distractor"))
+    return _table(root, rows, file)
 
 
 # The data sets by name.
@@ -501,22 +483,17 @@ PUBLISHED: dict[str, DataSet] = {
         ({"train": (42_410, 586)},),
         ("annotation_clean_train.txt", "annotations*/annotation_clean_train.txt"),
     ),
-    "roxford5k": DataSet(
-        "ROxford5k",
-        "gnd_roxford5k.pkl and jpg/*.jpg",
-        revisited_reader("roxford5k"),
-        ({"query": (70, None), "gallery": (4_993, None)},),
-        ("gnd_roxford5k.pkl",),
-        "roxford5k",
-    ),
-    "rparis6k": DataSet(
-        "RParis6k",
-        "gnd_rparis6k.pkl and jpg/*.jpg",
-        revisited_reader("rparis6k"),
-        ({"query": (70, None), "gallery": (6_322, None)},),
-        ("gnd_rparis6k.pkl",),
-        "rparis6k",
-    ),
+    **{
+        name: DataSet(
+            title,
+            f"gnd_{name}.pkl and jpg/*.jpg",
+            partial(read_revisited, name),
+            ({"query": (70, None), "gallery": (images, None)},),
+            (f"gnd_{name}.pkl",),
+            name,
+        )
+        for name, title, images in (("roxford5k", "ROxford5k", 4_993), ("rparis6k", "RParis6k", 6_322))
+    },
     "revisited-1m": DataSet(
         "R1M",
         "revisitop1m.txt (a path per line) and jpg/",
@@ -562,7 +539,7 @@ def read_published(name: str, root: str | Path, allow_partial: bool = False) -> 
         if not root.is_dir():
             raise InputError(f"{printable(root)} is no folder; give the one with {dataset.layout}")
         table = dataset.read(dataset.home(root) or root)
-        there = np.ones(len(table), dtype=bool) if dataset.scanned else ~_missing(table)
+        there = np.ones(len(table), dtype=bool) if dataset.scanned else _present(table)
     except FileNotFoundError as error:
         raise InputError(f"{printable(error)} is missing; {dataset.title} is read from {dataset.layout}") from None
     except OSError as error:
@@ -572,48 +549,44 @@ def read_published(name: str, root: str | Path, allow_partial: bool = False) -> 
         if not allow_partial or not there.any():
             remedy = ", or go on with what is there: --allow-partial (allow_partial=True)" if there.any() else ""
             raise InputError(f"{differences}; unpack its archive again{remedy}")
-        warnings.warn(
-            f"{differences}; going on with the {int(there.sum()):,} images that are there", FrontrankWarning, 2
-        )
+        warnings.warn(f"{differences}; going on with the other {int(there.sum()):,} images", FrontrankWarning, 2)
         table = table.rows(there)
     return replace(table, name=dataset.title)
 
 
-def _missing(table: ImageTable) -> np.ndarray:
-    """Return which images are not on disk [row]; it lists each folder once, because a look at each image is slow."""
-    rows_of: dict[str, list[int]] = {}
-    names = []
-    for row, path in enumerate(table.paths.tolist()):
-        folder, _, name = path.rpartition("/")
-        rows_of.setdefault(folder, []).append(row)
-        names.append(name)
-    missing = np.zeros(len(table), dtype=bool)
+def _present(table: ImageTable) -> np.ndarray:
+    """Return which images are on disk [row]; it lists each folder once, because a look at each image is slow."""
+    parts = [path.rpartition("/") for path in table.paths.tolist()]
+    rows_of = defaultdict(list)
+    for row, (folder, _, _) in enumerate(parts):
+        rows_of[folder].append(row)
+    present = np.zeros(len(table), dtype=bool)
     with progress("looking for the images", len(table)) as advance:
         for folder, rows in rows_of.items():
-            there = list_names(table.root / folder)
-            missing[[row for row in rows if names[row] not in there]] = True
+            names = list_names(table.root / folder)
+            present[rows] = [parts[row][2] in names for row in rows]
             advance(len(rows))
-    return missing
+    return present
 
 
-def _differences(dataset: DataSet, table: ImageTable, there: np.ndarray) -> str:
+def _differences(dataset: DataSet, table: ImageTable, present: np.ndarray) -> str:
     """Return in words how a data set differs from the published one; "" if it does not."""
-    everything = np.ones(len(table), dtype=bool)
-    agree = []
-    for edition in dataset.counts:
-        counts = _counts(table, edition, everything)
-        agree.append(sum(counts[part] == edition[part] for part in edition))
-    expected = dataset.counts[int(np.argmax(agree))]
-    counts = _counts(table, expected, there)
+
+    def agreement(edition: Counts) -> int:
+        counts = _counts(table, edition, np.ones(len(table), dtype=bool))
+        return sum(counts[part] == edition[part] for part in edition)
+
+    expected = max(dataset.counts, key=agreement)
+    counts = _counts(table, expected, present)
     parts = [
         f"{part} has {_amount(counts[part])} instead of {_amount(expected[part])}"
         for part in expected
         if counts[part] != expected[part]
     ]
-    if not there.all():
-        files = list(dict.fromkeys(table.paths[~there].tolist()))
+    if not present.all():
+        files = list(dict.fromkeys(table.paths[~present].tolist()))
         parts.append(f"{_many(len(files), 'listed image')} {'is' if len(files) == 1 else 'are'} missing: {_few(files)}")
-        if lost := sorted(set(table.labels.tolist()) - {"", *table.labels[there].tolist()}):
+        if lost := sorted(set(table.labels.tolist()) - {"", *table.labels[present].tolist()}):
             parts.append(f"{_many(len(lost), 'class')} without any image: {_few(lost)}")
     elif parts:
         parts.append("all listed images are there, so the lists or folders are not the official ones")

@@ -50,8 +50,7 @@ def _read_classes(labels: object) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes, sorted, and the number of each row's class."""
     names, codes = _read_codes("labels", labels)
     if names.dtype.kind == "U" and names[0] == "":
-        row = int(np.argmin(codes))
-        raise InputError(f"labels has an empty entry in row {row}; leave out rows without a class, such as distractors")
+        raise InputError(f"labels has an empty entry in row {np.argmin(codes)}; leave out rows without a class")
     if len(names) < 2:
         raise InputError("labels has 1 class, so that no batch has a negative; give at least 2 classes")
     return names, codes
@@ -67,12 +66,8 @@ def _read_categories(labels: object, categories: object) -> tuple[np.ndarray, np
     of_class[codes] = of_row
     wrong = np.flatnonzero(of_class[codes] != of_row)
     if len(wrong):
-        row = wrong[0]
-        pair = sorted([kinds[of_row[row]], kinds[of_class[codes[row]]]])
-        raise InputError(
-            f"categories puts class {names[codes[row]]} into both {pair[0].item()!r} and {pair[1].item()!r}; "
-            "give each class one category, or each its own label"
-        )
+        name, kind = names[codes[wrong[0]]], kinds[of_row[wrong[0]]]
+        raise InputError(f"categories puts class {name} into {str(kind)!r} and another; give each class one category")
     return codes, of_class
 
 
@@ -80,11 +75,7 @@ def _classes_per_batch(batch_size: object, per_class: int, least: int = 2) -> in
     """Return how many classes make a batch, at least so many."""
     size = check_integer("batch_size", batch_size, at_least=least * per_class)
     if size % per_class:
-        near = size - size % per_class
-        raise InputError(
-            f"batch_size {size} is not a multiple of per_class {per_class}; use {near} or {near + per_class}, "
-            "or another per_class"
-        )
+        raise InputError(f"batch_size {size} is no multiple of per_class {per_class}; use {size - size % per_class}")
     return size // per_class
 
 
@@ -123,9 +114,8 @@ def level(capacity: np.ndarray, total: int) -> int:
     >>> level(np.array([1, 5, 5]), 8)  # 1 + 3 + 3, and one over
     3
     """
-    return (
-        bisect_right(range(int(capacity.max()) + 1), total, key=lambda each: int(np.minimum(capacity, each).sum())) - 1
-    )
+    levels = range(int(capacity.max()) + 1)
+    return bisect_right(levels, total, key=lambda each: int(np.minimum(capacity, each).sum())) - 1
 
 
 def even_shares(capacity: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
@@ -261,6 +251,13 @@ def shard_bounds(size: int, rank: int, world_size: int) -> tuple[int, int]:
     return start, start + each + (rank < over)
 
 
+def process_group() -> tuple[int, int]:
+    """Return the rank of this process and the number of processes of torch.distributed; 0 and 1 if it is not used."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
 class EpochBatches(Sampler[list[int]]):
     """Base of the three samplers: epochs, the place in an epoch, and the share of one process.
 
@@ -324,31 +321,26 @@ class EpochBatches(Sampler[list[int]]):
 
         A DataLoader with workers draws ahead of the training: give the epoch, and the number of its batches trained on.
         """
-        return {
-            "epoch": self.epoch if epoch is None else check_integer("epoch", epoch, at_least=0),
-            "position": self.position
-            if position is None
-            else check_integer("position", position, at_least=0, at_most=len(self)),
-            "fingerprint": self._fingerprint,
-        }
+        epoch, position = self.epoch if epoch is None else epoch, self.position if position is None else position
+        return {**self._check_place(epoch, position), "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`, with any number of processes; raise if it is of other labels or settings."""
+        source = f"state_dict() of a {type(self).__name__}"
         if not isinstance(state, Mapping):
-            raise InputTypeError(f"state must be what state_dict() of a {type(self).__name__} returned, got {state!r}")
-        missing = [key for key in ("epoch", "position", "fingerprint") if key not in state]
-        if missing:
-            raise InputError(f"state has no {missing[0]!r}; give what state_dict() of a {type(self).__name__} returned")
+            raise InputTypeError(f"state must be what {source} returned, got {state!r}")
+        if missing := [key for key in ("epoch", "position", "fingerprint") if key not in state]:
+            raise InputError(f"state has no {missing[0]!r}; give what {source} returned")
         if state["fingerprint"] != self._fingerprint:
-            raise InputError(
-                f"state was taken with other labels, settings or seed than this {type(self).__name__} has "
-                f"({state['fingerprint']}, not {self._fingerprint}); give the same ones, or start without the state"
-            )
-        epoch, position = (
-            check_integer("epoch", state["epoch"], at_least=0),
-            check_integer("position", state["position"], at_least=0, at_most=len(self)),
-        )
+            raise InputError(f"state is from {source} with other labels, settings or seed; give the same, or no state")
+        epoch, position = self._check_place(state["epoch"], state["position"]).values()
         self.epoch, self.position = (epoch + 1, 0) if position == len(self) else (epoch, position)
+
+    def _check_place(self, epoch: object, position: object) -> dict[str, int]:
+        return {
+            "epoch": check_integer("epoch", epoch, at_least=0),
+            "position": check_integer("position", position, at_least=0, at_most=len(self)),
+        }
 
     def _process(self) -> tuple[int, int]:
         """Return this process's number, and the number of processes."""
@@ -356,15 +348,10 @@ class EpochBatches(Sampler[list[int]]):
         if (rank is None) != (world_size is None):
             raise InputError("rank and world_size belong together; give both, or neither")
         if rank is None or world_size is None:
-            running = torch.distributed.is_available() and torch.distributed.is_initialized()
-            rank = torch.distributed.get_rank() if running else 0
-            world_size = torch.distributed.get_world_size() if running else 1
+            rank, world_size = process_group()
         world_size = check_integer("world_size", world_size, at_least=1)
         if world_size > self._least:
-            raise InputError(
-                f"world_size {world_size} is more than the {self._least} images of the smallest batch; "
-                "raise batch_size, or use fewer processes"
-            )
+            raise InputError(f"world_size {world_size} is more than the {self._least} images of the smallest batch")
         return check_integer("rank", rank, at_least=0, at_most=world_size - 1), world_size
 
 
@@ -404,17 +391,11 @@ class BalancedBatches(EpochBatches):
         check_choice("small", small, ("repeat", "shrink", "drop"))
         used = sizes >= per_class if small == "drop" else sizes > 0
         if used.sum() < self._classes:
-            what = f" of at least {per_class} images" if small == "drop" else ""
-            raise InputError(
-                f"batch_size {batch_size} with per_class {per_class} needs {self._classes} classes, but labels has "
-                f"{used.sum()}{what}; {_smaller_batch(int(used.sum()), per_class)}"
-            )
+            raise _large_batch(batch_size, per_class, int(used.sum()))
         self._counts = np.minimum(sizes, per_class) if small == "shrink" else np.full_like(sizes, per_class)
         self._groups = np.where(used, -(-sizes // per_class), 0)
         needed = max(math.ceil(self._groups.sum() / self._classes), int(self._groups.max()))
-        length = (
-            needed if batches_per_epoch is None else check_integer("batches_per_epoch", batches_per_epoch, at_least=1)
-        )
+        length = _check_count("batches_per_epoch", batches_per_epoch) or needed
         self._batches = max(needed, length)
         least = int(np.sort(self._counts[used])[: self._classes].sum())
         settings = f"size={self._classes * per_class} per_class={per_class} small={small} batches={length}"
@@ -474,9 +455,7 @@ class CategoryBatches(EpochBatches):
         sizes = np.bincount(codes)
         self._together = check_integer("categories_per_batch", categories_per_batch, at_least=1)
         self._repeats = check_integer("batches_per_group", batches_per_group, at_least=1)
-        self._drawn = (
-            None if groups_per_epoch is None else check_integer("groups_per_epoch", groups_per_epoch, at_least=1)
-        )
+        self._drawn = _check_count("groups_per_epoch", groups_per_epoch)
         if per_class is None:
             self._each, self._total = 1, check_integer("batch_size", batch_size, at_least=2 * self._together)
             self._room = np.where(sizes > 1, sizes, 0)
@@ -484,36 +463,25 @@ class CategoryBatches(EpochBatches):
             self._each = check_integer("per_class", per_class, at_least=2)
             self._total = _classes_per_batch(batch_size, self._each, max(2, self._together))
             self._room = np.ones_like(sizes)
-        self._check_room(category_of)
         used, self._category_of = self._room > 0, np.zeros_like(category_of)
-        self._category_of[used] = np.unique(category_of[used], return_inverse=True)[1]
-        self._categories = int(self._category_of.max()) + 1
-        groups = self._count_groups()
-        settings = f"size={self._total} x {self._each} groups={self._together},{self._repeats},{self._drawn}"
-        settings += f" room={self._room.tolist()} categories={self._category_of.tolist()}"
-        super().__init__(codes, groups * self._repeats, self._total * self._each, settings, seed, rank, world_size)
-
-    def _check_room(self, category_of: np.ndarray) -> None:
-        count, room = len(np.unique(category_of[self._room > 0])), int(self._room.sum())
-        if count < self._together:
+        kinds, self._category_of[used] = np.unique(category_of[used], return_inverse=True)
+        self._categories = len(kinds)
+        if self._categories < self._together:
             raise InputError(
-                f"categories has {count} with classes to draw, but categories_per_batch is {self._together}; "
+                f"categories_per_batch is {self._together}, but {self._categories} categories have classes to draw; "
                 "lower it, give finer categories, or use BalancedBatches"
             )
-        if room < self._total:
-            raise InputError(
-                f"batch_size {self._total * self._each} is more than all classes can fill; "
-                + (f"use at most {room}" if self._each == 1 else _smaller_batch(room, self._each))
-            )
-
-    def _count_groups(self) -> int:
-        groups = math.comb(self._categories, self._together) if self._drawn is None else self._drawn
+        if self._room.sum() < self._total:
+            raise _large_batch(self._total * self._each, self._each, int(self._room.sum()))
+        groups = self._drawn or math.comb(self._categories, self._together)
         if groups * self._repeats > _MOST_BATCHES:
             raise InputError(
                 f"groups_per_epoch {self._drawn} makes {groups:,} groups of {self._categories:,} categories, too many; "
                 f"with {self._categories} each category comes {self._together} x {self._repeats} times in an epoch"
             )
-        return groups
+        settings = f"size={self._total} x {self._each} groups={self._together},{self._repeats},{self._drawn}"
+        settings += f" room={self._room.tolist()} categories={self._category_of.tolist()}"
+        super().__init__(codes, groups * self._repeats, self._total * self._each, settings, seed, rank, world_size)
 
     def _plan(self, rng: np.random.Generator) -> BatchPlan:
         groups = category_groups(self._categories, self._together, self._drawn, rng)
@@ -556,17 +524,12 @@ class AllClassesBatches(EpochBatches):
         batch_size = check_integer("batch_size", batch_size, at_least=2)
         self._sizes, self._batch_size = np.bincount(codes), batch_size
         least, most = 2 * len(self._sizes), len(codes)
-        if batch_size < least:
+        if not least <= batch_size <= most:
             raise InputError(
-                f"batch_size {batch_size} is less than two images for each of the {least // 2:,} classes; "
-                f"use at least {least}, or BalancedBatches"
+                f"batch_size must be from {least} (two images for each of the {least // 2:,} classes) to {most} (all), "
+                f"got {batch_size}; change it, or use BalancedBatches"
             )
-        if batch_size > most:
-            raise InputError(f"batch_size {batch_size} is more than the {most:,} images; use at most {most}")
-        length = math.ceil(most / batch_size)
-        length = (
-            length if batches_per_epoch is None else check_integer("batches_per_epoch", batches_per_epoch, at_least=1)
-        )
+        length = _check_count("batches_per_epoch", batches_per_epoch) or math.ceil(most / batch_size)
         super().__init__(codes, length, batch_size, f"size={batch_size} batches={length}", seed, rank, world_size)
 
     def _plan(self, rng: np.random.Generator) -> BatchPlan:
@@ -580,5 +543,9 @@ class AllClassesBatches(EpochBatches):
         return BatchPlan.table(order, np.take_along_axis(counts, order, axis=1))
 
 
-def _smaller_batch(classes: int, per_class: int) -> str:
-    return f"use a batch_size of at most {classes * per_class}, or a smaller batch with a larger per_class"
+def _check_count(name: str, count: int | None) -> int | None:
+    return None if count is None else check_integer(name, count, at_least=1)
+
+
+def _large_batch(size: int, per_class: int, classes: int) -> InputError:
+    return InputError(f"batch_size {size} is more than all classes can fill; use at most {classes * per_class}")

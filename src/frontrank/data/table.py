@@ -6,16 +6,16 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from frontrank.checks import import_extra, nearest_word, printable, suggestion
-from frontrank.data.embedding_files import check_file, parsing
+from frontrank.data.embedding_files import check_file, name_list, parsing, read_csv
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.files import atomic_write
 from frontrank.tables import Table
@@ -38,6 +38,7 @@ _TOP = {  # a folder at the top: the split and the role of the images in it
     "gallery": ("test", "gallery"),
 }
 _SPLIT_WORDS = {"": "train", "val": "validation", "valid": "validation"}
+_COUNTS = ("split", "role", "images", "classes", "categories", "least", "median", "most", "single")
 _NAMES = (*COLUMNS.values(), "box")  # columns with a meaning, in capitals or not
 _LONG = 128  # characters of a text, beyond which it does not set the width of its whole column
 
@@ -108,28 +109,24 @@ class ImageTable:
         """Return the file of each image: root and path."""
         return [os.path.join(self.root, path) for path in self.paths.tolist()]
 
-    def check(self, labelled: bool = True, repeats: bool = False) -> "ImageTable":
-        """Return the table itself, or raise if it is empty or a split, role, label or path is not valid.
+    def check(self, labelled: bool = True) -> "ImageTable":
+        """Return the table itself, or raise if it is empty, or if a split, role, label or path is not valid.
 
         labelled: each image that is no distractor must have a label
-        repeats:  a file may be in several rows, as a video frame in several templates
         """
         where = self.name or str(self.root)
         if not len(self):
             raise InputError(f"{where} has no images; give at least one")
-        for column, known in ((self.splits, SPLITS), (self.roles, ROLES)):
+        for what, column, known in (("split", self.splits, SPLITS), ("role", self.roles, ROLES)):
             for row in np.flatnonzero(~np.isin(column, known))[:1]:
-                what, value = "split" if known is SPLITS else "role", str(column[row])
+                value = str(column[row])
                 near = suggestion(value.lower(), known) or f"; use one of {', '.join(map(repr, known))}"
                 raise InputError(f"{where}: {printable(self.paths[row])} has the {what} {value!r}{near}")
         for row in np.flatnonzero(self.paths == "")[:1]:
             raise InputError(f"{where} has no path in row {row} (from 0); fill or drop it")
         for row in np.flatnonzero((self.labels == "") & (self.roles != "distractor"))[: 1 if labelled else 0]:
-            raise InputError(
-                f"{where}: {printable(self.paths[row])} has no label; give it one, or the role 'distractor'"
-            )
-        if not repeats:
-            _refuse_repeats(where, self.root, self.paths.tolist())
+            raise InputError(f"{where}: {printable(self.paths[row])} has no label; add it, or the role 'distractor'")
+        _refuse_repeats(where, self.root, self.paths.tolist())
         return self
 
     def boxes(self) -> list[Box | None]:
@@ -147,26 +144,15 @@ class ImageTable:
     def counts(self) -> list[dict[str, str | int | float]]:
         """Return the number of images, classes and categories of each split and role, and the sizes of classes."""
         counts: list[dict[str, str | int | float]] = []
-        for split in SPLITS:
-            for role in ROLES:
-                part = self.of(split, role)
-                if not len(part):
-                    continue
-                sizes = np.unique(part.labels[part.labels != ""], return_counts=True)[1]
-                least, median, most = (sizes.min(), np.median(sizes), sizes.max()) if len(sizes) else (0, 0, 0)
-                counts.append(
-                    {
-                        "split": split,
-                        "role": role,
-                        "images": len(part),
-                        "classes": len(sizes),
-                        "categories": len(np.unique(part.categories[part.categories != ""])),
-                        "least": int(least),
-                        "median": float(median),
-                        "most": int(most),
-                        "single": int((sizes == 1).sum()),
-                    }
-                )
+        for split, role in product(SPLITS, ROLES):
+            part = self.of(split, role)
+            if not len(part):
+                continue
+            sizes = np.unique(part.labels[part.labels != ""], return_counts=True)[1]
+            categories, single = len(set(part.categories.tolist()) - {""}), int((sizes == 1).sum())
+            least, median, most = (sizes.min(), np.median(sizes), sizes.max()) if len(sizes) else (0, 0, 0)
+            row = (split, role, len(part), len(sizes), categories, int(least), float(median), int(most), single)
+            counts.append(dict(zip(_COUNTS, row, strict=True)))
         return counts
 
     def describe(self) -> str:
@@ -238,8 +224,7 @@ def _refuse_repeats(where: str, root: Path, paths: list[str]) -> None:
     for path in paths:
         plain = path
         if "./" in path or "//" in path or os.path.isabs(path):
-            plain = os.path.normpath(os.path.join(start, path))
-            plain = plain.removeprefix(start).replace(os.sep, "/")
+            plain = os.path.normpath(os.path.join(start, path)).removeprefix(start).replace(os.sep, "/")
         if plain in seen:
             raise InputError(f"{where} has {printable(path)} in more than one row; drop all but one of them")
         seen.add(plain)
@@ -277,29 +262,15 @@ def _import_arrow() -> tuple[Any, Any]:
 # A user's own images: folders of classes, tables (.csv, .parquet), or just pictures without labels.
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The images in a folder at any depth, relative to it and sorted, and the number of other files by ending."""
-
-    images: tuple[str, ...]
-    others: Mapping[str, int]
-
-
-def list_images(folder: str | os.PathLike[str]) -> Listing:
-    """List all images in a folder and its subfolders, sorted.
+def list_images(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Return all images in a folder and its subfolders, sorted, and the number of other files by ending.
 
     An image ends in .jpg, .jpeg, .png, .webp, .bmp, .gif, .tif or .tiff, in capitals or not. Hidden files and folders,
     Thumbs.db, desktop.ini and __MACOSX are skipped. Links are followed, but never back to a folder above.
     """
-    folder = _check_folder(folder)
-    images, others = [], Counter[str]()
-    for path in _walk(folder, "", ()):
-        ending = os.path.splitext(path)[1].lower()
-        if ending in IMAGE_ENDINGS:
-            images.append(path)
-        else:
-            others[ending] += 1
-    return Listing(tuple(sorted(images)), dict(sorted(others.items())))
+    endings = {path: os.path.splitext(path)[1].lower() for path in _walk(folder, "", ())}
+    images = sorted(path for path, ending in endings.items() if ending in IMAGE_ENDINGS)
+    return images, Counter(sorted(ending for ending in endings.values() if ending not in IMAGE_ENDINGS))
 
 
 def read_folder(root: str | os.PathLike[str]) -> ImageTable:
@@ -320,21 +291,16 @@ def read_folder(root: str | os.PathLike[str]) -> ImageTable:
     (['cat/1.JPG', 'cat/2.jpg', 'dog/1.png'], ['cat', 'cat', 'dog'])
     """
     root = _check_folder(root)
-    images = _some_images([root], [list_images(root)])
-    tops = {path.split("/")[0] for path in images if "/" in path}
-    by_use = _are_uses(root, tops)
-    parts = [path.split("/")[1:] if by_use else path.split("/") for path in images]
+    images, others = list_images(root)
+    _check_listing([root], images, others)
+    by_use = _are_uses(root, {path.split("/")[0] for path in images if "/" in path})
+    parts = [path.split("/")[by_use:] for path in images]
     _check_depths(root, images, [len(part) for part in parts], by_use)
+    labels = np.array(["/".join(part[:-1]) for part in parts])
+    categories = np.array([part[0] if len(part) == 3 else "" for part in parts])
     uses = [_TOP[path.split("/")[0].lower()] if by_use else ("train", "") for path in images]
-    return ImageTable(
-        root,
-        np.array(images),
-        labels=np.array(["/".join(part[:-1]) for part in parts]),
-        categories=np.array([part[0] if len(part) == 3 else "" for part in parts]),
-        splits=np.array([split for split, _ in uses]),
-        roles=np.array([role for _, role in uses]),
-        name=root.resolve().name,
-    ).check()
+    splits, roles = np.array(uses).T
+    return ImageTable(root, np.array(images), labels, categories, splits, roles, name=root.resolve().name).check()
 
 
 def read_unlabelled(paths: Sequence[str | os.PathLike[str]]) -> ImageTable:
@@ -344,18 +310,20 @@ def read_unlabelled(paths: Sequence[str | os.PathLike[str]]) -> ImageTable:
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    folders = [path for path in paths if os.path.isdir(path)]
-    listings = {str(folder): list_images(folder) for folder in folders}
-    if folders:
-        _some_images(folders, list(listings.values()), enough=len(paths) > len(folders))
     files: dict[str, str] = {}
+    folders, others = [], Counter[str]()
     for path in paths:
         if not os.path.exists(path):
             raise InputError(f"{printable(path)} does not exist; check the path")
-        inside = listings[str(path)].images if str(path) in listings else None
-        names = [str(path)] if inside is None else [os.path.join(path, image) for image in inside]
+        names = [str(path)]
+        if os.path.isdir(path):
+            images, more = list_images(Path(path))
+            folders.append(path)
+            others += more
+            names = [os.path.join(path, image) for image in images]
         for name in names:
             files.setdefault(os.path.abspath(name), Path(name).as_posix())
+    _check_listing(folders, files, others)
     nothing, splits = np.full(len(files), ""), np.full(len(files), "test")
     table = ImageTable(Path.cwd(), np.array(list(files.values())), nothing, nothing, splits, nothing, name="images")
     return table.check(labelled=False)
@@ -373,13 +341,12 @@ def read_table(path: str | os.PathLike[str], root: str | os.PathLike[str] | None
     pixels, as text or as a list of four numbers, and blank for the whole image. Rows keep their order.
     """
     path = check_file(Path(path), TABLE_ENDINGS, "tables of images")
-    with parsing(path), _utf8(path):
+    with parsing(path):
         columns = _csv_columns(path) if path.suffix.lower() == ".csv" else _parquet_columns(path)
     for name in ("path", "label"):
         if name not in columns:
-            held = ", ".join(map(repr, list(columns)[:10])) or "nothing"
             near = suggestion(name, columns) or f"; name the column {name!r} in the first line, commas between names"
-            raise InputError(f"{printable(path)} has no column {name!r}, only {held}{near}")
+            raise InputError(f"{printable(path)} has no column {name!r}, only {name_list(columns)}{near}")
     _refuse_misspelt(path, columns)
     rows = len(columns["path"])
     known = {kept: columns.pop(name, np.full(rows, "")) for kept, name in COLUMNS.items()}
@@ -397,9 +364,7 @@ def _check_folder(folder: str | os.PathLike[str]) -> Path:
     if not os.path.isdir(folder):
         what = "is a file, not a folder" if os.path.exists(folder) else "does not exist"
         table = str(folder).lower().endswith(TABLE_ENDINGS) and os.path.exists(folder)
-        raise InputError(
-            f"{printable(folder)} {what}; {'read it as a table' if table else 'give the folder of the images'}"
-        )
+        raise InputError(f"{printable(folder)} {what}; {'read it as a table' if table else 'give a folder of images'}")
     return Path(folder)
 
 
@@ -418,38 +383,23 @@ def _walk(folder: Path, inside: str, above: tuple[tuple[int, int], ...]) -> Iter
         name = entry.name
         if name.startswith(".") or name.lower() in _JUNK:
             continue
-        if _is_folder(entry):
+        if os.path.isdir(entry):  # not entry.is_dir(), which raises for a link to itself
             yield from _walk(folder, f"{inside}{name}/", (*above, identity))
         else:
             yield inside + name
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
-def _some_images(
-    folders: Iterable[str | os.PathLike[str]], listings: Sequence[Listing], enough: bool = False
-) -> tuple[str, ...]:
-    """Return all images of the listings; raise if there are none, and warn of pictures that are left out."""
+def _check_listing(folders: Iterable[str | os.PathLike[str]], images: Collection[str], others: Counter[str]) -> None:
+    """Raise if there are no images, and warn of pictures that are left out."""
     where = ", ".join(map(printable, folders))
-    others = sum((Counter(listing.others) for listing in listings), Counter[str]())
-    unread = [ending for ending in others if ending in _OTHER_PICTURES]
-    images = tuple(image for listing in listings for image in listing.images)
-    if not images and not enough:
-        rest = f"{others.total()} other files" if others else "no files"
-        raise InputError(f"{where} has no images but {rest}; images end in {', '.join(IMAGE_ENDINGS)}")
-    if unread:
+    if not images:
+        raise InputError(f"{where} has no images, but {others.total()} other files; use {', '.join(IMAGE_ENDINGS)}")
+    if unread := [ending for ending in others if ending in _OTHER_PICTURES]:
         number = sum(others[ending] for ending in unread)
-        warnings.warn(
-            f"{where}: {number} pictures that end in {', '.join(unread)} are left out; convert them to .jpg or .png",
-            FrontrankWarning,
-            stacklevel=3,
+        message = (
+            f"{where}: {number} pictures that end in {', '.join(unread)} are left out; convert them to .jpg or .png"
         )
-    return images
+        warnings.warn(message, FrontrankWarning, stacklevel=3)
 
 
 def _are_uses(root: Path, tops: Iterable[str]) -> bool:
@@ -459,8 +409,8 @@ def _are_uses(root: Path, tops: Iterable[str]) -> bool:
     if uses and others:
         use, other = printable(uses[0]), printable(others[0])
         raise InputError(
-            f"{printable(root)} has the folder {other} beside {use}, which is the name of a split or role; rename "
-            f"{other} to train, validation, test, query or gallery, or move it; if {use} is a class, rename {use}"
+            f"{printable(root)} has the folder {other} beside {use}, the name of a split or role; rename {other} to "
+            f"train, validation, test, query or gallery, or rename {use} if it is a class"
         )
     return bool(uses)
 
@@ -468,46 +418,19 @@ def _are_uses(root: Path, tops: Iterable[str]) -> bool:
 def _check_depths(root: Path, images: Sequence[str], depths: Sequence[int], by_use: bool) -> None:
     example = dict(zip(reversed(depths), reversed(images), strict=True))  # the first of each
     layout = f"{printable(root)}/{'train/' if by_use else ''}<class>/<image>"
-    if 0 in example or 1 in example:
-        image = example.get(0, example.get(1, ""))
-        raise InputError(
-            f"{printable(root / image)} is not in a folder of a class; put the images of each class into {layout}"
-        )
+    least, most = (printable(root / example[of(example)]) for of in (min, max))
+    if min(example) < 2:
+        raise InputError(f"{least} is not in a folder of a class; put the images of each class into {layout}")
     if max(example) > 3:
-        image = example[max(example)]
-        raise InputError(
-            f"{printable(root / image)} is too deep; use {layout}, or one folder of categories around classes"
-        )
+        raise InputError(f"{most} is too deep; use {layout}, or one folder of categories around classes")
     if len(example) > 1:
-        raise InputError(
-            f"{printable(root)} has images in a class ({printable(example[2])}) and in a class of a category "
-            f"({printable(example[3])}); use one of the two everywhere"
-        )
-
-
-@contextmanager
-def _utf8(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise InputError(f"{printable(path)} is not UTF-8 ({error.reason} in it); save it as CSV UTF-8") from error
+        raise InputError(f"{least} is in a class, {most} in a class of a category; use one of the two everywhere")
 
 
 def _csv_columns(path: Path) -> dict[str, np.ndarray]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, strict=True)
-        header = _plain_names(path, next(lines, []))
-        rows = []
-        for line in lines:
-            if line and len(line) != len(header):
-                raise InputError(
-                    f"{printable(path)} has {len(line)} fields in line {lines.line_num}, but {len(header)} columns; "
-                    "write one field for each column, and quote a field that has a comma"
-                )
-            if line:
-                rows.append(line)
-    columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {name: _texts(column) for name, column in zip(header, columns, strict=True)}
+    header, *lines = read_csv(path)
+    columns = list(zip(*filter(None, lines), strict=True)) or [()] * len(header)
+    return {name: _texts(column) for name, column in zip(_plain_names(path, header), columns, strict=True)}
 
 
 def _parquet_columns(path: Path) -> dict[str, np.ndarray]:

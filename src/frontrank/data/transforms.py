@@ -32,13 +32,23 @@ def evaluation_transform(
     >>> image.shape, image[:, 0, 0].tolist()
     (torch.Size([3, 4, 4]), [1.0, -1.0, 1.0])
     """
+    v2 = _v2()
     _check_sizes(resize, size)
-    return _v2().Compose([_resize(resize), *_middle(resize, size), *_numbers(mean, std)])
+    for name, values, bounds in (("mean", mean, {"at_least": 0, "at_most": 1}), ("std", std, {"above": 0})):
+        if len(values) != 3:
+            raise InputError(f"{name} must be 3 numbers, for red, green and blue, got {values!r}")
+        for value in values:
+            check_number(name, value, **bounds)
+    numbers = (
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(list(mean), list(std)),
+        v2.ToPureTensor(),
+    )
+    return v2.Compose([_resize(resize), *_middle(resize, size), *numbers])
 
 
-def training_transform(
-    config: DataConfig, mean: Sequence[float] | None = MEAN, std: Sequence[float] | None = STD
-) -> Transform:
+def training_transform(config: DataConfig) -> Transform:
     """Return the random transform of a training image; it draws from torch, so that `seeded` fixes it.
 
     config: its resize, size, augment and flip. Every kind of `augment` begins by resizing both sides to `resize`:
@@ -49,12 +59,13 @@ def training_transform(
         shift         the middle, moved by up to 1/8 of its side; beyond the image its edge repeats. For small pictures
         none          as in evaluation
     With `flip`, half of the images are mirrored, whatever the kind.
-    mean, std: None returns bytes from 0 to 255, a quarter of the memory, which an `Embedder` normalises itself
+    The tensor has bytes from 0 to 255, a quarter of the memory, which an `Embedder` normalises itself.
     """
+    v2 = _v2()
     _check_sizes(config.resize, config.size)
     steps = _AUGMENTS[check_choice("augment", config.augment, _AUGMENTS)](config.resize, config.size)
-    flip = [_v2().RandomHorizontalFlip()] if config.flip else []
-    return _v2().Compose([_resize(config.resize), *steps, *flip, *_numbers(mean, std)])
+    flip = [v2.RandomHorizontalFlip()] if config.flip else []
+    return v2.Compose([_resize(config.resize), *steps, *flip, v2.ToImage(), v2.ToPureTensor()])
 
 
 @contextmanager
@@ -83,14 +94,6 @@ def _check_sizes(resize: int, size: int) -> None:
         raise InputError(f"resize is {resize}, smaller than the crop of size {size}; make it at least {size}")
 
 
-def _crop(resize: int, size: int) -> list[Any]:
-    return [_v2().RandomCrop(size)]
-
-
-def _resized_crop(resize: int, size: int) -> list[Any]:
-    return [_v2().RandomResizedCrop(size, antialias=True)]
-
-
 def _landmarks(resize: int, size: int) -> list[Any]:
     v2 = _v2()
     turn = v2.RandomAffine(_TURN, scale=_SCALE, interpolation=v2.InterpolationMode.BILINEAR)
@@ -111,20 +114,16 @@ class _MirrorOutside:
     """A turn or shift that fills the corners with the mirrored image, not with black."""
 
     def __init__(self, change: Callable[[Any], Any], margin: int) -> None:
-        v2 = _v2()
-        self._steps = v2.Pad(margin, padding_mode="reflect"), change
-        self._margin = margin
+        self._pad, self._change, self._margin = _v2().Pad(margin, padding_mode="reflect"), change, margin
 
     def __call__(self, image: Any) -> Any:
-        side = image.width
-        for step in self._steps:
-            image = step(image)
-        return image.crop((self._margin, self._margin, self._margin + side, self._margin + side))
+        end = self._margin + image.width
+        return self._change(self._pad(image)).crop((self._margin, self._margin, end, end))
 
 
 _AUGMENTS: dict[str, Callable[[int, int], list[Any]]] = {
-    "crop": _crop,
-    "resized-crop": _resized_crop,
+    "crop": lambda resize, size: [_v2().RandomCrop(size)],
+    "resized-crop": lambda resize, size: [_v2().RandomResizedCrop(size, antialias=True)],
     "landmarks": _landmarks,
     "shift": _shift,
     "none": _middle,
@@ -133,19 +132,6 @@ _AUGMENTS: dict[str, Callable[[int, int], list[Any]]] = {
 
 def _resize(side: int) -> Any:
     return _v2().Resize((side, side), antialias=True)
-
-
-def _numbers(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[Any]:
-    """Return the steps from 0..255 to (0..1 - mean) / std per channel; without mean or std, to bytes."""
-    if mean is None or std is None:
-        return [_v2().ToImage(), _v2().ToPureTensor()]
-    for name, values in (("mean", mean), ("std", std)):
-        if len(values) != 3:
-            raise InputError(f"{name} must be 3 numbers, for red, green and blue, got {values!r}")
-        for value in values:
-            check_number(name, value, **({"above": 0} if name == "std" else {"at_least": 0, "at_most": 1}))
-    v2 = _v2()
-    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(mean), list(std)), v2.ToPureTensor()]
 
 
 def _v2() -> Any:

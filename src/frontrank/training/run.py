@@ -201,7 +201,7 @@ class RetrievalRun:
         return training_loader(
             self.images.used.of("train"),
             self.sampler,
-            training_transform(config.data, None, None),
+            training_transform(config.data),
             seed=config.seed,
             workers=config.data.workers,
             start=start,
