@@ -249,7 +249,7 @@ def _predict(options: argparse.Namespace) -> None:
     from frontrank.training.run import build_device
 
     detector = Detector.load(find_detector(options.detector).model, device=build_device(options.device))
-    result = predict(
+    pictures, boxes = predict(
         detector,
         options.pictures,
         options.out,
@@ -259,7 +259,7 @@ def _predict(options: argparse.Namespace) -> None:
         batch=options.batch,
         show=False if options.quiet else None,
     )
-    pictures = f"{result.pictures:,} picture{'s' * (result.pictures != 1)}"
-    print(f"{result.boxes:,} boxes in {pictures}: {os.path.join(options.out, RESULTS)}")
+    in_pictures = f"in {pictures:,} picture{'s' * (pictures != 1)}"
+    print(f"{boxes:,} boxes {in_pictures}: {os.path.join(options.out, RESULTS)}")
     if not options.no_drawn:
         say(options.quiet, f"boxes with a score of {options.score:g} or more are drawn in {Path(options.out) / DRAWN}")

@@ -4,10 +4,12 @@ import json
 import math
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -23,8 +25,11 @@ from frontrank.data.published import list_names, read_lines
 from frontrank.data.samplers import BatchPlan, EpochBatches
 from frontrank.data.table import Box
 from frontrank.errors import FrontrankWarning, InputError
+from frontrank.files import PathLike
 from frontrank.progress import progress
+from frontrank.reporting.pages import format_count
 from frontrank.samples.build import resume_command
+from frontrank.tables import Table
 
 SPLITS = ("train", "test")
 LAYOUTS = {
@@ -97,14 +102,14 @@ class SceneTable:
                 raise InputError(f"{name} has {len(getattr(self, name))} rows, files has {count}; give one per picture")
         if count and np.shape(self.sizes) != (count, 2):
             raise InputError(f"sizes must be [{count}, 2] (width, height), got {list(np.shape(self.sizes))}")
-        for file, boxes, labels, ignored in zip(self.files, self.boxes, self.labels, self.ignored, strict=True):
+        for file, *columns in zip(self.files, self.boxes, self.labels, self.ignored, strict=True):
+            boxes, labels, ignored = columns
             if boxes.shape != (len(labels), 4) or ignored.shape != labels.shape:
-                shapes = f"boxes {list(boxes.shape)}, labels {list(labels.shape)}, ignored {list(ignored.shape)}"
-                raise InputError(f"{printable(file)}: {shapes} do not fit together; give [n, 4], [n] and [n]")
+                shapes = ", ".join(str(list(column.shape)) for column in columns)
+                raise InputError(f"{printable(file)}: boxes, labels, ignored are {shapes}; give [n, 4], [n] and [n]")
             if len(labels) and not (labels.min() >= 1 and labels.max() <= most):
-                raise InputError(
-                    f"{printable(file)}: labels must be from 1 to {most}, got {sorted(set(labels.tolist()))}"
-                )
+                given = sorted(set(labels.tolist()))
+                raise InputError(f"{printable(file)}: labels must be from 1 to {most}, got {given}")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -114,9 +119,8 @@ class SceneTable:
         if not isinstance(which, slice):
             which = np.asarray(which, dtype=np.int64 if len(which) == 0 else None)
         places = np.arange(len(self))[which].tolist()
-        columns: dict[str, Any] = {
-            name: tuple(getattr(self, name)[row] for row in places) for name in ("files", "boxes", "labels", "ignored")
-        }
+        names = ("files", "boxes", "labels", "ignored")
+        columns: dict[str, Any] = {name: tuple(getattr(self, name)[row] for row in places) for name in names}
         return replace(self, sizes=self.sizes[places], **columns)
 
     def of_classes(self, classes: Sequence[str]) -> "SceneTable":
@@ -147,55 +151,24 @@ class SceneTable:
         """Return a text with the numbers of pictures and objects, in all and per class."""
         counts, empty = self.counts(), sum(not len(labels) for labels in self.labels)
         without = f" ({empty:,} without objects)" if empty else ""
-        pictures, objects = plural(len(self), "picture"), plural(self.objects, "object")
+        pictures, objects = format_count(len(self), "picture"), format_count(self.objects, "object")
         head = f"{self.name}: {pictures}{without}, {objects} of {len(self.classes)} classes"
-        width = max([len("class"), *map(len, self.classes)])
-        rows = [f"{'class':<{width}}  objects  ignored  pictures"] + [
-            f"{name:<{width}}  {row[0]:>7,}  {row[1]:>7,}  {row[2]:>8,}"
-            for name, row in zip(self.classes, counts.tolist(), strict=True)
-        ]
-        return "\n".join([f"{head}, {int(counts[:, 1].sum()):,} ignored", *rows])
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun.
-
-    >>> plural(1, "box"), plural(2000, "box")
-    ('1 box', '2,000 boxes')
-    """
-    ending = "" if count == 1 else "es" if noun.endswith("x") else "s"
-    return f"{count:,} {noun}{ending}"
-
-
-def check_boxes(table: SceneTable) -> None:
-    """Raise if an object has no area or is not inside its picture; the readers below cut or leave out such boxes."""
-    for row, file in enumerate(table.files):
-        boxes, (width, height) = table.boxes[row], table.sizes[row]
-        left, top, right, bottom = boxes.T if len(boxes) else np.zeros((4, 0))
-        wrong = ~((left >= 0) & (top >= 0) & (right <= width) & (bottom <= height) & (left < right) & (top < bottom))
-        if wrong.any():
-            place = int(np.flatnonzero(wrong)[0])
-            raise InputError(
-                f"{printable(file)}: the box {boxes[place].tolist()} of object {place + 1} has no area, or is not "
-                f"inside {width} x {height}; cut it, or leave it out"
-            )
+        rows = [[name, *(f"{n:,}" for n in row)] for name, row in zip(self.classes, counts.tolist(), strict=True)]
+        table = Table(["class", "objects", "ignored", "pictures"], rows, "lrrr").render("text")
+        return f"{head}, {int(counts[:, 1].sum()):,} ignored\n{table}"
 
 
 # Any layout
 
 
 def read_scenes(
-    path: str | os.PathLike[str],
-    layout: str = "auto",
-    split: str = "train",
-    allow_partial: bool = False,
-    show: bool | None = None,
+    path: PathLike, layout: str = "auto", split: str = "train", allow_partial: bool = False, show: bool | None = None
 ) -> SceneTable:
     """Read the scenes of a split of a data set: "train" or "test".
 
     path:          a folder; or a JSON file of COCO, which is then the split that is asked for
     layout:        one of LAYOUTS; "auto" takes both years of Pascal VOC if both are there
-    allow_partial: go on with those that are there and can be read
+    allow_partial: go on with those that are there and can be read; a warning counts the others
 
     >>> read_scenes("nowhere")
     Traceback (most recent call last):
@@ -212,9 +185,8 @@ def read_scenes(
     if layout == "coco":
         return _read_coco_split(root, split, allow_partial)
     if layout == "voc":
-        return read_voc_folder(root, split, allow_partial=allow_partial, show=show)
-    years = (2007,) if layout == "voc07" else (2007, 2012)
-    return read_voc(root, split, years, allow_partial=allow_partial, show=show)
+        return read_voc_folder(root, split, allow_partial, show)
+    return read_voc(root, split, (2007,) if layout == "voc07" else (2007, 2012), allow_partial, show)
 
 
 def _detect_layout(root: Path) -> str:
@@ -237,8 +209,7 @@ def _detect_layout(root: Path) -> str:
 # From annotations to a table
 
 
-@dataclass(frozen=True)
-class AnnotatedObject:
+class AnnotatedObject(NamedTuple):
     """An object as its file describes it: the name of its class, and its box in pixels from 0, as in SceneTable."""
 
     name: str
@@ -246,8 +217,7 @@ class AnnotatedObject:
     ignored: bool
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """A picture and its objects, as a file describes it.
 
     source: the file, and the place in it, for messages
@@ -257,40 +227,35 @@ class Scene:
     file: str
     source: str
     size: tuple[int, int] | None
-    objects: tuple[AnnotatedObject, ...]
+    objects: Sequence[AnnotatedObject]
 
 
-def build_table(
+def _build_table(
     name: str,
     classes: Sequence[str],
     scenes: Iterable[Scene],
-    *,
+    allow_partial: bool,
     crowds: bool = False,
     check_sizes: bool = True,
-    allow_partial: bool = False,
 ) -> SceneTable:
     """Build the table of these scenes.
 
-    check_sizes:   compare the size of a scene with that of the picture; a size that is missing is always read
     allow_partial: leave out pictures that cannot be used, and warn about them
+    check_sizes:   compare the size of a scene with that of the picture; a size that is missing is always read
 
     Boxes that reach out of their picture are cut; boxes that lie outside of it are left out. A warning counts both.
     """
     label_of = {each: label for label, each in enumerate(classes, start=1)}
     usable: list[tuple[Scene, tuple[int, int]]] = []
-    problems: list[str] = []
+    faults: list[str] = []
+    cut: list[str] = []
+    empty: list[str] = []
     for scene in scenes:
-        try:
+        with _collect_fault(faults, allow_partial):
             usable.append((scene, _scene_size(scene, check_sizes)))
-        except InputError as error:
-            if not allow_partial:
-                raise
-            problems.append(str(error).split(";")[0])
     if not usable:
         raise InputError(f"{name} has no pictures that can be used; give at least one")
     boxes, labels, ignored = [], [], []
-    cut: list[str] = []
-    empty: list[str] = []
     for scene, size in usable:
         objects = []
         for each in scene.objects:
@@ -300,19 +265,38 @@ def build_table(
                 continue
             if inside != each.box:
                 cut.append(f"{each.name} of {scene.source}")
-            objects.append((_find_label(label_of, scene, each), inside, each.ignored))
+            if each.name not in label_of:
+                known = ", ".join(label_of) if len(label_of) <= 20 else f"{len(label_of)} others"
+                raise InputError(f"{scene.source}: the class {each.name!r} is none of {known}; correct the name")
+            objects.append((label_of[each.name], inside, each.ignored))
         boxes.append(np.array([box for _, box, _ in objects], dtype=np.float32).reshape(-1, 4))
         labels.append(np.array([label for label, _, _ in objects], dtype=np.int64))
         ignored.append(np.array([flag for _, _, flag in objects], dtype=bool))
-    _warn(name, _count_cases(problems, "picture", "cannot be used and {} left out"))
-    _warn(
-        name,
-        _count_cases(cut, "box", "reached out of the picture and {} cut"),
-        _count_cases(empty, "box", "without area inside the picture {} left out"),
-    )
+    _warn(name, faults, "picture", "pictures", "cannot be used and {} left out")
+    _warn(name, cut, "box", "boxes", "reached out of the picture and {} cut")
+    _warn(name, empty, "box", "boxes", "without area inside the picture {} left out")
     sizes = np.array([size for _, size in usable], dtype=np.int64)
     files = tuple(scene.file for scene, _ in usable)
     return SceneTable(name, tuple(classes), files, sizes, tuple(boxes), tuple(labels), tuple(ignored), crowds)
+
+
+@contextmanager
+def _collect_fault(faults: list[str], allow_partial: bool) -> Iterator[None]:
+    """Add what is wrong with a picture to the faults, if it may be left out."""
+    try:
+        yield
+    except InputError as error:
+        if not allow_partial:
+            raise
+        faults.append(str(error).split(";")[0])
+
+
+def _warn(name: str, cases: Sequence[str], noun: str, nouns: str, predicate: str) -> None:
+    """Warn with the number of cases and the first of them, if there are any."""
+    if cases:
+        was, first = ("was", "") if len(cases) == 1 else ("were", "first: ")
+        sentence = f"{format_count(len(cases), noun, nouns)} {predicate.format(was)} ({first}{cases[0]})"
+        warnings.warn(f"{name}: {sentence}", FrontrankWarning, stacklevel=4)
 
 
 def _scene_size(scene: Scene, check: bool) -> tuple[int, int]:
@@ -329,17 +313,13 @@ def _scene_size(scene: Scene, check: bool) -> tuple[int, int]:
 
 
 def _cut_box(box: Box, size: tuple[int, int]) -> Box | None:
-    """Return the part of a box inside its picture; None if there is none."""
+    """Return the part of a box inside its picture; None if it has no area, also as float32."""
     left, top, right, bottom = box
     inside = max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1]))
-    return None if inside[0] >= inside[2] or inside[1] >= inside[3] else inside
-
-
-def _find_label(label_of: Mapping[str, int], scene: Scene, each: AnnotatedObject) -> int:
-    if each.name not in label_of:
-        known = ", ".join(label_of) if len(label_of) <= 20 else f"{len(label_of)} others"
-        raise InputError(f"{scene.source}: the class {each.name!r} is none of {known}; correct the name")
-    return label_of[each.name]
+    if inside[0] >= inside[2] or inside[1] >= inside[3]:
+        return None
+    narrow = np.array(inside, dtype=np.float32)
+    return inside if (narrow[:2] < narrow[2:]).all() else None
 
 
 def _read_box(source: str, edges: Sequence[object], what: str) -> Box:
@@ -353,27 +333,22 @@ def _read_box(source: str, edges: Sequence[object], what: str) -> Box:
     return left, top, right, bottom
 
 
-def _count_cases(cases: Sequence[str], noun: str, predicate: str) -> str:
-    """Return a sentence that counts cases and names the first; "" if there are none."""
-    if not cases:
-        return ""
-    was, first = ("was", "") if len(cases) == 1 else ("were", "first: ")
-    return f"{plural(len(cases), noun)} {predicate.format(was)} ({first}{cases[0]})"
-
-
-def _warn(name: str, *sentences: str) -> None:
-    if any(sentences):
-        warnings.warn(f"{name}: {'; '.join(filter(None, sentences))}", FrontrankWarning, stacklevel=4)
+def _read_size(source: str, *sides: Any) -> tuple[int, int] | None:
+    """Return width and height; None if one is missing or 0, which some tools write if they do not know it."""
+    try:
+        width, height = (int(float(side or 0)) for side in sides)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{source}: the size must be two whole numbers, got {list(sides)}; correct it") from None
+    return (width, height) if width > 0 and height > 0 else None
 
 
 # Pascal VOC: the data sets of 2007 and 2012 with their counts checked, and folders of a user in the same layout
 
 
 def read_voc(
-    root: str | os.PathLike[str],
+    root: PathLike,
     split: str = "train",
     years: Sequence[int] = (2007,),
-    *,
     allow_partial: bool = False,
     show: bool | None = None,
 ) -> SceneTable:
@@ -398,11 +373,11 @@ def read_voc(
             )
         scenes += of_year
     name = f"VOC {'+'.join(f'{year % 100:02d}' for year in years)} {list_name}"
-    return build_table(name, VOC_CLASSES, scenes, check_sizes=False, allow_partial=allow_partial)
+    return _build_table(name, VOC_CLASSES, scenes, allow_partial, check_sizes=False)
 
 
 def read_voc_folder(
-    root: str | os.PathLike[str], split: str = "train", *, allow_partial: bool = False, show: bool | None = None
+    root: PathLike, split: str = "train", allow_partial: bool = False, show: bool | None = None
 ) -> SceneTable:
     """Read a folder of a user with a VOC XML file per picture.
 
@@ -421,10 +396,10 @@ def read_voc_folder(
     classes = sorted({each.name for part in scenes.values() for scene in part for each in scene.objects})
     if not classes:
         raise InputError(f"{printable(home)} has no objects in its annotations; label some")
-    return build_table(Path(os.path.abspath(root)).name, classes, scenes[split], allow_partial=allow_partial)
+    return _build_table(Path(os.path.abspath(root)).name, classes, scenes[split], allow_partial)
 
 
-def _voc_home(root: str | os.PathLike[str], year: int) -> Path | None:
+def _voc_home(root: PathLike, year: int) -> Path | None:
     """Return the folder of a year of VOC: root/VOC2007, root/VOCdevkit/VOC2007, or root if that is its name."""
     name, root = f"VOC{year}", Path(root)
     places = (root / name, root / "VOCdevkit" / name, *([root] if root.name == name else []))
@@ -441,10 +416,8 @@ def _voc_split(home: Path, split: str) -> tuple[Path, list[str]] | None:
     """Return the folder of a split and the names of its annotations; None if there is no such split."""
     lists = home / "ImageSets" / "Main"
     if lists.is_dir():
-        for name in _VOC_LISTS[split, (lists / "test.txt").is_file()]:
-            if (lists / f"{name}.txt").is_file():
-                return home, _read_list(lists / f"{name}.txt")
-        return None
+        files = (lists / f"{name}.txt" for name in _VOC_LISTS[split, (lists / "test.txt").is_file()])
+        return next(((home, _read_list(file)) for file in files if file.is_file()), None)
     for name in ("train",) if split == "train" else ("test", "valid", "val"):
         if (home / name).is_dir():
             return home / name, _annotation_names(home / name)
@@ -479,35 +452,24 @@ def _read_list(path: Path) -> list[str]:
 
 
 def _read_voc_scenes(home: Path, names: Sequence[str], allow_partial: bool, show: bool | None) -> list[Scene]:
-    """Read the scenes of some names.
-
-    allow_partial: leave out those without a picture or an annotation, and warn about annotations that are damaged
-    """
+    """Read the scenes of some names; allow_partial leaves out those that cannot be used, with a warning."""
     scenes: list[Scene] = []
-    damaged: list[str] = []
+    faults: list[str] = []
     folder, pictures = _annotation_folder(home), _find_pictures(home)
     annotations = list_names(folder)
     with progress(f"reading {printable(home.name)}", len(names), show) as advance:
         for name in names:
             advance(1)
-            path = folder / f"{name}.xml"
-            if path.name not in annotations:
-                if allow_partial:
-                    continue
-                raise InputError(f"{printable(path)} is missing; add it, or go on without it: allow_partial=True")
-            try:
+            with _collect_fault(faults, allow_partial):
+                path = folder / f"{name}.xml"
+                if path.name not in annotations:
+                    raise InputError(f"{printable(path)} is missing; add it, or go on without it: allow_partial=True")
                 size, objects, file = _read_annotation(path)
-            except InputError as error:
-                if not allow_partial:
-                    raise
-                damaged.append(str(error).split(";")[0])
-                continue
-            picture = pictures.get(name) or pictures.get(os.path.splitext(os.path.basename(file))[0])
-            if picture is not None:
+                picture = pictures.get(name) or pictures.get(os.path.splitext(os.path.basename(file))[0])
+                if picture is None:
+                    raise InputError(f"{printable(path)} has no picture; add it, or go on: allow_partial=True")
                 scenes.append(Scene(picture, printable(path), size, objects))
-            elif not allow_partial:
-                raise InputError(f"the picture of {printable(path)} is missing; add it, or go on: allow_partial=True")
-    _warn(home.name, _count_cases(damaged, "annotation", "cannot be used and {} left out"))
+    _warn(home.name, faults, "annotation", "annotations", "cannot be used and {} left out")
     return scenes
 
 
@@ -522,97 +484,72 @@ def _find_pictures(home: Path) -> dict[str, str]:
     return pictures
 
 
-def _read_annotation(path: Path) -> tuple[tuple[int, int] | None, tuple[AnnotatedObject, ...], str]:
+def _read_annotation(path: Path) -> tuple[tuple[int, int] | None, list[AnnotatedObject], str]:
     """Read the size of a picture, its objects, and the name of its file from an XML file."""
+    source = printable(path)
     try:
         root = ElementTree.parse(path).getroot()
-    except ElementTree.ParseError as error:
-        raise InputError(
-            f"{printable(path)} line {error.position[0]} is not valid XML ({error}); write it again"
-        ) from None
     except OSError as error:
-        raise InputError(f"{printable(path)} cannot be read ({error.strerror}); copy it again") from error
-    except (LookupError, ValueError) as error:  # an encoding that is unknown, or not the one it names
-        raise InputError(f"{printable(path)} is not valid XML ({error}); write it again") from None
+        raise InputError(f"{source} cannot be read ({error.strerror}); copy it again") from error
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the latter: an encoding that is not known
+        raise InputError(f"{source} is not valid XML ({error}); write it again") from None
     if root.tag != "annotation":
-        raise InputError(f"{printable(path)} is XML of {root.tag!r}, not an annotation of Pascal VOC; write it again")
-    objects = tuple(_read_voc_object(path, number, each) for number, each in enumerate(root.findall("object"), start=1))
-    return _read_voc_size(path, root), objects, root.findtext("filename", "").strip()
-
-
-def _read_voc_object(path: Path, number: int, element: ElementTree.Element) -> AnnotatedObject:
-    name = element.findtext("name", "").strip()
-    if not name:
-        raise InputError(f"{printable(path)}: object {number} has no name; give it one")
-    edges = [element.findtext(f"bndbox/{edge}", "") for edge in ("xmin", "ymin", "xmax", "ymax")]
-    left, top, right, bottom = _read_box(printable(path), edges, f"the box of object {number} ({name})")
-    return AnnotatedObject(name, (left - 1, top - 1, right, bottom), element.findtext("difficult", "0").strip() == "1")
-
-
-def _read_voc_size(path: Path, root: ElementTree.Element) -> tuple[int, int] | None:
-    """Read width and height; some tools write zeros if they do not know them."""
-    texts = [root.findtext(f"size/{side}", "").strip() for side in ("width", "height")]
-    try:
-        width, height = (int(float(text)) if text else 0 for text in texts)
-    except (ValueError, OverflowError):
-        raise InputError(f"{printable(path)}: the size must be two whole numbers, got {texts}; correct it") from None
-    return (width, height) if width > 0 and height > 0 else None
+        raise InputError(f"{source} is XML of {root.tag!r}, not an annotation of Pascal VOC; write it again")
+    objects = []
+    for number, element in enumerate(root.findall("object"), start=1):
+        name = element.findtext("name", "").strip()
+        if not name:
+            raise InputError(f"{source}: object {number} has no name; give it one")
+        edges = [element.findtext(f"bndbox/{edge}", "") for edge in ("xmin", "ymin", "xmax", "ymax")]
+        left, top, right, bottom = _read_box(source, edges, f"the box of object {number} ({name})")
+        difficult = element.findtext("difficult", "0").strip() == "1"
+        objects.append(AnnotatedObject(name, (left - 1, top - 1, right, bottom), difficult))
+    size = _read_size(source, *(root.findtext(f"size/{side}", "").strip() for side in ("width", "height")))
+    return size, objects, root.findtext("filename", "").strip()
 
 
 # COCO: one JSON file with the pictures, classes and boxes of a split
 
 
-def read_coco(
-    file: str | os.PathLike[str],
-    pictures: str | os.PathLike[str] | None = None,
-    *,
-    name: str = "",
-    allow_partial: bool = False,
-) -> SceneTable:
+def read_coco(file: PathLike, name: str = "", allow_partial: bool = False) -> SceneTable:
     """Read the scenes of a JSON file in the layout of COCO's instances.
 
-    pictures:      the folder of the pictures; by default it is searched beside the file and above it
     allow_partial: leave out pictures that are missing
 
     Classes are the categories of the file in the order of their ids, which may have gaps. Objects with "iscrowd" are
-    ignored.
+    ignored. The pictures are beside the file or above it.
     """
     path = Path(file)
     content = _read_coco_file(path)
     categories = _read_categories(path, content)
     images = _texts_by_id(path, content["images"], "images", "file_name")
-    if not images:
-        raise InputError(f"{printable(path)} has no images; give a file that has some")
-    folder = Path(pictures) if pictures is not None else _picture_folder(path, next(iter(images.values())))
+    folder = _picture_folder(path, next(iter(images.values())))
     objects = _read_coco_objects(path, content["annotations"], images, categories)
-    scenes = (
-        Scene(
-            os.path.join(folder, of), f"{printable(path)} image {number}", _coco_size(path, row), tuple(objects[number])
-        )
-        for (number, of), row in zip(images.items(), content["images"], strict=True)
-    )
-    classes = tuple(categories.values())
-    return build_table(name or path.stem, classes, scenes, crowds=True, allow_partial=allow_partial)
+    scenes = []
+    for (number, picture), row in zip(images.items(), content["images"], strict=True):
+        source = f"{printable(path)} image {number}"
+        size = _read_size(source, row.get("width"), row.get("height"))
+        scenes.append(Scene(os.path.join(folder, picture), source, size, objects[number]))
+    return _build_table(name or path.stem, tuple(categories.values()), scenes, allow_partial, crowds=True)
 
 
 def _read_coco_split(root: Path, split: str, allow_partial: bool) -> SceneTable:
     """Read a split of a folder with JSON files, or a file; the labels of both splits are those of training."""
     if root.is_file():
         return read_coco(root, allow_partial=allow_partial)
-    file = find_coco(root, split)
+    file, training = find_coco(root, split), find_coco(root, "train")
     if file is None:
         raise InputError(
             f"{printable(root)} has no JSON file of COCO for the split {split}; "
             f"name it {split}.json, or annotations/instances_{split}.json"
         )
-    training = find_coco(root, "train")
-    table = read_coco(file, name=Path(os.path.abspath(root)).name, allow_partial=allow_partial)
+    table = read_coco(file, Path(os.path.abspath(root)).name, allow_partial)
     if split == "test" and training is not None:
         table = table.of_classes(tuple(_read_categories(training, _read_coco_file(training)).values()))
     return table
 
 
-def find_coco(root: str | os.PathLike[str], split: str) -> Path | None:
+def find_coco(root: PathLike, split: str) -> Path | None:
     """Find the JSON file of a split; None if there is none. Several are refused.
 
     It is annotations/instances_train2017.json, annotations/train.json, train.json or train/*.json. A single .json in
@@ -621,14 +558,10 @@ def find_coco(root: str | os.PathLike[str], split: str) -> Path | None:
     root = Path(root)
     for word in _COCO_SPLITS[split]:
         for folder in (root / "annotations", root):
-            files = [
-                path for path in _json_files(folder) if path.stem == word or path.stem.startswith(f"instances_{word}")
-            ]
+            files = [file for file in _json_files(folder) if file.stem == word or file.match(f"instances_{word}*")]
             if len(files) > 1:
                 few = ", ".join(each.name for each in files[:3])
-                raise InputError(
-                    f"{printable(folder)} has several files for the split {split}: {few}; give one of them"
-                )
+                raise InputError(f"{printable(folder)} has several files for the split {split}: {few}; give one")
             if files:
                 return files[0]
         files = _json_files(root / word)
@@ -644,10 +577,9 @@ def _json_files(folder: Path) -> list[Path]:
 
 def _is_coco(path: Path) -> bool:
     try:
-        _read_coco_file(path)
+        return bool(_read_coco_file(path))
     except InputError:
         return False
-    return True
 
 
 def _read_coco_file(path: Path) -> dict[str, Any]:
@@ -655,10 +587,6 @@ def _read_coco_file(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{printable(path)} cannot be read ({error.strerror}); give a JSON file of COCO") from error
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{printable(path)} line {error.lineno} is not valid JSON ({error.msg}); write it again"
-        ) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{printable(path)} is not valid JSON ({error}); write it again") from None
     for key in ("images", "annotations", "categories"):
@@ -670,18 +598,16 @@ def _read_coco_file(path: Path) -> dict[str, Any]:
 def _read_categories(path: Path, content: Mapping[str, Any]) -> dict[Any, str]:
     """Return the names of the classes by id, in the order of the ids."""
     names = _texts_by_id(path, content["categories"], "categories", "name")
-    if not names:
-        raise InputError(f"{printable(path)} has no categories; give a file that has some")
-    seen: set[str] = set()
-    for name in names.values():
-        if name in seen:
-            raise InputError(f"{printable(path)}: two categories are called {name!r}; rename one")
-        seen.add(name)
+    for name, count in Counter(names.values()).items():
+        if count > 1:
+            raise InputError(f"{printable(path)}: {count} categories are called {name!r}; rename them")
     return dict(sorted(names.items(), key=lambda item: (isinstance(item[0], str), item[0])))
 
 
 def _texts_by_id(path: Path, rows: list[Any], what: str, key: str) -> dict[Any, str]:
-    """Return the text under a key of each row by its id, in the order of the file."""
+    """Return the text under a key of each row by its id, in the order of the file; there must be some."""
+    if not rows:
+        raise InputError(f"{printable(path)} has no {what}; give a file that has some")
     texts: dict[Any, str] = {}
     for place, row in enumerate(rows):
         if not isinstance(row, Mapping) or not isinstance(row.get("id"), int | str) or not row.get(key):
@@ -699,27 +625,15 @@ def _read_coco_objects(
     objects: dict[Any, list[AnnotatedObject]] = {number: [] for number in images}
     for place, row in enumerate(rows):
         source = f"{printable(path)}: annotations[{place}]"
-        if not isinstance(row, Mapping):
-            raise InputError(f"{source} is not an object; correct it")
+        if not isinstance(row, Mapping) or not isinstance(row.get("bbox"), list):
+            raise InputError(f"{source} has no bbox; give it one (left, top, width, height)")
         for key, known in (("image_id", images), ("category_id", categories)):
             if not isinstance(row.get(key), int | str) or row[key] not in known:
                 raise InputError(f"{source} has the {key} {row.get(key)!r}, which is not in the file; correct it")
-        edges = row.get("bbox")
-        if not isinstance(edges, list | tuple):
-            raise InputError(f"{source} has no bbox; give it one (left, top, width, height)")
-        left, top, width, height = _read_box(source, edges, "bbox")
+        left, top, width, height = _read_box(source, row["bbox"], "bbox")
         box = (left, top, left + width, top + height)
         objects[row["image_id"]].append(AnnotatedObject(categories[row["category_id"]], box, bool(row.get("iscrowd"))))
     return objects
-
-
-def _coco_size(path: Path, row: Mapping[str, Any]) -> tuple[int, int] | None:
-    sides = row.get("width"), row.get("height")
-    if any(side is None for side in sides):
-        return None
-    if not all(isinstance(side, int) and side > 0 for side in sides):
-        raise InputError(f"{printable(path)}: image {row['id']} is {sides[0]} x {sides[1]} pixels; correct it")
-    return int(row["width"]), int(row["height"])
 
 
 def _picture_folder(path: Path, picture: str) -> Path:
@@ -747,14 +661,11 @@ class SceneBatches(EpochBatches):
     (2, [3, 3])
     """
 
-    def __init__(
-        self, pictures: int, size: int, seed: int = 0, rank: int | None = None, world_size: int | None = None
-    ) -> None:
+    def __init__(self, pictures: int, size: int, seed: int = 0) -> None:
         if size > pictures:
             raise InputError(f"batch is {size}, but there are {pictures} pictures to train with; make it less")
         self.size = size
-        codes = np.zeros(pictures, dtype=np.int64)
-        super().__init__(codes, pictures // size, size, f"size={size}", seed, rank, world_size)
+        super().__init__(np.zeros(pictures, dtype=np.int64), pictures // size, size, f"size={size}", seed, None, None)
 
     def _plan(self, rng: np.random.Generator) -> BatchPlan:
         one = np.zeros((len(self), 1), dtype=np.int64)
@@ -787,7 +698,7 @@ class SceneDataset(Dataset[tuple[Tensor, Target]]):
     def _read(self, row: int) -> Tensor:
         """Read a picture as bytes [3, height, width]; raise if its size is not that of its annotation."""
         file, picture = self.table.files[row], read_image(self.table.files[row])
-        width, height = (int(side) for side in self.table.sizes[row])
+        width, height = self.table.sizes[row].tolist()
         if picture.size != (width, height):
             raise InputError(
                 f"{printable(file)} has {picture.width} x {picture.height} pixels (upright), but its boxes are for "
@@ -809,14 +720,7 @@ def mirror(picture: Tensor, target: Target) -> tuple[Tensor, Target]:
 
 
 def training_scenes(
-    table: SceneTable,
-    sampler: SceneBatches,
-    *,
-    seed: int = 0,
-    flip: bool = True,
-    workers: int = 2,
-    start: int | None = None,
-    stop: int | None = None,
+    table: SceneTable, sampler: SceneBatches, seed: int, flip: bool, workers: int, start: int, stop: int
 ) -> Iterator[Batch]:
     """Iterate over this process's pictures and targets of the batches of the sampler.
 
@@ -826,7 +730,7 @@ def training_scenes(
     return read_batches(dataset, training_keys(sampler, seed, start, stop), workers)
 
 
-def all_scenes(table: SceneTable, size: int = 8, workers: int = 2) -> Iterator[list[Tensor]]:
+def all_scenes(table: SceneTable, size: int, workers: int) -> Iterator[list[Tensor]]:
     """Iterate over all pictures once, in order, so many at a time."""
     starts = range(0, len(table), size)
     keys = ([(row, 0) for row in range(start, min(start + size, len(table)))] for start in starts)

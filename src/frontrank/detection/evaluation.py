@@ -8,8 +8,8 @@ AP75     that of COCO at an overlap of .75
 
 import io
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frontrank.checks import import_extra, join_words, printable
-from frontrank.detection.data import SceneTable, plural
+from frontrank.detection.data import SceneTable
 from frontrank.errors import InputError
 from frontrank.files import PathLike, field_of, read_json, write_json
+from frontrank.reporting.pages import format_count
 from frontrank.tables import Table, TableFormat
 
 Floats = NDArray[np.float64]
@@ -35,8 +36,8 @@ MISTAKES = {  # in the order of a page; what is both "twice" and "another class"
     "background": "hardly overlaps any object of its class",
 }
 _AT_75 = int(np.argmin(abs(THRESHOLDS - 0.75)))
-_COCO_MOST = 100  # detections of a class and picture that COCO counts
-_UNBOUNDED = 10**6  # for Pascal VOC, which counts all
+_LIMITS = [100, 10**6]  # detections of a class and picture that count, in COCO and in Pascal VOC
+_FIRST_100, _ALL = 0, 1  # their places
 _ALL_SIZES = [[0.0, 1e10]]
 _VOC_RECALLS = np.arange(11) / 10  # exactly the fractions that recalls are; linspace is not
 _COCO_RECALLS = np.linspace(0, 1, 101)
@@ -82,44 +83,21 @@ class Verdicts:
     ignored: NDArray[np.bool_]
     objects: NDArray[np.int64]
 
-
-class ClassMatches:
-    """The detections of one class matched to its objects, at all thresholds."""
-
-    def __init__(self, evaluation: Any, objects: int) -> None:
-        self._evaluation, self.objects = evaluation, objects
-
-    def precision(self, recalls: Floats, most: int | None = None) -> Floats:
-        """Return interpolated precision [threshold, recall]: the best at this recall or a greater one, else 0.
-
-        most: detections per picture that count; all by default
-        """
-        self._evaluation.params.recThrs = recalls
-        with redirect_stdout(io.StringIO()):
-            self._evaluation.accumulate()
-        precision = self._evaluation.eval["precision"][:, :, 0, 0, 1 if most is None else 0]
-        return np.asarray(np.round(precision, 12), dtype=np.float64)  # pycocotools divides by a little too much
-
     @property
-    def recall(self) -> float:
-        """The part of the objects that is found at all, at an overlap of a half; call `precision` first."""
-        return float(self._evaluation.eval["recall"][0, 0, 0, 1])
-
-    def pictures(self) -> list[dict[str, Any]]:
-        """Return which detection has which object, for each picture that has either of this class."""
-        return [picture for picture in self._evaluation.evalImgs if picture is not None]
+    def wrong(self) -> NDArray[np.bool_]:
+        """Per detection: neither right nor on an ignored object."""
+        return ~self.right & ~self.ignored
 
 
-def match_classes(table: SceneTable, detections: Sequence[Detections]) -> list[ClassMatches | None]:
-    """Return the matches of each class; None for a class without any object or detection."""
+def match_classes(table: SceneTable, detections: Sequence[Detections]) -> list[Any]:
+    """Return for each class a COCOeval that has matched its detections to its objects; None if it has neither."""
     check_detections(table, detections)
-    objects_of, detections_of = _coco_objects(table), _coco_detections(detections)
-    matches: list[ClassMatches | None] = []
-    for label in range(1, len(table.classes) + 1):
-        objects, own = objects_of.get(label, []), detections_of.get(label, [])
-        count = sum(not each["iscrowd"] for each in objects)
-        matches.append(ClassMatches(_match(table.crowds, objects, own), count) if objects or own else None)
-    return matches
+    objects = zip(table.boxes, table.labels, table.ignored, strict=True)
+    objects_of = _coco_rows(objects, lambda ignored: {"iscrowd": int(ignored)})
+    triples = ((each.boxes, each.labels, each.scores) for each in detections)
+    detections_of = _coco_rows(triples, lambda score: {"score": score, "iscrowd": 0})
+    both = [(objects_of.get(label, []), detections_of.get(label, [])) for label in range(1, len(table.classes) + 1)]
+    return [_match(table.crowds, *pair) if any(pair) else None for pair in both]
 
 
 def judge_detections(table: SceneTable, detections: Sequence[Detections]) -> list[Verdicts]:
@@ -127,51 +105,43 @@ def judge_detections(table: SceneTable, detections: Sequence[Detections]) -> lis
 
     A verdict depends on better detections only, so it stays the same when those below some score are left out.
     """
-    verdicts = [
-        Verdicts(np.zeros(len(each), bool), np.zeros(len(each), bool), np.full(len(each), -1)) for each in detections
-    ]
-    first_detection = np.cumsum([0, *(len(each) for each in detections)])
+    counts = [len(each) for each in detections]
+    verdicts = [Verdicts(np.zeros(n, bool), np.zeros(n, bool), np.full(n, -1)) for n in counts]
+    first_detection = np.cumsum([0, *counts])
     first_object = np.cumsum([0, *(len(each) for each in table.labels)])
-    for matches in match_classes(table, detections):
-        for picture in matches.pictures() if matches is not None else ():
-            row = picture["image_id"] - 1
-            verdict = verdicts[row]
-            for number, match, ignored in zip(
-                picture["dtIds"], picture["dtMatches"][0], picture["dtIgnore"][0], strict=True
-            ):
-                place = number - 1 - first_detection[row]
-                verdict.right[place] = bool(match) and not ignored
-                verdict.ignored[place] = bool(ignored)
-                verdict.objects[place] = int(match) - 1 - first_object[row] if match else -1
+    evaluations = filter(None, match_classes(table, detections))
+    for picture in (each for evaluation in evaluations for each in evaluation.evalImgs if each is not None):
+        row = picture["image_id"] - 1
+        verdict = verdicts[row]
+        columns = picture["dtIds"], picture["dtMatches"][0], picture["dtIgnore"][0]
+        for number, match, ignored in zip(*columns, strict=True):
+            place = number - 1 - first_detection[row]
+            verdict.right[place] = bool(match) and not ignored
+            verdict.ignored[place] = bool(ignored)
+            verdict.objects[place] = int(match) - 1 - first_object[row] if match else -1
     return verdicts
 
 
 def check_detections(table: SceneTable, detections: Sequence[Detections]) -> None:
     """Raise if detections cannot be those of the table's pictures."""
     if len(detections) != len(table):
-        raise InputError(
-            f"detections has {len(detections):,} entries for {len(table):,} pictures; give one per picture"
-        )
+        raise InputError(f"detections has {len(detections):,} rows for {len(table):,} pictures; give one per picture")
     for file, each in zip(table.files, detections, strict=True):
-        count = len(each.scores)
-        if np.shape(each.boxes) != (count, 4) or np.shape(each.labels) != (count,):
-            shapes = [list(np.shape(part)) for part in (each.boxes, each.scores, each.labels)]
-            raise InputError(
-                f"detections of {printable(file)}: boxes, scores and labels are {shapes}; give [n, 4], [n], [n]"
-            )
+        count, source = len(each.scores), f"detections of {printable(file)}"
+        shapes = [list(np.shape(part)) for part in (each.boxes, each.scores, each.labels)]
+        if shapes != [[count, 4], [count], [count]]:
+            raise InputError(f"{source}: boxes, scores and labels are {shapes}; give [n, 4], [n], [n]")
         if not (np.isfinite(each.boxes).all() and np.isfinite(each.scores).all()):
-            raise InputError(f"detections of {printable(file)}: boxes and scores must be finite; look at the model")
+            raise InputError(f"{source}: boxes and scores must be finite; look at the model")
         if count and not (each.labels.min() >= 1 and each.labels.max() <= len(table.classes)):
-            raise InputError(f"detections of {printable(file)}: labels must be from 1 to {len(table.classes)}")
+            raise InputError(f"{source}: labels must be from 1 to {len(table.classes)}")
 
 
 @cache
 def _coco_tools() -> Any:
     """Return pycocotools' COCO and a COCOeval that treats difficult objects as Pascal VOC does."""
-    purpose = "evaluating detections"
-    coco, cocoeval, mask = (
-        import_extra(f"pycocotools.{name}", "detect", purpose) for name in ("coco", "cocoeval", "mask")
-    )
+    modules = (f"pycocotools.{name}" for name in ("coco", "cocoeval", "mask"))
+    coco, cocoeval, mask = (import_extra(module, "detect", "evaluating detections") for module in modules)
 
     class Evaluation(cocoeval.COCOeval):  # type: ignore[name-defined]
         """Difficult objects of Pascal VOC overlap as all others; only a crowd counts what lies within it."""
@@ -194,74 +164,42 @@ def _coco_tools() -> Any:
 def _match(crowds: bool, objects: list[Any], detections: list[Any]) -> Any:
     """Return a COCOeval of one class that has matched; it only knows the pictures that have something of the class."""
     coco, evaluation_type = _coco_tools()
-    rows = sorted({each["image_id"] for each in (*objects, *detections)})
+    images = [{"id": number} for number in sorted({each["image_id"] for each in (*objects, *detections)})]
     with redirect_stdout(io.StringIO()):  # pycocotools prints
         sides = []
         for annotations in (objects, detections):
             side = coco()
-            side.dataset = {
-                "images": [{"id": row} for row in rows],
-                "annotations": annotations,
-                "categories": [{"id": 1}],
-            }
+            side.dataset = {"images": images, "annotations": annotations, "categories": [{"id": 1}]}
             side.createIndex()
             sides.append(side)
         evaluation = evaluation_type(*sides, "bbox")
         evaluation.crowds = crowds
-        evaluation.params.iouThrs, evaluation.params.maxDets = THRESHOLDS, [_COCO_MOST, _UNBOUNDED]
+        evaluation.params.iouThrs, evaluation.params.maxDets = THRESHOLDS, _LIMITS
         evaluation.params.areaRng, evaluation.params.areaRngLbl = _ALL_SIZES, ["all"]
         evaluation.evaluate()
     return evaluation
 
 
-def _coco_objects(table: SceneTable) -> dict[int, list[dict[str, Any]]]:
-    """Return annotations by label. Ids count through the table from 1, as 0 means "no match" to pycocotools."""
-    by_label: dict[int, list[dict[str, Any]]] = {}
+def _coco_rows(
+    scenes: Iterable[tuple[Any, Any, Any]], fields: Callable[[Any], dict[str, Any]]
+) -> dict[int, list[dict[str, Any]]]:
+    """Return annotations as pycocotools has them, by label.
+
+    scenes: boxes, labels, and a column that gives each row more fields, of each picture
+
+    Ids count through all pictures from 1, as 0 means "no match" to pycocotools.
+    """
+    by_label: dict[int, list[dict[str, Any]]] = defaultdict(list)
     number = 0
-    for row, (boxes, labels, ignored) in enumerate(zip(table.boxes, table.labels, table.ignored, strict=True)):
-        for box, label, flag in zip(boxes.astype(np.float64), labels.tolist(), ignored.tolist(), strict=True):
+    for image, (boxes, labels, column) in enumerate(scenes, start=1):
+        edges = np.asarray(boxes, dtype=np.float64).tolist()
+        for box, label, value in zip(edges, np.asarray(labels).tolist(), np.asarray(column).tolist(), strict=True):
             number += 1
-            by_label.setdefault(label, []).append({**_coco_box(number, row, box), "iscrowd": int(flag)})
+            left, top, right, bottom = box
+            width, height = max(right - left, 0.0), max(bottom - top, 0.0)
+            row = {"id": number, "image_id": image, "category_id": 1, "bbox": [left, top, width, height]}
+            by_label[label].append(row | {"area": width * height} | fields(value))
     return by_label
-
-
-def _coco_detections(detections: Sequence[Detections]) -> dict[int, list[dict[str, Any]]]:
-    by_label: dict[int, list[dict[str, Any]]] = {}
-    number = 0
-    for row, each in enumerate(detections):
-        boxes, scores = np.asarray(each.boxes, dtype=np.float64), np.asarray(each.scores).tolist()
-        for box, score, label in zip(boxes, scores, np.asarray(each.labels).tolist(), strict=True):
-            number += 1
-            by_label.setdefault(label, []).append({**_coco_box(number, row, box), "score": score, "iscrowd": 0})
-    return by_label
-
-
-def _coco_box(number: int, row: int, box: Floats) -> dict[str, Any]:
-    left, top, right, bottom = box.tolist()
-    width, height = max(right - left, 0.0), max(bottom - top, 0.0)
-    return {
-        "id": number,
-        "image_id": row + 1,
-        "category_id": 1,
-        "bbox": [left, top, width, height],
-        "area": width * height,
-    }
-
-
-def as_coco_results(
-    detections: Sequence[Detections], image_ids: Sequence[Any], category_ids: Sequence[int]
-) -> list[Any]:
-    """Return rows as in COCO's results: image_id, category_id, bbox (left, top, width, height) and score."""
-    rows = []
-    for image, each in zip(image_ids, detections, strict=True):
-        for box, score, label in zip(
-            np.asarray(each.boxes).tolist(), each.scores.tolist(), each.labels.tolist(), strict=True
-        ):
-            left, top, right, bottom = (round(edge, 3) for edge in box)
-            sides = [left, top, round(right - left, 3), round(bottom - top, 3)]
-            category = category_ids[label - 1]
-            rows.append({"image_id": image, "category_id": category, "bbox": sides, "score": round(score, 9)})
-    return rows
 
 
 # Metrics
@@ -273,14 +211,14 @@ class ClassResult:
 
     objects:    to find, without the ignored
     detections: all of them, of any score
-    metrics:    by name; empty for a class without an object to find
-    recall:     the part of the objects that is found at all, at an overlap of .5
+    recall:     the part of the objects that is found at all, at an overlap of .5; None for a class without objects
+    metrics:    by name; empty for a class without objects
     """
 
     objects: int
     detections: int
-    metrics: Mapping[str, float]
     recall: float | None
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,7 +277,7 @@ class DetectionReport(Mapping[str, float]):
             rows.append([name, *values, f"{result.objects:,}", recall])
         without = [name for name, result in self.per_class.items() if not result.objects]
         after = (f"no object to find, and not in the means: {', '.join(without)}",) if without else ()
-        counts = f"{plural(self.pictures, 'picture')}, {plural(self.objects, 'object')}; in percent"
+        counts = f"{format_count(self.pictures, 'picture')}, {format_count(self.objects, 'object')}; in percent"
         before = tuple(filter(None, [self.name, counts]))
         header, align = ["class", *names, "objects", "found"], "l" + "r" * (len(names) + 2)
         return Table(header, rows, align, before, after).render(format)
@@ -355,10 +293,7 @@ class DetectionReport(Mapping[str, float]):
                 name: {"objects": of.objects, "detections": of.detections, "recall": of.recall, **of.metrics}
                 for name, of in self.per_class.items()
             },
-            "curves": {
-                name: {"recall": of.recall.tolist(), "precision": of.precision.tolist()}
-                for name, of in self.curves.items()
-            },
+            "curves": {name: {axis: x.tolist() for axis, x in vars(of).items()} for name, of in self.curves.items()},
         }
         write_json(path, _KIND, _VERSION, content, overwrite)
 
@@ -368,19 +303,12 @@ class DetectionReport(Mapping[str, float]):
         content = read_json(path, _KIND, _VERSION)
         try:
             metrics = {name: float(value) for name, value in field_of(content, "metrics", dict).items()}
-            per_class = {
-                name: ClassResult(
-                    int(of["objects"]),
-                    int(of["detections"]),
-                    {metric: float(of[metric]) for metric in metrics if metric in of},
-                    of["recall"],
-                )
-                for name, of in field_of(content, "per_class", dict).items()
-            }
-            curves = {
-                name: PrecisionRecall(np.array(of["recall"], dtype=float), np.array(of["precision"], dtype=float))
-                for name, of in field_of(content, "curves", dict).items()
-            }
+            per_class, curves = {}, {}
+            for name, of in field_of(content, "per_class", dict).items():
+                own = {metric: float(of[metric]) for metric in metrics if metric in of}
+                per_class[name] = ClassResult(int(of["objects"]), int(of["detections"]), of["recall"], own)
+            for name, of in field_of(content, "curves", dict).items():
+                curves[name] = PrecisionRecall(*(np.array(of[axis], dtype=float) for axis in ("recall", "precision")))
             pictures, name = field_of(content, "pictures", int), field_of(content, "name", str)
             return cls(metrics, per_class, curves, pictures, name, tuple(map(str, content.get("notes", []))))
         except (KeyError, TypeError, ValueError) as error:
@@ -408,15 +336,16 @@ def evaluate_detections(table: SceneTable, detections: Sequence[Detections], nam
         raise InputError(f"{table.name} has no objects to find; give pictures with objects")
     per_class: dict[str, ClassResult] = {}
     curves: dict[str, PrecisionRecall] = {}
-    all_matches = match_classes(table, detections)
-    labels = np.concatenate([np.asarray(each.labels, dtype=np.int64) for each in detections])
-    for label, (each, matches) in enumerate(zip(table.classes, all_matches, strict=True), start=1):
-        count = int((labels == label).sum())
-        if matches is None or not matches.objects:
-            per_class[each] = ClassResult(0, count, {}, None)
+    evaluations = match_classes(table, detections)
+    labels = np.concatenate([each.labels for each in detections]).astype(np.int64)
+    counts = np.bincount(labels, minlength=len(evaluations) + 1)[1:].tolist()
+    columns = table.classes, table.counts()[:, 0].tolist(), counts, evaluations
+    for each, objects, count, evaluation in zip(*columns, strict=True):
+        if not objects:
+            per_class[each] = ClassResult(0, count, None, {})
         else:
-            metrics, curves[each] = _measure_class(matches)
-            per_class[each] = ClassResult(matches.objects, count, metrics, matches.recall)
+            recall, metrics, curves[each] = _measure_class(evaluation, objects)
+            per_class[each] = ClassResult(objects, count, recall, metrics)
     means = {
         metric: math.fsum(of.metrics[metric] for of in per_class.values() if of.metrics) / len(curves)
         for metric in METRICS
@@ -424,24 +353,29 @@ def evaluate_detections(table: SceneTable, detections: Sequence[Detections], nam
     return DetectionReport(means, per_class, curves, len(table), name or table.name)
 
 
-def _measure_class(matches: ClassMatches) -> tuple[dict[str, float], PrecisionRecall]:
-    """Return the metrics of a class, and its curve.
+def _measure_class(evaluation: Any, objects: int) -> tuple[float, dict[str, float], PrecisionRecall]:
+    """Return the recall of a class, its metrics, and its curve.
 
     The area under interpolated precision is its mean over the recalls 1/n, 2/n, ..., 1 of n objects, as it only changes
     there.
     """
-    recalls = np.arange(1, matches.objects + 1) / matches.objects
-    precision = matches.precision(recalls)[0]
-    eleven = matches.precision(_VOC_RECALLS)[0]
-    coco = matches.precision(_COCO_RECALLS, _COCO_MOST)
-    metrics = {
-        "AP50": float(precision.mean()),
-        "AP50-07": float(eleven.mean()),
-        "mAP": float(coco.mean()),
-        "AP75": float(coco[_AT_75].mean()),
-    }
+
+    def precision_at(recalls: Floats, limit: int) -> Floats:
+        """Return the best precision at these recalls or greater ones, else 0 [threshold, recall]."""
+        evaluation.params.recThrs = recalls
+        with redirect_stdout(io.StringIO()):
+            evaluation.accumulate()
+        precision = evaluation.eval["precision"][:, :, 0, 0, limit]
+        return np.asarray(np.round(precision, 12), dtype=np.float64)  # pycocotools divides by a little too much
+
+    recalls = np.arange(1, objects + 1) / objects
+    precision, eleven = (precision_at(each, _ALL)[0] for each in (recalls, _VOC_RECALLS))
+    coco = precision_at(_COCO_RECALLS, _FIRST_100)
+    means = precision.mean(), eleven.mean(), coco.mean(), coco[_AT_75].mean()
     reached = int((precision > 0).sum())
-    return metrics, PrecisionRecall(recalls[:reached], precision[:reached])
+    curve = PrecisionRecall(recalls[:reached], precision[:reached])
+    metrics = {name: float(mean) for name, mean in zip(METRICS, means, strict=True)}
+    return float(evaluation.eval["recall"][0, 0, 0, _ALL]), metrics, curve
 
 
 # Mistakes
@@ -485,9 +419,8 @@ def tally_scenes(
     tallies = []
     for ignored, each, verdict in zip(table.ignored, detections, verdicts, strict=True):
         scores = np.asarray(each.scores)
-        taken = scores >= least
-        wrong = taken & ~verdict.right & ~verdict.ignored
-        right = int((taken & verdict.right).sum())
+        wrong = verdict.wrong & (scores >= least)
+        right = int((verdict.right & (scores >= least)).sum())
         worst = float(scores[wrong].max()) if wrong.any() else 0.0
         tallies.append(Tally(right, int(wrong.sum()), int((~ignored).sum()) - right, worst))
     return tallies
@@ -497,12 +430,17 @@ def count_mistakes(
     table: SceneTable, detections: Sequence[Detections], verdicts: Sequence[Verdicts], least: float
 ) -> dict[str, int]:
     """Count the wrong detections of each kind of MISTAKES, from a score on."""
-    counts: Counter[str] = Counter(dict.fromkeys(MISTAKES, 0))
+    counts = dict.fromkeys(MISTAKES, 0)
     for row, (each, verdict) in enumerate(zip(detections, verdicts, strict=True)):
-        for place in np.flatnonzero((np.asarray(each.scores) >= least) & ~verdict.right & ~verdict.ignored).tolist():
-            same_class = table.labels[row] == each.labels[place]
-            counts[_kind_of_mistake(overlaps(each.boxes[place], table.boxes[row]), same_class)] += 1
-    return dict(counts)
+        for place in np.flatnonzero(verdict.wrong & (np.asarray(each.scores) >= least)).tolist():
+            overlap, same_class = overlaps(each.boxes[place], table.boxes[row]), table.labels[row] == each.labels[place]
+            if (overlap[same_class] >= 0.5).any():
+                counts["twice"] += 1
+            elif (overlap[~same_class] >= 0.5).any():
+                counts["another class"] += 1
+            else:
+                counts["misplaced" if (overlap[same_class] >= _LEAST_OVERLAP).any() else "background"] += 1
+    return counts
 
 
 def overlaps(box: NDArray[np.floating], others: NDArray[np.floating]) -> Floats:
@@ -513,11 +451,3 @@ def overlaps(box: NDArray[np.floating], others: NDArray[np.floating]) -> Floats:
     areas = np.prod(np.maximum(others[:, 2:] - others[:, :2], 0), axis=1)
     union = np.prod(np.maximum(box[2:] - box[:2], 0)) + areas - common
     return np.asarray(common / np.maximum(union, 1e-12))
-
-
-def _kind_of_mistake(overlap: Floats, same_class: NDArray[np.bool_]) -> str:
-    if (overlap[same_class] >= 0.5).any():
-        return "twice"
-    if (overlap[~same_class] >= 0.5).any():
-        return "another class"
-    return "misplaced" if (overlap[same_class] >= _LEAST_OVERLAP).any() else "background"

@@ -1,5 +1,6 @@
 """The detector: torchvision's Faster R-CNN on any of several backbones, with a classifier that may learn by ranking."""
 
+import math
 import os
 import re
 from collections import OrderedDict
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -22,8 +24,17 @@ from frontrank.detection.evaluation import Detections
 from frontrank.errors import InputError, InputTypeError
 from frontrank.losses import ClassifierAP
 from frontrank.models import storage
-from frontrank.models.backbone import first_line
-from frontrank.models.weights import WORDS, package_weights, pretrained_title, quiet_hub, read_weights, source_of
+from frontrank.models.weights import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    WORDS,
+    fetch_pretrained,
+    load_tensors,
+    package_weights,
+    pretrained_title,
+    read_weights,
+    source_of,
+)
 from frontrank.progress import progress
 from frontrank.training import distributed
 
@@ -57,12 +68,10 @@ RESNETS = (
 MOBILE = {  # layers at 1/4, 1/8, 1/16, 1/32
     **{"mobilenet_v2": (2, 4, 7, 18), "mobilenet_v3_large": (2, 4, 7, 16), "mobilenet_v3_small": (1, 2, 4, 12)}
 }
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _SMALL_CHANNELS = (32, 64, 96)  # of the maps at 1/4, 1/8 and 1/16 of the picture's size
 _NORM_GROUPS = 8
 _PROBE = 256  # side of the picture that is used to measure strides
 _STRIDES = (4, 8, 16, 32)  # of maps that a pyramid is built on
-_COUNTERS = "num_batches_tracked"  # of norms: no weights, and not in all files
 _PREDICTOR = "roi_heads.box_predictor."
 _OLD_NAMES = {  # in the files that torchvision publishes -> now
     r"(fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)$": r"\1.0.\2",
@@ -164,9 +173,8 @@ class Detector(nn.Module):
     @classifier_loss.setter
     def classifier_loss(self, loss: "ProposalAP | None") -> None:
         if loss is not None and loss.scores != self.settings.scores:
-            raise InputError(
-                f"the loss ranks {loss.scores} but the detector sorts by {self.settings.scores}; give both the same"
-            )
+            own = self.settings.scores
+            raise InputError(f"the loss ranks {loss.scores} but the detector sorts by {own}; give both the same")
         self.network.roi_heads.classifier_loss = loss
 
     def train(self, mode: bool = True) -> "Detector":
@@ -219,20 +227,12 @@ class Detector(nn.Module):
 
 
 def find_objects(
-    detector: Detector,
-    table: SceneTable,
-    *,
-    batch: int = 8,
-    workers: int = 2,
-    device: torch.device | str | None = None,
-    show: bool | None = None,
+    detector: Detector, table: SceneTable, *, batch: int = 8, workers: int = 2, show: bool | None = None
 ) -> list[Detections]:
     """Find the objects of each picture, in the order of the table, by this process alone.
 
     show: a progress bar; None draws it on a terminal only
     """
-    if device is not None:
-        detector.to(device)
     detections: list[Detections] = []
     with progress("detecting", len(table), show) as advance:
         for pictures in all_scenes(table, batch, workers):
@@ -282,14 +282,12 @@ def _picture_tensor(picture: "Tensor | np.ndarray | Image") -> Tensor:
 
 
 def _read_settings(settings: Mapping[str, Any], file: str) -> DetectorSettings:
-    names = {each.name for each in fields(DetectorSettings)}
-    if set(settings) != names:
-        odd = sorted(names ^ set(settings))[0]
-        raise InputError(f"{file} has other settings than this version of frontrank ({odd}); use the one that saved it")
-    plain: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
-    return DetectorSettings(**plain)
+    odd = sorted({each.name for each in fields(DetectorSettings)} ^ set(settings))
+    if odd:
+        raise InputError(
+            f"{file} has other settings than this version of frontrank ({odd[0]}); use the one that saved it"
+        )
+    return DetectorSettings(**{name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()})
 
 
 @contextmanager
@@ -336,19 +334,17 @@ detector = Detector.load("path/of/this/folder")
 # The loss of the classifier: AP of all sampled proposals, in place of cross-entropy
 
 
-class ScoresNotFiniteError(InputError):
-    """The classifier gave a score that cannot be ranked."""
-
-
 class ProposalAP:
     """The loss of class logits [proposal, 1 + class] against labels [proposal], of which 0 is the background.
 
     ap:     ranks the proposals of all processes, and those it remembers, once per class and once for all classes
-    scores: what is ranked; see `class_scores`
+    scores: what is ranked, and what detections are sorted by: "softmax", the share of a class among all classes and the
+            background, as in torchvision's inference; or "logits", each class's own output, in which the others have no
+            part
     warmup: steps, counted by `begin_step`, in which the margin grows from 0 and nothing is remembered
 
-    A proposal of the background is a negative of every class. This is not a module: the scores it remembers belong to
-    the state of a run, not to the weights of a model.
+    A proposal of the background is a negative of every class. The loss is NaN if a score is not finite. This is not a
+    module: the scores it remembers belong to the state of a run, not to the weights of a model.
 
     Why it warms up: at first all scores of a class are nearly the same. A margin would put every negative before every
     positive. Also, scores change more from batch to batch than they differ in one, so that remembered ones would only
@@ -372,53 +368,17 @@ class ProposalAP:
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the same value on every process; backward gives each the gradient of its own proposals."""
-        own = class_scores(logits, self.scores)
-        everyone = distributed.gather(own)
-        targets = class_targets(distributed.gather_rows(labels), own.shape[1])
-        if not bool(everyone.isfinite().all()):
-            raise ScoresNotFiniteError("scores of classes are not finite; lower the learning rate")
-        if not len(everyone):  # there is nothing to rank, and nothing to remember
+        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        scores = distributed.gather((wide.softmax(1) if self.scores == "softmax" else wide)[:, 1:])
+        targets = functional.one_hot(distributed.gather_rows(labels), logits.shape[1])[:, 1:].bool()
+        if not bool(scores.isfinite().all()):
+            return scores.sum() * math.nan
+        if not len(scores):  # there is nothing to rank, and nothing to remember
             return logits.sum() * 0.0
-        return self.ap(everyone, targets)
-
-    @property
-    def last(self) -> dict[str, int]:
-        """The number of classes with a positive in the latest call, remembered ones included."""
-        return self.ap.last
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered scores."""
-        return self.ap.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the remembered scores of another."""
-        self.ap.load_state_dict(state)
+        return self.ap(scores, targets)
 
     def __repr__(self) -> str:
         return f"ProposalAP({self.ap.extra_repr()}, scores={self.scores}, warmup={self.warmup})"
-
-
-def class_scores(logits: Tensor, scores: Scores) -> Tensor:
-    """Return the scores [proposal, class] by which detections are sorted, without the background's.
-
-    softmax: as torchvision's own inference: the share of a class among all classes and the background
-    logits:  each class's own output; the other classes and the background have no part in it
-
-    >>> class_scores(torch.tensor([[0.0, 0.0, 0.0, 0.0]]), "softmax")
-    tensor([[0.2500, 0.2500, 0.2500]])
-    """
-    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    return (wide.softmax(1) if scores == "softmax" else wide)[:, 1:]
-
-
-def class_targets(labels: Tensor, classes: int) -> Tensor:
-    """Return a boolean [proposal, class] that is True at each proposal's class; the background's row is empty.
-
-    >>> class_targets(torch.tensor([2, 0]), 3).int()
-    tensor([[0, 1, 0],
-            [0, 0, 0]], dtype=torch.int32)
-    """
-    return functional.one_hot(labels, classes + 1)[:, 1:].bool()
 
 
 class RankedRoIHeads(RoIHeads):
@@ -462,16 +422,14 @@ class RankedRoIHeads(RoIHeads):
         try:
             detections, losses = super().forward(features, proposals, image_shapes, targets)
             if self._predictions is not None:
-                self._replace_losses(losses, *self._predictions)
+                logits, changes = self._predictions
+                if not len(logits):  # no proposal in all of the pictures: a mean over nothing is NaN
+                    losses.update(loss_classifier=logits.sum() * 0.0, loss_box_reg=changes.sum() * 0.0)
+                if self.classifier_loss is not None:
+                    losses["loss_classifier"] = self.classifier_loss(logits, torch.cat(self._labels))
             return detections, losses
         finally:
             self._predictions, self._labels = None, []  # or they would keep the graph of this batch alive
-
-    def _replace_losses(self, losses: dict[str, Tensor], logits: Tensor, changes: Tensor) -> None:
-        if not len(logits):  # no proposal in all of the pictures: a mean over nothing is NaN
-            losses.update(loss_classifier=logits.sum() * 0.0, loss_box_reg=changes.sum() * 0.0)
-        if self.classifier_loss is not None:
-            losses["loss_classifier"] = self.classifier_loss(logits, torch.cat(self._labels))
 
     def postprocess_detections(self, class_logits: Tensor, box_regression: Tensor, proposals: Any, shapes: Any) -> Any:
         """Return boxes, scores and labels of each picture, best first.
@@ -482,31 +440,20 @@ class RankedRoIHeads(RoIHeads):
         """
         if self.scores == "softmax":
             return super().postprocess_detections(class_logits, box_regression, proposals, shapes)
-        boxes = box_regression.unflatten(1, (-1, 4))
+        boxes, plain = box_regression.unflatten(1, (-1, 4)), super().postprocess_detections
         background = torch.zeros_like(class_logits[:, :1])
-        of_classes = [
-            super(RankedRoIHeads, self).postprocess_detections(
-                torch.cat([background, class_logits[:, label : label + 1]], 1),
-                boxes[:, [0, label]].flatten(1),
-                proposals,
-                shapes,
-            )
-            for label in range(1, class_logits.shape[1])
-        ]
-        return _merge_classes(of_classes, len(shapes), self.detections_per_img)
-
-
-def _merge_classes(of_classes: list[Any], pictures: int, most: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Return the best detections of each picture, from those of each class alone."""
-    all_boxes, all_scores, all_labels = [], [], []
-    for picture in range(pictures):
-        boxes, scores = ([part[side][picture] for part in of_classes] for side in (0, 1))
-        labels = [torch.full_like(each, label, dtype=torch.int64) for label, each in enumerate(scores, 1)]
-        best = torch.cat(scores).sort(descending=True, stable=True)[1][:most]
-        all_boxes.append(torch.cat(boxes)[best])
-        all_scores.append(torch.cat(scores)[best])
-        all_labels.append(torch.cat(labels)[best])
-    return all_boxes, all_scores, all_labels
+        per_class = []
+        for label in range(1, class_logits.shape[1]):
+            logits = torch.cat([background, class_logits[:, label : label + 1]], 1)
+            per_class.append(plain(logits, boxes[:, [0, label]].flatten(1), proposals, shapes)[:2])
+        results: tuple[list[Tensor], list[Tensor], list[Tensor]] = [], [], []
+        for picture in range(len(shapes)):
+            of_boxes, of_scores = ([part[side][picture] for part in per_class] for side in (0, 1))
+            of_labels = [torch.full_like(each, label, dtype=torch.int64) for label, each in enumerate(of_scores, 1)]
+            best = torch.cat(of_scores).sort(descending=True, stable=True)[1][: self.detections_per_img]
+            for result, column in zip(results, (of_boxes, of_scores, of_labels), strict=True):
+                result.append(torch.cat(column)[best])
+        return results
 
 
 # Backbones by name, each with a feature pyramid on top
@@ -653,13 +600,9 @@ def load_detector_weights(network: nn.Module, backbone: str, weights: str) -> st
     body = network.get_submodule("backbone.body")
     if weights == "none":
         return "random weights"
-    if weights == "package":
-        source = source_of(_timm_name(backbone))
-        _load_tensors(body, package_weights(_timm_name(backbone)), str(source.package))
-        return f"ImageNet weights of {backbone} from {source}; pyramid and heads start anew"
-    if weights == "pretrained":
-        tensors, title = _fetch_weights(backbone, body)
-        _load_tensors(body, tensors, title)
+    if weights in ("package", "pretrained"):
+        tensors, title = _package_weights(backbone) if weights == "package" else _fetch_weights(backbone, body)
+        load_tensors(body, tensors, title)
         return f"{title}; pyramid and heads start anew"
     path = Path(weights)
     if path.is_dir():
@@ -669,8 +612,13 @@ def load_detector_weights(network: nn.Module, backbone: str, weights: str) -> st
     tensors = read_weights(path)
     if any(name.startswith("roi_heads.") for name in tensors):
         return _load_detector(network, tensors, weights)
-    _load_tensors(body, tensors, weights)
+    load_tensors(body, tensors, weights)
     return f"backbone from {weights}; pyramid and heads start anew"
+
+
+def _package_weights(backbone: str) -> tuple[Mapping[str, Tensor], str]:
+    name = _timm_name(backbone)
+    return package_weights(name), f"ImageNet weights of {backbone} from {source_of(name)}"
 
 
 def _timm_name(backbone: str) -> str:
@@ -689,26 +637,8 @@ def _load_detector(network: nn.Module, tensors: Mapping[str, Tensor], title: str
     last = [name for name in own if name.startswith(_PREDICTOR)]
     same = all(name in tensors and tensors[name].shape == own[name].shape for name in last)
     loadable = {name: x for name, x in tensors.items() if same or name not in last}
-    _load_tensors(network, loadable, title, () if same else (_PREDICTOR,))
+    load_tensors(network, loadable, title, () if same else (_PREDICTOR,))
     return f"all of {title}" if same else f"all of {title} but the last layer, which starts anew"
-
-
-def _load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], title: str, anew: tuple[str, ...] = ()) -> None:
-    """Load by name all that the module has; others, such as those of a classifier, are left out.
-
-    anew: starts of names that may be missing
-    """
-    own = module.state_dict()
-    missing = [n for n in own if n not in tensors and not n.endswith(_COUNTERS) and not (anew and n.startswith(anew))]
-    other = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
-    if missing or other:
-        what = f"{len(missing)} tensors are missing ({missing[0]})" if missing else f"{other[0]} has another shape"
-        raise InputError(f"{title} does not fit the backbone: {what}; give the weights of this backbone")
-    loadable = {name: tensors[name] for name in own if name in tensors}
-    broken = [name for name, each in loadable.items() if not bool(each.isfinite().all())]
-    if broken:
-        raise InputError(f"{title} has numbers that are not finite, e.g. in {broken[0]}; give other weights")
-    module.load_state_dict(loadable, strict=False)
 
 
 def _fetch_weights(backbone: str, body: Any) -> tuple[Mapping[str, Tensor], str]:
@@ -721,27 +651,16 @@ def _fetch_weights(backbone: str, body: Any) -> tuple[Mapping[str, Tensor], str]
         weights: Any = models.get_model_weights(backbone)["IMAGENET1K_V1"]
     except (ValueError, KeyError):
         raise InputError(f"weights: there are no pretrained ones of {backbone}; give a file, or none") from None
-    try:
-        tensors = weights.get_state_dict(progress=False, check_hash=True)
-    except Exception as error:  # no network, a full disk, a damaged file: torch's hub raises many kinds
-        raise _fetch_error(f"torchvision's {backbone}", error) from error
+    title = f"torchvision's {backbone}.IMAGENET1K_V1"
+    tensors = fetch_pretrained(title, partial(weights.get_state_dict, progress=False, check_hash=True))
     if backbone.startswith("mobilenet"):
         tensors = {name.removeprefix("features."): x for name, x in tensors.items()}
-    return tensors, f"torchvision's {backbone}.IMAGENET1K_V1"
+    return tensors, title
 
 
 def _fetch_timm(name: str, **options: Any) -> tuple[Mapping[str, Tensor], str]:
     import timm
 
-    try:
-        with quiet_hub():
-            model = timm.create_model(name, pretrained=True, **options)
-    except Exception as error:  # timm and the hub's client raise many kinds
-        raise _fetch_error(f"timm's pretrained {name}", error) from error
+    build = partial(timm.create_model, name, pretrained=True, **options)
+    model = fetch_pretrained(f"timm's pretrained {name}", build, "package, ")
     return model.state_dict(), pretrained_title(name, model)
-
-
-def _fetch_error(what: str, error: Exception) -> InputError:
-    return InputError(
-        f"weights: {what} cannot be downloaded ({first_line(error)}); give a file of weights, package, or none"
-    )

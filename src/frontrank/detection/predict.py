@@ -20,11 +20,11 @@ import numpy as np
 
 from frontrank.checks import printable
 from frontrank.data.images import read_image
-from frontrank.data.table import Box, read_unlabelled
+from frontrank.data.table import read_unlabelled
 from frontrank.detection.data import SceneTable
-from frontrank.detection.evaluation import Detections, Verdicts, as_coco_results
+from frontrank.detection.evaluation import Detections, Verdicts
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import atomic_write
+from frontrank.files import PathLike, atomic_write
 from frontrank.progress import progress
 
 if TYPE_CHECKING:
@@ -44,27 +44,18 @@ _HALO = "#ffffff"
 PixelBox = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The numbers of pictures that were read, of pictures that could not be read, and of boxes in them."""
-
-    pictures: int
-    broken: int
-    boxes: int
-
-
 def predict(
     detector: "Detector",
-    pictures: Sequence[str | os.PathLike[str]],
-    out: str | os.PathLike[str],
+    pictures: Sequence[PathLike],
+    out: PathLike,
     *,
     least: float = 0.5,
     draw: bool = True,
     overwrite: bool = False,
     batch: int = 4,
     show: bool | None = None,
-) -> Prediction:
-    """Find objects in pictures, and write them to the folder `out`.
+) -> tuple[int, int]:
+    """Find objects in pictures, write them to the folder `out`, and return the numbers of pictures and of boxes.
 
     pictures:  files, and folders with all pictures in them; those that cannot be read are left out, with a warning
     least:     the lowest score of a box that is drawn; detections.json has all
@@ -77,72 +68,73 @@ def predict(
     folder = Path(out)
     files = read_unlabelled(pictures).paths.tolist()
     _make_folder(folder, draw, overwrite)
-    names = _drawing_names(files)
+    names, classes = _drawing_names(files), detector.classes
     images: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
-    broken: list[str] = []
+    faults: list[str] = []
     with progress("detecting", len(files), show) as advance:
         for start in range(0, len(files), batch):
             numbers = range(start, min(start + batch, len(files)))
-            readable = {number: picture for number in numbers if (picture := _read(files[number], broken)) is not None}
+            readable = {number: picture for number in numbers if (picture := _read(files[number], faults)) is not None}
             detections = detector.detect(list(readable.values()))
             for (number, picture), each in zip(readable.items(), detections, strict=True):
-                images.append(
-                    {"id": number + 1, "file_name": files[number], "width": picture.width, "height": picture.height}
-                )
-                results += _result_rows(number + 1, files[number], each, detector.classes)
+                size = {"width": picture.width, "height": picture.height}
+                images.append({"id": number + 1, "file_name": files[number], **size})
+                results += _result_rows(number + 1, files[number], each, classes)
                 if draw:
-                    drawing = draw_marks(picture, detection_marks(each, detector.classes, least)[::-1])  # best on top
+                    drawing = draw_marks(picture, detection_marks(each, classes, least)[::-1])  # best on top
                     atomic_write(folder / DRAWN / names[number], partial(drawing.save, format="JPEG", quality=90))
             advance(len(numbers))
     if not images:
-        raise InputError(f"none of {len(files):,} pictures can be read; the first: {broken[0]}")
-    categories = [{"id": label, "name": name} for label, name in enumerate(detector.classes, start=1)]
-    _write_json(folder / RESULTS, results)
-    _write_json(folder / IMAGES, {"images": images, "annotations": [], "categories": categories})
-    if broken:
-        count = f"{len(broken):,} of {len(files):,} pictures could not be read and were left out"
-        warnings.warn(f"{count}; the first: {broken[0]}", FrontrankWarning, stacklevel=2)
-    return Prediction(len(images), len(broken), len(results))
+        raise InputError(f"none of {len(files):,} pictures can be read; the first: {faults[0]}")
+    categories = [{"id": label, "name": name} for label, name in enumerate(classes, start=1)]
+    numbered = {"images": images, "annotations": [], "categories": categories}
+    for name, content in ((RESULTS, results), (IMAGES, numbered)):
+        text = json.dumps(content, ensure_ascii=False) + "\n"
+        atomic_write(folder / name, text.encode("utf-8", "surrogateescape"))
+    if faults:
+        count = f"{len(faults):,} of {len(files):,} pictures could not be read and were left out"
+        warnings.warn(f"{count}; the first: {faults[0]}", FrontrankWarning, stacklevel=2)
+    return len(images), len(results)
 
 
 def _make_folder(folder: Path, draw: bool, overwrite: bool) -> None:
+    title = f"--out {printable(folder)}"
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {printable(folder)} is a file; give a folder")
+        raise InputError(f"{title} is a file; give a folder")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise InputError(
-            f"--out {printable(folder)} is not empty; choose another name, or add --force to write into it"
-        )
+        raise InputError(f"{title} is not empty; choose another name, or add --force to write into it")
     try:
         (folder / DRAWN if draw else folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {printable(folder)} cannot be written ({error.strerror}); choose another") from error
+        raise InputError(f"{title} cannot be written ({error.strerror}); choose another") from error
 
 
 def _drawing_names(files: Sequence[str]) -> list[str]:
     """Return a name for each drawn picture: its own, with a number if several pictures have the same."""
     stems = [os.path.splitext(os.path.basename(file))[0] for file in files]
     counts = Counter(stems)
-    return [
-        f"{stem}.jpg" if counts[stem] == 1 else f"{stem}-{number}.jpg" for number, stem in enumerate(stems, start=1)
-    ]
+    return [f"{stem}.jpg" if counts[stem] == 1 else f"{stem}-{number}.jpg" for number, stem in enumerate(stems, 1)]
 
 
-def _read(file: str, broken: list[str]) -> "Image | None":
+def _read(file: str, faults: list[str]) -> "Image | None":
     try:
         return read_image(file)
     except InputError as error:
-        broken.append(str(error).split(";")[0])
+        faults.append(str(error).split(";")[0])
         return None
 
 
 def _result_rows(number: int, file: str, detections: Detections, classes: Sequence[str]) -> list[dict[str, Any]]:
-    rows = as_coco_results([detections], [number], range(1, len(classes) + 1))
-    return [{**row, "file_name": file, "category": classes[row["category_id"] - 1]} for row in rows]
-
-
-def _write_json(path: Path, content: object) -> None:
-    atomic_write(path, (json.dumps(content, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape"))
+    """Return rows as in COCO's results, with the names of file and class."""
+    rows = []
+    columns = (column.tolist() for column in (detections.boxes, detections.scores, detections.labels))
+    for box, score, label in zip(*columns, strict=True):
+        left, top, right, bottom = (round(edge, 3) for edge in box)
+        sides = [left, top, round(right - left, 3), round(bottom - top, 3)]
+        row = {"image_id": number, "category_id": label, "bbox": sides, "score": round(score, 9)}
+        rows.append(row | {"file_name": file, "category": classes[label - 1]})
+    return rows
 
 
 # Pictures with boxes
@@ -152,7 +144,7 @@ def _write_json(path: Path, content: object) -> None:
 class Mark:
     """A box to draw and the text at it; kind is one of COLOURS ("found" if it is not known what is right)."""
 
-    box: Box
+    box: Sequence[float]
     text: str
     kind: str
 
@@ -169,8 +161,8 @@ def detection_marks(
         kind = "found"
         if verdicts is not None:
             kind = "right" if verdicts.right[place] else "ignored" if verdicts.ignored[place] else "wrong"
-        name = classes[int(detections.labels[place]) - 1]
-        marks.append(Mark(_as_box(detections.boxes[place]), f"{name} {detections.scores[place]:.2f}", kind))
+        text = f"{classes[int(detections.labels[place]) - 1]} {detections.scores[place]:.2f}"
+        marks.append(Mark(detections.boxes[place].tolist(), text, kind))
     return marks
 
 
@@ -183,7 +175,7 @@ def scene_marks(
     """
     right = set(verdicts.objects[np.flatnonzero(detections.scores >= least)].tolist())
     missed = [
-        Mark(_as_box(table.boxes[row][place]), f"{table.classes[int(table.labels[row][place]) - 1]} missed", "missed")
+        Mark(table.boxes[row][place].tolist(), f"{table.classes[int(table.labels[row][place]) - 1]} missed", "missed")
         for place in np.flatnonzero(~table.ignored[row]).tolist()
         if place not in right
     ]
@@ -218,12 +210,7 @@ def draw_marks(
     return drawing
 
 
-def _as_box(edges: np.ndarray) -> Box:
-    left, top, right, bottom = (float(edge) for edge in edges)
-    return left, top, right, bottom
-
-
-def _scale_box(box: Box, scale: float, size: tuple[int, int]) -> PixelBox:
+def _scale_box(box: Sequence[float], scale: float, size: tuple[int, int]) -> PixelBox:
     """Return a box in pixels of the drawing, inside it and not too small to see."""
     left, top = (max(min(round(edge * scale), side - 4), 0) for edge, side in zip(box[:2], size, strict=True))
     right, bottom = (min(max(round(edge * scale), 0), side) - 1 for edge, side in zip(box[2:], size, strict=True))

@@ -17,10 +17,8 @@ from frontrank.detection.evaluation import (
     DetectionReport,
     Detections,
     Tally,
-    Verdicts,
     best_score,
     count_mistakes,
-    evaluate_detections,
     judge_detections,
     tally_scenes,
 )
@@ -68,7 +66,7 @@ _GROUPS = {
 
 @dataclass(frozen=True)
 class SceneCard:
-    """A picture with its boxes drawn, and the same in words; uri is "" if the file cannot be read."""
+    """A picture with its boxes drawn, and the same in words; without a uri, but a fault, if it cannot be read."""
 
     name: str
     uri: str
@@ -76,6 +74,7 @@ class SceneCard:
     height: int
     tally: Tally
     text: str
+    fault: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +86,6 @@ class DetectionFindings:
     scenes:   group -> pictures
     """
 
-    table: SceneTable
     report: DetectionReport
     least: float
     mistakes: Mapping[str, int]
@@ -105,66 +103,19 @@ def write_detection_page(
     page: Path, place: DetectorPlace, evaluation: DetectorEvaluation, show: bool | None = None
 ) -> None:
     """Write the page of a detector and the pictures that it was evaluated on."""
-    report, table = evaluation.report, evaluation.table
-    findings = detection_findings(table, evaluation.detections, report=report, notes=report.notes, show=show)
-    atomic_write(page, detection_page(findings, detection_facts(place, evaluation.data, table)))
+    findings = detection_findings(evaluation.table, evaluation.detections, evaluation.report, show)
+    atomic_write(page, detection_page(findings, detection_facts(place, evaluation.data, evaluation.table)))
 
 
 def detection_findings(
-    table: SceneTable,
-    detections: Sequence[Detections],
-    *,
-    report: DetectionReport | None = None,
-    notes: Sequence[str] = (),
-    show: bool | None = None,
+    table: SceneTable, detections: Sequence[Detections], report: DetectionReport, show: bool | None = None
 ) -> DetectionFindings:
-    """Collect what the page shows; report: of these detections, if it exists already."""
-    report = evaluate_detections(table, detections) if report is None else report
+    """Collect what the page shows; report: of these detections."""
     verdicts = judge_detections(table, detections)
     least = best_score(table, detections, verdicts)
     tallies = tally_scenes(table, detections, verdicts, least)
-    groups = choose_scenes(tallies)
-    rows = [row for group in groups.values() for row in group]
-    cards, faults = _draw_scenes(table, detections, verdicts, tallies, least, rows, show)
-    scenes = {name: tuple(cards[row] for row in group) for name, group in groups.items() if group}
-    mistakes = count_mistakes(table, detections, verdicts, least)
-    return DetectionFindings(table, report, least, mistakes, scenes, (*notes, *faults_note(faults)))
 
-
-def choose_scenes(tallies: Sequence[Tally], size: int = _GROUP_SIZE) -> dict[str, list[int]]:
-    """Choose the rows of the pictures of each group; a picture is in one group only."""
-    orders = {
-        "sure and wrong": sorted(
-            (row for row, tally in enumerate(tallies) if tally.wrong), key=lambda row: (-tallies[row].worst, row)
-        ),
-        "missed": sorted(
-            (row for row, tally in enumerate(tallies) if tally.missed), key=lambda row: (-tallies[row].missed, row)
-        ),
-        "all found": sorted(
-            (row for row, tally in enumerate(tallies) if tally.right and not tally.wrong and not tally.missed),
-            key=lambda row: (-tallies[row].right, row),
-        ),
-    }
-    used: set[int] = set()
-    groups: dict[str, list[int]] = {}
-    for name, order in orders.items():
-        groups[name] = [row for row in order if row not in used][:size]
-        used |= set(groups[name])
-    return {name: groups[name] for name in _GROUPS}
-
-
-def _draw_scenes(
-    table: SceneTable,
-    detections: Sequence[Detections],
-    verdicts: Sequence[Verdicts],
-    tallies: Sequence[Tally],
-    least: float,
-    rows: Sequence[int],
-    show: bool | None,
-) -> tuple[dict[int, SceneCard], list[str]]:
-    """Draw some pictures; return their cards by row, and what was wrong with those that cannot be read."""
-
-    def draw(number: str) -> tuple[SceneCard, str]:
+    def draw(number: str) -> SceneCard:
         row = int(number)
         name, tally = os.path.basename(table.files[row]), tallies[row]
         marks = scene_marks(table, row, detections[row], verdicts[row], least)
@@ -173,11 +124,34 @@ def _draw_scenes(
         try:
             picture = draw_marks(read_image(table.files[row]), marks, _PIXELS, _PIXELS, _TEXT)
         except InputError as error:
-            return SceneCard(name, "", 4, 3, tally, text), str(error).split(";")[0]
-        return SceneCard(name, as_uri(picture, _PIXELS), *picture.size, tally, text), ""
+            return SceneCard(name, "", 4, 3, tally, text, str(error).split(";")[0])
+        return SceneCard(name, as_uri(picture, _PIXELS), *picture.size, tally, text)
 
-    results = list(map_images(draw, [str(row) for row in rows], 2, "pictures", show))
-    return {row: card for row, (card, _) in zip(rows, results, strict=True)}, [fault for _, fault in results if fault]
+    groups = choose_scenes(tallies)
+    rows = [row for group in groups.values() for row in group]
+    cards = dict(zip(rows, map_images(draw, [str(row) for row in rows], 2, "pictures", show), strict=True))
+    scenes = {name: tuple(cards[row] for row in group) for name, group in groups.items() if group}
+    mistakes = count_mistakes(table, detections, verdicts, least)
+    faults = [card.fault for card in cards.values() if card.fault]
+    return DetectionFindings(report, least, mistakes, scenes, (*report.notes, *faults_note(faults)))
+
+
+def choose_scenes(tallies: Sequence[Tally], size: int = _GROUP_SIZE) -> dict[str, list[int]]:
+    """Choose the rows of the pictures of each group; a picture is in one group only."""
+    orders: dict[str, list[tuple[float, int]]] = {"sure and wrong": [], "missed": [], "all found": []}
+    for row, tally in enumerate(tallies):
+        if tally.wrong:
+            orders["sure and wrong"].append((-tally.worst, row))
+        if tally.missed:
+            orders["missed"].append((-tally.missed, row))
+        if tally.right and not tally.wrong and not tally.missed:
+            orders["all found"].append((-tally.right, row))
+    used: set[int] = set()
+    groups: dict[str, list[int]] = {}
+    for name, order in orders.items():
+        groups[name] = [row for _, row in sorted(order) if row not in used][:size]
+        used |= set(groups[name])
+    return {name: groups[name] for name in _GROUPS}
 
 
 def detection_page(findings: DetectionFindings, facts: RunFacts) -> str:
@@ -193,7 +167,6 @@ def detection_page(findings: DetectionFindings, facts: RunFacts) -> str:
         meanings=_MEANINGS,
         groups=_GROUPS,
         kinds=MISTAKES,
-        colours=COLOURS,
         classes=classes,
         overall=mean_curve(report),
         curves=class_charts(report, [name for name, _ in classes]),
@@ -207,19 +180,13 @@ def detection_page(findings: DetectionFindings, facts: RunFacts) -> str:
 
 def mean_curve(report: DetectionReport) -> Chart | None:
     """Plot interpolated precision over recall, the mean of all classes."""
-    means = np.mean([_precision_at(curve.recall, curve.precision) for curve in report.curves.values()], axis=0)
-    return chart(
-        "precision over recall",
-        [Line("", Curve(_RECALLS, means))],
-        Scale("recall", percent=True, span=(0.0, 1.0)),
-        Scale("precision", percent=True, span=(0.0, 1.0)),
-        note="The mean over the classes, at an overlap of 50 %.",
-    )
-
-
-def _precision_at(recall: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    places = np.searchsorted(recall, _RECALLS - 1e-12)
-    return np.append(precision, 0.0)[np.minimum(places, len(precision))]
+    rows = []
+    for curve in report.curves.values():
+        places = np.searchsorted(curve.recall, _RECALLS - 1e-12)
+        rows.append(np.append(curve.precision, 0.0)[np.minimum(places, len(curve.precision))])
+    scales = [Scale(axis, percent=True, span=(0.0, 1.0)) for axis in ("recall", "precision")]
+    note = "The mean over the classes, at an overlap of 50 %."
+    return chart("precision over recall", [Line("", Curve(_RECALLS, np.mean(rows, axis=0)))], *scales, note=note)
 
 
 def class_charts(report: DetectionReport, names: Sequence[str]) -> list[Chart]:
@@ -228,8 +195,7 @@ def class_charts(report: DetectionReport, names: Sequence[str]) -> list[Chart]:
     for name in names:
         if name not in report.curves:
             continue
-        curve = report.curves[name]
-        recall, precision = (np.asarray(axis, dtype=np.float64) for axis in (curve.recall, curve.precision))
+        recall, precision = report.curves[name].recall, report.curves[name].precision
         first, end = (precision[0], recall[-1]) if len(recall) else (0.0, 0.0)
         line = Curve(np.array([0.0, *recall, end]), np.array([first, *precision, 0.0 if end < 1 else precision[-1]]))
         scales = [Scale(axis, percent=True, span=(0.0, 1.0), marks=(0.0, 0.5, 1.0)) for axis in ("recall", "precision")]
@@ -252,43 +218,33 @@ def _training_charts(curves: Mapping[str, Curve]) -> list[Chart]:
 
 def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFacts:
     """Return where findings come from, as far as the folders say."""
-    facts = {} if place.run is None else read_run(place.run)
-    config = place.config()
+    run, config, model = place.run, place.config(), storage.read_model_config(place.model, storage.DETECTOR)["settings"]
+    facts = {} if run is None else read_run(run)
+    sides = " to ".join(map(str, dict.fromkeys((model["short_side"], model["long_side"]))))
     rows = {
         "pictures": f"{len(table):,} with {format_count(table.objects, 'object')} of {path_name(data)}",
         "trained on": _training_data(facts),
-        "detector": _detector_title(place.model),
+        "detector": f"Faster R-CNN on {model['backbone']}; pictures of {sides} px",
         "classifier": "" if config is None else _loss_title(config.loss),
         "training": "" if config is None else _training_title(config, facts),
     }
-    loss = place.name if config is None else config.loss.name
+    own = [] if config is not None and config.data.path == data else ["--data", data]
+    evaluation = shlex.join(["frontrank", "detect", "evaluate", str(run or place.model), *own])
     return RunFacts(
-        title=f"{loss} on {path_name(data)}",
-        command=_commands(place, facts, data),
-        settings="" if place.run is None else (place.run / "config.yaml").read_text(encoding="utf-8"),
-        curves={} if place.run is None else log_curves(read_run_log(place.run), _CURVES),
+        title=f"{place.name if config is None else config.loss.name} on {path_name(data)}",
+        command="\n".join(filter(None, [typed_command(facts), evaluation])),
+        settings="" if run is None else (run / "config.yaml").read_text(encoding="utf-8"),
+        curves={} if run is None else log_curves(read_run_log(run), _CURVES),
         facts={name: text for name, text in rows.items() if text},
         versions=run_versions(facts),
         credits=read_credits(data),
     )
 
 
-def _mapping(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _training_data(facts: Mapping[str, Any]) -> str:
-    pictures, name = _mapping(facts, "pictures").get("train"), facts.get("data")
-    return f"{format_count(pictures, 'picture')}{f' of {name}' if name else ''}" if isinstance(pictures, int) else ""
-
-
-def _detector_title(model: Path) -> str:
-    settings = _mapping(storage.read_model_config(model, storage.DETECTOR), "settings")
-    if not {"backbone", "short_side", "long_side"} <= set(settings):
-        return "Faster R-CNN"
-    sides = dict.fromkeys((settings["short_side"], settings["long_side"]))
-    return f"Faster R-CNN on {settings['backbone']}; pictures of {' to '.join(map(str, sides))} px"
+    counts, name = facts.get("pictures"), facts.get("data")
+    count = counts.get("train") if isinstance(counts, Mapping) else None
+    return f"{format_count(count, 'picture')}{f' of {name}' if name else ''}" if isinstance(count, int) else ""
 
 
 def _loss_title(loss: ClassifierConfig) -> str:
@@ -301,11 +257,3 @@ def _training_title(config: DetectConfig, facts: Mapping[str, Any]) -> str:
     count, optimizer = facts.get("steps"), config.optimizer
     steps = f"{count:,} steps of {format_count(config.batch, 'picture')}" if isinstance(count, int) else "not finished"
     return f"{steps}, {optimizer.name}, learning rate {optimizer.lr:g} ({optimizer.schedule}), seed {config.seed}"
-
-
-def _commands(place: DetectorPlace, facts: Mapping[str, Any], data: str) -> str:
-    """Return the command that trained, as it was typed, and the one that evaluates."""
-    config = place.config()
-    own = config is not None and config.data.path == data
-    words = ["frontrank", "detect", "evaluate", str(place.run or place.model), *([] if own else ["--data", data])]
-    return "\n".join(filter(None, [typed_command(facts), shlex.join(words)]))

@@ -5,7 +5,7 @@ import io
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.checks import printable
-from frontrank.detection.data import Batch, SceneBatches, SceneTable, check_boxes, read_scenes, training_scenes
+from frontrank.detection.data import Batch, SceneBatches, SceneTable, read_scenes, training_scenes
 from frontrank.detection.evaluation import DetectionReport, Detections, evaluate_detections
-from frontrank.detection.model import Detector, DetectorSettings, ProposalAP, ScoresNotFiniteError, find_objects
+from frontrank.detection.model import Detector, DetectorSettings, ProposalAP, find_objects
 from frontrank.detection.settings import ClassifierConfig, DetectConfig, DetectorConfig
 from frontrank.errors import InputError
-from frontrank.files import atomic_write
+from frontrank.files import PathLike, atomic_write
 from frontrank.losses import ClassifierAP
 from frontrank.models import storage
 from frontrank.settings import check_config, read_config, read_recipe
@@ -42,7 +42,7 @@ _WARNINGS = {  # split of the run -> what to say if its pictures are evaluated
 }
 
 
-def train_detector(config: DetectConfig, out: str | os.PathLike[str], *, quiet: bool = False) -> Standing:
+def train_detector(config: DetectConfig, out: PathLike, *, quiet: bool = False) -> Standing:
     """Train a detector, leave everything in the folder `out`, and return how it went.
 
     The detector is then `Detector.load(out + "/model")`.
@@ -50,9 +50,7 @@ def train_detector(config: DetectConfig, out: str | os.PathLike[str], *, quiet: 
     return start_run(build_detection_run, config, out, quiet)
 
 
-def resume_detector(
-    out: str | os.PathLike[str], overrides: Mapping[str, str] | None = None, *, quiet: bool = False
-) -> Standing:
+def resume_detector(out: PathLike, overrides: Mapping[str, str] | None = None, *, quiet: bool = False) -> Standing:
     """Continue the run in `out` from its last checkpoint; only a few of its settings can change."""
     return continue_run(build_detection_run, out, overrides or {}, DetectConfig, _CHANGEABLE, quiet)
 
@@ -78,61 +76,42 @@ class DetectionRun:
     scaler: ClassVar[None] = None
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
-        config = self.config
-        return training_scenes(
-            self.training,
-            self.sampler,
-            seed=config.seed,
-            flip=config.data.flip,
-            workers=config.data.workers,
-            start=start,
-            stop=stop,
-        )
+        seed, data = self.config.seed, self.config.data
+        return training_scenes(self.training, self.sampler, seed, data.flip, data.workers, start, stop)
 
     def gradient(self, network: nn.Module, batch: Batch, step: int) -> tuple[int, Callable[[], dict[str, float]]]:
         """Add the gradient of the four losses, the classifier's times its weight."""
         loss = self.model.classifier_loss
         if loss is not None:
             loss.begin_step(step)
-        losses = self._losses(network, batch, step)
+        pictures, targets = batch
+        inputs = [each.to(self.device, non_blocking=True) for each in pictures]
+        wanted = [{name: x.to(self.device, non_blocking=True) for name, x in target.items()} for target in targets]
+        losses: dict[str, Tensor] = network(inputs, wanted)
         weights = {"loss_classifier": self.config.loss.weight}
         total = torch.stack([each * weights.get(name, 1.0) for name, each in losses.items()]).sum()
         total.backward()
         values = {"loss": total, **{_LOG_NAMES.get(name, name): each for name, each in losses.items()}}
         values = {name: each.detach() for name, each in values.items()}
-        last = {} if loss is None else loss.last
+        last = {} if loss is None else loss.ap.last
         return self.config.batch, lambda: {name: float(each) for name, each in values.items()} | last
-
-    def _losses(self, network: nn.Module, batch: Batch, step: int) -> dict[str, Tensor]:
-        pictures, targets = batch
-        inputs = [each.to(self.device, non_blocking=True) for each in pictures]
-        wanted = [{name: x.to(self.device, non_blocking=True) for name, x in target.items()} for target in targets]
-        try:
-            losses: dict[str, Tensor] = network(inputs, wanted)
-            return losses
-        except ScoresNotFiniteError as error:  # on all processes alike, as they rank the scores of all
-            raise InputError(
-                f"the scores of classes are not finite at step {step + 1}; lower optimizer.lr, or set optimizer.clip"
-            ) from error
 
     def evaluate(self) -> dict[str, float]:
         """Find the objects of the held-out pictures; the main process does it alone."""
-        config = self.config
         distributed.share_buffers(self.model)
         if not distributed.is_main():
             return {}
         with torch.random.fork_rng(devices=[]):  # so that an evaluation has no effect on the training
-            detections = find_objects(
-                self.model, self.validation, batch=config.batch, workers=config.data.workers, show=False
-            )
-        return {name: float(value) for name, value in evaluate_detections(self.validation, detections).items()}
+            workers = self.config.data.workers
+            detections = find_objects(self.model, self.validation, batch=self.config.batch, workers=workers, show=False)
+        return dict(evaluate_detections(self.validation, detections))
 
     def save_model(self) -> None:
         self.model.save(self.folder / "model", overwrite=True)
 
     def state(self) -> dict[str, Any]:
         loss = self.model.classifier_loss
-        return {"detector": self.model.state_dict(), "loss": None if loss is None else loss.state_dict()}
+        return {"detector": self.model.state_dict(), "loss": None if loss is None else loss.ap.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["detector"])
@@ -140,7 +119,7 @@ class DetectionRun:
         if (loss is None) != (state["loss"] is None):
             raise ValueError("another loss")
         if loss is not None:
-            loss.load_state_dict(state["loss"])
+            loss.ap.load_state_dict(state["loss"])
 
     def fingerprints(self) -> dict[str, Any]:
         scenes = [scenes_digest(self.training), scenes_digest(self.validation)]
@@ -179,9 +158,7 @@ def scenes_digest(table: SceneTable) -> str:
 # Settings to objects
 
 
-def build_detection_run(
-    config: DetectConfig, folder: Path, device: torch.device, *, quiet: bool = False
-) -> DetectionRun:
+def build_detection_run(config: DetectConfig, folder: Path, device: torch.device, quiet: bool = False) -> DetectionRun:
     """Build everything that a run works with; reads the annotations, writes nothing to the folder."""
     check_config(config)
     data = config.data
@@ -189,12 +166,9 @@ def build_detection_run(
         raise InputError("there are no pictures; give --data, a folder in the layout of Pascal VOC or COCO")
     show = None if distributed.is_main() and not quiet else False
     table = read_scenes(data.path, data.layout, "train", data.allow_partial, show=show)
-    check_boxes(table)
     training, validation = split_scenes(table, data.validation, config.seed)
-    if config.batch % distributed.world_size():
-        raise InputError(
-            f"batch {config.batch} cannot be shared by {distributed.world_size()} processes; make it a multiple of that"
-        )
+    if config.batch % (count := distributed.world_size()):
+        raise InputError(f"batch {config.batch} cannot be shared by {count} processes; make it a multiple of that")
     sampler = SceneBatches(len(training), config.batch, config.seed)
     check_optimizer(config.optimizer, count_steps(config, len(sampler)))
     if not quiet:
@@ -203,8 +177,7 @@ def build_detection_run(
     detector = build_detector(config, table.classes).to(device)
     config = replace(config, model=replace(config.model, batch_norm=_batch_norm(config.model)))
     named = list(detector.network.named_parameters())
-    body = [pair for pair in named if pair[0].startswith("backbone.body.")]
-    rest = [pair for pair in named if not pair[0].startswith("backbone.body.")]
+    body, rest = ([pair for pair in named if pair[0].startswith("backbone.body.") is own] for own in (True, False))
     optimizer = build_optimizer(config.optimizer, body, rest)
     return DetectionRun(config, folder, training, validation, detector, sampler, optimizer, device, quiet)
 
@@ -212,23 +185,10 @@ def build_detection_run(
 def build_detector(config: DetectConfig, classes: tuple[str, ...]) -> Detector:
     """Build the detector with its first weights, and the loss of its classifier."""
     model, data = config.model, config.data
-    settings = DetectorSettings(
-        classes,
-        model.backbone,
-        _batch_norm(model),
-        model.channels,
-        model.head_dim,
-        model.anchor_scale,
-        data.short_side,
-        data.long_side,
-        model.proposals,
-        model.proposals_test,
-        model.samples,
-        model.positives,
-        config.loss.scores if config.loss.name == "RaMBO" else "softmax",
-        model.score_threshold,
-        detections=model.detections,
-    )
+    names = {each.name for each in fields(DetectorSettings)}
+    own = {name: value for name, value in (*vars(data).items(), *vars(model).items()) if name in names}
+    scores = config.loss.scores if config.loss.name == "RaMBO" else "softmax"
+    settings = DetectorSettings(**own | {"classes": classes, "batch_norm": _batch_norm(model), "scores": scores})
     detector = Detector.build(settings, model.weights, model.trainable_layers)
     detector.classifier_loss = build_classifier_loss(config.loss)
     return detector
@@ -253,10 +213,7 @@ def split_scenes(table: SceneTable, share: float, seed: int) -> tuple[SceneTable
     if not training.objects:
         raise InputError(f"{table.name} has no object to train with; give pictures with boxes that are not ignored")
     if count and not validation.objects:
-        raise InputError(
-            f"data.validation {share}: the {count} held-out pictures have no object to find; "
-            "take a larger share, or another seed"
-        )
+        raise InputError(f"data.validation {share}: held-out pictures have no object to find; take a larger share")
     return training, validation
 
 
@@ -271,11 +228,7 @@ def _batch_norm(model: DetectorConfig) -> Any:
 
 @dataclass(frozen=True)
 class DetectorPlace:
-    """The folders of a detector.
-
-    model: where it was saved
-    run:   the folder of the run that trained it, if it is in one
-    """
+    """The folder of a saved detector, and that of the run that trained it, if it is in one."""
 
     model: Path
     run: Path | None
@@ -302,10 +255,7 @@ class DetectorPlace:
 
 @dataclass(frozen=True, eq=False)
 class DetectorEvaluation:
-    """What a detector found in annotated pictures, and how well.
-
-    data: the path of the pictures
-    """
+    """What a detector found in annotated pictures, whose path is `data`, and how well."""
 
     data: str
     table: SceneTable
@@ -313,7 +263,7 @@ class DetectorEvaluation:
     report: DetectionReport
 
 
-def find_detector(path: str | os.PathLike[str]) -> DetectorPlace:
+def find_detector(path: PathLike) -> DetectorPlace:
     """Find the detector of a run's folder, or of the folder it was saved to."""
     folder = Path(path)
     if (folder / "config.yaml").is_file():
@@ -344,11 +294,13 @@ def evaluate_detector(
     """
     detector = Detector.load(place.model, device=build_device(device))
     data, table = _evaluation_scenes(place, data, layout, split, allow_partial, show)
-    notes = _notes(place, table)
+    files = [os.path.realpath(file) for file in table.files]
+    counts = {split: sum(file in seen for file in files) for split in _WARNINGS if (seen := place.scenes(split))}
+    notes = (f"{count:,} of the {len(files):,} pictures {_WARNINGS[of]}" for of, count in counts.items() if count)
     table = table.of_classes(detector.classes)
     detections = find_objects(detector, table, batch=batch, workers=workers, show=show)
     report = evaluate_detections(table, detections, f"{place.name} on {table.name}")
-    return DetectorEvaluation(data, table, detections, replace(report, notes=notes))
+    return DetectorEvaluation(data, table, detections, replace(report, notes=tuple(notes)))
 
 
 def _evaluation_scenes(
@@ -367,17 +319,7 @@ def _evaluation_scenes(
         rows = [row for row, file in enumerate(table.files) if os.path.realpath(file) in held_out]
         if not rows:
             command = f"frontrank detect evaluate {printable(place.run or place.model)} --split train"
-            raise InputError(
-                f"the run was trained on all of {printable(path)}; give --data TEST.json, or try {command}"
-            )
+            text = f"the run was trained on all of {printable(path)}; give --data TEST.json, or try {command}"
+            raise InputError(text)
         table = table.rows(rows)
     return path, table
-
-
-def _notes(place: DetectorPlace, table: SceneTable) -> tuple[str, ...]:
-    """Return warnings about pictures that the run has seen."""
-    files = [os.path.realpath(file) for file in table.files]
-    counts = {split: sum(file in seen for file in files) for split in _WARNINGS if (seen := place.scenes(split))}
-    return tuple(
-        f"{count:,} of the {len(files):,} pictures {_WARNINGS[split]}" for split, count in counts.items() if count
-    )

@@ -17,7 +17,7 @@ class SceneConfig:
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
     validation: float = setting(
         0.0,
-        "share of the training pictures that is held out to choose the checkpoint; 0 takes the last",
+        "share of the pictures that is held out to choose the checkpoint; 0 takes the last",
         at_least=0,
         at_most=0.9,
     )
@@ -39,10 +39,7 @@ class DetectorConfig:
         "auto", "BatchNorm statistics: frozen, of each batch (train), or frozen unless the weights are random (auto)"
     )
     trainable_layers: int = setting(
-        3,
-        "layers of a ResNet's five that are trained, from the last; all if they are random",
-        at_least=0,
-        at_most=5,
+        3, "layers of a ResNet's five that are trained, from the last; all if they are random", at_least=0, at_most=5
     )
     channels: int = setting(256, "channels of the feature pyramid", at_least=1)
     head_dim: int = setting(1024, "width of the layers before the predictor", at_least=1)
@@ -87,7 +84,7 @@ class DetectConfig:
     optimizer: OptimizerConfig = field(
         default_factory=partial(
             OptimizerConfig,
-            name="sgd",
+            "sgd",
             lr=0.01,
             weight_decay=1e-4,
             schedule="multistep",

