@@ -72,7 +72,7 @@ def section_share(side: int, samples: int, steps: int) -> dict[str, Any]:
     detector.classifier_loss = loss
     fill_memory(loss, samples)
     whole, own = np.array([step_of(detector, side) for _ in range(steps)]).T
-    held = loss.state_dict()["_extra_state"]
+    held = loss.ap.state_dict()["_extra_state"]
     megabytes = sum(each.nbytes for part in held.values() for each in part) / 1e6
     scores = sum(each.numel() for each in held["scores"]) + loss.rows * CLASSES
     share = float(np.median(own / whole))

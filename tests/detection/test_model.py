@@ -17,7 +17,7 @@ from torchvision.ops import batched_nms, clip_boxes_to_image
 import frontrank as fr
 from frontrank.detection import Detector, DetectorSettings, ProposalAP
 from frontrank.detection import model as module
-from frontrank.detection.model import RankedRoIHeads, build_pyramid, class_scores, class_targets, map_strides
+from frontrank.detection.model import RankedRoIHeads, build_pyramid, map_strides
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from tests.detection.small import CLASSES, pictures, torchvision_heads
 from tests.reference.classifier_ap import classifier_ap
@@ -404,15 +404,11 @@ def test_background_is_a_negative_of_every_class():
         assert float(after) == pytest.approx(2 / 3 * 0.25 + 1 / 3 * (1 - (1 / 2 + 2 / 3) / 2))
 
 
-def test_targets_and_scores():
-    assert class_targets(torch.tensor([0, 3, 1]), 3).tolist() == [
-        [False] * 3,
-        [False, False, True],
-        [True, False, False],
-    ]
-    logits = torch.randn(5, 4).bfloat16()
-    assert class_scores(logits, "softmax").dtype == torch.float32
-    assert class_scores(logits.double(), "logits").tolist() == logits.double()[:, 1:].tolist()
+def test_scores_in_half_precision_and_scores_that_do_not_exist():
+    logits, labels = torch.randn(5, 4).bfloat16(), torch.tensor([0, 3, 1, 2, 0])
+    loss, same = (ProposalAP(fr.ClassifierAP())(each, labels) for each in (logits, logits.float()))
+    assert loss.dtype == torch.float32
+    assert loss == same
     with pytest.raises(InputError, match="scores"):
         ProposalAP(fr.ClassifierAP(), "sigmoid")
 
@@ -422,13 +418,13 @@ def test_past_proposals_join_the_lists():
     for seed in range(9):
         losses_of(heads, pictures(seed=seed), seed)
     loss = heads.classifier_loss
-    assert len(loss.state_dict()["_extra_state"]["scores"]) == 7
+    assert len(loss.ap.state_dict()["_extra_state"]["scores"]) == 7
     alone = ranked()
     one, other = (losses_of(each, pictures(seed=20))["loss_classifier"] for each in (heads, alone))
     assert one.item() != other.item()
     again = ranked()
-    again.classifier_loss.load_state_dict(loss.state_dict())
-    assert again.classifier_loss.state_dict()["_extra_state"]["scores"][0].shape[1] == CLASSES
+    again.classifier_loss.ap.load_state_dict(loss.ap.state_dict())
+    assert again.classifier_loss.ap.state_dict()["_extra_state"]["scores"][0].shape[1] == CLASSES
 
 
 # What may be missing
@@ -448,9 +444,9 @@ def test_no_positive_at_all_is_a_loss_of_zero_and_is_remembered(scores):
     assert losses["loss_classifier"].item() == 0.0
     assert losses["loss_box_reg"].item() == 0.0
     assert all(float(each.abs().sum()) == 0.0 for each in gradients(heads, sum(losses.values())))
-    (kept,) = heads.classifier_loss.state_dict()["_extra_state"]["scores"]
+    (kept,) = heads.classifier_loss.ap.state_dict()["_extra_state"]["scores"]
     assert len(kept) == 3 * 9 + 2 * (2 + 1 + 3)
-    assert heads.classifier_loss.last == {"classes_used": 0, "classes_skipped": CLASSES}
+    assert heads.classifier_loss.ap.last == {"classes_used": 0, "classes_skipped": CLASSES}
     later = losses_of(heads, pictures())
     alone = losses_of(ranked(scores), pictures())
     assert later["loss_classifier"].item() > alone["loss_classifier"].item()  # negatives of before stand in the lists
@@ -474,7 +470,7 @@ def test_pictures_without_objects_and_classes_that_are_absent():
     targets = [{"boxes": each["boxes"], "labels": torch.full_like(each["labels"], 2)} for each in targets]
     heads = ranked()
     assert torch.isfinite(losses_of(heads, (features, proposals, shapes, targets))["loss_classifier"])
-    assert heads.classifier_loss.last == {"classes_used": 1, "classes_skipped": CLASSES - 1}
+    assert heads.classifier_loss.ap.last == {"classes_used": 1, "classes_skipped": CLASSES - 1}
 
 
 @pytest.mark.parametrize("loss", [True, False])
@@ -493,8 +489,8 @@ def test_nothing_of_a_batch_is_kept_and_a_copy_has_hooks_of_its_own():
     other = copy.deepcopy(heads)
     losses_of(other, pictures())
     assert (other._predictions, other._labels) == (None, [])
-    assert heads.classifier_loss.state_dict()["_extra_state"]["scores"] == []
-    (scores,) = other.classifier_loss.state_dict()["_extra_state"]["scores"]
+    assert heads.classifier_loss.ap.state_dict()["_extra_state"]["scores"] == []
+    (scores,) = other.classifier_loss.ap.state_dict()["_extra_state"]["scores"]
     assert not scores.requires_grad
 
 

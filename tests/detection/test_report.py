@@ -1,6 +1,7 @@
 """The page of a detector: its numbers are those of the report, its pictures those that are worth a look."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -54,7 +55,7 @@ def scenes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(scenes):
-    return detection_page(detection_findings(*scenes, show=False), facts())
+    return detection_page(detection_findings(*scenes, evaluate_detections(*scenes), show=False), facts())
 
 
 def test_the_numbers_of_the_page(scenes, page):
@@ -111,7 +112,8 @@ def test_nothing_found_and_pictures_that_cannot_be_read(tmp_path):
     table, found = made(tmp_path)
     (tmp_path / "0.jpg").write_bytes(b"")
     empty = found_of([[] for _ in found])
-    findings = detection_findings(table, empty, show=False, notes=["a note"])
+    report = replace(evaluate_detections(table, empty), notes=("a note",))
+    findings = detection_findings(table, empty, report, show=False)
     text = detection_page(findings, facts(curves={}))
     assert "a note" in text
     assert "0.0\N{NARROW NO-BREAK SPACE}%" in text
@@ -124,7 +126,9 @@ def test_nothing_found_and_pictures_that_cannot_be_read(tmp_path):
 
 def test_names_are_text(tmp_path):
     table, found = made(tmp_path, classes=("<script>alert(1)</script>", "&amp;", "x" * 300))
-    text = detection_page(detection_findings(table, found, show=False), facts(title="<b>"))
+    text = detection_page(
+        detection_findings(table, found, evaluate_detections(table, found), show=False), facts(title="<b>")
+    )
     assert "<script>alert" not in text
     assert "<b>" not in re.search(r"<title>(.*?)</title>", text)[1]
 

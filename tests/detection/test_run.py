@@ -128,7 +128,7 @@ def test_the_margin_grows_and_then_memory_begins(scenes, tmp_path):
     def begin_step(step):
         begin(step)
         margins.append(loss.ap.margin)
-        sizes.append(len(loss.state_dict()["_extra_state"]["scores"]))
+        sizes.append(len(loss.ap.state_dict()["_extra_state"]["scores"]))
 
     loss.begin_step = begin_step
     train_loop(run)
@@ -276,7 +276,7 @@ def two_steps(scores, rows):
         optimizer.step()
         losses.append(loss.detach())
     changes = torch.cat([each.detach().flatten() for each in model.parameters()]) - before
-    memory = model.heads.classifier_loss.state_dict()["_extra_state"]["scores"]
+    memory = model.heads.classifier_loss.ap.state_dict()["_extra_state"]["scores"]
     return {"losses": torch.stack(losses), "changes": changes, "memory": torch.cat(memory)}
 
 

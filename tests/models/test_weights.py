@@ -463,7 +463,7 @@ def torch_file(state):
     return file.getvalue()
 
 
-read = partial(weights._from_torch, file="p/w.pth", names=weights._LITE, depths=(1, 2))
+read = partial(weights._from_torch, file="p/w.pth", backbone="tf_efficientnet_lite0")
 
 
 @pytest.mark.parametrize(
@@ -553,7 +553,7 @@ def test_a_damaged_file_is_named_and_written_again(tiny, damage):
     path, tensors, fetches = tiny
     package_weights("test_resnet")
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.warns(FrontrankWarning, match=f"{path.name} is damaged"):
+    with pytest.warns(FrontrankWarning, match=path.name):
         assert are_equal(package_weights("test_resnet"), tensors)
     assert are_equal(load_file(path), tensors)
     assert len(fetches) == 2
@@ -587,7 +587,7 @@ def test_a_cache_that_cannot_be_written_or_read(tiny, tmp_path, monkeypatch):
     assert list(path.parent.iterdir()) == []
     package_weights("test_resnet")
     monkeypatch.setattr("safetensors.torch.load_file", fail)
-    with pytest.warns(FrontrankWarning, match=f"{path.name} cannot be read"):
+    with pytest.warns(FrontrankWarning, match=path.name):
         assert are_equal(package_weights("test_resnet"), tensors)
     monkeypatch.setenv("FRONTRANK_CACHE", str(path))
     with pytest.warns(FrontrankWarning, match="test_resnet"):
