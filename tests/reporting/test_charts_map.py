@@ -26,7 +26,7 @@ def test_every_point_is_drawn_once_per_side_with_the_look_of_its_category(findin
     assert found.by == "category"
     assert [(group.name, group.look, group.count) for group in found.groups] == [("cold", 0, 6), ("warm", 1, 6)]
     for number, side in enumerate(found.sides):
-        drawn = {look: starts(path) for look, path in ((marks.look, marks.path) for marks in side.marks)}
+        drawn = {look: starts(path) for look, path in side.marks}
         expected = [
             [
                 tuple(at)
@@ -63,7 +63,7 @@ def test_a_point_without_a_place_is_left_out_on_both_sides(findings):
     places[4, 1] = np.nan
     sides = replace(findings.sides[0], places=places), findings.sides[1]
     found = draw_map(replace(findings, sides=sides))
-    assert found.rows == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
+    assert found.points["rows"] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
     assert [len(xy) for xy in found.points["sides"]] == [11, 11]
 
 

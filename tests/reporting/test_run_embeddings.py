@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frontrank.data.table import ImageTable
-from frontrank.reporting.run import cached_embeddings, images_digest
+from frontrank.reporting.run import read_or_make_embeddings, images_digest
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
@@ -55,18 +55,18 @@ CHANGES = {
 def test_they_are_made_once_and_other_images_have_their_own(tmp_path, table, change):
     make = Maker()
     for _ in range(2):
-        rows = cached_embeddings(tmp_path / "kept", "after", "model", table, make)
+        rows = read_or_make_embeddings(tmp_path / "kept", "after", "model", table, make)
         assert (make.calls, rows.dtype) == (1, np.float32)
         assert np.array_equal(rows, ROWS + 1)
-    rows = cached_embeddings(tmp_path / "kept", "after", "model", change(table), make)
+    rows = read_or_make_embeddings(tmp_path / "kept", "after", "model", change(table), make)
     assert np.array_equal(rows, ROWS + 2)
 
 
 def test_another_model_takes_the_place_of_the_first(tmp_path, table):
     make = Maker()
     for model in ("one", "two", "two"):
-        cached_embeddings(tmp_path / "kept", "after", model, table, make)
-    cached_embeddings(tmp_path / "kept", "before", "one", table, make)
+        read_or_make_embeddings(tmp_path / "kept", "after", model, table, make)
+    read_or_make_embeddings(tmp_path / "kept", "before", "one", table, make)
     assert make.calls == 3
     assert sorted(path.name.split("-")[0] for path in (tmp_path / "kept").iterdir()) == ["after", "before"]
 
@@ -84,14 +84,14 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_damaged_ones_are_made_again(tmp_path, table, damage):
     make = Maker()
-    cached_embeddings(tmp_path / "kept", "after", "model", table, make)
+    read_or_make_embeddings(tmp_path / "kept", "after", "model", table, make)
     damage(next((tmp_path / "kept").iterdir()))
-    assert np.array_equal(cached_embeddings(tmp_path / "kept", "after", "model", table, make), ROWS + 2)
+    assert np.array_equal(read_or_make_embeddings(tmp_path / "kept", "after", "model", table, make), ROWS + 2)
 
 
 def test_where_nothing_can_be_written_they_are_made_all_the_same(tmp_path, table):
     (tmp_path / "kept").write_text("a file")
-    assert np.array_equal(cached_embeddings(tmp_path / "kept", "after", "model", table, Maker()), ROWS + 1)
+    assert np.array_equal(read_or_make_embeddings(tmp_path / "kept", "after", "model", table, Maker()), ROWS + 1)
     assert (tmp_path / "kept").read_text() == "a file"
 
 

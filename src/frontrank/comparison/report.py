@@ -87,7 +87,6 @@ def render_comparison_page(results: ComparisonResults) -> str:
         done=len(done),
         waiting=[entry.name for entry in results.entries if entry.failed == UNFINISHED],
         commands=[(entry.name, shlex.join(["frontrank", "report", entry.folder])) for entry in done if entry.folder],
-        is_distance=is_distance,
         below=best is not None and frozen is not None and best.value < frozen,
         rows=rows if results.axis else ranked,
         winner=winner,

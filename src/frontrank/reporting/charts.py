@@ -4,9 +4,10 @@ The templates draw it as SVG, so that colours follow the theme of the page and t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _POINTS = 400  # of a line; more could not be seen on a screen
 _TOP = 27.0  # of the drawing, below the name of the vertical axis
 _TABLE_ROWS = 13  # rows of the table behind a chart
 NOISY = 30  # points from which on a running mean helps
+
+Place = Callable[[float], float]  # from a value to its place, in units of the drawing
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,24 @@ class Line:
     filled: bool = False
     dotted: bool = False
     smooth: bool = False
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place on an axis, in units of the drawing, and the text there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A place in the drawing with a text, or with the picture of a row of the table."""
+
+    x: float
+    y: float
+    text: str = ""
+    row: int = -1
 
 
 @dataclass(frozen=True)
@@ -59,40 +80,26 @@ class Scale:
         """Write a value."""
         return fraction(value) if self.percent else number(value)
 
-    def axis(self, values: Floats, start: float, end: float, rounded: bool = False) -> "tuple[Axis, tuple[Tick, ...]]":
-        """Return the axis and its ticks; rounded: it ends at a tick."""
+    def axis(self, values: Floats, start: float, end: float, rounded: bool = False) -> tuple[Place, tuple[Tick, ...]]:
+        """Return where a value lies between start and end, and the ticks; rounded: the axis ends at a tick."""
         ends = float(values.min()), float(values.max())
-        log = self.log and ends[0] > 0 and ends[0] < ends[1]
+        log = self.log and 0 < ends[0] < ends[1]
         low, high = self.span or (ends if log else _round_outwards(*_widen(*ends)) if rounded else _widen(*ends))
-        axis = Axis(low, high, start, end, log)
+
+        def place(value: float) -> float:
+            first, last, at = (math.log(v) for v in (low, high, value)) if log else (low, high, value)
+            return round(start + (at - first) / (last - first) * (end - start), 1)
+
         marks = [mark for mark in self.marks if low <= mark <= high]
         marks = marks or (log_ticks(low, high) if log else ticks(low, high))
         labels = tick_texts(marks, self.percent, log or bool(self.marks))
-        return axis, tuple(Tick(axis.place(at), text) for at, text in zip(marks, labels, strict=True))
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A place on an axis, in units of the drawing, and the text there."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A point, in units of the drawing, and its meaning in words."""
-
-    x: float
-    y: float
-    text: str
+        return place, tuple(Tick(place(at), text) for at, text in zip(marks, labels, strict=True))
 
 
 @dataclass(frozen=True)
 class Stroke:
     """A line as a path of SVG; `area` is closed, "" without filling."""
 
-    name: str
     kind: str
     path: str
     area: str = ""
@@ -110,7 +117,6 @@ class Chart:
     height: float
     left: float
     right: float
-    top: float
     bottom: float
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
@@ -119,24 +125,6 @@ class Chart:
     summary: str
     numbers: Table
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """From values to places: `low` lies at `start`, `high` at `end`."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    log: bool = False
-
-    def place(self, value: float) -> float:
-        """Return where a value lies, to a tenth of a unit."""
-        low, high, at = (
-            (math.log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
-        )
-        return round(self.start + (at - low) / (high - low) * (self.end - self.start), 1)
 
 
 def chart(
@@ -156,16 +144,15 @@ def chart(
     summary: the chart in words, for readers who cannot see it; by default where each line begins, ends and is highest
     """
     count = sum(len(line.curve.x) for line in lines)
-    lines = [replace(line, curve=curve) for line in lines if len((curve := finite_points(line.curve)).x)]
+    lines = _finite_lines(lines)
     if not lines:
         return None
     xs, ys = (np.concatenate([getattr(line.curve, axis) for line in lines]) for axis in "xy")
     lost = count - len(xs)
-    width, height = size
-    y_axis, y_ticks = y.axis(ys, height - 40, _TOP, rounded=True)
+    right, bottom = size[0] - 14, size[1] - 40
+    place_y, y_ticks = y.axis(ys, bottom, _TOP, rounded=True)
     left = 14.0 + 7.2 * max(len(tick.text) for tick in y_ticks)
-    x_axis, x_ticks = x.axis(xs, left, width - 14)
-    lower = [replace(line, curve=curve) for line in behind if len((curve := finite_points(line.curve)).x)]
+    place_x, x_ticks = x.axis(xs, left, right)
     looks = {line.kind: line.name for line in reversed(lines) if line.name}
     return Chart(
         title,
@@ -173,12 +160,15 @@ def chart(
         y.label,
         *size,
         left=left,
-        right=width - 14,
-        top=_TOP,
-        bottom=height - 40,
+        right=right,
+        bottom=bottom,
         x_ticks=x_ticks,
         y_ticks=y_ticks,
-        strokes=tuple(stroke for line in (*lower, *lines) for stroke in _strokes(line, x_axis, y_axis, x, y)),
+        strokes=tuple(
+            stroke
+            for line in (*_finite_lines(behind), *lines)
+            for stroke in _strokes(line, (x, y), (place_x, place_y), bottom)
+        ),
         legend=tuple((looks[kind], kind) for kind in reversed(looks)),
         summary=summary or _summary(title, lines, x, y),
         numbers=_numbers(lines, x, y),
@@ -253,34 +243,31 @@ def running_mean(values: Floats, window: int) -> Floats:
     return np.asarray((sums[high] - sums[low]) / (high - low))
 
 
-def _strokes(line: Line, x_axis: Axis, y_axis: Axis, x_scale: Scale, y_scale: Scale) -> list[Stroke]:
+def _finite_lines(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines that have a finite point, with these points only."""
+    return [replace(line, curve=curve) for line in lines if len((curve := finite_points(line.curve)).x)]
+
+
+def _strokes(line: Line, scales: tuple[Scale, Scale], places: tuple[Place, Place], ground: float) -> list[Stroke]:
+    (x_scale, y_scale), (place_x, place_y) = scales, places
     x, y = line.curve.x, line.curve.y
-    few = np.unique(np.linspace(0, len(x) - 1, min(len(x), _POINTS)).round().astype(int))
-    dots: tuple[Dot, ...] = ()
-    if line.dotted or len(x) == 1:
-        named = f"{line.name}: " if line.name else ""
-        dots = tuple(
-            Dot(
-                x_axis.place(float(a)),
-                y_axis.place(float(b)),
-                f"{named}{y_scale.text(b)} at {x_scale.label} {x_scale.text(a)}",
-            )
-            for a, b in zip(x, y, strict=True)
-        )
-    path = _path(x[few], y[few], x_axis, y_axis)
+    few = _spread(len(x), _POINTS)
+
+    def path(heights: Floats) -> str:
+        points = zip(x[few].tolist(), heights[few].tolist(), strict=True)
+        return "M" + "L".join(f"{place_x(at):g} {place_y(value):g}" for at, value in points)
+
     if line.smooth and len(x) >= NOISY:
         mean = running_mean(y, max(3, len(x) // 15))
-        return [Stroke("", "faint", path), Stroke(line.name, line.kind, _path(x[few], mean[few], x_axis, y_axis))]
-    area = ""
-    if line.filled:
-        ground = y_axis.place(y_axis.low)
-        area = f"{path}L{x_axis.place(float(x[-1])):g} {ground:g}L{x_axis.place(float(x[0])):g} {ground:g}Z"
-    return [Stroke(line.name, line.kind, path, area, dots)]
-
-
-def _path(x: Floats, y: Floats, x_axis: Axis, y_axis: Axis) -> str:
-    points = zip(x.tolist(), y.tolist(), strict=True)
-    return "M" + "L".join(f"{x_axis.place(at):g} {y_axis.place(value):g}" for at, value in points)
+        return [Stroke("faint", path(y)), Stroke(line.kind, path(mean))]
+    name = f"{line.name}: " if line.name else ""
+    dots = tuple(
+        Dot(place_x(a), place_y(b), f"{name}{y_scale.text(b)} at {x_scale.label} {x_scale.text(a)}")
+        for a, b in (zip(x.tolist(), y.tolist(), strict=True) if line.dotted or len(x) == 1 else ())
+    )
+    end, start = place_x(float(x[-1])), place_x(float(x[0]))
+    area = f"{path(y)}L{end:g} {ground:g}L{start:g} {ground:g}Z" if line.filled else ""
+    return [Stroke(line.kind, path(y), area, dots)]
 
 
 def _widen(low: float, high: float) -> tuple[float, float]:
@@ -305,9 +292,8 @@ def _summary(title: str, lines: Sequence[Line], x: Scale, y: Scale) -> str:
         at, of = line.curve.x.tolist(), line.curve.y.tolist()
         text = f"{y.text(of[0])} at {x.label} {x.text(at[0])}"
         if len(at) > 1:
-            text += (
-                f", {y.text(of[-1])} at {x.text(at[-1])}, highest {y.text(max(of))} at {x.text(at[of.index(max(of))])}"
-            )
+            most = f"highest {y.text(max(of))} at {x.text(at[of.index(max(of))])}"
+            text += f", {y.text(of[-1])} at {x.text(at[-1])}, {most}"
         parts.append(f"{line.name}: {text}" if line.name else text)
     return f"{title}. " + "; ".join(parts) + "."
 
@@ -315,12 +301,16 @@ def _summary(title: str, lines: Sequence[Line], x: Scale, y: Scale) -> str:
 def _numbers(lines: Sequence[Line], x: Scale, y: Scale) -> Table:
     """Return the numbers of a chart: some of its x in the order of their size, and what each line has there."""
     xs = np.unique(np.concatenate([line.curve.x for line in lines]))
-    xs = xs[np.unique(np.linspace(0, len(xs) - 1, min(len(xs), _TABLE_ROWS)).round().astype(int))]
     rows = [
         [x.text(at), *(", ".join(y.text(v) for v in line.curve.y[line.curve.x == at]) for line in lines)]
-        for at in xs.tolist()
+        for at in xs[_spread(len(xs), _TABLE_ROWS)].tolist()
     ]
     return Table([x.label, *(line.name or y.label for line in lines)], rows, "r" * (1 + len(lines)))
+
+
+def _spread(count: int, most: int) -> Rows:
+    """Return at most so many numbers below `count`, evenly spread and with both ends."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 # Map of the embeddings: points by category, names where a category is densest, pictures where there is room
@@ -340,6 +330,7 @@ _SHAPES = (
     "m-3.8-1.5h7.6v3h-7.6z",  # bar
     "m-1.5-3.8h3v7.6h-3z",  # upright bar
     "m-3.2 3.2h6.4l-6.4-6.4z",  # corner
+    "m-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0z",  # small disc, of the look -1
 )
 
 
@@ -358,48 +349,31 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """All points of a group as one path of SVG."""
-
-    look: int
-    path: str
-
-
-@dataclass(frozen=True)
-class MapItem:
-    """Something at a place of the map: a name, or the picture of a row."""
-
-    x: float
-    y: float
-    text: str = ""
-    row: int = -1
-
-
-@dataclass(frozen=True)
 class MapSide:
-    """Map of one side; `together` is the share of points whose nearest one is of the same class."""
+    """Map of one side; `together` is the share of points whose nearest one is of the same class.
+
+    marks: per group its look, and all its points as one path of SVG
+    """
 
     name: str
-    title: str
-    marks: tuple[Marks, ...]
-    names: tuple[MapItem, ...]
-    pictures: tuple[MapItem, ...]
+    marks: tuple[tuple[int, str], ...]
+    names: tuple[Dot, ...]
+    pictures: tuple[Dot, ...]
     together: float
 
 
 @dataclass(frozen=True)
 class EmbeddingMap:
-    """Maps of all sides; `by` says what the groups are; `points` is what the script needs to show a point.
+    """Maps of all sides; `by` says what the groups are.
 
-    rows:   of the table, for each point
-    points: the rows, the label of each as a number, its name, its look, and per side x and y
+    points: what the script needs: the rows of the table, the label of each as a number, its name, its look, and per
+            side x and y
     """
 
     by: str
     groups: tuple[Group, ...]
     sides: tuple[MapSide, ...]
-    rows: list[int]
-    points: dict[str, list[object]]
+    points: dict[str, list[Any]]
 
 
 def display_name(table: ImageTable, row: int) -> str:
@@ -410,46 +384,38 @@ def display_name(table: ImageTable, row: int) -> str:
 
 def draw_map(findings: Findings) -> EmbeddingMap | None:
     """Return the map of findings; None if fewer than three points have a place on every side."""
-    mapped = np.asarray(findings.mapped, dtype=np.int64)
+    table, mapped = findings.table, np.asarray(findings.mapped, dtype=np.int64)
     if len(mapped) == 0 or any(np.shape(side.places) != (len(mapped), 2) for side in findings.sides):
         return None
     keep = np.all([np.isfinite(side.places).all(1) for side in findings.sides], axis=0)
     if keep.sum() < 3:
         return None
     mapped = mapped[keep]
-    by, names = _grouping(findings, mapped)
+    by, names = _grouping(table.categories[mapped], table.labels[mapped])
     groups, look = _groups(names)
     places = _fit([np.asarray(side.places, dtype=np.float64)[keep] for side in findings.sides])
-    codes = np.unique(findings.table.labels[mapped], return_inverse=True)[1]
+    codes = np.unique(table.labels[mapped], return_inverse=True)[1]
+    sides = zip(findings.sides, places, strict=True)
+    points = {
+        "rows": mapped.tolist(),
+        "codes": codes.tolist(),
+        "names": [display_name(table, row) for row in mapped.tolist()],
+        "looks": look.tolist(),
+        "sides": [xy.round(1).tolist() for xy in places],
+    }
     return EmbeddingMap(
-        by,
-        groups,
-        tuple(
-            _draw_side(side, xy, mapped, groups, look, codes) for side, xy in zip(findings.sides, places, strict=True)
-        ),
-        mapped.tolist(),
-        {
-            "rows": mapped.tolist(),
-            "codes": codes.tolist(),
-            "names": [display_name(findings.table, row) for row in mapped.tolist()],
-            "looks": look.tolist(),
-            "sides": [xy.round(1).tolist() for xy in places],
-        },
+        by, groups, tuple(_draw_side(side, xy, mapped, groups, look, codes) for side, xy in sides), points
     )
 
 
-def _grouping(findings: Findings, mapped: Rows) -> tuple[str, Sequence[str]]:
+def _grouping(categories: np.ndarray, labels: np.ndarray) -> tuple[str, np.ndarray]:
     """Return what the points are coloured by: categories, or else classes if those are few."""
-    categories = findings.table.categories[mapped]
     if len(np.unique(categories)) > 1:
-        return "category", categories.tolist()
-    labels = findings.table.labels[mapped]
-    if len(np.unique(labels)) <= GROUPS:
-        return "class", labels.tolist()
-    return "", [""] * len(mapped)
+        return "category", categories
+    return ("class", labels) if len(np.unique(labels)) <= GROUPS else ("", np.full(len(labels), ""))
 
 
-def _groups(names: Sequence[str]) -> tuple[tuple[Group, ...], Rows]:
+def _groups(names: np.ndarray) -> tuple[tuple[Group, ...], Rows]:
     """Return the largest groups by name, the others as one, and the look of each point."""
     different, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
     largest = sorted(range(len(different)), key=lambda i: (-counts[i], different[i]))[:GROUPS]
@@ -473,30 +439,20 @@ def _fit(sides: Sequence[Floats]) -> list[Floats]:
 def _draw_side(
     side: ModelFindings, xy: Floats, mapped: Rows, groups: Sequence[Group], look: Rows, codes: Rows
 ) -> MapSide:
-    marks = tuple(Marks(g.look, "".join(_marker(g.look, x, y) for x, y in xy[look == g.look])) for g in groups)
-    with_names = [g for g in groups if g.look >= 0 and len(groups) > 1]
-    return MapSide(
-        side.name,
-        side.title,
-        marks,
-        _names([(g.name, xy[look == g.look]) for g in with_names]),
-        _pictures(xy, mapped),
-        _together(xy, codes),
-    )
-
-
-def _together(xy: Floats, codes: Rows) -> float:
+    marks = tuple((g.look, "".join(_marker(g.look, x, y) for x, y in xy[look == g.look])) for g in groups)
+    names = _names([(g.name, xy[look == g.look]) for g in groups if g.look >= 0 and len(groups) > 1])
     far = np.square(xy[:, None] - xy[None]).sum(2)
     np.fill_diagonal(far, np.inf)
-    return float((codes[far.argmin(1)] == codes).mean())
+    together = float((codes[far.argmin(1)] == codes).mean())
+    return MapSide(side.name, marks, names, _pictures(xy, mapped), together)
 
 
 def _marker(look: int, x: float, y: float) -> str:
     """Return the path of a point, with the shape of its look."""
-    return f"M{x:.1f} {y:.1f}" + (_SHAPES[look] if look >= 0 else "m-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0z")
+    return f"M{x:.1f} {y:.1f}{_SHAPES[look]}"
 
 
-def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[MapItem, ...]:
+def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[Dot, ...]:
     """Put each group's name at its densest place that is free of other names, largest group first."""
     taken: list[tuple[float, float, float]] = []
     items = []
@@ -509,14 +465,14 @@ def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[MapItem, ...]:
             x, y = float(some[i][0].clip(half, SIZE - half)), float(some[i][1].clip(14, SIZE - 8))
             if all(abs(x - tx) > half + wide or abs(y - ty) > 19 for tx, ty, wide in taken):
                 taken.append((x, y, half))
-                items.append(MapItem(round(x, 1), round(y, 1), text))
+                items.append(Dot(round(x, 1), round(y, 1), text))
                 break
     return tuple(items)
 
 
-def _pictures(xy: Floats, mapped: Rows) -> tuple[MapItem, ...]:
+def _pictures(xy: Floats, mapped: Rows) -> tuple[Dot, ...]:
     """Draw points at random whose pictures do not cover each other; the table itself is sorted by category."""
-    items: list[MapItem] = []
+    items: list[Dot] = []
     cells: dict[tuple[int, int], list[tuple[float, float]]] = {}
     lot = np.random.default_rng(0).permutation(len(mapped))
     for (x, y), row in zip(xy[lot].tolist(), mapped[lot].tolist(), strict=True):
@@ -524,7 +480,7 @@ def _pictures(xy: Floats, mapped: Rows) -> tuple[MapItem, ...]:
         around = [at for i in (-1, 0, 1) for j in (-1, 0, 1) for at in cells.get((cell[0] + i, cell[1] + j), [])]
         if all(abs(x - a) >= _PICTURE or abs(y - b) >= _PICTURE for a, b in around):
             cells.setdefault(cell, []).append((x, y))
-            items.append(MapItem(round(x, 1), round(y, 1), row=row))
+            items.append(Dot(round(x, 1), round(y, 1), row=row))
             if len(items) == _PICTURES:
                 break
     return tuple(items)

@@ -1,7 +1,7 @@
 """Findings: what is measured of one or two models on the same images, in numbers, curves and ranked pictures."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -127,6 +127,78 @@ class Findings:
     notes: tuple[str, ...] = ()
 
 
+# Who searches what, and with which embeddings
+
+
+class _Roles(NamedTuple):
+    """Rows of the table that search, those that are searched (None: the same), and their labels as numbers."""
+
+    queries: Rows
+    gallery: Rows | None
+    codes: tuple[Tensor, Tensor]
+
+    @property
+    def classes(self) -> Rows:
+        """Class of each query."""
+        return np.asarray(self.codes[0].numpy())
+
+    @property
+    def items(self) -> Rows:
+        return self.queries if self.gallery is None else self.gallery
+
+    @property
+    def relevance(self) -> LabelRelevance:
+        return LabelRelevance(*self.codes, own=self.gallery is None)
+
+
+def search_roles(table: ImageTable) -> tuple[Rows, Rows | None, tuple[str, ...]]:
+    """Return the rows that search, those that are searched, and a note on rows that are left out.
+
+    There is no gallery where each query searches the others. Only images of the role gallery make one, with
+    distractors beside them: in another an image would find itself.
+    """
+    queries = np.flatnonzero(np.isin(table.roles, ("", "query")) & (table.labels != ""))
+    if (table.roles == "gallery").any():
+        return queries, np.flatnonzero(np.isin(table.roles, ("gallery", "distractor"))), ()
+    left = int((table.roles == "distractor").sum())
+    return queries, None, (f"{left:,} distractors are left out, as there is no gallery beside them",) if left else ()
+
+
+def _read_roles(table: ImageTable) -> tuple[_Roles, tuple[str, ...]]:
+    queries, gallery, notes = search_roles(table)
+    where = table.name or str(table.root)
+    if not len(queries):
+        raise InputError(
+            f"{where} has no image with a label and the role '' or 'query', so nothing searches; give some that role"
+        )
+    codes = encode_labels(table.labels[queries], None if gallery is None else table.labels[gallery])
+    roles = _Roles(queries, gallery, codes)
+    if not bool((roles.relevance.counts > 0).any()):
+        raise InputError(f"{where} has no query with another image of its class to find; give images of the same class")
+    return roles, notes
+
+
+class _Model(NamedTuple):
+    """A model's embeddings: all rows, those that search, and those that are searched (None: the same)."""
+
+    name: str
+    title: str
+    all: Vectors
+    queries: Vectors
+    gallery: Vectors | None
+
+
+def _read_model(name: str, title: str, embeddings: Any, roles: _Roles, rows: int) -> _Model:
+    what = f"embeddings of {name}"
+    array = as_array(what, embeddings)
+    vectors = Vectors(what, array)
+    if len(vectors) != rows:
+        raise InputError(f"{what} has {len(vectors):,} rows, the table has {rows:,}; give one per image")
+    vectors.check()
+    queries = vectors if len(roles.queries) == rows else Vectors(what, array[roles.queries])
+    return _Model(name, title, vectors, queries, None if roles.gallery is None else Vectors(what, array[roles.gallery]))
+
+
 # Curves of one model over all its queries
 
 LEVELS = 100  # recall 0/100, 1/100, ... 100/100
@@ -244,11 +316,8 @@ def densities(positive: Floats, negative: Floats) -> tuple[Curve, Curve]:
     width = 2 * wide / CELLS
     middles = -1 + 2 * starts / CELLS + width / 2
     bars = [np.add.reduceat(counts[:high], starts) for counts in (positive, negative)]
-    return Curve(middles, _density(bars[0], width)), Curve(middles, _density(bars[1], width))
-
-
-def _density(bars: Floats, width: float) -> Floats:
-    return bars / max(1.0, float(bars.sum())) / width
+    right, wrong = (Curve(middles, each / max(1.0, float(each.sum())) / width) for each in bars)
+    return right, wrong
 
 
 # Queries that a report shows, and their ranked lists with the cost of every wrong image
@@ -300,62 +369,52 @@ def choose_queries(
     wanted: dict[str, Floats] = {"most improved": average_precision[0] - after} if len(average_precision) > 1 else {}
     wanted |= {"best": -after, "worst": after, "typical": np.abs(after - np.median(after[usable]))}
     per_kind = min(per_kind, max(1, len(usable) // len(wanted)))  # few queries: something for every kind
-    taken: set[int] = set()
+    taken = np.zeros(0, dtype=np.int64)
     chosen: dict[str, Rows] = {}
     for kind, value in wanted.items():
         order = usable[np.lexsort((lot[usable], -positives[usable], value[usable]))]
         if kind == "most improved":
             order = order[value[order] < 0]
-        queries = _of_different_classes((int(q) for q in order if int(q) not in taken), codes, per_kind)
-        taken.update(queries)
-        chosen[kind] = np.array(queries, dtype=np.int64)
+        order = order[~np.isin(order, taken)]
+        firsts = np.unique(codes[order], return_index=True)[1]  # of each class
+        chosen[kind] = order[np.sort(firsts)[:per_kind]]
+        taken = np.append(taken, chosen[kind])
     kinds = ("best", "typical", "worst", "most improved")
     return {kind: chosen[kind] for kind in kinds if len(chosen.get(kind, ()))}
 
 
-def _of_different_classes(order: Iterable[int], codes: Rows, count: int) -> list[int]:
-    by_class: dict[int, int] = {}
-    for query in order:
-        if len(by_class) == count:
-            break
-        by_class.setdefault(int(codes[query]), query)
-    return list(by_class.values())
-
-
-def rank_queries(
+def _rank_queries(
     chosen: Mapping[str, Rows],
-    sides: Sequence[tuple[Vectors, Vectors | None, Floats]],
-    labels: tuple[Rows, Rows],
-    table_rows: tuple[Rows, Rows],
-    *,
+    models: Sequence[_Model],
+    reports: Sequence[Report],
+    roles: _Roles,
     first: int,
     costly: int,
 ) -> dict[str, tuple[QueryExample, ...]]:
-    """Rank the gallery for the chosen queries on every side.
+    """Rank the gallery for the chosen queries by every model.
 
-    sides:      queries, gallery (None: the queries are searched) and AP per query of each
-    labels:     codes of queries and items; table_rows: where both are in the table
-    first:      images of a list to return; costly: negatives to return that cost most AP
+    first: images of a list to return; costly: negatives to return that cost most AP
     """
-    own = sides[0][1] is None
+    labels, item_labels = (codes.numpy() for codes in roles.codes)
 
     def rank(query: int) -> QueryExample:
-        right = labels[1] == labels[0][query]
-        listed = np.flatnonzero(np.arange(len(right)) != query) if own else np.arange(len(right))
-        ranked = tuple(
-            _rank_list(_scores(queries, gallery, query)[listed], right[listed], table_rows[1][listed], *rest)
-            for queries, gallery, ap in sides
-            for rest in [(float(ap[query]), 2 * slack(queries.dim, torch.float64), first, costly)]
-        )
-        return QueryExample(int(table_rows[0][query]), int(right[listed].sum()), ranked)
+        right = item_labels == labels[query]
+        listed = np.flatnonzero((np.arange(len(right)) != query) | (roles.gallery is not None))
+        right, rows = right[listed], roles.items[listed]
+        ranked = []
+        for model, report in zip(models, reports, strict=True):
+            scores, tie = _scores(model, query)[listed], 2 * slack(model.queries.dim, torch.float64)
+            precision = float(report.per_query["mAP"][query])
+            ranked.append(_rank_list(scores, right, rows, precision, tie, first, costly))
+        return QueryExample(int(roles.queries[query]), int(right.sum()), tuple(ranked))
 
-    return {kind: tuple(rank(int(query)) for query in some) for kind, some in chosen.items()}
+    return {kind: tuple(map(rank, queries.tolist())) for kind, queries in chosen.items()}
 
 
-def _scores(queries: Vectors, gallery: Vectors | None, query: int) -> Floats:
+def _scores(model: _Model, query: int) -> Floats:
     """Return the cosines of a query with all items, in float64."""
-    items = queries if gallery is None else gallery
-    row = queries.read(slice(query, query + 1))
+    items = model.queries if model.gallery is None else model.gallery
+    row = model.queries.read(slice(query, query + 1))
     parts = []
     for where in items.chunks():
         chunk = items.read(where)
@@ -377,13 +436,8 @@ def _rank_list(
 
     dearest = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
     hit = int(right[order].argmax()) if right.any() else -1
-    return RankedList(
-        average_precision,
-        tuple(at(place) for place in range(min(first, len(order)))),
-        tuple(map(at, dearest)),
-        hit + 1,
-        at(hit) if hit >= first else None,
-    )
+    best = tuple(map(at, range(min(first, len(order)))))
+    return RankedList(average_precision, best, tuple(map(at, dearest)), hit + 1, at(hit) if hit >= first else None)
 
 
 # Map: t-SNE of a sample in two dimensions, the same images at comparable places per model
@@ -519,23 +573,6 @@ def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
 # All findings from embeddings
 
 
-class _Roles(NamedTuple):
-    """Rows of the table that search, those that are searched (None: the same), and their labels as numbers."""
-
-    queries: Rows
-    gallery: Rows | None
-    codes: tuple[Tensor, Tensor]
-
-    @property
-    def classes(self) -> Rows:
-        """Class of each query."""
-        return np.asarray(self.codes[0].numpy())
-
-    @property
-    def items(self) -> Rows:
-        return self.queries if self.gallery is None else self.gallery
-
-
 def measure_findings(
     table: ImageTable,
     sides: Sequence[tuple[str, str, Any]],
@@ -565,111 +602,45 @@ def measure_findings(
         check_integer(name, value, at_least=1)
     if len(sides) not in (1, 2):
         raise InputError(f"sides has {len(sides)} models; give one, or two to compare")
-    roles, notes = _roles(table)
-    models = [_model(*side, roles, len(table)) for side in sides]
-    rows_on_map = sample_rows(table, mapped, seed)
-    places, method = place_on_map([model.all for model in models], rows_on_map, seed)
-    of_models = tuple(_measure_model(model, roles, of, show) for model, of in zip(models, places, strict=True))
-    reports = [of.report for of in of_models]
+    roles, notes = _read_roles(table)
+    models = [_read_model(*side, roles, len(table)) for side in sides]
+    sample = sample_rows(table, mapped, seed)
+    places, method = place_on_map([model.all for model in models], sample, seed)
+    results = tuple(_measure_model(model, roles, of, show) for model, of in zip(models, places, strict=True))
+    reports = [each.report for each in results]
+    precisions = [report.per_query["mAP"] for report in reports]
+    chosen = choose_queries(precisions, roles.classes, reports[0].positives, per_kind, seed)
     names = (sides[0][0], sides[-1][0])
+    if lonely := reports[0].without_positive:
+        count = f"{lonely:,} of {reports[0].queries:,} queries have no positive"
+        notes += (f"{count}: R@k counts them as misses, mAP leaves them out",)
+    count = "all" if len(sample) == len(table) else f"{len(sample):,} of"
     return Findings(
         table,
-        of_models,
+        results,
         compare_over_classes(reports[0], reports[1], roles.classes, names) if reports[1:] else None,
-        _queries(models, reports, roles, per_kind=per_kind, first=first, costly=costly, seed=seed),
-        rows_on_map,
+        _rank_queries(chosen, models, reports, roles, first, costly),
+        sample,
         _categories(table, roles, reports),
-        (*notes, *_note_queries(reports[0]), _note_map(len(rows_on_map), len(table), method)),
+        (*notes, f"the map shows {count} {len(table):,} images by {method}"),
     )
-
-
-def _roles(table: ImageTable) -> tuple[_Roles, list[str]]:
-    """Return who searches what, and notes on what is left out."""
-    where = table.name or str(table.root)
-    asking = np.flatnonzero(np.isin(table.roles, ("", "query")) & (table.labels != ""))
-    notes: list[str] = []
-    if not len(asking):
-        raise InputError(
-            f"{where} has no image with a label and the role '' or 'query', so nothing searches; give some that role"
-        )
-    if (table.roles == "gallery").any():
-        gallery = np.flatnonzero(np.isin(table.roles, ("gallery", "distractor")))
-        codes = encode_labels(table.labels[asking], table.labels[gallery])
-    else:
-        gallery, codes = None, encode_labels(table.labels[asking], None)
-        if left := int((table.roles == "distractor").sum()):
-            notes.append(f"{left:,} distractors are left out, as there is no gallery beside them")
-    roles = _Roles(asking, gallery, codes)
-    if not bool((_relevance(roles).counts > 0).any()):
-        raise InputError(f"{where} has no query with another image of its class to find; give images of the same class")
-    return roles, notes
-
-
-def _relevance(roles: _Roles) -> LabelRelevance:
-    return LabelRelevance(*roles.codes, own=roles.gallery is None)
-
-
-class _Model(NamedTuple):
-    """A model's embeddings: all rows, those that search, and those that are searched (None: the same)."""
-
-    name: str
-    title: str
-    all: Vectors
-    queries: Vectors
-    gallery: Vectors | None
-
-
-def _model(name: str, title: str, embeddings: Any, roles: _Roles, rows: int) -> _Model:
-    called = f"embeddings of {name}"
-    array = as_array(called, embeddings)
-    vectors = Vectors(called, array)
-    if len(vectors) != rows:
-        raise InputError(f"{called} has {len(vectors):,} rows, the table has {rows:,}; give one per image")
-    vectors.check()
-    asking = vectors if len(roles.queries) == rows else Vectors(called, array[roles.queries])
-    gallery = None if roles.gallery is None else Vectors(called, array[roles.gallery])
-    return _Model(name, title, vectors, asking, gallery)
 
 
 def _measure_model(model: _Model, roles: _Roles, places: Floats, show: bool | None) -> ModelFindings:
     """Measure one model; its metrics are those of `evaluate`, from one pass over the ranks."""
-    queries, gallery, relevance = model.queries, model.gallery, _relevance(roles)
-    per_query, take = per_query_values([measure(name) for name in _metrics(roles)], len(queries))
+    queries, gallery, relevance = model.queries, model.gallery, roles.relevance
+    length = len(roles.items) - (gallery is None)
+    names = [name for name in DEFAULT if not name.startswith("R@") or int(name[2:]) < max(2, length)]  # no whole list
+    per_query, take = per_query_values([measure(name) for name in names], len(queries))
     recall, precision = rank_curves(queries, gallery, relevance, take, show)
     positive, negative = densities(*score_counts(queries, gallery, roles.codes, show))
-    searched = [] if gallery is None else [(gallery, roles.codes[1])]
-    distances = zip(
-        ("dists@intra", "dists@inter"), class_distances([(queries, roles.codes[0]), *searched]), strict=True
-    )
+    parts = [(queries, roles.codes[0]), *([] if gallery is None else [(gallery, roles.codes[1])])]
+    distances = zip(("dists@intra", "dists@inter"), class_distances(parts), strict=True)
     whole = {name: value for name, value in distances if value is not None}
     report = Report.of(per_query, relevance.counts.numpy(), len(roles.items), whole, name=model.title)
     of_metrics = {name: interval_over_classes(values, roles.classes) for name, values in report.per_query.items()}
     intervals = {name: interval for name, interval in of_metrics.items() if interval is not None}
     return ModelFindings(model.name, model.title, report, recall, precision, positive, negative, places, intervals)
-
-
-def _metrics(roles: _Roles) -> list[str]:
-    """Return the metrics that say something of so many images: no R@k of a whole list."""
-    length = len(roles.items) - (roles.gallery is None)
-    return [name for name in DEFAULT if not name.startswith("R@") or int(name[2:]) < max(2, length)]
-
-
-def _queries(
-    models: Sequence[_Model],
-    reports: Sequence[Report],
-    roles: _Roles,
-    *,
-    per_kind: int,
-    first: int,
-    costly: int,
-    seed: int,
-) -> dict[str, tuple[QueryExample, ...]]:
-    """Choose queries and rank the gallery for them."""
-    precisions = [report.per_query["mAP"] for report in reports]
-    codes = roles.codes[0].numpy(), roles.codes[1].numpy()
-    chosen = choose_queries(precisions, codes[0], reports[0].positives, per_kind, seed)
-    sides = [(model.queries, model.gallery, ap) for model, ap in zip(models, precisions, strict=True)]
-    return rank_queries(chosen, sides, codes, (roles.queries, roles.items), first=first, costly=costly)
 
 
 def _categories(table: ImageTable, roles: _Roles, reports: Sequence[Report]) -> tuple[CategoryResult, ...]:
@@ -678,29 +649,15 @@ def _categories(table: ImageTable, roles: _Roles, reports: Sequence[Report]) -> 
     A category without a query that has a positive is left out: it has no mAP.
     """
     categories, labels = table.categories[roles.queries], table.labels[roles.queries]
-    results = []
-    for name in np.unique(categories) if categories.any() else ():
-        rows = categories == name
-        if reports[0].positives[rows].any():
-            result = CategoryResult(
-                str(name) or "no category",
-                len(np.unique(labels[rows])),
-                int(rows.sum()),
-                tuple(float(report.per_query["R@1"][rows].mean()) for report in reports),
-                tuple(float(np.nanmean(report.per_query["mAP"][rows])) for report in reports),
-            )
-            results.append(result)
-    return tuple(sorted(results, key=lambda result: (-result.queries, result.name)))
-
-
-def _note_queries(report: Report) -> list[str]:
-    lonely = report.without_positive
-    if not lonely:
-        return []
-    return [
-        f"{lonely:,} of {report.queries:,} queries have no positive: R@k counts them as misses, mAP leaves them out"
+    results = [
+        CategoryResult(
+            str(name) or "no category",
+            len(np.unique(labels[rows])),
+            int(rows.sum()),
+            tuple(float(report.per_query["R@1"][rows].mean()) for report in reports),
+            tuple(float(np.nanmean(report.per_query["mAP"][rows])) for report in reports),
+        )
+        for name in (np.unique(categories) if categories.any() else ())
+        if reports[0].positives[rows := categories == name].any()
     ]
-
-
-def _note_map(mapped: int, images: int, method: str) -> str:
-    return f"the map shows {'all' if mapped == images else f'{mapped:,} of'} {images:,} images by {method}"
+    return tuple(sorted(results, key=lambda result: (-result.queries, result.name)))

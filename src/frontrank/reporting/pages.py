@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from frontrank.checks import import_extra, printable
 from frontrank.data.images import map_images, read_image, require_pillow
-from frontrank.data.table import Box, ImageTable
+from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.evaluation.report import format_metric
+from frontrank.evaluation.report import format_metric, is_distance
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -123,24 +123,15 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    filters = (number, percent, fraction, points, p_text, cost_text, place)
+    environment.filters |= {function.__name__: function for function in filters}
     environment.filters |= {
-        "number": number,
-        "percent": percent,
         "metric_text": partial(format_metric, decimals=1),
-        "fraction": fraction,
-        "points": points,
-        "p_text": p_text,
-        "cost_text": cost_text,
         "counted": format_count,
-        "place": place,
-        "capfirst": _capitalise,
+        "capfirst": lambda text: text if text[1:2].isupper() else text[:1].upper() + text[1:],  # not of mAP
     }
+    environment.tests["distance"] = is_distance
     return environment
-
-
-def _capitalise(text: str) -> str:
-    """Write a capital first letter, unless it is a name such as mAP."""
-    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
 
 
 def place(value: float, low: float = 0.0, high: float = 1.0) -> str:
@@ -161,15 +152,12 @@ def place(value: float, low: float = 0.0, high: float = 1.0) -> str:
 class Thumbnail:
     """A small picture; `uri` holds it as data, "" where its file could not be read."""
 
-    name: str
     width: int
     height: int
     uri: str
 
 
-def make_thumbnails(
-    table: ImageTable, sides: Mapping[int, int], workers: int = 2, show: bool | None = None
-) -> tuple[dict[int, Thumbnail], list[str]]:
+def make_thumbnails(table: ImageTable, sides: Mapping[int, int]) -> tuple[dict[int, Thumbnail], list[str]]:
     """Make a small picture of each row, and return these and the faults of files that could not be read.
 
     sides: row of the table ─► pixels of the longer side; a picture that is smaller stays as it is
@@ -179,9 +167,15 @@ def make_thumbnails(
     files, boxes = table.files(), table.boxes()
 
     def make(row: str) -> tuple[Thumbnail, str]:
-        return _thumbnail(files[int(row)], boxes[int(row)], sides[int(row)], f"p{row}")
+        file, side = files[int(row)], sides[int(row)]
+        try:
+            picture = read_image(file, boxes[int(row)], at_least=side)
+        except InputError as error:
+            fault = str(error).split(";")[0].replace(printable(file), printable(Path(file).name))
+            return Thumbnail(side, side, ""), fault
+        return Thumbnail(*_shrunk_size(picture.size, side), as_uri(picture, side)), ""
 
-    results = list(map_images(make, [str(row) for row in rows], workers, "pictures", show))
+    results = list(map_images(make, [str(row) for row in rows], 2, "pictures"))
     pictures = {row: picture for row, (picture, _) in zip(rows, results, strict=True)}
     return pictures, [fault for _, fault in results if fault]
 
@@ -196,15 +190,6 @@ def faults_note(faults: Iterable[str]) -> tuple[str, ...]:
     first = faults[0] if one else f"the first: {faults[0]}"
     count = format_count(len(faults), "picture")
     return (f"{count} could not be read when this page was made and {frames} here ({first}).",)
-
-
-def _thumbnail(file: str, box: Box | None, side: int, name: str) -> tuple[Thumbnail, str]:
-    try:
-        picture = read_image(file, box, at_least=side)
-    except InputError as error:
-        fault = str(error).split(";")[0].replace(printable(file), printable(Path(file).name))
-        return Thumbnail(name, side, side, ""), fault
-    return Thumbnail(name, *_shrunk_size(picture.size, side), as_uri(picture, side)), ""
 
 
 def _shrunk_size(size: tuple[int, int], side: int) -> tuple[int, int]:

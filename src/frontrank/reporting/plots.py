@@ -27,22 +27,19 @@ def plot_ap_error(errors: Mapping[str, Sequence[float]], *, x: Sequence[float] |
         raise InputError("errors has nothing to draw; give a series of errors for each name")
     if x is not None and any(len(x) != len(of) for of in errors.values()):
         raise InputError(f"x has {len(x)} entries, but not every series of errors has; give one per error")
-    figure, axes = _figure()
+    figure, axes = _figure("AP approximation error", "iteration", "|AP predicted - AP|")
     for i, (name, of) in enumerate(errors.items()):
         at = range(1, len(of) + 1) if x is None else x
         style = {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
         axes.plot(at, of, label=name, marker="o" if len(of) < 20 else "", **style)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("|AP predicted - AP|")
-    axes.set_title("AP approximation error", loc="left")
     axes.legend(frameon=False)
     return figure
 
 
 def plot_minibatch_map(batches: BatchMAP) -> "Figure":
     """Plot mAP inside mini-batches by batch size, mean and spread, and mAP of the data set (rambo Fig. 2)."""
-    figure, axes = _figure()
+    figure, axes = _figure("What a mini-batch says about mAP", "batch size", "mAP")
     mean, std = np.asarray(batches.mean), np.asarray(batches.std)
     axes.axhline(batches.dataset, color="#000000", linestyle="--", label=f"data set, {batches.dataset:.3f}")
     axes.fill_between(batches.batch_sizes, mean - std, mean + std, color=_COLOURS[0], alpha=0.2, linewidth=0)
@@ -52,16 +49,15 @@ def plot_minibatch_map(batches: BatchMAP) -> "Figure":
     axes.set_xticks(batches.batch_sizes, [f"{size:,}" for size in batches.batch_sizes])
     axes.minorticks_off()
     axes.set_ylim(0, 1.02)
-    axes.set_xlabel("batch size")
-    axes.set_ylabel("mAP")
-    axes.set_title("What a mini-batch says about mAP", loc="left")
     axes.legend(frameon=False, loc="lower left")
     return figure
 
 
-def _figure() -> "tuple[Figure, Any]":
+def _figure(title: str, x: str, y: str) -> "tuple[Figure, Any]":
     figure = import_extra("matplotlib.figure", "report", "a plot").Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
+    axes.set_title(title, loc="left")
+    axes.set(xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     return figure, axes

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,31 +21,11 @@ from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
-from frontrank.evaluation.report import format_metric, is_distance
 from frontrank.files import PathLike, atomic_write
 from frontrank.losses.registry import preset_name
 from frontrank.models import Embedder, storage
-from frontrank.reporting.charts import (
-    HUES,
-    NOISY,
-    Chart,
-    EmbeddingMap,
-    Line,
-    Scale,
-    chart,
-    display_name,
-    draw_map,
-    finite_points,
-)
-from frontrank.reporting.findings import (
-    Curve,
-    Findings,
-    ModelFindings,
-    QueryExample,
-    RankedImage,
-    RankedList,
-    measure_findings,
-)
+from frontrank.reporting.charts import HUES, NOISY, Chart, Line, Scale, chart, display_name, draw_map, finite_points
+from frontrank.reporting.findings import Curve, Findings, ModelFindings, QueryExample, RankedList, measure_findings
 from frontrank.reporting.pages import faults_note, format_count, fraction, make_thumbnails, render_page
 from frontrank.settings import DataConfig, LossConfig, TrainConfig, read_config, read_recipe
 from frontrank.training.embedding import embed_table
@@ -64,18 +43,18 @@ _GROUPS = {
     "worst": "Queries with the lowest average precision. Below a wrong image: its share of the points of AP that are "
     "lost; the shares of all wrong images add up to what is missing to 100.",
 }
-_MEANINGS = (
-    (r"R@1", "the first result is right"),
-    (r"R@(\d+)", "a right image is among the first {0}"),
-    (r"P@(\d+)", "right images among the first {0}"),
-    (r"mAP", "mean average precision: 100 % if all right images come first"),
-    (r"mAP@R", "average precision within the first R, R being the number of right images"),
-    (r"R-precision", "right images among the first R, R being their number"),
-    (r"MRR", "1 divided by the place of the first right image"),
-    (r"NMI", "how well clusters of the embeddings match the classes"),
-    (r"dists@intra", "cosine distance of two images of a class"),
-    (r"dists@inter", "cosine distance of two classes"),
-)
+_MEANINGS = {  # of metrics; a number at the end of the name is in the braces
+    "R@1": "the first result is right",
+    "R@": "a right image is among the first {}",
+    "P@": "right images among the first {}",
+    "mAP": "mean average precision: 100 % if all right images come first",
+    "mAP@R": "average precision within the first R, R being the number of right images",
+    "R-precision": "right images among the first R, R being their number",
+    "MRR": "1 divided by the place of the first right image",
+    "NMI": "how well clusters of the embeddings match the classes",
+    "dists@intra": "cosine distance of two images of a class",
+    "dists@inter": "cosine distance of two classes",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,14 +90,8 @@ class MetricRow:
     name: str
     meaning: str
     values: tuple[float, ...]
-    texts: tuple[str, ...]
     intervals: tuple[tuple[float, float] | None, ...]
     change: Difference | None
-
-    @property
-    def is_fraction(self) -> bool:
-        """Whether it can be drawn on a scale from 0 to 100 %."""
-        return not is_distance(self.name)
 
 
 def render_run_page(findings: Findings, facts: RunFacts) -> str:
@@ -129,16 +102,21 @@ def render_run_page(findings: Findings, facts: RunFacts) -> str:
     if not findings.sides:
         raise InputError("findings.sides is empty; give at least one side")
     map = draw_map(findings)
-    queries = _sort_groups(findings.queries)
-    pictures, faults = make_thumbnails(findings.table, _picture_sizes(queries, map))
+    groups = dict.fromkeys((*_GROUPS, *findings.queries))
+    queries = {name: findings.queries[name] for name in groups if findings.queries.get(name)}
+    pictures, faults = make_thumbnails(
+        findings.table, _picture_sizes(queries, [] if map is None else map.points["rows"])
+    )
     metrics = metric_rows(findings)
+    reports = [side.report for side in findings.sides]
+    notes = [note for each in (findings, *reports, findings.change) if each is not None for note in each.notes]
     return render_page(
         "run.html.j2",
         title=facts.title,
         facts=facts,
         findings=findings,
         sides=_looks(findings.sides),
-        searched=facts.searched or format_count(len(set(findings.table.labels) - {""}), "class", "classes"),
+        searched=facts.searched or count_classes(findings.table),
         metrics=metrics,
         headline=next((row for row in metrics if row.name == "R@1"), metrics[0]),
         training=training_charts(facts.curves),
@@ -149,50 +127,31 @@ def render_run_page(findings: Findings, facts: RunFacts) -> str:
         teaser=next(iter(queries.get("most improved", ())), None),
         name=partial(display_name, findings.table),
         end_of_search=end_of_search,
-        costly_later=costly_later,
         intros=_GROUPS,
         map=map,
         pictures=pictures,
         categories=sorted(findings.categories, key=lambda of: (-np.nan_to_num(of.recall_at_1[-1], nan=-1.0), of.name)),
-        notes=tuple(dict.fromkeys((*findings.notes, *_report_notes(findings), *faults_note(faults)))),
+        notes=tuple(dict.fromkeys((*notes, *faults_note(faults)))),
     )
 
 
 def end_of_search(query: QueryExample, ranked: RankedList) -> int:
-    """Return the place among the first images of a list from which on nothing right is left to find.
-
-    >>> first = [RankedImage(row, row + 1, 0.9, right) for row, right in enumerate([True, False, True, False])]
-    >>> end_of_search(QueryExample(9, 2, ()), RankedList(0.8, tuple(first), ()))
-    4
-    """
+    """Return the place among the first images of a list from which on nothing right is left to find."""
     right = [image.place for image in ranked.first if image.right]
     if 0 < query.positives <= len(right):
         return right[query.positives - 1] + 1
     return max((image.place for image in ranked.first), default=0) + 1
 
 
-def costly_later(ranked: RankedList) -> tuple[RankedImage, ...]:
-    """Return the costly images of a list that are not among its first ones."""
-    places = {image.place for image in ranked.first}
-    return tuple(image for image in ranked.costly if image.place not in places)
-
-
 def metric_rows(findings: Findings) -> list[MetricRow]:
     """Return the rows of the headline table: each metric of the last side, with the value of the other one."""
-    reports = [side.report for side in findings.sides]
+    sides, change = findings.sides, findings.change
     rows = []
-    for name in reports[-1]:
-        values = tuple(report.get(name, math.nan) for report in reports)
-        rows.append(
-            MetricRow(
-                name,
-                meaning(name),
-                values,
-                tuple(format_metric(name, value, 1) for value in values),
-                tuple(side.intervals.get(name) for side in findings.sides),
-                findings.change[name] if findings.change is not None and name in findings.change else None,
-            )
-        )
+    for name in sides[-1].report:
+        values = tuple(side.report.get(name, math.nan) for side in sides)
+        intervals = tuple(side.intervals.get(name) for side in sides)
+        difference = change[name] if change is not None and name in change else None
+        rows.append(MetricRow(name, meaning(name), values, intervals, difference))
     return rows
 
 
@@ -202,10 +161,8 @@ def meaning(name: str) -> str:
     >>> meaning("R@10")
     'a right image is among the first 10'
     """
-    for pattern, text in _MEANINGS:
-        if match := re.fullmatch(pattern, name):
-            return text.format(*match.groups())
-    return ""
+    text = _MEANINGS.get(name) or _MEANINGS.get(name.rstrip("0123456789"), "")
+    return text.format(name[2:])
 
 
 def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> list[Chart]:
@@ -243,10 +200,8 @@ def recall_chart(sides: Sequence[ModelFindings]) -> Chart | None:
 def precision_chart(sides: Sequence[ModelFindings]) -> Chart | None:
     """Return the chart of precision over recall."""
     lines = [Line(side.name, side.precision_recall, look) for side, look in _looks(sides)]
-    span = (0.0, 1.0)
-    return chart(
-        "precision over recall", lines, Scale("recall", percent=True, span=span), Scale("precision", True, span=span)
-    )
+    scales = [Scale(label, percent=True, span=(0.0, 1.0)) for label in ("recall", "precision")]
+    return chart("precision over recall", lines, *scales)
 
 
 def score_charts(sides: Sequence[ModelFindings]) -> list[Chart]:
@@ -255,25 +210,17 @@ def score_charts(sides: Sequence[ModelFindings]) -> list[Chart]:
     xs, ys = (np.concatenate([getattr(of, axis) for of in curves]) for axis in "xy")
     if not len(xs) or xs.min() == xs.max() or ys.max() <= 0:
         return []
+    spans = {"score": (float(xs.min()), float(xs.max())), "density": (0.0, float(ys.max()) * 1.05)}
+    scales = [Scale(label, span=span) for label, span in spans.items()]
     charts = []
     for side in sides:
-        lines = [
-            Line("wrong", side.negative_scores, "wrong", filled=True),
-            Line("right", side.positive_scores, "right", filled=True),
-        ]
         right, wrong = finite_points(side.positive_scores), finite_points(side.negative_scores)
+        both = ("wrong", side.negative_scores), ("right", side.positive_scores)
+        lines = [Line(name, of, name, filled=True) for name, of in both]
         common = overlap(right, wrong)
         note = f"The two overlap in {fraction(common)} of their area." if common is not None else ""
-        charts.append(
-            chart(
-                f"scores {side.name}",
-                lines,
-                Scale("score", span=(float(xs.min()), float(xs.max()))),
-                Scale("density", span=(0.0, float(ys.max()) * 1.05)),
-                note=note,
-                summary=" ".join(filter(None, [_describe_peaks(side.name, {"right": right, "wrong": wrong}), note])),
-            )
-        )
+        summary = " ".join(filter(None, [_describe_peaks(side.name, {"right": right, "wrong": wrong}), note]))
+        charts.append(chart(f"scores {side.name}", lines, *scales, note=note, summary=summary))
     return [one for one in charts if one is not None]
 
 
@@ -305,22 +252,14 @@ def overlap(a: Curve, b: Curve) -> float | None:
     return round(float(np.minimum(heights[0] / areas[0], heights[1] / areas[1]).sum()), 3)
 
 
-def _sort_groups(queries: Mapping[str, tuple[QueryExample, ...]]) -> dict[str, tuple[QueryExample, ...]]:
-    names = [*(name for name in _GROUPS if name in queries), *(name for name in queries if name not in _GROUPS)]
-    return {name: queries[name] for name in names if queries[name]}
-
-
-def _picture_sizes(queries: Mapping[str, tuple[QueryExample, ...]], map: EmbeddingMap | None) -> dict[int, int]:
+def _picture_sizes(queries: Mapping[str, tuple[QueryExample, ...]], on_map: Sequence[int]) -> dict[int, int]:
     """Return the rows whose pictures the page shows, each with its number of pixels."""
-    rows = set()
+    rows = {query.row for of in queries.values() for query in of}
     for name, of in queries.items():
-        for query in of:
-            rows.add(query.row)
-            for ranked in query.ranked:
-                costly = ranked.costly if name == "worst" else ()
-                rows |= {image.row for image in (*ranked.first, *costly, *((ranked.late,) if ranked.late else ()))}
+        for ranked in (ranked for query in of for ranked in query.ranked):
+            costly = ranked.costly if name == "worst" else ()
+            rows |= {image.row for image in (*ranked.first, *costly, ranked.late) if image is not None}
     side = _LARGE if len(rows) <= _MANY else _SMALL
-    on_map = [] if map is None else map.rows
     return dict.fromkeys(on_map, _ON_MAP) | dict.fromkeys(rows, side)
 
 
@@ -329,18 +268,12 @@ def _looks(sides: Sequence[ModelFindings]) -> list[tuple[ModelFindings, str]]:
     return [(side, "after" if side is sides[-1] else "before") for side in sides]
 
 
-def _report_notes(findings: Findings) -> list[str]:
-    reports = [side.report for side in findings.sides]
-    notes = [note for report in reports for note in report.notes]
-    return [*notes, *(findings.change.notes if findings.change is not None else ())]
-
-
 # Embeddings kept beside a run, so that a second report is quick
 
 _SHORT = 16  # of a digest, in a file's name
 
 
-def cached_embeddings(
+def read_or_make_embeddings(
     folder: Path, name: str, model: str, table: ImageTable, make: Callable[[], np.ndarray]
 ) -> np.ndarray:
     """Return the embeddings of a table by a model: those in `folder`, or new ones, which are saved there.
@@ -368,12 +301,16 @@ def images_digest(table: ImageTable) -> str:
     digest = sha256(os.fsencode(table.root.resolve()) + b"\0")
     boxes = table.extra["box"].tolist() if "box" in table.extra else [""] * len(table)
     for path, file, box in zip(table.paths.tolist(), table.files(), boxes, strict=True):
-        stamp = ""
-        with suppress(OSError):  # a missing file is reported when it is to be embedded
-            stat = os.stat(file)
-            stamp = f"{stat.st_size} {stat.st_mtime_ns}"
-        digest.update(f"{path}\0{box}\0{stamp}\1".encode("utf-8", "surrogateescape"))
+        digest.update(f"{path}\0{box}\0{file_stamp(file)}\1".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def file_stamp(file: PathLike) -> str:
+    """Return the size and the time of change of a file as text; "" for a missing one."""
+    with suppress(OSError):
+        stat = os.stat(file)
+        return f"{stat.st_size} {stat.st_mtime_ns}"
+    return ""
 
 
 def _read_embeddings(path: Path, rows: int) -> np.ndarray | None:
@@ -389,6 +326,7 @@ def _read_embeddings(path: Path, rows: int) -> np.ndarray | None:
 
 _CURVES = ("loss", "AP error", "learning rate")  # and all of validation
 _LICENCES = ("licence", "license")
+_WEIGHTS = {"none": "random", "pretrained": "pretrained, of timm", "package": "ImageNet, from a registry package"}
 _CREDITS = "LICENCES.md"  # beside a table: who made its pictures
 _TABLES = (".csv", ".parquet", ".tsv", ".txt", ".json")  # endings that are not part of a data set's name
 
@@ -406,15 +344,16 @@ def read_run_facts(
     log = read_run_log(folder)
     training = images.of("train")
     reported, own = (path_name(path) for path in (data or config.data.path, config.data.path))
+    model = config.model
+    head = f"{model.dim} dimensions" if model.dim else "no head"
     facts = {
         "images": f"{len(table):,} of {searched}{f' of {reported}' if data else ''}",
-        "trained on": f"{len(training):,} images of {format_count(_count_classes(training), 'class', 'classes')}"
-        f"{f' of {own}' if data else ''}",
-        "model": _describe_model(config),
-        "first weights": _describe_weights(config.model.weights),
+        "trained on": f"{len(training):,} images of {count_classes(training)}{f' of {own}' if data else ''}",
+        "model": f"{model.backbone}, {model.pooling} pooling, {head}; images of {config.data.size} px",
+        "first weights": _WEIGHTS.get(model.weights) or Path(model.weights).name,
         "loss": _describe_loss(config.loss),
         "training": _describe_training(config, run),
-        "checkpoint": _describe_checkpoint(run, _count_classes(images.of("validation"))),
+        "checkpoint": _describe_checkpoint(run, count_classes(images.of("validation"), "held-out ")),
         "time": _describe_time(log, run),
     }
     again = f"frontrank train --recipe {shlex.quote(str(folder / 'config.yaml'))} --out NEW"
@@ -510,19 +449,9 @@ def log_curves(log: list[dict[str, Any]], names: Sequence[str] = _CURVES) -> dic
     return {name: Curve(*np.array(points[name], dtype=np.float64).T) for name in order}
 
 
-def _count_classes(table: ImageTable) -> int:
-    return len(np.unique(table.labels[table.labels != ""]))
-
-
-def _describe_model(config: TrainConfig) -> str:
-    model = config.model
-    head = f"{model.dim} dimensions" if model.dim else "no head"
-    return f"{model.backbone}, {model.pooling} pooling, {head}; images of {config.data.size} px"
-
-
-def _describe_weights(weights: str) -> str:
-    known = {"none": "random", "pretrained": "pretrained, of timm", "package": "ImageNet, from a registry package"}
-    return known.get(weights) or Path(weights).name
+def count_classes(table: ImageTable, kind: str = "") -> str:
+    """Write the number of classes of a table; kind: such as "unseen ", before the word."""
+    return format_count(len(set(table.labels.tolist()) - {""}), f"{kind}class", f"{kind}classes")
 
 
 def _describe_loss(loss: LossConfig) -> str:
@@ -538,13 +467,12 @@ def _describe_training(config: TrainConfig, run: Mapping[str, Any]) -> str:
     return f"{begun}{optimizer.name}, learning rate {optimizer.lr:g} ({optimizer.schedule}), seed {config.seed}"
 
 
-def _describe_checkpoint(run: Mapping[str, Any], classes: int) -> str:
+def _describe_checkpoint(run: Mapping[str, Any], classes: str) -> str:
     before, best, step = (run.get(name) for name in ("before", "best", "best_step"))
     if not isinstance(best, float) or not isinstance(step, int):
         return ""
-    held_out = format_count(classes, "held-out class", "held-out classes")
     begun = f", from {100 * before:.1f} %" if isinstance(before, float) else ""
-    return f"step {step:,}: {run.get('metric')} {100 * best:.1f} % on {held_out}{begun}"
+    return f"step {step:,}: {run.get('metric')} {100 * best:.1f} % on {classes}{begun}"
 
 
 def _describe_time(log: list[dict[str, Any]], run: Mapping[str, Any]) -> str:
@@ -695,15 +623,17 @@ def _write_numbers(page: Path, findings: Findings) -> RunReport:
 def _choose_images(
     folder: Path, config: TrainConfig, images: ImageTable, data: PathLike | None
 ) -> tuple[ImageTable, str, list[str]]:
-    """Return the images of the report, what they are in a few words, and notes."""
-    if data is not None:
-        table = build_images(DataConfig(path=os.fspath(data)))
-        table = table.of("test") if (table.splits == "test").any() else table
-        table = replace(table, name=path_name(os.fspath(data)))
-        return table, _describe_classes(table, images), _note_training_images(table, images)
-    table, notes = replace(images.of("test"), name=path_name(config.data.path)), []
-    if not len(table):
-        table = replace(images.of("validation"), name=path_name(config.data.path))
+    """Return the images of the report, what they are in a few words, and notes.
+
+    Classes are unseen if the run used none of them to train or to choose its checkpoint.
+    """
+    path = config.data.path if data is None else os.fspath(data)
+    table, notes = images if data is None else build_images(DataConfig(path=path)), []
+    used = images.labels[np.isin(images.splits, ("train", "validation"))]
+    if (table.splits == "test").any():
+        table = table.of("test")
+    elif data is None:
+        table = table.of("validation")
         notes.append(
             "the run has no test images: these are its held-out classes, which chose the checkpoint, so the figures "
             "may be a little too good"
@@ -712,22 +642,12 @@ def _choose_images(
             raise InputError(
                 f"{printable(folder)} has neither test images nor held-out classes; give images with --data"
             )
-        return table, format_count(_count_classes(table), "held-out class", "held-out classes"), notes
-    return table, _describe_classes(table, images), notes
-
-
-def _describe_classes(table: ImageTable, images: ImageTable) -> str:
-    """Write the number of classes, "unseen" if the run used none of them to train or to choose its checkpoint."""
-    classes = np.unique(table.labels[table.labels != ""])
-    known = np.isin(classes, images.labels[np.isin(images.splits, ("train", "validation"))]).any()
-    kind = "" if known else "unseen "
-    return format_count(len(classes), f"{kind}class", f"{kind}classes")
-
-
-def _note_training_images(table: ImageTable, images: ImageTable) -> list[str]:
-    trained = {os.path.realpath(file) for file in images.of("train").files()}
-    count = sum(os.path.realpath(file) in trained for file in table.files())
-    return [f"{count:,} of the {len(table):,} images were trained on: the figures are too good"] if count else []
+    kind = "held-out " if notes else "" if np.isin(table.labels[table.labels != ""], used).any() else "unseen "
+    if data is not None:
+        train_files = {os.path.realpath(file) for file in images.of("train").files()}
+        if count := sum(os.path.realpath(file) in train_files for file in table.files()):
+            notes.append(f"{count:,} of the {len(table):,} images were trained on: the figures are too good")
+    return replace(table, name=path_name(path)), count_classes(table, kind), notes
 
 
 def _embed(
@@ -743,16 +663,14 @@ def _embed(
     def make() -> np.ndarray:
         return embed_table(load(), table, workers=config.data.workers, device=device, show=show)
 
-    return cached_embeddings(folder / "report", name, mark, table, make)
+    return read_or_make_embeddings(folder / "report", name, mark, table, make)
 
 
 def _first_weights_mark(config: TrainConfig) -> str:
     """Return a text that differs for other first weights, without reading them."""
     weights = Path(config.model.weights)
-    stamp = ""
+    stamp = file_stamp(weights) if weights.is_file() else ""
     if storage.is_model(weights):
         stamp = storage.read_model_config(weights)["fingerprint"]
-    elif weights.is_file():
-        stamp = f"{weights.stat().st_size} {weights.stat().st_mtime_ns}"
     settings = {**vars(config.model), "size": config.data.size, "resize": config.data.resize, "seed": config.seed}
     return json.dumps([settings, stamp])
