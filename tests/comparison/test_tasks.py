@@ -13,8 +13,9 @@ import pytest
 import frontrank as fr
 from frontrank.comparison import runner, tasks
 from frontrank.comparison.runner import resume_comparison, run_comparison
-from frontrank.comparison.tasks import choose_lr, failure_reason, query_labels, read_lr, require_tests, sides
+from frontrank.comparison.tasks import choose_lr, failure_reason, query_labels, read_lr, require_tests
 from frontrank.errors import InputError, InterruptedRunError
+from frontrank.reporting.findings import search_roles
 from frontrank.settings import TrainConfig
 from tests.comparison.comparisons import count_tasks, plan_of
 
@@ -75,9 +76,8 @@ def test_without_a_gallery_no_image_finds_itself(role, monkeypatch):
 
 def test_a_gallery_is_searched_with_its_distractors(monkeypatch):
     table = table_of(["a", "b", "a", "b", "", ""], ["query", "", "gallery", "gallery", "distractor", "query"])
-    asked, searched = sides(table)
-    assert asked.tolist() == [True, True, False, False, False, False]  # without a label it has nothing to find
-    assert searched.tolist() == [False, False, True, True, True, False]
+    queries, gallery, _ = search_roles(table)
+    assert (queries.tolist(), gallery.tolist()) == ([0, 1], [2, 3, 4])  # without a label it has nothing to find
     vectors = np.random.default_rng(0).normal(size=(6, 8))
     monkeypatch.setattr(tasks, "build_images", lambda _: table)
     monkeypatch.setattr(tasks, "embed_table", lambda *_, **__: vectors)

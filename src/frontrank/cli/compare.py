@@ -85,7 +85,8 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(
             "there are no images; give --data, a folder of images by class, a table, or the root of a data set"
         )
-    from frontrank.comparison.results import comparison_table, write_page
+    from frontrank.comparison.report import write_page
+    from frontrank.comparison.results import comparison_table
     from frontrank.comparison.runner import resume_comparison, run_comparison
 
     if options.resume is not None:

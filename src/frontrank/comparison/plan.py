@@ -2,8 +2,9 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from frontrank.checks import check_choice, check_integer, check_number, nearest_
 from frontrank.errors import InputError
 from frontrank.losses import registry
 from frontrank.models.weights import WORDS
+from frontrank.reporting.run import path_name
 from frontrank.settings import TrainConfig, check_config, read_config, settings, value_of, values_of
 from frontrank.training.optimizers import check_optimizer
 from frontrank.training.run import build_loss
@@ -18,10 +20,10 @@ from frontrank.training.run import build_loss
 DEFAULT_LOSSES = "PNP-D_q,PNP-D_s,SmoothAP,FastAP,QuantizedAP,BlackboxRecall-loglog,contrastive,triplet"
 
 
-def named_loss(text: str) -> dict[str, str]:
+def parse_loss(text: str) -> dict[str, str]:
     """Return the settings that a loss on the command line stands for, as words.
 
-    >>> named_loss("PNP-D_q(alpha=2)")
+    >>> parse_loss("PNP-D_q(alpha=2)")
     {'loss.name': 'PNP', 'loss.variant': 'D_q', 'loss.alpha': '2'}
     """
     match = re.fullmatch(r"([^()]+?)\s*(?:\((.*)\))?", text.strip(), re.DOTALL)
@@ -32,7 +34,10 @@ def named_loss(text: str) -> dict[str, str]:
     if preset is None and (name in registry.LOSSES or name.startswith(registry.PEERS)):
         preset = {"name": name}
     if preset is None:
-        raise InputError(f"--losses: there is no loss {name!r}{_suggest_loss(name)}")
+        known = {each.lower(): each for each in (*registry.presets(), *registry.LOSSES)}
+        near = nearest_word(name.lower(), known, 0.4)
+        end = f"did you mean {known[near]}?" if near else f"there are {_all_names()}"
+        raise InputError(f"--losses: there is no loss {name!r}; {end}")
     words = {f"loss.{key}": value for key, value in preset.items() if key != "options"}
     options = dict(preset.get("options", {}))
     for part in split_list(inside):
@@ -42,8 +47,8 @@ def named_loss(text: str) -> dict[str, str]:
         if words["loss.name"].startswith(registry.PEERS) and key != "miner":
             options[key] = value
         elif f"loss.{key}" not in settings():
-            known = ", ".join(each.removeprefix("loss.") for each in settings_of(words))
-            raise InputError(f"--losses {text!r}: there is no setting {key!r}; {name} has {known}")
+            names = ", ".join(each.removeprefix("loss.") for each in settings_of(words))
+            raise InputError(f"--losses {text!r}: there is no setting {key!r}; {name} has {names}")
         else:
             words[f"loss.{key}"] = value
     if options:
@@ -52,16 +57,9 @@ def named_loss(text: str) -> dict[str, str]:
 
 
 def settings_of(words: Mapping[str, str]) -> list[str]:
-    """Return the settings of a loss by their full names; words: as of `named_loss`."""
+    """Return the settings of a loss by their full names; words: as of `parse_loss`."""
     parts = {part: words.get(f"loss.{part}") for part in registry.PARTS}
     return [f"loss.{name}" for name in registry.arguments(words["loss.name"], parts)]
-
-
-def _suggest_loss(name: str) -> str:
-    """Return the end of an error message about a loss that does not exist."""
-    known = {each.lower(): each for each in (*registry.presets(), *registry.LOSSES)}
-    near = nearest_word(name.lower(), known, 0.4)
-    return f"; did you mean {known[near]}?" if near else f"; there are {_all_names()}"
 
 
 def _all_names() -> str:
@@ -145,12 +143,12 @@ class Plan:
         losses = self.losses
         of_losses = f"{len(losses)} loss{'es' * (len(losses) > 1)}"
         what = ", ".join(self.axes) + f" of {of_losses}" * (len(losses) > 1) if self.axes else of_losses
-        return f"{what} on {_data_name(self.base)}"
+        return f"{what} on {path_name(self.base.data.path)}"
 
     @property
     def losses(self) -> list[str]:
         """Names of the losses; without axes those are the names of the ways."""
-        return list(dict.fromkeys(_without_point(way.name, self.axes) for way in self.ways))
+        return list(dict.fromkeys(loss_of_way(way.name, self.axes) for way in self.ways))
 
     def config(self, way: Way, lr: float, seed: int, table: Path, *, search: bool = False) -> TrainConfig:
         """Return the settings of one run. table: of the images with their splits, which all runs share."""
@@ -163,6 +161,10 @@ class Plan:
             config = replace(config, iterations=self.search_steps)
         return replace(config, optimizer=replace(config.optimizer, lr=lr))
 
+    def first_config(self, way: Way, lr: float | None = None) -> TrainConfig:
+        """Return the settings of a way's first run, on any table, to check them."""
+        return self.config(way, lr or way.lrs[0], 0, Path("images.csv"))
+
     def config_on(self, table: Path, config: TrainConfig | None = None) -> TrainConfig:
         """Return settings, by default those of the base, for images that are split, merged and checked already."""
         config = config or self.base
@@ -171,16 +173,13 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON holds it."""
-        ways = [
-            {"name": w.name, "folder": w.folder, "settings": dict(w.settings), "lrs": list(w.lrs)} for w in self.ways
-        ]
-        plain = {"axes": list(self.axes), "seeds": self.seeds, "search_steps": self.search_steps}
-        return {"settings": _plain(values_of(self.base)), "ways": ways, **plain, "reference": self.reference}
+        stored = {name: value for name, value in asdict(self).items() if name != "base"}
+        return {"settings": _plain(values_of(self.base)), **stored}
 
     @classmethod
     def from_json(cls, plan: Mapping[str, Any]) -> "Plan":
         """Return the plan that `as_json` stored."""
-        ways = tuple(Way(w["name"], w["folder"], w["settings"], tuple(w["lrs"])) for w in plan["ways"])
+        ways = tuple(Way(**{**way, "lrs": tuple(way["lrs"])}) for way in plan["ways"])
         base = read_config(plan["settings"])
         return cls(base, ways, tuple(plan["axes"]), plan["seeds"], plan["search_steps"], plan["reference"])
 
@@ -211,18 +210,13 @@ def read_plan(
     recipe = dict(recipe or {})
     if losses is None and not grid:
         losses = DEFAULT_LOSSES
-    configs: list[tuple[str, TrainConfig]]
-    if losses is None:
-        base = read_config(recipe, overrides)
-        configs = [("", base)]
-    else:
-        base, configs = _read_losses(recipe, overrides, losses)
+    base, configs = _read_losses(recipe, overrides, losses)
     base = replace(base, data=replace(base.data, path=_whole_path(base.data.path)))
     if base.model.weights not in WORDS and Path(base.model.weights).exists():
         base = replace(base, model=replace(base.model, weights=_whole_path(base.model.weights)))
     rates = _rates(lrs, base)
     ways = [
-        _way(base, name, config, point, rates, single=len(configs) == 1)
+        _way(base, name, config, point, rates, len(configs) == 1)
         for (name, config), point in itertools.product(configs, grid or [{}])
     ]
     _refuse_twice("--losses" if losses else "--axis", [way.name for way in ways])
@@ -233,9 +227,12 @@ def read_plan(
 
 
 def _read_losses(
-    recipe: Mapping[str, Any], overrides: Mapping[str, str], losses: str
+    recipe: Mapping[str, Any], overrides: Mapping[str, str], losses: str | None
 ) -> tuple[TrainConfig, list[tuple[str, TrainConfig]]]:
-    """Return the base without a loss, and per loss its name and all settings."""
+    """Return the base without a loss, and per loss its name and all settings; losses None: that of the settings."""
+    if losses is None:
+        base = read_config(recipe, overrides)
+        return base, [("", base)]
     for name in _OF_THE_LOSS:
         if name in overrides:
             raise InputError(f"--{name} does not go with several losses; write it in --losses, as NAME(setting=value)")
@@ -246,7 +243,7 @@ def _read_losses(
     configs: list[tuple[str, TrainConfig]] = []
     used: set[str] = set()
     for text in split_list(losses):
-        words = named_loss(text)
+        words = parse_loss(text)
         has = settings_of(words)
         mine = {name: value for name, value in shared.items() if name in has}
         used |= mine.keys()
@@ -260,13 +257,7 @@ def _read_losses(
 
 
 def _way(
-    base: TrainConfig,
-    name: str,
-    config: TrainConfig,
-    point: Mapping[str, str],
-    rates: tuple[float, ...],
-    *,
-    single: bool,
+    base: TrainConfig, name: str, config: TrainConfig, point: Mapping[str, str], rates: tuple[float, ...], single: bool
 ) -> Way:
     """Return the way of a loss and a point of the grid."""
     if point:
@@ -302,7 +293,7 @@ def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> 
             )
 
 
-def _without_point(name: str, axes: Sequence[str]) -> str:
+def loss_of_way(name: str, axes: Sequence[str]) -> str:
     """Return the loss of a way, whose name ends with the values of axes."""
     return name.split(f"{axes[0]}=")[0].removesuffix(", ") if axes else name
 
@@ -331,11 +322,11 @@ def _rates(lrs: str | None, base: TrainConfig) -> tuple[float, ...]:
     if lrs is None:
         return tuple(float(f"{base.optimizer.lr * factor:.2g}") for factor in (1 / 3, 1, 3))
     try:
-        rates = [check_number("--lr", float(word), above=0) for word in split_list(lrs)]
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
+        rates = [float(word) for word in split_list(lrs)]
+    except ValueError:
         raise InputError(f"--lr takes numbers with commas, such as 1e-4,3e-4,1e-3, got {lrs!r}") from None
+    for rate in rates:
+        check_number("--lr", rate, above=0)
     if not rates:
         raise InputError("--lr is empty; write --lr 1e-4,3e-4,1e-3, or leave it out")
     _refuse_twice("--lr", [f"{lr:g}" for lr in rates])
@@ -350,13 +341,20 @@ def _check_plan(plan: Plan) -> None:
         raise InputError("--search-iterations does not go with milestones, which count from the start; leave it out")
     for way in plan.ways:
         for lr in way.lrs:
-            config = plan.config(way, lr, 0, Path("images.csv"))
-            try:
+            config = plan.first_config(way, lr)
+            with errors_of_way(way.name):
                 check_config(config)
                 build_loss(config.loss, 2, 2)
                 check_optimizer(config.optimizer)
-            except InputError as error:
-                raise InputError(f"{way.name}: {error}") from error
+
+
+@contextmanager
+def errors_of_way(name: str) -> Iterator[None]:
+    """Let errors begin with the name of a way, unless it is ""."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name}: {error}" if name else str(error)) from error
 
 
 def _refuse_twice(what: str, names: Sequence[str]) -> None:
@@ -372,8 +370,3 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whole_path(path: str) -> str:
     return str(Path(path).resolve()) if path else path
-
-
-def _data_name(base: TrainConfig) -> str:
-    path = Path(base.data.path)
-    return path.parent.name if path.name in ("images.csv", "images.parquet") else path.stem

@@ -4,13 +4,16 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
+from frontrank.comparison.plan import loss_of_way
 from frontrank.comparison.results import COSTS, UNFINISHED, ComparisonResults, Entry, ResultColumn, metric_column
 from frontrank.evaluation.report import is_distance
 from frontrank.evaluation.statistics import PairedDifference
+from frontrank.files import atomic_write
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, Tick, chart, finite_points
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import render_page
@@ -101,17 +104,21 @@ def render_comparison_page(results: ComparisonResults) -> str:
     )
 
 
+def write_page(out: Path, results: ComparisonResults) -> Path:
+    """Write report.html, the page of a comparison."""
+    atomic_write(out / "report.html", render_comparison_page(results))
+    return out / "report.html"
+
+
 def table_rows(entries: Sequence[Entry], columns: Sequence[ResultColumn], headline: str) -> list[EntryRow]:
     """Return the entries with a cell for each column; the best of a column is marked where higher is better."""
-    rows = [
-        EntryRow(
-            entry, {column.name: _cell(column, column.values(entry)) for column in columns}, entry.against.get(headline)
-        )
-        for entry in entries
-    ]
+    rows = []
+    for entry in entries:
+        cells = {column.name: _cell(column, column.values(entry)) for column in columns}
+        rows.append(EntryRow(entry, cells, entry.against.get(headline)))
     for column in columns if len(rows) > 1 else ():
-        cells = [cell for row in rows if (cell := row.cells[column.name])]
-        top = max((cell.text for cell in cells), key=float, default="") if column.is_better else ""
+        texts = [cell.text for row in rows if column.is_better and (cell := row.cells[column.name])]
+        top = max(texts, key=float, default="")
         for row in rows:
             if (cell := row.cells[column.name]) and cell.text == top:
                 row.cells[column.name] = replace(cell, best=True)
@@ -136,8 +143,12 @@ def seed_strip(entries: Sequence[Entry], metric: str, frozen: float | None) -> S
         return None
     room = (max(values) - min(values)) * 0.06 or 0.01
     low, high = min(values) - room, max(values) + room
-    scale = Scale(metric, percent=not is_distance(metric), span=(low, high))
-    return SeedStrip(low, high, scale.axis(np.array(values), 0, 100)[1], frozen)
+    ticks = _metric_scale(metric, (low, high)).axis(np.array(values), 0, 100)[1]
+    return SeedStrip(low, high, ticks, frozen)
+
+
+def _metric_scale(metric: str, span: tuple[float, float] | None = None) -> Scale:
+    return Scale(metric, percent=not is_distance(metric), span=span)
 
 
 def validation_charts(entries: Sequence[Entry], metric: str) -> list[tuple[Entry, Chart]]:
@@ -147,18 +158,14 @@ def validation_charts(entries: Sequence[Entry], metric: str) -> list[tuple[Entry
     if not len(ys):
         return []
     room = float(ys.max() - ys.min()) * 0.05 or 0.05
-    span = float(ys.min()) - room, float(ys.max()) + room
+    scale = _metric_scale(metric, (float(ys.min()) - room, float(ys.max()) + room))
     xs = np.concatenate([curve.x for curve in curves])
+    steps = Scale("step", span=(float(xs.min()), float(xs.max())) if xs.min() < xs.max() else None)
     charts = []
     for entry in entries:
-        drawing = chart(
-            entry.name,
-            [Line(f"seed {seed}", c, "after") for seed, c in zip(entry.seeds, entry.curves, strict=False)],
-            Scale("step", span=(float(xs.min()), float(xs.max())) if xs.min() < xs.max() else None),
-            Scale(metric, percent=not is_distance(metric), span=span),
-            behind=[Line("", c, "faint") for other in entries if other is not entry for c in other.curves],
-            size=(300.0, 190.0),
-        )
+        own = [Line(f"seed {seed}", c, "after") for seed, c in zip(entry.seeds, entry.curves, strict=False)]
+        others = [Line("", c, "faint") for other in entries if other is not entry for c in other.curves]
+        drawing = chart(entry.name, own, steps, scale, behind=others, size=(300.0, 190.0))
         if drawing is not None:
             charts.append((entry, drawing))
     return charts
@@ -171,33 +178,27 @@ def axis_charts(axis: str, entries: Sequence[Entry], metrics: Sequence[str]) -> 
         return []
     xs = [float(value) for value in values if value is not None]
     log = min(xs) > 0 and max(xs) / min(xs) >= _LOG_FROM
+    scale = Scale(axis, log=log, marks=tuple(sorted(set(xs))) if len(set(xs)) <= 7 else ())
     losses: dict[str, list[tuple[float, Entry]]] = {}
-    for x, entry in zip(xs, entries, strict=True):  # "SmoothAP, loss.temperature=0.1": the loss is before the axis
-        before, separator, _ = entry.name.partition(f"{axis}=")
-        losses.setdefault(before.removesuffix(", ") if separator else "", []).append((x, entry))
-    charts = [
-        chart(
-            metric,
-            [
-                line
-                for place, (name, of) in enumerate(losses.items())
-                for line in _axis_lines(name, place, of, metric, len(losses) > 1)
-            ],
-            Scale(axis, log=log, marks=tuple(sorted(set(xs))) if len(set(xs)) <= 7 else ()),
-            Scale(metric, percent=not is_distance(metric)),
-        )
-        for metric in metrics
-    ]
+    for x, entry in zip(xs, entries, strict=True):
+        losses.setdefault(loss_of_way(entry.name, [axis]), []).append((x, entry))
+    charts = []
+    for metric in metrics:
+        lines = [_axis_lines(name, i, of, metric, len(losses) > 1) for i, (name, of) in enumerate(losses.items())]
+        charts.append(chart(metric, [line for some in lines for line in some], scale, _metric_scale(metric)))
     return [one for one in charts if one is not None]
 
 
 def _axis_lines(name: str, place: int, of: Sequence[tuple[float, Entry]], metric: str, several: bool) -> list[Line]:
     """Return the mean of a loss over an axis and, where it is the only one, its seeds."""
     points = sorted((x, entry.values[metric]) for x, entry in of if entry.values.get(metric))
-    mean = Curve(np.array([x for x, _ in points]), np.array([fmean(values) for _, values in points]))
+    mean = _curve([(x, fmean(values)) for x, values in points])
     if several:
         return [Line(name, mean, f"hue{place % HUES}", dotted=True)]
     seeds = [(x, value) for x, values in points for value in values]
-    each = Curve(np.array([x for x, _ in seeds]), np.array([value for _, value in seeds]))
-    lines = [Line("mean", mean, "after", dotted=True), Line("seeds", each, "scattered", dotted=True)]
+    lines = [Line("mean", mean, "after", dotted=True), Line("seeds", _curve(seeds), "scattered", dotted=True)]
     return lines if len(seeds) > len(points) else lines[:1]
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> Curve:
+    return Curve(*np.array(points, dtype=np.float64).reshape(-1, 2).T)

@@ -16,27 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from frontrank.comparison import tasks
 from frontrank.comparison.plan import Plan, Way
-from frontrank.comparison.tasks import (
-    COST,
-    FROZEN,
-    IMAGES,
-    TEST,
-    Job,
-    finished_jobs,
-    query_labels,
-    read_lr,
-    read_stored,
-    search_jobs,
-    search_results,
-)
-from frontrank.data.table import ImageTable, read_table
+from frontrank.comparison.tasks import Job, search_jobs, seed_jobs
+from frontrank.data.table import read_table
 from frontrank.evaluation.report import Report, format_metric, is_distance
 from frontrank.evaluation.statistics import PairedDifference, difference_over_seeds, holm
 from frontrank.files import atomic_write
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import number
-from frontrank.reporting.run import count_licences, read_run
+from frontrank.reporting.run import count_classes, count_licences, log_curves, read_run
 from frontrank.settings import as_yaml
 from frontrank.tables import Table, TableFormat
 from frontrank.training.logs import read_log
@@ -192,22 +181,22 @@ def comparison_table(
     with_difference = {name for entry in results.entries for name in entry.against}
     judge = results.metric if results.metric in with_difference else "R@1"
     header = ["", *names, f"{judge} against {results.reference}", "p", "lr", *(cost.title for cost in COSTS)]
+    blank = [""] * len(COSTS)
     rows = []
     if results.frozen:
         cells = [format_metric(name, results.frozen.get(name, math.nan)) for name in names]
-        rows.append(["frozen backbone", *cells, "", "", "", *("" for _ in COSTS)])
+        rows.append(["frozen backbone", *cells, "", "", "", *blank])
     bold = set()
     for entry in results.entries:
         lr = "" if math.isnan(entry.lr) else f"{entry.lr:g}"
         if not entry.values:
             state = UNFINISHED if entry.failed == UNFINISHED else "failed"
-            rows.append([entry.name, *("-" for _ in names), state, "", lr, *("" for _ in COSTS)])
+            rows.append([entry.name, *("-" for _ in names), state, "", lr, *blank])
             continue
         cells = [column.text(column.values(entry)) for column in columns]
         bold |= {(len(rows), 1 + place) for place, column in enumerate(columns) if _is_best(column, entry, results)}
-        rows.append(
-            [entry.name, *cells[: len(names)], *_against_cells(results, entry, judge), lr, *cells[len(names) :]]
-        )
+        against = _against_cells(results, entry, judge)
+        rows.append([entry.name, *cells[: len(names)], *against, lr, *cells[len(names) :]])
     unit = "dists@* are cosine distances, other metrics are in %; differences are in percentage points"
     before, align = (results.images, unit), "l" + "r" * (len(header) - 1)
     return Table(header, rows, align, before, results.notes, frozenset(bold)).render(format)
@@ -270,85 +259,74 @@ def _as_json(results: ComparisonResults) -> dict[str, Any]:
     return {"format": "frontrank comparison results", "version": 1, **content, "entries": entries}
 
 
-def write_page(out: Path, results: ComparisonResults) -> Path:
-    """Write report.html, the page of a comparison."""
-    from frontrank.comparison.report import render_comparison_page
-
-    page = out / "report.html"
-    atomic_write(page, render_comparison_page(results))
-    return page
-
-
 # Results from the folders of the runs
 
 
 def read_results(out: str | Path) -> ComparisonResults:
     """Read the results of a comparison from its folder, as far as it is done."""
     out = Path(out)
-    plan, facts = read_stored(out)
-    table = read_table(out / IMAGES)
+    plan, facts = tasks.read_stored(out)
+    table = read_table(out / tasks.IMAGES)
+    classes = tasks.query_labels(table)
+    jobs = {way.name: [job for job in seed_jobs(plan, way, out) if job.is_done(out, tested=True)] for way in plan.ways}
+    runs = {name: [read_run(job.folder(out)) for job in some] for name, some in jobs.items()}
     reports = {
-        way.name: {seed: Report.load(job.folder(out) / TEST) for seed, job in finished_jobs(plan, way, out).items()}
-        for way in plan.ways
+        name: {job.seed: Report.load(job.folder(out) / tasks.TEST) for job in some} for name, some in jobs.items()
     }
-    entries = [_read_entry(plan, way, out, list(reports[way.name].values())) for way in plan.ways]
-    runs = {
-        way.name: [read_run(job.folder(out)) for job in finished_jobs(plan, way, out).values()] for way in plan.ways
-    }
+    entries = [_read_entry(plan, way, out, jobs[way.name], list(reports[way.name].values())) for way in plan.ways]
     reference = plan.reference or _best_by_validation(runs, entries)
-    entries = compare_with_reference(entries, reports, reference, query_labels(table))
+    entries = compare_with_reference(entries, reports, reference, classes)
+    all_runs = [run for some in runs.values() for run in some]
     return ComparisonResults(
         title=plan.title,
         axis=", ".join(plan.axes),
         metric=plan.base.metric,
         reference=reference,
         entries=tuple(entries),
-        frozen=dict(Report.load(out / FROZEN)) if (out / FROZEN).is_file() else {},
-        images=_describe_images(table),
+        frozen=dict(Report.load(out / tasks.FROZEN)) if (out / tasks.FROZEN).is_file() else {},
+        images="; ".join(
+            f"{len(part):,} images of {count_classes(part)} to {use}"
+            for split, use in (("test", "test"), ("train", "train with"), ("validation", "choose by"))
+            if len(part := table.of(split))
+        ),
         command=facts["command"],
         settings=as_yaml(plan.base, changed_only=True),
-        versions=dict(next((run["versions"] for of in runs.values() for run in of), {})),
+        versions=dict(all_runs[0]["versions"]) if all_runs else {},
         licences=count_licences(table),
         notes=(
             *facts["notes"],
             *_note_runs(plan, out, entries),
-            *_note_versions([run for of in runs.values() for run in of]),
-            *note_differences(plan, len(set(query_labels(table).tolist()))),
+            *_note_versions(all_runs),
+            *note_differences(plan, len(set(classes.tolist()))),
         ),
     )
 
 
-def _read_entry(plan: Plan, way: Way, out: Path, reports: list[Report]) -> Entry:
-    jobs = finished_jobs(plan, way, out)
-    costs = [json.loads((job.folder(out) / COST).read_text(encoding="utf-8")) for job in jobs.values()]
-    lr = read_lr(way, out)
+def _read_entry(plan: Plan, way: Way, out: Path, jobs: list[Job], reports: list[Report]) -> Entry:
+    folders = [job.folder(out) for job in jobs]
+    costs = [json.loads((folder / tasks.COST).read_text(encoding="utf-8")) for folder in folders]
+    curves = [log_curves(read_log(folder / "log.jsonl")).get(f"validation {plan.base.metric}") for folder in folders]
+    lr = tasks.read_lr(way, out)
     return Entry(
         name=way.name,
         settings=dict(way.settings),
         lr=math.nan if lr is None else lr,
-        searched={rate: value for rate, (value, _) in search_results(plan, way, out).items()},
-        seeds=tuple(plan.base.seed + seed for seed in jobs),
+        searched={rate: value for rate, (value, _) in tasks.search_results(plan, way, out).items()},
+        seeds=tuple(plan.base.seed + job.seed for job in jobs),
         values={name: tuple(report[name] for report in reports) for name in (reports[0] if reports else ())},
         seconds=tuple(cost["seconds"] for cost in costs),
         megabytes=tuple(cost["megabytes"] for cost in costs),
-        curves=tuple(_read_curve(job.folder(out), plan.base.metric) for job in jobs.values()),
-        folder=next((str(job.folder(out)) for job in jobs.values()), ""),
+        curves=tuple(curve or Curve(np.zeros(0), np.zeros(0)) for curve in curves),
+        folder=str(folders[0]) if folders else "",
         failed="" if reports else next(iter(failures(plan, way, out)), UNFINISHED),
     )
 
 
 def failures(plan: Plan, way: Way, out: Path) -> list[str]:
     """Return why runs of a way are missing: those of its learning rate, or of the search where none was chosen."""
-    lr = read_lr(way, out)
-    jobs = search_jobs(plan, way) if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
-    reasons = [job.failure(out) for job in jobs if not job.is_done(out, tested=lr is not None)]
-    return [reason for reason in reasons if reason]
-
-
-def _read_curve(folder: Path, metric: str) -> Curve:
-    name = f"validation {metric}"
-    points = [(line["step"], line[name]) for line in read_log(folder / "log.jsonl") if name in line]
-    return Curve(*np.array(points, dtype=np.float64).reshape(-1, 2).T)
+    tests = seed_jobs(plan, way, out)
+    jobs = [job for job in tests or search_jobs(plan, way) if not job.is_done(out, tested=bool(tests))]
+    return [reason for job in jobs if (reason := job.failure(out))]
 
 
 def _best_by_validation(runs: Mapping[str, list[dict[str, Any]]], entries: list[Entry]) -> str:
@@ -383,15 +361,6 @@ def compare_with_reference(
     return [replace(entry, against=against.get(entry.name, {})) for entry in entries]
 
 
-def _describe_images(table: ImageTable) -> str:
-    parts = []
-    for split, use in (("test", "test"), ("train", "train with"), ("validation", "choose by")):
-        part = table.of(split)
-        if len(part):
-            parts.append(f"{len(part):,} images of {len(set(part.labels.tolist()) - {''}):,} classes to {use}")
-    return "; ".join(parts)
-
-
 def _note_runs(plan: Plan, out: Path, entries: list[Entry]) -> list[str]:
     """Return notes on learning rates at an end of those tried, on failures and on missing seeds."""
     notes = []
@@ -399,13 +368,11 @@ def _note_runs(plan: Plan, out: Path, entries: list[Entry]) -> list[str]:
         if len(way.lrs) > 1 and entry.lr in (min(way.lrs), max(way.lrs)):
             side = "smallest" if entry.lr == min(way.lrs) else "largest"
             notes.append(f"{way.name}: the learning rate chosen, {entry.lr:g}, is the {side} of those tried")
-        tests = [] if math.isnan(entry.lr) else [Job(way, entry.lr, seed) for seed in range(plan.seeds)]
-        jobs = {job.folder(out): job for job in (*search_jobs(plan, way), *tests)}  # a run may be in both
-        notes += [
+        notes += dict.fromkeys(  # a run may be one of the search and one of a seed
             f"{way.name}: the run at learning rate {job.lr:g}, seed {job.seed}, failed: {failure}"
-            for job in jobs.values()
+            for job in (*search_jobs(plan, way), *seed_jobs(plan, way, out))
             if (failure := job.failure(out))
-        ]
+        )
         missing = plan.seeds - len(entry.seeds)
         if entry.values and missing:
             notes.append(f"{way.name}: {missing} of {plan.seeds} seeds are missing")

@@ -25,30 +25,16 @@ import numpy as np
 import torch
 
 from frontrank.checks import check_choice
-from frontrank.comparison.plan import Plan, Way
+from frontrank.comparison import tasks
+from frontrank.comparison.plan import Plan, Way, errors_of_way
 from frontrank.comparison.results import ComparisonResults, read_results, write_results
-from frontrank.comparison.tasks import (
-    COST,
-    FACTS,
-    FROZEN,
-    IMAGES,
-    PLAN,
-    Job,
-    Task,
-    choose_lr,
-    command_to_resume,
-    read_lr,
-    read_stored,
-    require_tests,
-    run_task,
-    search_jobs,
-    sides,
-    write_plan,
-)
+from frontrank.comparison.tasks import PLAN, Job, Task, read_lr, read_stored, run_task, search_jobs, seed_jobs
 from frontrank.data.images import check_images
 from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.files import PathLike, unwritable
+from frontrank.reporting.findings import search_roles
+from frontrank.reporting.run import file_stamp
 from frontrank.settings import ModelConfig, TrainConfig
 from frontrank.training.loop import StopRequest, count_steps
 from frontrank.training.optimizers import check_optimizer
@@ -109,14 +95,8 @@ def has_frozen(plan: Plan) -> bool:
 
 def pictures_digest(table: ImageTable) -> str:
     """Return a digest of the pictures: size and time of change of every file."""
-    digest = sha256()
-    for file in table.files():
-        try:
-            stat = os.stat(file)
-            digest.update(f"{stat.st_size} {stat.st_mtime_ns}\n".encode())
-        except OSError:
-            digest.update(b"missing\n")
-    return digest.hexdigest()
+    stamps = [f"{file_stamp(file) or 'missing'}\n" for file in table.files()]
+    return sha256("".join(stamps).encode()).hexdigest()
 
 
 def split_table(table: ImageTable, plan: Plan) -> tuple[ImageTable, list[str]]:
@@ -131,11 +111,8 @@ def split_table(table: ImageTable, plan: Plan) -> tuple[ImageTable, list[str]]:
         raise InputError(
             "no classes are held out to choose learning rates by; set data.validation above 0, or give one --lr"
         )
-    require_tests(table)
-    test = table.of("test")
-    left = int((test.roles == "distractor").sum())
-    if left and sides(test)[1] is None:
-        notes.append(f"{left:,} distractors are left out, as there is no gallery beside them")
+    tasks.require_tests(table)
+    notes += search_roles(table.of("test"))[2]
     if config.data.merge_classes > 1:
         notes.append(f"every {config.data.merge_classes} training classes are merged into one")
     return table, notes
@@ -158,16 +135,14 @@ def _require_classes(table: ImageTable, config: TrainConfig) -> None:
 def steps_of_way(plan: Plan, way: Way, table: ImageTable) -> int:
     """Return the steps of a run of a way; raise if the images do not allow its batches or schedule."""
     training = table.of("train")
-    config = plan.config(way, way.lrs[0], 0, Path("images.csv"))
-    try:
+    config = plan.first_config(way)
+    with errors_of_way(way.name):
         config = replace(config, batches=fill_batch_size(config.batches, training))
         sampler = build_sampler(config.batches, training, config.seed)
         steps = count_steps(config, len(sampler), config.batches.accumulate)
         check_optimizer(config.optimizer, steps)
         if plan.search_steps and len(way.lrs) > 1:
             check_optimizer(config.optimizer, plan.search_steps)
-    except InputError as error:
-        raise InputError(f"{way.name}: {error}") from error
     return steps
 
 
@@ -175,16 +150,12 @@ def _check_models(plan: Plan) -> None:
     """Build every network of the plan once, to find a wrong name now, and to fetch weights."""
     built: list[tuple[ModelConfig, int, int]] = []
     for way in plan.ways:
-        config = plan.config(way, way.lrs[0], 0, Path("images.csv"))
+        config = plan.first_config(way)
         wanted = (config.model, config.data.size, config.data.resize)
-        if wanted in built:
-            continue
-        with torch.random.fork_rng(devices=[]):
-            try:
+        if wanted not in built:
+            built.append(wanted)
+            with torch.random.fork_rng(devices=[]), errors_of_way(way.name if plan.axes else ""):
                 build_model(config.model, config.data)
-            except InputError as error:
-                raise InputError(f"{way.name}: {error}" if plan.axes else str(error)) from error
-        built.append(wanted)
 
 
 def run_comparison(plan: Plan, out: PathLike, *, command: str = "", quiet: bool = False) -> ComparisonResults:
@@ -196,9 +167,9 @@ def run_comparison(plan: Plan, out: PathLike, *, command: str = "", quiet: bool 
         with _new_folder(folder), _lock(folder):
             if not (folder / PLAN).is_file():  # another process may have written it while this one waited
                 ready = prepare(plan, show=False if quiet else None)
-                ready.table.save(folder / IMAGES, overwrite=True)
+                ready.table.save(folder / tasks.IMAGES, overwrite=True)
                 facts = {"command": command, "notes": list(ready.notes), "steps": ready.steps}
-                write_plan(folder, plan, facts | {"pictures": pictures_digest(ready.table)})
+                tasks.write_plan(folder, plan, facts | {"pictures": pictures_digest(ready.table)})
     _check_same_plan(folder, plan)
     return resume_comparison(folder, seeds=plan.seeds, reference=plan.reference, quiet=quiet)
 
@@ -215,13 +186,13 @@ def resume_comparison(
     read_stored(folder)
     with _lock(folder) as held:
         plan, facts = read_stored(folder)
-        old_facts = {key: facts[key] for key in FACTS}
+        old_facts = {key: facts[key] for key in tasks.FACTS}
         new_plan, new_facts = _update_plan(plan, folder, seeds, reference), dict(old_facts)
-        digest = pictures_digest(read_table(folder / IMAGES))
+        digest = pictures_digest(read_table(folder / tasks.IMAGES))
         if digest != facts["pictures"]:
             new_facts |= {"notes": list(dict.fromkeys([*facts["notes"], _OTHER_PICTURES])), "pictures": digest}
         if (new_plan, new_facts) != (plan, old_facts):
-            write_plan(folder, new_plan, new_facts)
+            tasks.write_plan(folder, new_plan, new_facts)
         return _Runner(folder, new_plan, facts["steps"], quiet, held).run_all()
 
 
@@ -242,7 +213,7 @@ class _Runner:
         self.out, self.plan, self.steps, self.quiet, self.held = out.resolve(), plan, steps, quiet, held
         self.total = run_count(plan)
         self.failed: list[Job] = []  # in this session
-        self.per_step = [_seconds_per_step(path) for path in self.out.glob(f"runs/*/*/{COST}")]
+        self.per_step = [_seconds_per_step(path) for path in self.out.glob(f"runs/*/*/{tasks.COST}")]
 
     def run_all(self) -> ComparisonResults:
         with StopRequest() as self.stop:
@@ -260,16 +231,16 @@ class _Runner:
                 self._run(job, tested=False)
         for seed in range(self.plan.seeds):
             for way in self.plan.ways:
-                lr = choose_lr(self.plan, way, self.out)
+                lr = tasks.choose_lr(self.plan, way, self.out)
                 if lr is not None:
                     self._run(Job(way, lr, seed), tested=True)
 
     def _run_frozen(self) -> None:
-        if (self.out / FROZEN).is_file() or not has_frozen(self.plan):
+        if (self.out / tasks.FROZEN).is_file() or not has_frozen(self.plan):
             return
         self._say("the backbone before training, on the test images")
-        config = self.plan.config_on(self.out / IMAGES)
-        failure = self._run_task("frozen", config, self.out / FROZEN, self.out / "frozen", "frozen backbone")
+        config = self.plan.config_on(self.out / tasks.IMAGES)
+        failure = self._run_task("frozen", config, self.out / tasks.FROZEN, self.out / "frozen", "frozen backbone")
         if failure:
             raise InputError(f"the backbone cannot be evaluated: {failure}")
 
@@ -277,7 +248,7 @@ class _Runner:
         """Do a run that is not done yet; a failure is stored beside it, and the other runs follow."""
         if job.is_done(self.out, tested=tested):
             return
-        config = self.plan.config(job.way, job.lr, job.seed, self.out / IMAGES, search=job.short)
+        config = self.plan.config(job.way, job.lr, job.seed, self.out / tasks.IMAGES, search=job.short)
         purpose = f"seed {config.seed}" if tested else "to choose the learning rate"
         title = f"{job.way.name}, learning rate {job.lr:g}, {purpose}"
         trained = job.is_done(self.out, tested=False)  # in the search, and to be tested now
@@ -308,7 +279,7 @@ class _Runner:
         open_ways = [way for way in plan.ways if lrs[way.name] is None and not self._is_lost(way)]
         each = plan.seeds if plan.search_steps else plan.seeds - 1  # one of the search is that of a seed
         unknown = [self.steps[way.name] for way in open_ways for _ in range(each)]
-        jobs += [Job(way, lr, seed) for way in plan.ways for seed in range(plan.seeds) if (lr := lrs[way.name])]
+        jobs += [job for way in plan.ways for job in seed_jobs(plan, way, self.out)]
         open_jobs = [job for job in jobs if not job.is_done(self.out, tested=False) and job not in self.failed]
         return [*unknown, *map(self._steps, open_jobs)]
 
@@ -342,7 +313,7 @@ class _Runner:
         failure = run_task(task, config, target, beside, title, stop=self.stop, held=self.held, quiet=self.quiet)
         if failure is None:
             done = f"{self.total - len(self._steps_left())} of {self.total} runs are done"
-            raise InterruptedRunError(f"stopped, {done}; go on with: {command_to_resume(self.out)}")
+            raise InterruptedRunError(f"stopped, {done}; go on with: {tasks.command_to_resume(self.out)}")
         return failure
 
 
@@ -386,7 +357,7 @@ def _check_same_plan(folder: Path, plan: Plan) -> None:
         more = f" (and {', '.join(differ[1:4])}{' ...' if len(differ) > 4 else ''})" if len(differ) > 1 else ""
         raise InputError(
             f"--out {folder} holds another comparison: {differ[0]} is {there} there and {now} now{more}; "
-            f"choose another --out, or go on with {command_to_resume(folder)}"
+            f"choose another --out, or go on with {tasks.command_to_resume(folder)}"
         )
 
 

@@ -32,6 +32,7 @@ from frontrank.evaluation.report import Report
 from frontrank.files import atomic_write, read_json, write_json
 from frontrank.models import Embedder
 from frontrank.progress import progress
+from frontrank.reporting.findings import search_roles
 from frontrank.reporting.run import read_run
 from frontrank.settings import TrainConfig, as_yaml, read_config, read_recipe
 from frontrank.training.checkpoints import latest_checkpoint
@@ -96,11 +97,10 @@ def search_jobs(plan: Plan, way: Way) -> list[Job]:
     return [Job(way, lr, 0, bool(plan.search_steps)) for lr in way.lrs] if len(way.lrs) > 1 else []
 
 
-def finished_jobs(plan: Plan, way: Way, out: Path) -> dict[int, Job]:
-    """Return the runs of a way that are done, by seed."""
+def seed_jobs(plan: Plan, way: Way, out: Path) -> list[Job]:
+    """Return the runs of a way at its learning rate, one per seed; none while that is not chosen."""
     lr = read_lr(way, out)
-    jobs = [] if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
-    return {job.seed: job for job in jobs if job.is_done(out, tested=True)}
+    return [] if lr is None else [Job(way, lr, seed) for seed in range(plan.seeds)]
 
 
 def write_plan(out: Path, plan: Plan, facts: Mapping[str, Any]) -> None:
@@ -173,43 +173,24 @@ def _lr_path(way: Way, out: Path) -> Path:
 # Test images
 
 
-def sides(table: ImageTable) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return masks of the queries and of the gallery, by their roles; no gallery where each query searches the others.
-
-    Only images of the role gallery make one, with distractors beside them: in another an image would find itself.
-    """
-    asked = np.isin(table.roles, ("", "query")) & (table.labels != "")
-    if not (table.roles == "gallery").any():
-        return asked, None
-    return asked, np.isin(table.roles, ("gallery", "distractor"))
-
-
-def metrics_on_tests(table: ImageTable, chosen: str) -> list[str]:
-    """Return the metrics of the test images, with the one that chooses; R@k only where a list is longer than k."""
-    asked, searched = sides(table)
-    longest = int(asked.sum()) - 1 if searched is None else int(searched.sum())
-    recalls = [f"R@{k}" for k in _RECALL if k == 1 or k < longest]
-    return list(dict.fromkeys([*recalls, *_OF_QUERIES, *([] if chosen in GROUP_METRICS else [chosen]), *GROUP_METRICS]))
-
-
 def query_labels(table: ImageTable) -> np.ndarray:
     """Return the labels of the queries among the test images, in their order."""
     test = table.of("test")
-    return np.asarray(test.labels[sides(test)[0]])
+    return np.asarray(test.labels[search_roles(test)[0]])
 
 
 def require_tests(table: ImageTable) -> None:
     """Raise if no metric can be computed from the test images."""
     test = table.of("test")
-    asked, searched = sides(test)
-    sizes = np.unique(test.labels[asked], return_counts=True)[1]
+    queries, gallery, _ = search_roles(test)
+    sizes = np.unique(test.labels[queries], return_counts=True)[1]
     classes = set(test.labels.tolist()) - {""}
-    if len(classes) < 2 or (searched is None and (len(sizes) < 2 or sizes.max() < 2)):
+    if len(classes) < 2 or (gallery is None and (len(sizes) < 2 or sizes.max() < 2)):
         raise InputError(
             f"there are {len(test)} test images of {len(classes)} classes; give two classes or more, and one of them "
             "with two images or more"
         )
-    if searched is not None and not set(test.labels[asked].tolist()) & set(test.labels[searched].tolist()):
+    if gallery is not None and not np.isin(test.labels[queries], test.labels[gallery]).any():
         raise InputError("no query of the test images has a class of the gallery; give images of the same classes")
 
 
@@ -217,18 +198,16 @@ def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
     """Evaluate a model on the test images, by their roles."""
     table = build_images(config.data).of("test")
     embeddings = embed_table(model, table, workers=config.data.workers, precision=config.precision, show=False)
-    asked, searched = sides(table)
-    metrics = metrics_on_tests(table, config.metric)
-    if searched is None:
-        return evaluate(embeddings[asked], table.labels[asked], metrics=metrics, progress=False)
-    report = evaluate(
-        embeddings[asked],
-        table.labels[asked],
-        gallery=embeddings[searched],
-        gallery_labels=table.labels[searched],
-        metrics=[name for name in metrics if name not in GROUP_METRICS],
-        progress=False,
-    )
+    queries, gallery, _ = search_roles(table)
+    longest = len(queries) - 1 if gallery is None else len(gallery)
+    recalls = [f"R@{k}" for k in _RECALL if k == 1 or k < longest]  # not of a whole list
+    names = dict.fromkeys((*recalls, *_OF_QUERIES, config.metric))
+    of_queries = [name for name in names if name not in GROUP_METRICS]
+    own = embeddings[queries], table.labels[queries]
+    if gallery is None:
+        return evaluate(*own, metrics=[*of_queries, *GROUP_METRICS], progress=False)
+    other: Any = {"gallery": embeddings[gallery], "gallery_labels": table.labels[gallery]}
+    report = evaluate(*own, **other, metrics=of_queries, progress=False)
     with_label = table.labels != ""
     groups = evaluate(embeddings[with_label], table.labels[with_label], metrics=GROUP_METRICS, progress=False)
     return Report.of(report.per_query, report.positives, report.gallery_size, dict(groups))
@@ -328,8 +307,9 @@ def do_task(task: str, recipe: str, target: str) -> int:
             report_on_tests(model, config).save(target, overwrite=True)
         else:
             train_once(config, Path(target))
-        if task == "test":
-            evaluate_once(config, Path(target))
+        if task == "test" and not (Path(target) / TEST).is_file():
+            model = Embedder.load(Path(target) / "model", build_device(config.device))
+            report_on_tests(model, config).save(Path(target) / TEST, overwrite=True)
     except InterruptedRunError:
         return _INTERRUPTED
     except (FrontrankError, MemoryError) as error:
@@ -356,13 +336,6 @@ def train_once(config: TrainConfig, folder: Path) -> None:
         }
         atomic_write(folder / COST, json.dumps(costs) + "\n")
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-
-
-def evaluate_once(config: TrainConfig, folder: Path) -> None:
-    """Evaluate the trained model on the test images, and store the values of every query."""
-    if not (folder / TEST).is_file():
-        model = Embedder.load(folder / "model", build_device(config.device))
-        report_on_tests(model, config).save(folder / TEST, overwrite=True)
 
 
 def _end_with_parent() -> None:
