@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frontrank.data.table import ImageTable
-from frontrank.reporting.run import read_or_make_embeddings, images_digest
+from frontrank.reporting.run import images_digest, read_or_make_embeddings
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
