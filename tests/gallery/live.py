@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from PIL import Image
 
-from frontrank.gallery import Limits, Shown, create_app
+from frontrank.gallery import Limits, GalleryIndex, create_app
 from frontrank.gallery.app import Connection
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import COLOURS, embed, index_of
@@ -96,7 +96,7 @@ def shown_in(folder, items, *names):
     ways = {"colours": (embed, {}), "brightness": (brightness, {"expansion": (3, 2.0)})}
     for name in names:
         way, settings = ways[name]
-        yield Shown(name, index_of(folder, way, items, **settings), embed=way, roots=(folder,))
+        yield GalleryIndex(name, index_of(folder, way, items, **settings), embed=way, roots=(folder,))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from frontrank.errors import FrontrankError
-from frontrank.gallery import Limits, Shown, create_app
+from frontrank.gallery import Limits, GalleryIndex, create_app
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 
@@ -54,7 +54,7 @@ def index_of(folder, embed=embed, items=None, **settings):
 
 
 def shown_of(folder, name="colours", **more):
-    return Shown(name, index_of(folder), **{"embed": embed, "roots": (folder,), **more})
+    return GalleryIndex(name, index_of(folder), **{"embed": embed, "roots": (folder,), **more})
 
 
 def client_of(*shown, limits=None, token=None, headers=None, base=BASE, **more):

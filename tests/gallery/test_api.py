@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from frontrank.errors import InputError
-from frontrank.gallery import Limits, Shown, create_app
+from frontrank.gallery import Limits, GalleryIndex, create_app
 from frontrank.gallery import service as service
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
@@ -154,8 +154,8 @@ def test_a_model_that_is_not_that_of_the_index_is_refused(folder):
     index = index_of(folder, model="one")
     for model in ("another", ""):
         with pytest.raises(InputError, match="model"):
-            create_app([Shown("colours", index, embed, (folder,), model=model)])
-    assert sent(client_of(Shown("colours", index, embed, (folder,), model="one")), RED).status_code == 200
+            create_app([GalleryIndex("colours", index, embed, (folder,), model=model)])
+    assert sent(client_of(GalleryIndex("colours", index, embed, (folder,), model="one")), RED).status_code == 200
     with pytest.raises(InputError, match="model"):
         create_app([shown_of(folder, model="one")])
 
@@ -174,8 +174,7 @@ def test_embeddings_that_cannot_be_used(folder, broken, status):
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/api/v1/search?item=red/0.png", "/api/v1/values", "/?item=a", "/picture?id=red/0.png"],
+    "path", ["/api/v1/search?item=red/0.png", "/api/v1/values", "/?item=a", "/picture?id=red/0.png"]
 )
 def test_an_index_that_fails_tells_only_the_log(folder, caplog, path):
     shown = shown_of(folder)
@@ -194,7 +193,7 @@ def kept_index(folder, tmp_path):
         items = items_of(folder)
         writing.add(np.stack([embed(Image.open(folder / item.path)) for item in items]), items)
         with Index.load(tmp_path / "index") as reading:
-            yield writing, Shown("colours", reading, embed, (folder,))
+            yield writing, GalleryIndex("colours", reading, embed, (folder,))
 
 
 def test_what_another_process_indexes_is_found_after_a_while(kept_index, monkeypatch):
@@ -238,7 +237,7 @@ def test_an_embedding_may_be_a_row(folder):
 
 
 def test_query_expansion_can_be_switched(folder):
-    plain, expanding = (client_of(Shown("a", index_of(folder, expansion=how), embed)) for how in (None, (3, 0.0)))
+    plain, expanding = (client_of(GalleryIndex("a", index_of(folder, expansion=how), embed)) for how in (None, (3, 0.0)))
 
     def score(client, **params):
         answer = client.get("/api/v1/search", params={"item": "red/0.png", "k": 1, **params})
@@ -252,7 +251,7 @@ def test_query_expansion_can_be_switched(folder):
 @pytest.mark.parametrize("expansion", [None, (3, 1.0)], ids=["plain", "expanding"])
 def test_an_item_of_a_whitened_index_is_searched_from_without_a_model(folder, expansion):
     items, vectors, index = whitened(folder, expansion)
-    client = client_of(Shown("white", index))
+    client = client_of(GalleryIndex("white", index))
     for item, vector in zip(items, vectors, strict=True):
         answer = client.get("/api/v1/search", params={"item": item.id, "k": 20}).json()
         (hits,) = index.search(vector[None], 20)  # from the embedding, which the index whitens
@@ -267,7 +266,7 @@ def test_an_item_of_a_whitened_index_is_searched_from_without_a_model(folder, ex
 
 
 def test_the_hardest_queries_of_a_whitened_index_need_no_model(folder):
-    client = client_of(Shown("white", whitened(folder)[2]))
+    client = client_of(GalleryIndex("white", whitened(folder)[2]))
     answer = soon(lambda: client.get("/api/v1/hardest").json(), lambda answer: answer["state"] != "running")
     assert (answer["state"], answer["done"], len(answer["hardest"])) == ("done", 12, 12)
 
@@ -301,7 +300,7 @@ def test_an_item_of_the_other_index_is_embedded_again(folder):
     first = index_of(folder)
     other = Index(dim=DIM)
     other.add(np.eye(DIM, dtype=np.float32)[:1], [Item("only here", "blue/1.png", "blue")])
-    client = client_of(Shown("first", first, embed), Shown("other", other, roots=(folder,)))
+    client = client_of(GalleryIndex("first", first, embed), GalleryIndex("other", other, roots=(folder,)))
     answer = client.get("/api/v1/search", params={"item": "only here", "index": "first", "k": 1}).json()
     assert (ids(answer), answer["query"], answer["relevant"]) == (["blue/1.png"], None, 3)
     response = client.get("/api/v1/search", params={"item": "red/0.png", "index": "other"})
@@ -313,7 +312,7 @@ def test_a_lower_bound_is_called_one(folder):
     angles = np.linspace(0, 1, 30)
     vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
     index.add(vectors, [Item(f"{i:02}", label="far" if i in (0, 29) else "near") for i in range(30)])
-    client = client_of(Shown("line", index), limits=Limits(results=5, depth=10))
+    client = client_of(GalleryIndex("line", index), limits=Limits(results=5, depth=10))
     answer = client.get("/api/v1/search", params={"item": "00", "k": 5}).json()
     assert (answer["relevant"], answer["complete"], answer["looked"]) == (1, False, 10)
     assert answer["average_precision"] == 0.0

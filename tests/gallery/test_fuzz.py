@@ -5,7 +5,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 
-from frontrank.gallery import Shown, create_app
+from frontrank.gallery import GalleryIndex, create_app
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import BASE, COLOURS, DIM, TOKEN, embed, picture, written
@@ -48,12 +48,7 @@ ASKED = {  # operation: {status: what is answered by it}
         414: SENT | LONG,
         422: SENT | {"body": {"image": "no picture"}},
     },
-    "GET /api/v1/item": {
-        200: {"query": {"id": "red"}},
-        404: {"query": {"id": "nothing"}},
-        405: OTHER,
-        422: {},
-    },
+    "GET /api/v1/item": {200: {"query": {"id": "red"}}, 404: {"query": {"id": "nothing"}}, 405: OTHER, 422: {}},
     "GET /api/v1/values": {200: {}, 404: NOWHERE, 405: OTHER, 422: {"query": {"limit": 0}}},
     "GET /api/v1/hardest": {200: {}, 404: NOWHERE, 405: OTHER, 422: {"query": {"limit": 0}}},
     "GET /api/v1/stats": {200: {}, 405: OTHER},
@@ -74,7 +69,7 @@ def described(token):
     """The description of an application, which is asked what it describes."""
     index = Index(dim=DIM)
     index.add(np.stack([embed(picture(name)) for name in COLOURS]), [Item(name, label=name) for name in COLOURS])
-    app = create_app([Shown("colours", index, embed)], token=token)
+    app = create_app([GalleryIndex("colours", index, embed)], token=token)
 
     async def endless(scope, receive, send):
         if scope["type"] != "lifespan":  # the fuzzer ends it after every operation

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from frontrank.gallery import Limits, Shown
+from frontrank.gallery import Limits, GalleryIndex
 from frontrank.gallery import service as facets
 from frontrank.gallery.pages import static_files
 from frontrank.retrieval.index import Index
@@ -84,7 +84,7 @@ def both(folder):
     some = [Item(f"{label}/0.png", f"{label}/0.png", label) for label in ("red", "green", "blue")]
     index.add(np.eye(3, dtype=np.float32) + 0.1, some)
     mean = lambda image: np.asarray(image.resize((1, 1)), dtype=np.float32).ravel()  # noqa: E731
-    with client_of(shown_of(folder), Shown("means", index, mean, (folder,))) as found:
+    with client_of(shown_of(folder), GalleryIndex("means", index, mean, (folder,))) as found:
         yield found
 
 
@@ -130,7 +130,7 @@ def test_an_upload_that_is_gone_says_so(folder):
 def test_an_item_of_one_index_without_a_model_for_the_other(folder):
     index = Index(dim=2)
     index.add(np.eye(2, dtype=np.float32), [Item("red/0.png"), Item("other")])
-    client = client_of(shown_of(folder), Shown("few", index))
+    client = client_of(shown_of(folder), GalleryIndex("few", index))
     upload = client.post("/upload", files={"image": ("a", RED)}).headers["location"]
     for page in (read(client, "/", item="red/1.png"), read(client, upload)):
         assert len(page.all("p", **{"class": "empty card"})) == 1  # why the other has no results
@@ -147,7 +147,7 @@ def test_text_of_users_is_only_text(folder, text):
     ]
     index = Index(dim=2)
     index.add(np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32), items)
-    client = client_of(Shown("texts", index, lambda image: embed(image)[:2], (folder,)))
+    client = client_of(GalleryIndex("texts", index, lambda image: embed(image)[:2], (folder,)))
     for params in (
         {},
         {"item": name},
@@ -172,7 +172,7 @@ def test_text_of_a_url_is_only_text(client):
 
 
 def test_an_index_without_items():
-    client = client_of(Shown("empty", Index(dim=2)))
+    client = client_of(GalleryIndex("empty", Index(dim=2)))
     assert read(client, "/").all("p", **{"class": "empty card"})
     assert settled(client, "/hardest").all("p", **{"class": "empty card"})
 
@@ -182,7 +182,7 @@ def test_only_queries_with_something_to_find_are_said_to_be_shown():
     index.add(
         np.eye(2, dtype=np.float32)[[0, 0, 1]], [Item("a", label="A"), Item("b", label="A"), Item("c", label="C")]
     )
-    text = settled(client_of(Shown("some", index)), "/hardest").text
+    text = settled(client_of(GalleryIndex("some", index)), "/hardest").text
     assert re.search("3 queries .* the 2 ", text)
 
 
@@ -193,7 +193,7 @@ def test_the_sizes_of_indexes_are_shown(both):
 def test_costs_are_explained_where_there_are_some(client):
     index = Index(dim=2)
     index.add(np.array([[1, 0], [1, 0.1], [1, 0.2]], np.float32), [Item(str(i), label="ABA"[i]) for i in range(3)])
-    assert "costs" in read(client_of(Shown("costly", index)), "/", item="0").text
+    assert "costs" in read(client_of(GalleryIndex("costly", index)), "/", item="0").text
     assert "costs" not in read(client, "/", item="red/0.png").text  # all right ones come first
 
 
@@ -230,8 +230,8 @@ def test_the_api_page_tells_of_every_route(client):
 
 
 def test_files_of_the_page_load_nothing():
-    for name, file in static_files().items():
-        text = file.data.decode("utf-8").replace("http://www.w3.org/2000/svg", "")
+    for name, data in static_files().items():
+        text = data.decode("utf-8").replace("http://www.w3.org/2000/svg", "")
         assert "http:" not in text, name
         assert "https:" not in text, name
         assert "@import" not in text, name

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image, ImageCms
 
 from frontrank.errors import InputError
-from frontrank.gallery import Limits, Shown
+from frontrank.gallery import Limits, GalleryIndex
 from frontrank.gallery import pictures as files
-from frontrank.gallery.pictures import Pictures, Upload, Uploads, decode_upload, find_file, find_other_content
+from frontrank.gallery.pictures import Pictures, RecentValues, decode_upload, find_file, find_other_content
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.hostile import FORMS, REFUSED, UNCERTAIN
@@ -76,7 +76,7 @@ def tree_client(tree):
     items += [Item(f"trap {i}", path.replace("{outside}", str(tree / "outside"))) for i, path in enumerate(TRAPS)]
     index = Index(dim=2)
     index.add(np.ones((len(items), 2), np.float32), items)
-    with client_of(Shown("traps", index, roots=(tree / "root",))) as found:
+    with client_of(GalleryIndex("traps", index, roots=(tree / "root",))) as found:
         assert found.get("/picture", params={"id": "good"}).status_code == 200
         yield found
 
@@ -90,10 +90,7 @@ def test_no_file_beyond_the_root_and_none_that_is_no_picture(tree, tree_client, 
     assert str(tree) not in response.text
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["sub/../sub/good.png", "near.png", "{root}/sub/good.png"],
-)
+@pytest.mark.parametrize("path", ["sub/../sub/good.png", "near.png", "{root}/sub/good.png"])
 def test_a_good_picture_is_found_by_any_of_its_paths(tree, path):
     path = path.replace("{root}", str(tree / "root"))
     top = (tree / "root").resolve()
@@ -192,9 +189,9 @@ def test_memory_is_bounded_and_changed_files_are_read_again(tree):
     for number in range(0, 40, 8):
         picture((number, 0, 0)).save(root / "sub" / "changing.png")
         os.utime(root / "sub" / "changing.png", ns=(number, number))
-        shown = pictures.get("sub/changing.png", [root], "small")
-        assert abs(Image.open(io.BytesIO(shown.data)).convert("RGB").getpixel((3, 3))[0] - number) < 8
-        assert 0 < pictures.held_bytes <= 2000
+        data = pictures.get("sub/changing.png", [root], "small")
+        assert abs(Image.open(io.BytesIO(data)).convert("RGB").getpixel((3, 3))[0] - number) < 8
+        assert 0 < pictures.recent.held_bytes <= 2000
     (root / "sub" / "changing.png").unlink()
 
 
@@ -347,15 +344,15 @@ def locked(folder):
     return client_of(shown_of(folder), token=TOKEN)
 
 
-def test_the_oldest_upload_goes_first():
-    uploads = Uploads(2, 1000)
-    names = [uploads.add(Upload(b"", "image/webp")) for _ in range(2)]
-    assert uploads.get(names[0]) is not None  # now the other one is the oldest
-    uploads.add(Upload(b"", "image/webp"))
-    assert len(uploads) == 2
-    assert uploads.get(names[1]) is None
-    assert uploads.get(names[0]) is not None
-    assert len(set(names)) == 2
+def test_the_value_unused_for_longest_goes_first():
+    recent = RecentValues(1000, 2)
+    for name in "ab":
+        recent.add(name, name.upper(), 10)
+    assert recent.get("a") == "A"  # now the other one is the oldest
+    recent.add("c", "C", 10)
+    assert (len(recent), recent.held_bytes, recent.get("b"), recent.get("a")) == (2, 20, None, "A")
+    recent.add("large", "L", 5000)  # the last one is kept in any case
+    assert (len(recent), recent.held_bytes, recent.get("large")) == (1, 5000, "L")
 
 
 def test_bytes_that_are_only_a_picture():

@@ -14,7 +14,7 @@ from frontrank.gallery.search import (
     HardestQueries,
     SearchQuery,
     SearchState,
-    Shown,
+    GalleryIndex,
     evaluate_hits,
     parse_state,
     ranks_in_list,
@@ -184,7 +184,7 @@ def test_an_empty_index():
 @pytest.mark.parametrize("name", ["", "a" * 65, "a/b", "<b>", "a\n", "a&b"])
 def test_names_that_cannot_be_used(name):
     with pytest.raises(InputError, match="name"):
-        Shown(name, Index(dim=2))
+        GalleryIndex(name, Index(dim=2))
 
 
 # The hardest queries

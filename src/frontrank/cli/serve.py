@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     import frontrank as fr
-    from frontrank.gallery import Shown
+    from frontrank.gallery import GalleryIndex
 
 DESCRIPTION = """\
 Open a web page that searches an index by picture: drop one on it, or click any
@@ -152,9 +152,9 @@ def _free_port(host: str, port: int) -> int:
 
 def _with_model(
     name: str, index: fr.Index, model: str | None, roots: Sequence[str] | None, device: torch.device
-) -> Shown:
+) -> GalleryIndex:
     """Return an index as the page shows it; without its model only indexed pictures can be searched from."""
-    from frontrank.gallery import Shown
+    from frontrank.gallery import GalleryIndex
     from frontrank.picture_index import load_index_model, picture_embedder
 
     noted = index.settings.notes.get("roots", ())
@@ -171,9 +171,9 @@ def _with_model(
         if model is not None:
             raise
         warnings.warn(f"only indexed pictures can be searched from: {error}", FrontrankWarning, stacklevel=2)
-        return Shown(name, index, roots=folders)
+        return GalleryIndex(name, index, roots=folders)
     fingerprint = None if index.settings.model is None else embedder.fingerprint
-    return Shown(name, index, picture_embedder(embedder), folders, fingerprint)
+    return GalleryIndex(name, index, picture_embedder(embedder), folders, fingerprint)
 
 
 def _default_names(indexes: Sequence[fr.Index]) -> list[str]:

@@ -12,15 +12,7 @@ from frontrank.checks import check_integer
 from frontrank.errors import InputError, InputTypeError
 from frontrank.evaluation.evaluate import check_labels, encode_labels, evaluate
 from frontrank.losses import FastAP, QuantizedAP, RankLoss
-from frontrank.ranking import (
-    AveragePrecision,
-    Exact,
-    LabelRelevance,
-    Positives,
-    Relaxation,
-    Vectors,
-    average_precision,
-)
+from frontrank.ranking import AveragePrecision, Exact, LabelRelevance, Positives, Relaxation, Vectors, average_precision
 from frontrank.ranking.vectors import full_precision
 
 _SCORES = 1 << 24  # scores held at once

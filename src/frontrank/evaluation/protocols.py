@@ -166,12 +166,7 @@ def _among_themselves(
 
 
 def _faces(
-    official: _Set,
-    embeddings: Any,
-    labels: Any,
-    templates: Any,
-    metrics: Iterable[str] | None,
-    options: dict[str, Any],
+    official: _Set, embeddings: Any, labels: Any, templates: Any, metrics: Iterable[str] | None, options: dict[str, Any]
 ) -> Report:
     """Average templates, leave out small identities, then let every instance search the others."""
     rows = Vectors("embeddings", embeddings)

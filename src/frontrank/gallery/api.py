@@ -6,27 +6,18 @@ from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Query, UploadFile
+from fastapi import APIRouter, Depends, File, Query, UploadFile
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import UploadFile as FormFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from frontrank.gallery.pictures import read_form
-from frontrank.gallery.search import (
-    DEFAULT_K,
-    MOST_CHARACTERS,
-    MOST_FILTERS,
-    HardestProgress,
-    SearchResult,
-    SearchState,
-    Shown,
-    check_text,
-)
+from frontrank.gallery.search import DEFAULT_K, MOST_CHARACTERS, MOST_FILTERS, GalleryIndex, SearchState, check_text
 from frontrank.gallery.service import Service
-from frontrank.retrieval.items import Item, check_id, is_field
+from frontrank.retrieval.items import is_field
 
 # The answers, field by field
 
@@ -46,15 +37,12 @@ class Health(BaseModel):
 class ItemAnswer(BaseModel):
     """An image of an index. Its path is not shown; its picture is at /picture?index=NAME&id=ID."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     id: str
     label: str | None = None
     category: str | None = None
     metadata: dict[str, str | int | float | bool] = {}
-
-    @classmethod
-    def of(cls, item: Item) -> "ItemAnswer":
-        """Return the answer for an item."""
-        return cls(id=item.id, label=item.label, category=item.category, metadata=dict(item.metadata))
 
 
 class Result(ItemAnswer):
@@ -86,29 +74,6 @@ class SearchAnswer(BaseModel):
     complete: bool = Field(description="False: not all relevant items were found, so the AP is a lower bound.")
     precision_recall: list[Point] = []
     milliseconds: float = Field(description="Time of the search in the index.")
-
-    @classmethod
-    def of(
-        cls, index: str, result: SearchResult, query: Item | None, upload: str | None, label: str | None
-    ) -> "SearchAnswer":
-        """Return the answer for a search."""
-        results = [
-            Result(**ItemAnswer.of(row.item).model_dump(), place=row.place, score=row.score, relevant=row.relevant)
-            for row in result.rows
-        ]
-        return cls(
-            index=index,
-            query=None if query is None else ItemAnswer.of(query),
-            upload=upload or None,
-            label=label,
-            results=results,
-            looked=result.depth,
-            relevant=result.relevant,
-            average_precision=result.average_precision,
-            complete=result.complete,
-            precision_recall=[Point(recall=recall, precision=precision) for recall, precision in result.points],
-            milliseconds=round(result.milliseconds, 3),
-        )
 
 
 class Count(BaseModel):
@@ -151,6 +116,8 @@ class Stats(BaseModel):
 class HardAnswer(BaseModel):
     """A hard query."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     item: ItemAnswer
     average_precision: float
     complete: bool = Field(description="False: the average precision is a lower bound.")
@@ -165,20 +132,6 @@ class HardestAnswer(BaseModel):
     done: int
     total: int
     hardest: list[HardAnswer]
-
-    @classmethod
-    def of(cls, index: str, progress: HardestProgress, limit: int) -> "HardestAnswer":
-        """Return the answer for the work so far."""
-        hard = [
-            HardAnswer(
-                item=ItemAnswer.of(one.item),
-                average_precision=one.average_precision,
-                complete=one.complete,
-                relevant=one.relevant,
-            )
-            for one in progress.hard[:limit]
-        ]
-        return cls(index=index, state=progress.state, done=progress.done, total=progress.total, hardest=hard)
 
 
 # The routes
@@ -220,12 +173,13 @@ Label = Annotated[
     ),
 ]
 Filters = Annotated[
-    list[Text],
+    tuple[Text, ...],
     Query(max_length=MOST_FILTERS, description="As label=cat, label=cat|dog, label!=cat, year>=2020; all must hold."),
 ]
 Expand = Annotated[
     str, Query(pattern="^(on|off|)$", description="Query expansion: on, off, or as stored with the index.")
 ]
+Most = Annotated[int, Query(ge=1, le=10_000)]
 Picture = Annotated[UploadFile, File(description="JPEG, PNG, WebP, BMP, GIF or TIFF.")]
 
 
@@ -260,61 +214,63 @@ def api_router(service: Service, token: bool) -> APIRouter:
     errors = partial(problems, *((401,) if token else ()), *_ALWAYS)
     Places = Annotated[int, Query(ge=1, le=service.limits.results, description="How many results.")]  # noqa: N806
 
+    async def read_state(
+        index: Index = "", k: Places = DEFAULT_K, filter: Filters = (), expand: Expand = "", label: Label = ""
+    ) -> SearchState:
+        """Read how to search; a wrong filter is refused before a picture is decoded."""
+        for name, value in (("label", label), *(("filter", one) for one in filter)):
+            check_text(name, value)
+        state = SearchState("", "", label, k, filter, expand, (service.get_index(index).name,))
+        state.conditions()
+        return state
+
+    State = Annotated[SearchState, Depends(read_state)]  # noqa: N806
+
     @router.get(
-        "/search",
-        summary="Search from an indexed item, or from an upload",
-        responses=errors(404, 410, 422, 503),
+        "/search", summary="Search from an indexed item, or from an upload", responses=errors(404, 410, 422, 503)
     )
     async def search_item(
+        state: State,
         item: Annotated[
             str, Query(max_length=512, description="Id of the item to search from.", json_schema_extra=_PLAIN)
         ] = "",
         upload: Annotated[str, Query(max_length=64, description="Name of the upload to search from.")] = "",
-        index: Index = "",
-        k: Places = DEFAULT_K,
-        filter: Filters = [],  # noqa: B006
-        expand: Expand = "",
-        label: Label = "",
     ) -> SearchAnswer:
         if bool(item) == bool(upload):
             raise HTTPException(422, "give either item or upload")
-        if item:
-            check_id(item)
-        return await run_search(service.get_index(index), SearchState(item, upload, label, k, tuple(filter), expand))
+        return await search(replace(state, item=item, upload=upload))
 
     @router.post(
         "/search",
         summary="Search from a picture that is sent as a form (multipart/form-data)",
         responses=errors(400, 403, 404, 408, 410, 413, 422, 503),
     )
-    async def search_upload(
-        image: Picture,
-        index: Index = "",
-        k: Places = DEFAULT_K,
-        filter: Filters = [],  # noqa: B006
-        expand: Expand = "",
-        label: Label = "",
-    ) -> SearchAnswer:
-        shown = service.get_index(index)
-        state = SearchState("", "", label, k, tuple(filter), expand)
-        state.conditions()  # refuse a wrong filter before the picture is decoded
-        name = await service.add_upload(await image.read())
-        return await run_search(shown, replace(state, upload=name))
+    async def search_upload(image: Picture, state: State) -> SearchAnswer:
+        return await search(replace(state, upload=await service.add_upload(await image.read())))
 
-    async def run_search(shown: Shown, state: SearchState) -> SearchAnswer:
-        for name, value in (("label", state.label), *(("filter", one) for one in state.filters)):
-            check_text(name, value)
-        side = (await service.search(replace(state, sides=(shown.name,))))[0]
-        if side.result is None:
+    async def search(state: SearchState) -> SearchAnswer:
+        (side,) = await service.search(state)
+        result = side.result
+        if result is None:
             raise HTTPException(422, side.fault)
-        label = state.label or (side.item.label if side.item is not None else None)
-        return SearchAnswer.of(shown.name, side.result, side.item, state.upload, label)
+        answer = {
+            "index": side.source.name,
+            "query": side.item,
+            "upload": state.upload or None,
+            "label": state.label or (side.item.label if side.item is not None else None),
+            "results": [{**dict(ItemAnswer.model_validate(row.item)), **vars(row)} for row in result.rows],
+            "looked": result.depth,
+            "relevant": result.relevant,
+            "average_precision": result.average_precision,
+            "complete": result.complete,
+            "precision_recall": [{"recall": recall, "precision": precision} for recall, precision in result.points],
+            "milliseconds": round(result.milliseconds, 3),
+        }
+        return SearchAnswer.model_validate(answer)
 
     @router.get("/item", summary="An item with its label, category and metadata", responses=errors(404, 422, 503))
     async def item(id: Id, index: Index = "") -> ItemAnswer:
-        check_id(id)
-        shown = service.get_index(index)
-        return ItemAnswer.of(await service.run(lambda: service.get_item(shown, id)))
+        return ItemAnswer.model_validate(await service.get_item(service.get_index(index), id))
 
     @router.get("/values", summary="The values of a field, to filter by", responses=errors(404, 422, 503))
     async def values(
@@ -323,31 +279,28 @@ def api_router(service: Service, token: bool) -> APIRouter:
             Query(max_length=64, description="label, category, or a name of the metadata.", json_schema_extra=_FIELD),
         ] = "label",
         index: Index = "",
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+        limit: Most = 100,
     ) -> ValuesAnswer:
         if not is_field(field) or field in ("id", "path"):
             raise HTTPException(422, "field must be label, category, or a name of the metadata")
-        shown = service.get_index(index)
-        counts = await service.run(lambda: shown.index.values(field))  # the most frequent first
+        source = service.get_index(index)
+        counts = await service.run(lambda: source.index.values(field))  # the most frequent first
         top = [Count(value=value, items=count) for value, count in islice(counts.items(), limit)]
-        return ValuesAnswer(index=shown.name, field=field, distinct=len(counts), values=top)
+        return ValuesAnswer(index=source.name, field=field, distinct=len(counts), values=top)
 
     @router.get("/hardest", summary="The queries with the lowest average precision", responses=errors(404, 422))
-    async def hardest(
-        index: Index = "",
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
-    ) -> HardestAnswer:
+    async def hardest(index: Index = "", limit: Most = 50) -> HardestAnswer:
         name = service.get_index(index).name
-        return HardestAnswer.of(name, service.hardest[name].progress(), limit)
+        progress = service.hardest[name].progress()
+        return HardestAnswer.model_validate({**vars(progress), "index": name, "hardest": progress.hard[:limit]})
 
     @router.get("/stats", summary="The indexes of the server, and how busy it is", responses=errors(503))
     async def stats() -> Stats:
-        indexes = await service.run(lambda: [index_stats(one) for one in service.indexes.values()])
         return Stats(
-            indexes=indexes,
+            indexes=await service.run(lambda: [index_stats(source) for source in service.indexes.values()]),
             searches=service.searches.inside,
             uploads=len(service.uploads),
-            picture_bytes=service.pictures.held_bytes,
+            picture_bytes=service.pictures.recent.held_bytes,
         )
 
     @router.get("/health", summary="Whether the server runs; needs no token", responses=problems(*_ALWAYS))
@@ -357,15 +310,15 @@ def api_router(service: Service, token: bool) -> APIRouter:
     return router
 
 
-def index_stats(shown: Shown) -> IndexStats:
+def index_stats(source: GalleryIndex) -> IndexStats:
     """Return the facts about an index."""
-    settings = shown.index.settings
+    settings = source.index.settings
     return IndexStats(
-        name=shown.name,
-        items=shown.index.count(),
+        name=source.name,
+        items=source.index.count(),
         dim=settings.dim,
         engine=settings.engine,
         model=settings.model,
         expansion=bool(settings.expansion),
-        takes_uploads=shown.embed is not None,
+        takes_uploads=source.embed is not None,
     )

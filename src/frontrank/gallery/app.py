@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -20,9 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from frontrank.checks import check_number
 from frontrank.errors import FrontrankError, InputError
 from frontrank.gallery.api import api_router
-from frontrank.gallery.guard import HEADERS, LOOPBACK, OPEN, BusyError, Guard, LateError, Limits
+from frontrank.gallery.guard import HEADERS, LOOPBACK, OPEN, Guard, Limits
 from frontrank.gallery.pages import login_router, page_response, page_router
-from frontrank.gallery.search import Shown
+from frontrank.gallery.search import GalleryIndex
 from frontrank.gallery.service import Service
 
 _LEAST_TOKEN = 12  # characters: fewer could be guessed by trying
@@ -33,14 +33,23 @@ _ABOUT = (
 
 
 def create_app(
-    indexes: Sequence[Shown],
+    indexes: Sequence[GalleryIndex],
     *,
     token: str | None = None,
     limits: Limits | None = None,
     hosts: Sequence[str] | None = LOOPBACK,
 ) -> FastAPI:
-    """See `frontrank.gallery.create_app`."""
-    _check_token(token, hosts)
+    """Return the application: pages, pictures and the JSON API.
+
+    indexes: one or two, shown side by side on the same query
+    token:   without it, only the page that asks for it is shown
+    limits:  of uploads, time and concurrency; None for the defaults
+    hosts:   host names under which the page is served, against DNS rebinding; None for any, which needs a token
+    """
+    if token is not None:
+        check_token(token)
+    elif hosts is None:
+        raise InputError("token is missing; a page that others can reach needs one")
     limits = limits or Limits()
     service = Service(indexes, limits)
 
@@ -66,26 +75,18 @@ def create_app(
         _describe_token(app)
     for router in routers:
         app.include_router(router)
-    _add_errors(app, _allowed_methods(routers))
+    _add_errors(app, [route for router in routers for route in router.routes if isinstance(route, APIRoute)])
     app.add_middleware(Guard, limits=limits, token=token, hosts=hosts, answer=answer)
     return app
 
 
-def answer(scope: Scope, status: int, detail: str) -> Response:
+def answer(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return an error: JSON for the API, a page for people."""
     if scope["path"].startswith("/api/"):
-        return JSONResponse({"detail": detail}, status)
-    return page_response("error.html.j2", status, detail=detail)
-
-
-def _allowed_methods(routers: Sequence[APIRouter]) -> dict[str, str]:
-    """Return the methods of each path; if a path has two routes, the framework itself would name those of one."""
-    methods: dict[str, set[str]] = {}
-    for router in routers:
-        for route in router.routes:
-            if isinstance(route, APIRoute):
-                methods.setdefault(route.path, set()).update(route.methods or ())
-    return {path: ", ".join(sorted(own | ({"HEAD"} if "GET" in own else set()))) for path, own in methods.items()}
+        return JSONResponse({"detail": detail}, status, headers)
+    response = page_response("error.html.j2", status, detail=detail)
+    response.headers.update(headers or {})
+    return response
 
 
 def _describe_token(app: FastAPI) -> None:
@@ -104,49 +105,28 @@ def _describe_token(app: FastAPI) -> None:
     app.openapi = describe_with_token  # type: ignore[method-assign]
 
 
-def _add_errors(app: FastAPI, methods: Mapping[str, str]) -> None:
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        texts = {404: "there is no such page", 405: "this page does not take such requests"}
-        detail = error.detail if error.detail[:1].islower() else texts.get(error.status_code, _line(error.detail))
-        response = answer(request.scope, error.status_code, detail)
-        response.headers.update(error.headers or {})
-        if error.status_code == 405 and request.url.path in methods:
-            response.headers["Allow"] = methods[request.url.path]
-        return response
+def _add_errors(app: FastAPI, routes: Sequence[APIRoute]) -> None:
+    """Answer every error in our words, in one line."""
+    methods: dict[str, set[str]] = {}  # if a path has two routes, the framework itself would name the methods of one
+    for route in routes:
+        own = route.methods or set()
+        methods.setdefault(route.path, set()).update(own, {"HEAD"} if "GET" in own else ())
+    texts = {404: "there is no such page", 405: "this page does not take such requests"}
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(request: Request, error: RequestValidationError) -> Response:
-        faults = [f"{'.'.join(map(str, one['loc'][1:])) or 'request'}: {one['msg']}" for one in error.errors()]
-        return answer(request.scope, 422, _line("; ".join(faults)))
+    async def refuse(request: Request, error: Exception) -> Response:
+        status, detail, headers = 422, str(error), {}
+        if isinstance(error, HTTPException):
+            status, headers = error.status_code, dict(error.headers or {})
+            detail = error.detail if error.detail[:1].islower() else texts.get(status, error.detail)
+            if status == 405 and request.url.path in methods:
+                headers["Allow"] = ", ".join(sorted(methods[request.url.path]))
+        elif isinstance(error, RequestValidationError):
+            faults = [f"{'.'.join(map(str, one['loc'][1:])) or 'request'}: {one['msg']}" for one in error.errors()]
+            detail = "; ".join(faults)
+        return answer(request.scope, status, " ".join(detail.split())[:500], headers)
 
-    @app.exception_handler(FrontrankError)
-    async def wrong_input(request: Request, error: FrontrankError) -> Response:
-        return answer(request.scope, 422, _line(str(error)))
-
-    @app.exception_handler(BusyError)
-    async def busy(request: Request, error: BusyError) -> Response:
-        response = answer(request.scope, 429, "the server is busy; ask again in a moment")
-        response.headers["Retry-After"] = "2"
-        return response
-
-    @app.exception_handler(LateError)
-    async def late(request: Request, error: LateError) -> Response:
-        response = answer(request.scope, 503, "this took too long; ask for less, or try again later")
-        response.headers["Retry-After"] = "10"
-        return response
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:500]
-
-
-def _check_token(token: str | None, hosts: Sequence[str] | None) -> None:
-    if token is None:
-        if hosts is None:
-            raise InputError("token is missing; a page that others can reach needs one")
-        return
-    check_token(token)
+    for kind in (HTTPException, RequestValidationError, FrontrankError):
+        app.add_exception_handler(kind, refuse)
 
 
 def check_token(token: str) -> None:
@@ -162,10 +142,15 @@ _FETCH_SECONDS = 60.0  # that a client may take to read an answer
 _GRACE_SECONDS = 5  # for answers that are not finished when the server stops
 
 
-def run_server(
-    indexes: Sequence[Shown], *, host: str, port: int, token: str | None = None, limits: Limits | None = None
+def serve(
+    indexes: Sequence[GalleryIndex],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    limits: Limits | None = None,
 ) -> None:
-    """Serve until Ctrl-C. The access log of uvicorn is off, as it would record what people search for."""
+    """Serve the page until Ctrl-C; an address that others can reach needs a token. Arguments as in `create_app`."""
     check_number("port", port, at_least=1, at_most=65535)
     local = is_loopback(host)
     if not local and token is None:
@@ -181,7 +166,7 @@ def run_server(
         port=port,
         http=Connection,
         ws="none",
-        access_log=False,
+        access_log=False,  # it would record what people search for
         server_header=False,
         proxy_headers=False,
         log_level="error",
@@ -233,8 +218,8 @@ class Connection(H11Protocol):
 
 
 async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
-    response = answer(scope, 429, "the server has too many connections; ask again in a moment")
-    response.headers.update({**HEADERS, "Retry-After": "2", "Connection": "close"})
+    headers = {**HEADERS, "Retry-After": "2", "Connection": "close"}
+    response = answer(scope, 429, "the server has too many connections; ask again in a moment", headers)
     await response(scope, receive, send)
 
 

@@ -10,9 +10,10 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
@@ -29,7 +30,6 @@ from frontrank.errors import InputError
 T = TypeVar("T")
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_FRACTIONS = {"seconds", "body_seconds"}
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,41 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _FRACTIONS:
-                check_number(f"limits.{field.name}", value, above=0)
-            else:
-                check_integer(f"limits.{field.name}", value, at_least=1)
+            name, value = f"limits.{field.name}", getattr(self, field.name)
+            check_number(name, value, above=0) if field.type is float else check_integer(name, value, at_least=1)
         if self.depth < self.results:
             raise InputError(f"limits.depth must be at least limits.results, got {self.depth} and {self.results}")
 
 
-class BusyError(Exception):
+class BusyError(HTTPException):
     """All workers are busy, and no more requests may wait."""
 
+    def __init__(self) -> None:
+        super().__init__(429, "the server is busy; ask again in a moment", {"Retry-After": "2"})
 
-class LateError(Exception):
+
+class LateError(HTTPException):
     """The work took too long; its worker is free again when it ends."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "this took too long; ask for less, or try again later", {"Retry-After": "10"})
+
+
+class Slots:
+    """Context manager that lets in a bounded number at once, and raises BusyError when it is full."""
+
+    def __init__(self, room: int) -> None:
+        self._room, self.inside, self._lock = room, 0, threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self.inside >= self._room:
+                raise BusyError
+            self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self.inside -= 1
 
 
 class WorkerPool:
@@ -95,26 +115,22 @@ class WorkerPool:
 
     def __init__(self, workers: int, waiting: int, seconds: float) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gallery")
-        self._room, self._seconds = workers + waiting, seconds
-        self._inside, self._lock = 0, threading.Lock()
+        self._slots, self._seconds = Slots(workers + waiting), seconds
 
     @property
     def inside(self) -> int:
         """How many run or wait."""
-        return self._inside
+        return self._slots.inside
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run the work and return its result; BusyError if there is no room, LateError if it takes too long."""
-        with self._lock:
-            if self._inside >= self._room:
-                raise BusyError
-            self._inside += 1
+        self._slots.__enter__()  # and out when the work ends, not when it is late
         try:
             job = self._pool.submit(work)
         except RuntimeError:  # the server is going down
-            self._leave()
+            self._slots.__exit__()
             raise BusyError from None
-        job.add_done_callback(self._leave)
+        job.add_done_callback(self._slots.__exit__)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(job), self._seconds)
         except TimeoutError:
@@ -125,27 +141,6 @@ class WorkerPool:
     def close(self) -> None:
         """Drop the work that waits."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _leave(self, _: "Future[T] | None" = None) -> None:
-        with self._lock:
-            self._inside -= 1
-
-
-class Slots:
-    """Context manager that lets in a bounded number at once, and raises BusyError when it is full."""
-
-    def __init__(self, room: int) -> None:
-        self._room, self._inside, self._lock = room, 0, threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside >= self._room:
-                raise BusyError
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
 
 
 # The guard
@@ -171,20 +166,13 @@ _DRAIN_BYTES = 100_000_000  # read from a request that is refused
 _FORM_BYTES = 4096  # around a file in a form
 _log = logging.getLogger("frontrank.gallery")
 
-Answer = Callable[[Scope, int, str], Response]
-
-
-class Refusal(Exception):  # noqa: N818
-    """A request that is refused."""
-
-    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
-        self.status, self.detail, self.headers = status, detail, headers or {}
+Answer = Callable[[Scope, int, str, Mapping[str, str] | None], Response]
 
 
 class Guard:
     """Check every request, and put security headers on every answer.
 
-    answer: makes the answer to a request that is refused, from a status and a line that says why
+    answer: makes the answer to a request that is refused, from a status, a line that says why, and headers
     """
 
     def __init__(
@@ -232,10 +220,10 @@ class Guard:
             pass
         except Exception as error:
             # the message of an exception could quote what was sent; its type and place cannot
-            name, place = type(error).__name__, _place(error)
-            _log.error("%s %s failed: %s at %s", logged_method, _route(scope), name, place)
+            name, place = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
+            _log.error("%s %s failed: %s at %s:%s", logged_method, _route(scope), name, place.filename, place.lineno)
             if not status:
-                response = self._answer(scope, 500, "an error in the server; its log says where")
+                response = self._answer(scope, 500, "an error in the server; its log says where", None)
                 await response(scope, receive, safe_send)
         finally:
             milliseconds = 1000 * (time.perf_counter() - started)
@@ -253,20 +241,11 @@ class Guard:
                 most = self._limits.upload_bytes + _FORM_BYTES if upload else _SMALL_BODY
                 _check_length(headers, most)
                 bounded = self._limit_body(receive, most)
-                if not upload:
+                with self._uploads if upload else nullcontext():
                     await self._app(scope, bounded, send)
-                    return
-                with self._uploads:
-                    await self._app(scope, bounded, send)
-        except Refusal as refusal:
-            response = self._refuse(scope, refusal)
-        except BusyError:
-            response = self._answer(scope, 429, "the server is busy; ask again in a moment")
-            response.headers["Retry-After"] = "2"
-        else:
-            return
-        await self._drain(headers, receive)
-        await response(scope, receive, send)
+        except HTTPException as refusal:
+            await self._drain(headers, receive)
+            await self._refuse(scope, refusal)(scope, receive, send)
 
     async def _drain(self, headers: Headers, receive: Receive) -> None:
         """Read what is still being sent, within bounds: a client that is cut off never sees the answer."""
@@ -278,34 +257,27 @@ class Guard:
                 while (await receive()).get("more_body"):
                     pass
 
-    def _refuse(self, scope: Scope, refusal: Refusal) -> Response:
-        if refusal.status == 401 and not scope["path"].startswith("/api/") and scope["method"] == "GET":
+    def _refuse(self, scope: Scope, refusal: HTTPException) -> Response:
+        if refusal.status_code == 401 and not scope["path"].startswith("/api/") and scope["method"] == "GET":
             here = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
             query = f"?next={quote(here, safe='/')}"
             return RedirectResponse("/login" + (query if len(query) <= _QUERY_STRING else ""), 303)
-        response = self._answer(scope, refusal.status, refusal.detail)
-        response.headers.update(refusal.headers)
-        return response
+        return self._answer(scope, refusal.status_code, refusal.detail, refusal.headers)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         if len(scope["query_string"]) > _QUERY_STRING:
-            raise Refusal(414, f"the URL is too long; use at most {_QUERY_STRING} bytes after the ?")
+            raise HTTPException(414, f"the URL is too long; use at most {_QUERY_STRING} bytes after the ?")
         if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
-            raise Refusal(421, "the page is not served under this host name; use the address that the server printed")
-        bearer = self._token is not None and self._has_bearer_token(headers)
-        if scope["method"] != "GET" and not bearer and not same_origin(headers):
-            raise Refusal(403, "this was sent by a page of another site; open this page and send it from there")
-        open_to_all = scope["path"] in OPEN or scope["path"].startswith("/static/")
-        if self._token is not None and not (open_to_all or bearer or self._has_session(scope, headers)):
-            raise Refusal(401, "a token is needed; send it as Authorization: Bearer", {"WWW-Authenticate": "Bearer"})
-
-    def _has_bearer_token(self, headers: Headers) -> bool:
+            raise HTTPException(421, "the page is not served under this name; use the address that the server printed")
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self.is_token(given.strip())
-
-    def _has_session(self, scope: Scope, headers: Headers) -> bool:
-        cookies = cookie_parser(headers.get("cookie", ""))
-        return equal_secrets(cookies.get(cookie_name(scope), ""), self.session)
+        bearer = scheme.lower() == "bearer" and self.is_token(given.strip())
+        if scope["method"] != "GET" and not bearer and not same_origin(headers):
+            raise HTTPException(403, "this was sent by a page of another site; open this page and send it from there")
+        open_to_all = scope["path"] in OPEN or scope["path"].startswith("/static/")
+        cookie = cookie_parser(headers.get("cookie", "")).get(cookie_name(scope), "")
+        if self._token is not None and not (open_to_all or bearer or equal_secrets(cookie, self.session)):
+            detail = "a token is needed; send it as Authorization: Bearer"
+            raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
     def is_token(self, given: str) -> bool:
         """Return whether it is the token, always in the same time."""
@@ -379,9 +351,9 @@ def _check_length(headers: Headers, most: int) -> None:
     if length is None:
         return
     if not (length.isascii() and length.isdecimal()):
-        raise Refusal(400, "Content-Length must be a number; let your client set it")
+        raise HTTPException(400, "Content-Length must be a number; let your client set it")
     if len(length) > 15 or int(length) > most:
-        raise Refusal(413, _too_large(most))
+        raise HTTPException(413, _too_large(most))
 
 
 def _too_large(most: int) -> str:
@@ -392,10 +364,3 @@ def _too_large(most: int) -> str:
 def _route(scope: Scope) -> str:
     """Return the path as it was declared: no names of uploads, no text of the user."""
     return getattr(scope.get("route"), "path", None) or "(no such page)"
-
-
-def _place(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "?"

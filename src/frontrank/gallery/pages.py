@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -16,14 +16,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 import frontrank.reporting
+from frontrank.gallery.api import Id, Index
 from frontrank.gallery.guard import Guard, cookie_name
-from frontrank.gallery.pictures import read_form
-from frontrank.gallery.search import MOST_CHARACTERS, SearchState, Shown, parse_state
-from frontrank.gallery.service import HIDDEN_FIELDS, Facet, Service, SideResult, starters
+from frontrank.gallery.pictures import JPEG, read_form
+from frontrank.gallery.search import MOST_CHARACTERS, GalleryIndex, SearchState, parse_state
+from frontrank.gallery.service import HIDDEN_FIELDS, Service, SideResult, starters
 from frontrank.reporting.charts import Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import cost_text, format_count, fraction, number
-from frontrank.retrieval.items import Item, check_id
+from frontrank.retrieval.items import Item
 
 _HERE = Path(__file__).parent
 _REPORT = Path(frontrank.reporting.__file__).parent / "templates"  # pages have the colours and charts of reports
@@ -36,23 +37,10 @@ _FILES = {
 }
 
 
-@dataclass(frozen=True)
-class StaticFile:
-    """A file of ours as it is sent; version: changes with its content."""
-
-    data: bytes
-    kind: str
-    version: str
-
-
 @cache
-def static_files() -> dict[str, StaticFile]:
+def static_files() -> dict[str, bytes]:
     """Return all files that pages load, by name; no other file can be requested."""
-    files = {}
-    for name, (path, kind) in _FILES.items():
-        data = path.read_bytes()
-        files[name] = StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
-    return files
+    return {name: path.read_bytes() for name, (path, _) in _FILES.items()}
 
 
 def page_response(template: str, status: int = 200, **values: object) -> HTMLResponse:
@@ -61,9 +49,10 @@ def page_response(template: str, status: int = 200, **values: object) -> HTMLRes
     return HTMLResponse(text.encode("utf-8", "replace"), status)
 
 
+@cache
 def static_url(name: str) -> str:
     """Return the URL of a file of ours; it changes with the file, so that browsers may keep it for ever."""
-    return f"/static/{name}?v={static_files()[name].version}"
+    return f"/static/{name}?v={hashlib.sha256(static_files()[name]).hexdigest()[:12]}"
 
 
 def picture_url(index: str, item: str, size: str = "small") -> str:
@@ -115,19 +104,17 @@ def _environment() -> Environment:
     return environment
 
 
-_STARTERS = 24
-_HARDEST = 60  # shown on their page
+_STARTERS, _HARDEST = 24, 60  # pictures to begin with, and hardest queries, on their pages
 _DOTTED = 30  # points of a curve that are drawn as dots
-_FOR_EVER = "private, max-age=31536000, immutable"
-_AN_HOUR = "private, max-age=3600"
-
-Name = Annotated[str, Query(max_length=64)]
+_FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
+_AN_HOUR = {"Cache-Control": "private, max-age=3600"}
 
 
 def page_router(service: Service, signed_in: bool) -> APIRouter:
     """Return the routes of all pages; signed_in: there is a token, so that people can sign out."""
     router = APIRouter(include_in_schema=False)
     common: dict[str, Any] = {"service": service, "signed_in": signed_in}
+    start = SearchState()
 
     @router.get("/")
     async def search_page(request: Request) -> Response:
@@ -135,10 +122,9 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
         indexes = service.indexes_of(state)
         if len(indexes) == len(service.indexes):
             state = replace(state, sides=())
-        if state.item:
-            check_id(state.item)
         sides = await service.search(state) if state.item or state.upload else []
         choices = await service.run(lambda: _choices(service, indexes, is_start=not sides))
+        listed = {text for facet in choices["facets"] if facet.short for text, _, _ in facet.choices}
         return page_response(
             "search.html.j2",
             **common,
@@ -149,7 +135,7 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
             query=_query(sides),
             curve=curve_chart(sides),
             **choices,
-            unlisted=unlisted_filters(state.filters, choices["facets"]),
+            other_filters=[one for one in state.filters if one not in listed],
             title=_title(sides),
         )
 
@@ -164,35 +150,26 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
         return RedirectResponse(state.url(upload=name, item="", label=""), 303)
 
     @router.get("/hardest")
-    async def hardest(index: Name = "") -> Response:
-        shown = service.get_index(index)
-        progress = service.hardest[shown.name].progress()
+    async def hardest(index: Index = "") -> Response:
+        source = service.get_index(index)
+        progress = service.hardest[source.name].progress()
         hard = progress.hard[:_HARDEST]
-        return page_response(
-            "hardest.html.j2", **common, shown=shown, progress=progress, hard=hard, state=SearchState()
-        )
+        return page_response("hardest.html.j2", source=source, progress=progress, hard=hard, state=start, **common)
 
     @router.get("/picture")
-    async def picture(
-        id: Annotated[str, Query(min_length=1, max_length=512)],
-        index: Name = "",
-        size: Literal["small", "large"] = "small",
-    ) -> Response:
-        check_id(id)
-        file = await service.get_picture(service.get_index(index), id, size)
-        return Response(file.data, media_type=file.kind, headers={"Cache-Control": _AN_HOUR})
+    async def picture(id: Id, index: Index = "", size: Literal["small", "large"] = "small") -> Response:
+        data = await service.get_picture(service.get_index(index), id, size)
+        return Response(data, media_type=JPEG, headers=_AN_HOUR)
 
     @router.get("/uploaded/{name}")
     async def uploaded(name: str) -> Response:
-        upload = service.get_upload(name)
-        return Response(upload.preview, media_type=upload.kind, headers={"Cache-Control": _AN_HOUR})
+        return Response(service.get_upload(name).preview, media_type=JPEG, headers=_AN_HOUR)
 
     @router.get("/static/{name}")
     async def static(name: str) -> Response:
-        file = static_files().get(name)
-        if file is None:
+        if name not in _FILES:
             raise HTTPException(404, "there is no such file")
-        return Response(file.data, media_type=file.kind, headers={"Cache-Control": _FOR_EVER})
+        return Response(static_files()[name], media_type=_FILES[name][1], headers=_FOR_EVER)
 
     @router.get("/api")
     async def api(request: Request) -> Response:
@@ -218,21 +195,14 @@ def login_router() -> APIRouter:
         if not isinstance(token, str) or not guard.is_token(token.strip()):
             return page_response("login.html.j2", 401, next=target, wrong=True)
         response = RedirectResponse(target, 303)
-        scheme = request.headers.get("x-forwarded-proto", request.url.scheme)  # of a proxy that encrypts
-        response.set_cookie(
-            cookie_name(request.scope),
-            guard.session,
-            httponly=True,
-            samesite="strict",
-            secure=scheme.startswith("https"),
-            path="/",
-        )
+        secure = request.headers.get("x-forwarded-proto", request.url.scheme).startswith("https")  # or of a proxy
+        response.set_cookie(cookie_name(request.scope), guard.session, secure=secure, httponly=True, samesite="strict")
         return response
 
     @router.post("/logout")
     async def logout(request: Request) -> Response:
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(cookie_name(request.scope), path="/", httponly=True, samesite="strict")
+        response.delete_cookie(cookie_name(request.scope), httponly=True, samesite="strict")
         return response
 
     return router
@@ -255,36 +225,24 @@ def curve_chart(sides: Sequence[SideResult]) -> Chart | None:
         if side.result is None or not side.result.points:
             continue
         recall, precision = (np.array(column) for column in zip(*side.result.points, strict=True))
-        name = side.shown.name if len(sides) > 1 else ""
+        name = side.source.name if len(sides) > 1 else ""
         lines.append(Line(name, Curve(recall, precision), style, dotted=len(recall) <= _DOTTED))
         first, last = (f"{fraction(precision[i])} at recall {fraction(recall[i])}" for i in (0, -1))
         texts.append(f"{name or 'Precision'}: {first}" + (f", {last}" if len(recall) > 1 else ""))
-    span = (0.0, 1.0)
     summary = f"Precision over recall of this query. {'; '.join(texts)}."
-    axes = (Scale(name, percent=True, span=span, marks=(0.0, 0.5, 1.0)) for name in ("recall", "precision"))
+    axes = (Scale(name, percent=True, span=(0.0, 1.0), marks=(0.0, 0.5, 1.0)) for name in ("recall", "precision"))
     return chart("precision over recall", lines, *axes, size=(300.0, 190.0), summary=summary)
 
 
-def _choices(service: Service, indexes: Sequence[Shown], is_start: bool) -> dict[str, Any]:
+def _choices(service: Service, indexes: Sequence[GalleryIndex], is_start: bool) -> dict[str, Any]:
     """Return what people can choose from, cached for a while: fields, pictures to begin with, query expansion."""
     first, cached = indexes[0], service.cache.get
-    stored = {cached(("expands", one.name), partial(_expands, one)) for one in indexes}
     return {
         "facets": service.facets[first.name].get(),
-        "stored": tuple(sorted(stored)),
+        "stored": tuple(sorted({bool(one.index.settings.expansion) for one in indexes})),
         "starters": cached(("starters", first.name), lambda: starters(first.index, _STARTERS)) if is_start else [],
         "sizes": [cached(("size", one.name), one.index.count) for one in indexes] if is_start else [],
     }
-
-
-def _expands(shown: Shown) -> bool:
-    return bool(shown.index.settings.expansion)
-
-
-def unlisted_filters(filters: Sequence[str], facets: Sequence[Facet]) -> list[str]:
-    """Return the filters that are in none of the lists to choose from."""
-    listed = {text for facet in facets if facet.short for text, _, _ in facet.choices}
-    return [one for one in filters if one not in listed]
 
 
 def _styles(sides: Sequence[SideResult]) -> list[str]:
@@ -294,7 +252,7 @@ def _styles(sides: Sequence[SideResult]) -> list[str]:
 
 def _query(sides: Sequence[SideResult]) -> tuple[str, Item] | None:
     """Return the item that was searched from, and the index that has it."""
-    return next(((side.shown.name, side.item) for side in sides if side.item is not None), None)
+    return next(((side.source.name, side.item) for side in sides if side.item is not None), None)
 
 
 def _title(sides: Sequence[SideResult]) -> str:

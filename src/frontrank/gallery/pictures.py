@@ -1,18 +1,18 @@
 """Pictures of the page: those of indexed items, and uploaded ones."""
 
+import math
 import os
-import secrets
 import stat
 import tempfile
 import threading
 import zipfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +27,44 @@ from frontrank.errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SIZES = {"small": 256, "large": 1024}  # pixels of the longer side
+T = TypeVar("T")
+
+SIZES = {"small": 256, "large": 1024, "preview": 768}  # pixels of the longer side; a preview is of an upload
+JPEG = "image/jpeg"  # the media type of every picture that is sent
 _QUALITY = 90
 _HANDLES = Path("/proc/self/fd")  # where an open file can be read again, whatever its name is by now
 _REFUSED = "the picture of this item does not exist, or is not below a folder that may be shown"
 
 
-@dataclass(frozen=True)
-class EncodedPicture:
-    """A picture as it is sent."""
+class RecentValues(Generic[T]):
+    """Values by key. The one unused for longest is dropped if there are too many, or they take too many bytes.
 
-    data: bytes
-    kind: str
+    The last one is kept in any case.
+    """
+
+    def __init__(self, most_bytes: int, most: float = math.inf) -> None:
+        self._most_bytes, self._most, self.held_bytes = most_bytes, most, 0
+        self._values, self._lock = OrderedDict[Hashable, tuple[T, int]](), threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Hashable) -> T | None:
+        """Return the value of a key; None if it never existed or was dropped."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
+
+    def add(self, key: Hashable, value: T, size: int) -> None:
+        """Keep a value of so many bytes, unless there is one under this key."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = value, size
+                self.held_bytes += size
+            while len(self) > 1 and (len(self) > self._most or self.held_bytes > self._most_bytes):
+                self.held_bytes -= self._values.popitem(last=False)[1][1]
 
 
 def find_file(path: str, roots: Sequence[Path]) -> tuple[Path, Path]:
@@ -85,13 +111,12 @@ def open_picture(path: str, roots: Sequence[Path]) -> Iterator[tuple[Path, Path,
             os.close(handle)
 
 
-def encode_picture(picture: "Image", side: int) -> EncodedPicture:
+def encode_picture(picture: "Image", side: int) -> bytes:
     """Encode a picture, at most so many pixels wide and high, as JPEG: that takes a twentieth of WebP's time.
 
     >>> from PIL import Image
-    >>> small = encode_picture(Image.new("RGB", (600, 300)), 256)
-    >>> small.kind, Image.open(BytesIO(small.data)).size
-    ('image/jpeg', (256, 128))
+    >>> Image.open(BytesIO(encode_picture(Image.new("RGB", (600, 300)), 256))).size
+    (256, 128)
     """
     from PIL import Image
 
@@ -101,25 +126,24 @@ def encode_picture(picture: "Image", side: int) -> EncodedPicture:
         picture = picture.resize(size, Image.Resampling.LANCZOS)
     file = BytesIO()
     picture.save(file, "jpeg", quality=_QUALITY, subsampling=0)  # else edges of plain colours would blur
-    return EncodedPicture(file.getvalue(), "image/jpeg")
+    return file.getvalue()
 
 
 class Pictures:
     """Small pictures of files; the last ones are kept in a bounded memory."""
 
     def __init__(self, most_bytes: int, max_pixels: int) -> None:
-        self._cache, self._max_pixels = _Cache(most_bytes), max_pixels
+        self.recent, self._max_pixels = RecentValues[bytes](most_bytes), max_pixels
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory that they take."""
-        return self._cache.held
-
-    def get(self, path: str, roots: Sequence[Path], size: str) -> EncodedPicture:
+    def get(self, path: str, roots: Sequence[Path], size: str) -> bytes:
         """Return the picture of an item's path in one of the SIZES; InputError if it cannot be shown."""
         with open_picture(path, roots) as (file, source, status):
             key = (str(file), status.st_ino, status.st_mtime_ns, status.st_size, size)
-            return self._cache.get(key, lambda: encode_picture(self._decode(source, SIZES[size]), SIZES[size]))
+            data = self.recent.get(key)
+            if data is None:  # two threads may make the same: better than all waiting for one
+                data = encode_picture(self._decode(source, SIZES[size]), SIZES[size])
+                self.recent.add(key, data, len(data))
+            return data
 
     def read(self, path: str, roots: Sequence[Path]) -> "Image":
         """Return the whole picture of an item's path, for a model."""
@@ -133,32 +157,8 @@ class Pictures:
             raise InputError("the picture of this item cannot be read as an image") from None
 
 
-class _Cache:
-    """Pictures by key; the one unused for longest is dropped when they take too many bytes."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self.held = most, 0
-        self._values, self._lock = OrderedDict[Hashable, EncodedPicture](), threading.Lock()
-
-    def get(self, key: Hashable, make: Callable[[], EncodedPicture]) -> EncodedPicture:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = make()  # two threads may make the same: better than all waiting for one
-        with self._lock:
-            if key not in self._values and len(value.data) <= self._most:
-                self._values[key] = value
-                self.held += len(value.data)
-            while self.held > self._most:
-                self.held -= len(self._values.popitem(last=False)[1].data)
-        return value
-
-
 # Uploaded pictures: decoded once, by the rules of every other image; only embeddings and a small copy are kept
 
-
-PREVIEW = 768  # pixels of the longer side of the copy that is shown
 _ADVICE = "; replace it, or leave it out"
 # Long enough not to occur by chance among pixels; four bytes, as at the beginning of a ZIP, would occur
 _OTHERS = {
@@ -178,20 +178,10 @@ _COMMENTS = {b"GIF87a": 6, b"GIF89a": 6, b"BM": 2, b"RIFF": 4, b"\xff\xd8\xff": 
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """What the server keeps of an uploaded picture.
-
-    vectors: its embedding by the name of each index that has a model
-    preview: a small copy of it, of the media type `kind`
-    """
+    """What the server keeps of an uploaded picture: a small copy, and its embedding by each index that has a model."""
 
     preview: bytes
-    kind: str
-    vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-
-    @property
-    def memory(self) -> int:
-        """The bytes that it takes."""
-        return len(self.preview) + sum(vector.nbytes for vector in self.vectors.values())
+    vectors: Mapping[str, NDArray[np.float32]]
 
 
 @asynccontextmanager
@@ -221,16 +211,14 @@ def decode_upload(data: bytes, max_pixels: int) -> "Image":
     frontrank.errors.InputError: the file is an SVG drawing, not JPEG, PNG, WebP, BMP, GIF or TIFF; send another one
     """
     other = find_other_content(data)
-    handle, path = tempfile.mkstemp(prefix="frontrank-upload-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        picture = read_image(path, max_pixels=max_pixels)
-    except InputError as error:
-        fault = str(error).removeprefix(f"{printable(path)} ").removesuffix(_ADVICE).replace(path, "it")
-        raise InputError(f"the file {fault}; send another one") from None
-    finally:
-        os.unlink(path)
+    with tempfile.NamedTemporaryFile(prefix="frontrank-upload-") as file:
+        file.write(data)
+        file.flush()
+        try:
+            picture = read_image(file.name, max_pixels=max_pixels)
+        except InputError as error:
+            fault = str(error).removeprefix(f"{printable(file.name)} ").removesuffix(_ADVICE).replace(file.name, "it")
+            raise InputError(f"the file {fault}; send another one") from None
     if other:
         raise InputError(f"the file also holds {other}; save it again as a plain picture, and send that")
     return picture
@@ -247,34 +235,3 @@ def find_other_content(data: bytes) -> str | None:
     if any(data.startswith(start) and data.startswith(b"/*", place) for start, place in _COMMENTS.items()):
         kind = kind or ("a script" if b"*/" in data else None)
     return kind or ("an archive" if zipfile.is_zipfile(BytesIO(data)) else None)
-
-
-class Uploads:
-    """The last uploads, each under a name that cannot be guessed; the one unused for longest goes first.
-
-    most, most_bytes: how many are kept, and how much memory they may take; the last one is kept in any case
-    """
-
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most, self._most_bytes, self.held = most, most_bytes, 0
-        self._uploads, self._lock = OrderedDict[str, Upload](), threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._uploads)
-
-    def add(self, upload: Upload) -> str:
-        """Keep an upload and return its name."""
-        name = secrets.token_urlsafe(12)
-        with self._lock:
-            self._uploads[name] = upload
-            self.held += upload.memory
-            while len(self._uploads) > 1 and (len(self._uploads) > self._most or self.held > self._most_bytes):
-                self.held -= self._uploads.popitem(last=False)[1].memory
-        return name
-
-    def get(self, name: str) -> Upload | None:
-        """Return the upload; None if it never existed or is no longer kept."""
-        with self._lock:
-            if name in self._uploads:
-                self._uploads.move_to_end(name)
-            return self._uploads.get(name)

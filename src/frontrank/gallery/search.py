@@ -31,7 +31,6 @@ DEFAULT_K = 24  # results
 MOST_FILTERS = 16
 MOST_CHARACTERS = 1024
 _MOST_PARAMETERS = 64
-_EXPAND = ("on", "off")
 _HARDEST_SECONDS = 900.0  # after which the work is done again, as the index may have changed
 _SCANNED = 100_000  # items among which the sample is drawn: reading all of a large index would take too long
 _log = logging.getLogger("frontrank.gallery")
@@ -82,35 +81,25 @@ def parse_state(query: str, most: int) -> SearchState:
     >>> parse_state("item=a&k=10&filter=&filter=label%3Dcat", 100)
     SearchState(item='a', upload='', label='', k=10, filters=('label=cat',), expand='', sides=())
     """
-    values: dict[str, list[str]] = {}
     try:
         pairs = parse_qsl(query, max_num_fields=_MOST_PARAMETERS)  # leaves out what is empty
     except ValueError:
         raise InputError(f"the URL has more than {_MOST_PARAMETERS} parameters; leave some out") from None
     for name, value in pairs:
         check_text(name if name.isidentifier() else "a parameter", value)
-        values.setdefault(name, []).append(value)
-    last = {name: some[-1] for name, some in values.items()}
-    filters = tuple(dict.fromkeys(values.get("filter", ())))
+    last = dict(pairs)
+    filters, sides = (tuple(dict.fromkeys(value for name, value in pairs if name == key)) for key in ("filter", "side"))
     if len(filters) > MOST_FILTERS:
         raise InputError(f"filter is given {len(filters)} times; give at most {MOST_FILTERS}")
-    if last.get("expand", "on") not in _EXPAND:
+    if last.get("expand", "on") not in ("on", "off"):
         raise InputError("expand must be on or off; leave it out for what is stored with the index")
     k = last.get("k", str(DEFAULT_K))
     if not (k.isascii() and k.isdecimal() and len(k) < 7 and 1 <= int(k) <= most):
         raise InputError(f"k must be a whole number from 1 to {most}")
-    state = SearchState(
-        item=last.get("item", ""),
-        upload=last.get("upload", ""),
-        label=last.get("label", ""),
-        k=int(k),
-        filters=filters,
-        expand=last.get("expand", ""),
-        sides=tuple(dict.fromkeys(values.get("side", ()))),
-    )
-    if state.item and state.upload:
+    if "item" in last and "upload" in last:
         raise InputError("item and upload are both given; leave out one")
-    return state
+    texts = {name: last.get(name, "") for name in ("item", "upload", "label", "expand")}
+    return SearchState(**texts, k=int(k), filters=filters, sides=sides)
 
 
 def check_text(name: str, value: str) -> None:
@@ -125,7 +114,7 @@ def check_text(name: str, value: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class GalleryIndex:
     """An index as the page shows it.
 
     name:  its name on the page; letters, digits, blanks and . _ -
@@ -212,12 +201,7 @@ def search(
     wanted = max(k, depth if label is not None else 0)
     started = time.perf_counter()
     hits = index.search(
-        np.asarray(query.vector)[None],
-        wanted + own,
-        filter=tuple(conditions),
-        expand=expand,
-        model=query.model,
-        stored=query.stored,
+        query.vector[None], wanted + own, filter=conditions, expand=expand, model=query.model, stored=query.stored
     )[0]
     total = None
     if label is not None:
@@ -248,9 +232,11 @@ def evaluate_hits(
     scores = np.array([score for _, score in pairs], dtype=np.float64)
     total = max(total, int(right.sum()))  # an item may have been added between the search and the count
     ranks = ranks_in_list(scores, right)
-    costs = _costs(right, total) if right.sum() == total else None
+    # what a wrong item of a complete list takes from the AP: 1 / place of every right item after it
+    costs = np.cumsum((right / np.arange(1, len(right) + 1))[::-1])[::-1] / max(1, total)
+    complete = right.sum() == total
     rows = tuple(
-        ResultRow(i + 1, item, score, bool(right[i]), None if costs is None or right[i] else float(costs[i]))
+        ResultRow(i + 1, item, score, bool(right[i]), float(costs[i]) if complete and not right[i] else None)
         for i, (item, score) in enumerate(pairs[:k])
     )
     precisions = precision(ranks.before_pos, ranks.before_neg)[0].tolist()
@@ -271,12 +257,6 @@ def ranks_in_list(scores: Floats, right: Flags) -> Ranks:
     before_pos = np.arange(int(right.sum()))
     pos, neg = (torch.from_numpy(one.astype(np.float64))[None] for one in (before_pos, before_neg))
     return Ranks(pos, neg, torch.ones_like(pos, dtype=torch.bool))
-
-
-def _costs(right: Flags, total: int) -> Floats:
-    """Return what each wrong item of a complete list takes from the AP: 1 / place of every right item after it."""
-    share = right / np.arange(1, len(right) + 1, dtype=np.float64)
-    return np.asarray(np.cumsum(share[::-1])[::-1] / max(1, total))
 
 
 # The hardest queries: where average precision is lost, by a search from a sample of the indexed items
@@ -330,44 +310,29 @@ class HardestQueries:
             self._search_all()
         except Exception as error:  # the page must not wait for ever for an index that is gone
             _log.error("searching for the hardest queries failed: %s", type(error).__name__)
-            self._set(replace(self._progress, state="failed"))
+            self._progress = replace(self._progress, state="failed")
 
     def _search_all(self) -> None:
         items = sample_items(self._index, self._sample)
         hard: list[HardQuery] = []
-        self._set(HardestProgress("running", 0, len(items)))
+        self._progress = HardestProgress("running" if items else "done", 0, len(items))
         for done, item in enumerate(items, 1):
             if self._stop.is_set():
                 return
             try:
-                vector = self._index.vectors([item.id])[0]
-                query = SearchQuery(vector, item, item.label, stored=True)
-                one = measure_query(self._index, query, self._depth)
+                query = SearchQuery(self._index.vectors([item.id])[0], item, item.label, stored=True)
+                result = search(self._index, query, self._depth, depth=self._depth)
             except FrontrankError:
                 if self._index.get([item.id])[0] is not None:
                     raise
-                one = None  # deleted after it was drawn
-            if one is not None:
-                hard.append(one)
+                result = SearchResult((), 0)  # it was deleted after it was drawn
+            if result.average_precision is not None and result.relevant:
+                wrong = next((row.item for row in result.rows if not row.relevant), None)
+                hard.append(HardQuery(item, result.average_precision, result.relevant, result.complete, wrong))
             if done % 10 == 0 or done == len(items):
                 hard.sort(key=lambda one: (one.average_precision, one.item.id))
                 state = "done" if done == len(items) else "running"
-                self._set(HardestProgress(state, done, len(items), tuple(hard)))
-        if not items:
-            self._set(HardestProgress("done"))
-
-    def _set(self, progress: HardestProgress) -> None:
-        with self._lock:
-            self._progress = progress
-
-
-def measure_query(index: "Index", query: SearchQuery, depth: int) -> HardQuery | None:
-    """Return the average precision of a search from an item; None if there is no right item."""
-    result = search(index, query, depth, depth=depth)
-    if query.item is None or result.average_precision is None or not result.relevant:
-        return None
-    wrong = next((row.item for row in result.rows if not row.relevant), None)
-    return HardQuery(query.item, result.average_precision, result.relevant, result.complete, wrong)
+                self._progress = HardestProgress(state, done, len(items), tuple(hard))
 
 
 def sample_items(index: "Index", count: int, seed: int = 0) -> list[Item]:

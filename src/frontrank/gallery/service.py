@@ -1,6 +1,7 @@
 """What pages and API share: the indexes, their facets, uploads, pictures, and the limits on all work."""
 
 import logging
+import secrets
 import threading
 import time
 from collections import Counter
@@ -16,25 +17,9 @@ from starlette.exceptions import HTTPException
 
 from frontrank.errors import FrontrankError, InputError
 from frontrank.gallery.guard import Limits, WorkerPool
-from frontrank.gallery.pictures import (
-    PREVIEW,
-    EncodedPicture,
-    Pictures,
-    Upload,
-    Uploads,
-    decode_upload,
-    encode_picture,
-)
-from frontrank.gallery.search import (
-    Expansion,
-    HardestQueries,
-    SearchQuery,
-    SearchResult,
-    SearchState,
-    Shown,
-    search,
-)
-from frontrank.retrieval.items import Condition, Item, parse_filter
+from frontrank.gallery.pictures import SIZES, Pictures, RecentValues, Upload, decode_upload, encode_picture
+from frontrank.gallery.search import GalleryIndex, HardestQueries, SearchQuery, SearchResult, SearchState, search
+from frontrank.retrieval.items import Condition, Item, check_id, parse_filter
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,7 +31,6 @@ T = TypeVar("T")
 HIDDEN_FIELDS = ("sha256",)  # of the file: it identifies an image, but says nothing to people
 LONGEST_LIST = 100  # values that a list to choose from may have
 REFRESH_SECONDS = 30.0  # after which a search looks for what other processes have written to an index
-GONE = "this upload is no longer kept (the server keeps the last few, until it ends); send the picture again"
 MISSING = "there is no item with this id; it may have been deleted"
 _EXPANSION = (10, 2.0)  # neighbours and the power of their scores, if an index has no expansion of its own
 _NOT_IN_INDEX = "This item is not in this index."
@@ -181,7 +165,7 @@ def starters(index: "Index", count: int) -> list[Item]:
 class SideResult:
     """What one index answers: results, or a line that says why there are none."""
 
-    shown: Shown
+    source: GalleryIndex
     result: SearchResult | None = None
     item: Item | None = None
     fault: str = ""
@@ -190,25 +174,28 @@ class SideResult:
 class Service:
     """Everything the server holds; each request calls its methods."""
 
-    def __init__(self, indexes: Sequence[Shown], limits: Limits) -> None:
-        self.indexes = {shown.name: shown for shown in indexes}
+    def __init__(self, indexes: Sequence[GalleryIndex], limits: Limits) -> None:
+        self.indexes = {source.name: source for source in indexes}
         if not 1 <= len(indexes) <= 2:
             raise InputError(f"indexes must be one or two, got {len(indexes)}; leave out the others")
         if len(self.indexes) < len(indexes):
             raise InputError(f"indexes have the same name {indexes[0].name!r}; give them different names")
-        for shown in indexes:
-            _check_model(shown)
+        for one in indexes:
+            stored = one.index.settings.model
+            if one.model is not None and one.model != stored:
+                raise InputError(
+                    f"model of {one.name} has the fingerprint {one.model}, but its index was made with "
+                    f"{stored or 'none'}; give the model that it was made with"
+                )
         self.limits = limits
         self.searches = WorkerPool(limits.workers, limits.waiting, limits.seconds)
         self.drawing = WorkerPool(limits.workers, limits.waiting, limits.seconds)
-        self.uploads = Uploads(limits.kept_uploads, limits.kept_bytes)
+        self.uploads = RecentValues[Upload](limits.kept_bytes, limits.kept_uploads)
         self.pictures = Pictures(limits.picture_bytes, limits.upload_pixels)
         self.cache = TimedCache()
         self._refreshed = TimedCache(REFRESH_SECONDS)
-        self.facets = {name: Facets(shown.index) for name, shown in self.indexes.items()}
-        self.hardest = {
-            name: HardestQueries(shown.index, limits.hardest, limits.depth) for name, shown in self.indexes.items()
-        }
+        self.facets = {one.name: Facets(one.index) for one in indexes}
+        self.hardest = {one.name: HardestQueries(one.index, limits.hardest, limits.depth) for one in indexes}
 
     def close(self) -> None:
         """Stop what runs in the background."""
@@ -220,20 +207,19 @@ class Service:
     @property
     def can_upload(self) -> bool:
         """Whether there is a model that can embed a picture."""
-        return any(shown.embed is not None for shown in self.indexes.values())
+        return any(source.embed is not None for source in self.indexes.values())
 
-    def get_index(self, name: str) -> Shown:
+    def get_index(self, name: str) -> GalleryIndex:
         """Return the index of this name, the first one for ""; 404 if there is none."""
-        if not name:
-            return next(iter(self.indexes.values()))
+        name = name or next(iter(self.indexes))
         if name not in self.indexes:
             raise HTTPException(404, f"there is no such index; choose from {', '.join(self.indexes)}")
         return self.indexes[name]
 
-    def indexes_of(self, state: SearchState) -> list[Shown]:
+    def indexes_of(self, state: SearchState) -> list[GalleryIndex]:
         """Return the indexes that a state names, all of them by default, in their own order."""
         names = {self.get_index(name).name for name in state.sides} or set(self.indexes)
-        return [shown for name, shown in self.indexes.items() if name in names]
+        return [source for name, source in self.indexes.items() if name in names]
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run some work with an index; 503 if the index fails."""
@@ -248,101 +234,95 @@ class Service:
 
         def work() -> Upload:
             picture = decode_upload(data, self.limits.upload_pixels)
-            able = (shown for shown in self.indexes.values() if shown.embed is not None)
-            vectors = {shown.name: embed_picture(shown, picture) for shown in able}
-            preview = encode_picture(picture, PREVIEW)
-            return Upload(preview.data, preview.kind, vectors)
+            able = {name: source.embed for name, source in self.indexes.items() if source.embed is not None}
+            vectors = {name: embed_picture(embed, picture) for name, embed in able.items()}
+            return Upload(encode_picture(picture, SIZES["preview"]), vectors)
 
-        return self.uploads.add(await self.searches.run(work))
+        upload, name = await self.searches.run(work), secrets.token_urlsafe(12)
+        self.uploads.add(name, upload, len(upload.preview) + sum(vector.nbytes for vector in upload.vectors.values()))
+        return name
 
     def get_upload(self, name: str) -> Upload:
         """Return the upload of this name; 410 if it is no longer kept."""
         upload = self.uploads.get(name)
         if upload is None:
-            raise HTTPException(410, GONE)
+            raise HTTPException(410, "this upload is no longer kept, only the last few are; send the picture again")
         return upload
 
     async def search(self, state: SearchState) -> list[SideResult]:
         """Search each index that the state names; 404 if none has the item, 410 if the upload is gone."""
         indexes, conditions = self.indexes_of(state), state.conditions()
         upload = self.get_upload(state.upload) if state.upload else None
-        if not (state.item or state.upload):
-            raise HTTPException(422, "nothing to search from; give item, the id of an indexed one, or upload a picture")
-
-        def work() -> list[SideResult]:
-            return [self._search_index(shown, state, upload, conditions) for shown in indexes]
-
-        sides = await self.run(work)
-        if state.item and all(side.fault == _NOT_IN_INDEX for side in sides):
+        if upload is None:
+            check_id(state.item)
+        sides = await self.run(lambda: [self._search_index(source, state, upload, conditions) for source in indexes])
+        if upload is None and all(side.fault == _NOT_IN_INDEX for side in sides):
             raise HTTPException(404, MISSING)
         return sides
 
     def _search_index(
-        self, shown: Shown, state: SearchState, upload: Upload | None, conditions: Sequence[Condition]
+        self, source: GalleryIndex, state: SearchState, upload: Upload | None, conditions: Sequence[Condition]
     ) -> SideResult:
-        self._refreshed.get(shown.name, shown.index.refresh)
-        if upload is not None:
-            query = self._query_from_upload(shown, state, upload)
+        self._refreshed.get(source.name, source.index.refresh)
+        query: SearchQuery | str
+        if upload is None:
+            query = self._query_from_item(source, state)
+        elif source.name in upload.vectors:
+            query = SearchQuery(upload.vectors[source.name], None, state.label or None, source.model)
         else:
-            query = self._query_from_item(shown, state)
+            query = "This index has no model for new pictures."
         if isinstance(query, str):
-            return SideResult(shown, fault=query)
-        expand = expansion(shown.index, state.expand)
-        result = search(shown.index, query, state.k, conditions, expand, self.limits.depth)
-        return SideResult(shown, result, query.item)
+            return SideResult(source, fault=query)
+        # on: as it is stored, or the usual one if none is
+        expand = {"off": False, "on": None if source.index.settings.expansion else _EXPANSION}.get(state.expand)
+        result = search(source.index, query, state.k, conditions, expand, self.limits.depth)
+        return SideResult(source, result, query.item)
 
-    def _query_from_upload(self, shown: Shown, state: SearchState, upload: Upload) -> SearchQuery | str:
-        vector = upload.vectors.get(shown.name)
-        if vector is None:
-            return "This index has no model for new pictures."
-        return SearchQuery(vector, None, state.label or None, shown.model)
-
-    def _query_from_item(self, shown: Shown, state: SearchState) -> SearchQuery | str:
+    def _query_from_item(self, source: GalleryIndex, state: SearchState) -> SearchQuery | str:
         """Return the item as a query; one that only the other index has is embedded again, if there is a model."""
-        item = shown.index.get([state.item])[0]
+        item = source.index.get([state.item])[0]
         if item is not None:
             try:
-                vector = shown.index.vectors([item.id])[0]
+                vector = source.index.vectors([item.id])[0]
             except InputError:
-                if shown.index.get([item.id])[0] is not None:
+                if source.index.get([item.id])[0] is not None:
                     raise
                 return _NOT_IN_INDEX  # deleted after it was looked up
             return SearchQuery(vector, item, state.label or item.label, stored=True)
-        others = ((one, one.index.get([state.item])[0]) for one in self.indexes.values() if one is not shown)
-        owner, item = next((pair for pair in others if pair[1] is not None), (shown, None))
-        if item is None or shown.embed is None:
+        others = ((one, one.index.get([state.item])[0]) for one in self.indexes.values() if one is not source)
+        owner, item = next((pair for pair in others if pair[1] is not None), (source, None))
+        if item is None or source.embed is None:
             return _NOT_IN_INDEX
         try:
-            vector = embed_picture(shown, self.pictures.read(item.path, owner.roots))
+            vector = embed_picture(source.embed, self.pictures.read(item.path, owner.roots))
         except InputError as error:
             return f"This item cannot be searched from: {error}."
-        return SearchQuery(vector, None, state.label or item.label, shown.model)
+        return SearchQuery(vector, None, state.label or item.label, source.model)
 
-    def get_item(self, shown: Shown, name: str) -> Item:
+    async def get_item(self, source: GalleryIndex, name: str) -> Item:
         """Return an item by its id; 404 if it does not exist."""
-        item = shown.index.get([name])[0] if name else None
-        if item is None:
-            raise HTTPException(404, MISSING)
-        return item
+        check_id(name)
+        return await self.searches.run(partial(_find_item, source, name))
 
-    async def get_picture(self, shown: Shown, name: str, size: str) -> EncodedPicture:
+    async def get_picture(self, source: GalleryIndex, name: str, size: str) -> bytes:
         """Return the picture of an item, made small; 404 if it cannot be shown."""
+        check_id(name)
 
-        def work() -> EncodedPicture:
-            item = _hide_errors(lambda: self.get_item(shown, name))
+        def work() -> bytes:
+            item = _find_item(source, name)
             try:
-                return self.pictures.get(item.path, shown.roots, size)
+                return self.pictures.get(item.path, source.roots, size)
             except InputError as error:
                 raise HTTPException(404, str(error)) from None
 
         return await self.drawing.run(work)
 
 
-def expansion(index: "Index", expand: str) -> Expansion:
-    """Return query expansion as the index takes it: the stored one, none, or the usual one if none is stored."""
-    if expand == "off":
-        return False
-    return _EXPANSION if expand == "on" and not index.settings.expansion else None
+def _find_item(source: GalleryIndex, name: str) -> Item:
+    item = _hide_errors(lambda: source.index.get([name])[0])
+    if item is None:
+        raise HTTPException(404, MISSING)
+    return item
 
 
 def _hide_errors(work: Callable[[], T]) -> T:
@@ -355,20 +335,9 @@ def _hide_errors(work: Callable[[], T]) -> T:
         raise HTTPException(503, "the index cannot answer; the log of the server says why") from None
 
 
-def _check_model(shown: Shown) -> None:
-    stored = shown.index.settings.model
-    if shown.model is not None and shown.model != stored:
-        raise InputError(
-            f"model of {shown.name} has the fingerprint {shown.model}, but its index was made with "
-            f"{stored or 'none'}; give the model that it was made with"
-        )
-
-
-def embed_picture(shown: Shown, picture: "Image") -> NDArray[np.float32]:
+def embed_picture(embed: "Callable[[Image], NDArray[Any]]", picture: "Image") -> NDArray[np.float32]:
     """Return the embedding of a picture by the model of an index; InputError if it has no direction."""
-    if shown.embed is None:
-        raise InputError("there is no model to embed its picture with")
-    vector = np.asarray(shown.embed(picture), dtype=np.float32).reshape(-1)  # some models return [1, dim]
+    vector = np.asarray(embed(picture), dtype=np.float32).reshape(-1)  # some models return [1, dim]
     if not (np.isfinite(vector).all() and vector.any()):
         raise InputError("the model cannot embed the image; send another one")
     return vector
