@@ -5,6 +5,7 @@ Every check raises an error of one line: the argument, what is wrong with its va
 
 import math
 import operator
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
@@ -50,7 +51,8 @@ def check_number(
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputTypeError(f"{name} must be a number, got {shorten(repr(value))}")
-    if not (math.isfinite(value) and value > above and at_least <= value <= at_most):
+    finite = abs(value) <= sys.float_info.max  # math.isfinite fails on whole numbers that are too large for a float
+    if not (finite and value > above and at_least <= value <= at_most):
         bounds = {"greater than": above, "at least": at_least, "at most": at_most}
         limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
         raise InputError(f"{name} must be a {'number ' + limits if limits else 'finite number'}, got {value}")

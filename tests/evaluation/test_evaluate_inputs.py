@@ -26,10 +26,10 @@ def refused(error, message, call, *args, **more):
 
 
 def test_labels_are_read_as_they_are():
-    assert check_labels("labels", torch.tensor([3, 1]), 2, "x").tolist() == [3, 1]
-    assert check_labels("labels", [None, "a"][1:], 1, "x").tolist() == ["a"]
-    assert check_labels("labels", np.array([5, "b"], dtype=object), 2, "x").tolist() == ["5", "b"]
-    assert check_labels("labels", [True, False], 2, "x").tolist() == [True, False]
+    assert check_labels("labels", torch.tensor([3, 1]), 2).tolist() == [3, 1]
+    assert check_labels("labels", [None, "a"][1:], 1).tolist() == ["a"]
+    assert check_labels("labels", np.array([5, "b"], dtype=object), 2).tolist() == ["5", "b"]
+    assert check_labels("labels", [True, False], 2).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def plain(label):
     ],
 )
 def test_wrong_labels(labels, error):
-    refused(error, "labels", check_labels, "labels", labels, 3, "rows")
+    refused(error, "labels", check_labels, "labels", labels, 3)
 
 
 def test_text_and_numbers_are_not_compared():

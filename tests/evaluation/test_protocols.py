@@ -1,4 +1,5 @@
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,17 +40,6 @@ def same(first, second):
     assert first.positives.tolist() == second.positives.tolist()
 
 
-def official(monkeypatch, **counts):
-    """Make every test set have these counts."""
-    made = protocols._Set
-
-    def smaller(name, metrics, images, classes, gallery=None, released=None):
-        of_gallery = None if gallery is None else counts["gallery"]
-        return made(name, metrics, counts["images"], counts["classes"], of_gallery)
-
-    monkeypatch.setattr(protocols, "_Set", smaller)
-
-
 @pytest.mark.parametrize("name", AMONG_THEMSELVES)
 def test_every_image_searches_the_others(name):
     metrics, title, images, classes = AMONG_THEMSELVES[name]
@@ -67,7 +57,7 @@ def test_every_image_searches_the_others(name):
 @pytest.mark.parametrize("name", AMONG_THEMSELVES)
 def test_no_note_on_the_whole_test_set(monkeypatch, name):
     rows, labels = some_rows()
-    official(monkeypatch, images=60, classes=6)
+    monkeypatch.setitem(protocols._SETS, name, replace(protocols._SETS[name], images=60, classes=6))
     assert PROTOCOLS[name](rows, labels).notes == ()
     assert len(PROTOCOLS[name](rows[:-1], labels[:-1]).notes) == 1
     other = labels.copy()
@@ -88,7 +78,8 @@ def test_vehicleid_by_size():
 
 
 def test_vehicleid_as_released_has_no_note(monkeypatch):
-    monkeypatch.setattr(protocols, "_VEHICLEID", {"small": (2, 3, 4)})
+    small = replace(protocols._SETS["vehicleid-small"], classes=2, images=3, released=4)
+    monkeypatch.setitem(protocols._SETS, "vehicleid-small", small)
     rows = torch.eye(5)[:, :4] + 0.1
     for labels, notes in (([0, 0, 1, 1], 0), ([0, 0, 1], 0), ([0, 0, 0, 0], 1), ([0, 0, 1, 1, 1], 1)):
         assert len(protocols.vehicleid(rows[: len(labels)], labels).notes) == notes

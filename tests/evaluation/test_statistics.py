@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from frontrank.errors import InputError
 from frontrank.evaluation import statistics
 from frontrank.evaluation.statistics import (
+    Resampling,
     bootstrap_means,
     difference_over_classes,
     difference_over_seeds,
@@ -21,6 +22,7 @@ from tests.reference import paired_classes as reference
 from tests.reference.statistics import bootstrap_interval, sign_flip_p_value
 
 NAN = math.nan
+FEW = Resampling(resamples=100, flips=199)
 
 
 def intervals(values, level=0.95, resamples=200, seed=0):
@@ -187,7 +189,7 @@ def arrays(rows):
 @given(st.lists(QUERY, min_size=1, max_size=20).filter(lambda rows: any(row[3] for row in rows)), st.integers(0, 3))
 def test_classes_equal_the_loops(rows, seed):
     a, b, classes = arrays(rows)
-    found = difference_over_classes(a, b, classes, level=0.9, resamples=100, seed=seed)
+    found = difference_over_classes(a, b, classes, Resampling(0.9, 100, seed=seed))
     assert found.difference == pytest.approx(reference.mean_difference(a, b, classes), abs=1e-12)
     low, high = reference.interval(a, b, classes, 0.9, 100, seed)
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-12)
@@ -243,7 +245,7 @@ def test_over_seeds_equals_the_loops(rows, shifts, seed):
     a, b, classes = arrays(rows)
     a = np.stack([a + 0.0 * shift for shift in shifts])
     b = np.stack([b + shift * (np.arange(len(b)) % 3) for shift in shifts])
-    found = difference_over_seeds(a, b, classes, level=0.9, resamples=100, seed=seed)
+    found = difference_over_seeds(a, b, classes, Resampling(0.9, 100, seed=seed))
     expected = reference.over_seeds(a, b, classes, 0.9, 100, seed)
     assert found.difference == pytest.approx(reference.mean_difference(a.mean(0), b.mean(0), classes), abs=1e-12)
     assert (found.low, found.high) == pytest.approx(expected[:2], rel=1e-6, abs=1e-9)
@@ -275,8 +277,8 @@ def test_equal_ways_are_seldom_told_apart(runs, spread):
     for _ in range(60):
         of_classes = rng.normal(0, 0.1, 100)
         a, b = way(of_classes), way(of_classes)
-        wrong += difference_over_seeds(a, b, classes, resamples=100, flips=199).p_value < 0.05
-        alone += difference_over_classes(a.mean(0), b.mean(0), classes, resamples=100, flips=199).p_value < 0.05
+        wrong += difference_over_seeds(a, b, classes, FEW).p_value < 0.05
+        alone += difference_over_classes(a.mean(0), b.mean(0), classes, FEW).p_value < 0.05
     assert wrong / 60 <= 0.1  # 5 %, and two standard errors
     assert wrong <= alone
     if spread == 0.1:

@@ -11,8 +11,9 @@ from frontrank.checks import join_words
 from frontrank.errors import InputError, InputTypeError
 from frontrank.evaluation.report import Report, describe_search, format_metric, is_distance
 from frontrank.evaluation.statistics import (
+    DEFAULT_RESAMPLING,
+    Resampling,
     bootstrap_means,
-    check_test_settings,
     difference_over_classes,
     mean_of_defined,
     percentile_interval,
@@ -129,7 +130,7 @@ def compare(
     for name, report in (("report_a", report_a), ("report_b", report_b)):
         if not isinstance(report, Report):
             raise InputTypeError(f"{name} must be a Report, got {type(report).__name__}; use Report.load for a file")
-    check_test_settings(level=level, resamples=resamples, seed=seed, flips=flips)
+    Resampling(level, resamples, flips, seed).check()
     if len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise InputTypeError(f"names must be two strings, one for each report, got {names!r}")
     _check_same_queries(report_a, report_b)
@@ -166,8 +167,8 @@ def compare_over_classes(a: Report, b: Report, classes: NDArray[np.generic], nam
             change = change._replace(low=-1.0, high=1.0)
         differences[name] = Difference(a[name], b[name], *change)
     note = f"intervals and p are over {count:,} {'class' if count == 1 else 'classes'}, as queries of a class are alike"
-    settings = {"resamples": 1000, "flips": 4999, "seed": 0, "classes": count}
-    return Comparison(differences, b.queries, 0.95, names, settings, (note,))
+    settings = {**DEFAULT_RESAMPLING._asdict(), "classes": count}
+    return Comparison(differences, b.queries, settings.pop("level"), names, settings, (note,))
 
 
 def _check_same_queries(a: Report, b: Report) -> None:
@@ -185,18 +186,14 @@ def _check_same_queries(a: Report, b: Report) -> None:
 def _shared_metrics(a: Report, b: Report) -> list[str]:
     shared = [name for name in a.per_query if name in b.per_query]
     if not shared:
-        has = " and ".join(
-            f"{which} has {join_words(report.per_query or ['none'], 'and')}"
-            for which, report in (("report_a", a), ("report_b", b))
-        )
+        of_a, of_b = (join_words(report.per_query or ["none"], "and") for report in (a, b))
+        has = f"report_a has {of_a} and report_b has {of_b}"
         raise InputError(f"no metric has values per query in both reports ({has}); evaluate one in both")
     for name in shared:
         differ = np.flatnonzero(np.isnan(a.per_query[name]) != np.isnan(b.per_query[name]))
         if len(differ):
-            raise InputError(
-                f"{name} is defined in only one of the reports for {len(differ)} queries "
-                f"(first for number {differ[0]}); {_SAME_QUERIES}"
-            )
+            where = f"for {len(differ)} queries (first for number {differ[0]})"
+            raise InputError(f"{name} is defined in only one of the reports {where}; {_SAME_QUERIES}")
     return shared
 
 
@@ -223,11 +220,9 @@ def table_of(reports: Mapping[str, Report], format: TableFormat = "text") -> str
     metrics = list(dict.fromkeys(metric for report in reports.values() for metric in report))
     columns = [[format_metric(m, report[m]) if m in report else "-" for report in reports.values()] for m in metrics]
     first, *others = reports.values()
-    alike = all(
-        np.array_equal(first.positives, other.positives) and first.gallery_size == other.gallery_size
-        for other in others
-    )
-    counts = ([r.queries for r in reports.values()], [r.gallery_size for r in reports.values()])
+    same_gallery = len({report.gallery_size for report in reports.values()}) == 1
+    alike = same_gallery and all(np.array_equal(first.positives, other.positives) for other in others)
+    counts = zip(*((report.queries, report.gallery_size) for report in reports.values()), strict=True)
     sizes = [] if alike else [[f"{n:,}" for n in column] for column in counts]
     header = ["", *metrics, *(["queries", "gallery"] if sizes else [])]
     rows = [[name, *cells] for name, *cells in zip(reports, *columns, *sizes, strict=True)]

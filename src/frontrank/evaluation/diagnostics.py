@@ -52,7 +52,7 @@ def ap_error(embeddings: Any, labels: Any, approximation: Approximation) -> APEr
     [0.0623, 0.0013, 0.0]
     """
     rows = Vectors("embeddings", embeddings)
-    codes, _ = encode_labels(check_labels("labels", labels, len(rows), "embeddings"), None)
+    codes, _ = encode_labels(check_labels("labels", labels, len(rows)), None)
     relevance = LabelRelevance(codes, codes, own=True)
     used = relevance.counts.nonzero()[:, 0]
     if not len(used):
@@ -121,7 +121,7 @@ def minibatch_map(
     Blackbox Differentiation. CVPR 2020. Fig. 2.
     """
     rows = Vectors("embeddings", embeddings)
-    names = check_labels("labels", labels, len(rows), "embeddings")
+    names = check_labels("labels", labels, len(rows))
     sizes = tuple(int(size) for size in batch_sizes)
     if not sizes or min(sizes) < 2 or max(sizes) > len(rows):
         raise InputError(f"batch_sizes must be from 2 to the {len(rows)} items there are, got {list(sizes)}")

@@ -61,7 +61,8 @@ def evaluate(
     if items is not None:
         make_comparable(queries, items)
         queries.check()  # also those that have no positive, which are never looked at
-    codes = _codes(queries, items, labels, gallery_labels, relevant, bool(of_groups))
+    columns = None if items is None else len(items)
+    codes = _codes(len(queries), columns, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items
     relevance, removed = read_relevance(codes, relevant, ignored, len(queries), len(searched), own=items is None)
     per_query, take = per_query_values(of_ranks, len(queries))
@@ -96,12 +97,7 @@ def evaluate_scores(
     own = relevant is None and gallery_labels is None
     if own and rows != columns:
         raise InputError(f"scores of {rows} queries and {columns} items need gallery_labels, or relevant")
-    codes = None
-    if relevant is None:
-        if labels is None:
-            raise InputError("labels is missing; give labels, or relevant")
-        of_items = None if own else check_labels("gallery_labels", gallery_labels, columns, "the columns of scores")
-        codes = encode_labels(check_labels("labels", labels, rows, "scores"), of_items)
+    codes = None if relevant is not None else _codes(rows, None if own else columns, labels, gallery_labels, None)
     relevance, removed = read_relevance(codes, relevant, ignored, rows, columns, own)
     per_query, take = per_query_values(of_ranks, rows)
     with torch.no_grad():
@@ -124,9 +120,12 @@ def per_query_values(
 
 
 def _codes(
-    queries: Vectors, items: Vectors | None, labels: Any, gallery_labels: Any, relevant: Any, needed: bool
+    queries: int, items: int | None, labels: Any, gallery_labels: Any, relevant: Any, needed: bool = False
 ) -> tuple[Tensor, Tensor] | None:
-    """Return labels as numbers, if there are any; raise if the arguments do not fit together."""
+    """Return labels as numbers, if there are any; raise if the arguments do not fit together.
+
+    needed: by metrics that are not of ranks
+    """
     if items is None and gallery_labels is not None:
         raise InputError("gallery_labels was given without gallery; give both, or neither")
     if labels is None:
@@ -139,9 +138,8 @@ def _codes(
         if relevant is None or needed:
             raise InputError("gallery was given without gallery_labels; give both, or relevant instead of labels")
         return None
-    of_queries = check_labels("labels", labels, len(queries), "embeddings")
-    of_items = None if items is None else check_labels("gallery_labels", gallery_labels, len(items), "gallery")
-    return encode_labels(of_queries, of_items)
+    of_items = None if items is None else check_labels("gallery_labels", gallery_labels, items)
+    return encode_labels(check_labels("labels", labels, queries), of_items)
 
 
 def _group_metrics(
@@ -157,10 +155,9 @@ def _group_metrics(
         values["NMI"] = normalized_mutual_information(kmeans_labels(rows, len(labels.unique()), seed).cpu(), labels)
     if {"dists@intra", "dists@inter"} & set(names):
         values["dists@intra"], values["dists@inter"] = class_distances(parts)
-    if "dists@intra" in names and values["dists@intra"] is None:
-        raise InputError("metrics: dists@intra needs a class with two items or more; leave it out")
-    if "dists@inter" in names and values["dists@inter"] is None:
-        raise InputError("metrics: dists@inter needs two classes or more; leave it out")
+    for name, need in (("dists@intra", "a class with two items or more"), ("dists@inter", "two classes or more")):
+        if name in names and values[name] is None:
+            raise InputError(f"metrics: {name} needs {need}; leave it out")
     return {name: value for name in names if (value := values[name]) is not None}
 
 
@@ -169,7 +166,12 @@ def _read_scores(scores: Any) -> Tensor:
         matrix = scores.detach()
     else:
         try:
-            matrix = torch.from_numpy(_native(as_array("scores", scores)))
+            array = as_array("scores", scores)
+            if array.dtype.kind not in "fiub":
+                raise InputTypeError(f"scores of {array.dtype}")
+            with np.errstate(over="ignore"):  # what overflows is refused as infinite
+                array = array.astype(np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("="))
+            matrix = torch.from_numpy(array)  # which takes the byte order of the machine only
         except (FrontrankError, TypeError) as error:
             raise InputTypeError("scores must be a matrix of numbers, dense, all rows of one length") from error
     if matrix.ndim != 2 or not matrix.numel():
@@ -177,14 +179,6 @@ def _read_scores(scores: Any) -> Tensor:
     if not matrix.dtype.is_floating_point:
         raise InputTypeError(f"scores must be floating point numbers, got {matrix.dtype}; convert to float32")
     return matrix
-
-
-def _native(scores: "np.ndarray") -> "np.ndarray":
-    """Return a copy in the byte order of torch, in at most 64 bits."""
-    if scores.dtype.kind not in "fiub":
-        raise InputTypeError(f"scores of {scores.dtype}")
-    with np.errstate(over="ignore"):  # what overflows is refused as infinite
-        return scores.astype(np.float64 if scores.dtype.itemsize > 8 else scores.dtype.newbyteorder("="))
 
 
 def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed: Lists | None, own: bool) -> Ranks:
@@ -199,11 +193,8 @@ def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed
         listed[out.valid.nonzero()[:, 0], out.index[out.valid]] = False
     listed = listed.to(scores.device)
     if bad := (~torch.isfinite(scores) & listed).any(1).nonzero()[:, 0].tolist():
-        raise InputError(
-            f"scores has NaN or infinite values in row {int(some[bad[0]])}; look at where the scores come from"
-        )
-    positives = relevance.positives(some)
-    device = scores.device
+        raise InputError(f"scores has NaN or infinite values in row {int(some[bad[0]])}; look at where they come from")
+    positives, device = relevance.positives(some), scores.device
     asked = Positives(positives.index.to(device), positives.valid.to(device), candidates=listed)
     ranks = Exact().ranks(scores, asked, slopes=False)[0]
     return Ranks(ranks.before_pos.double(), ranks.before_neg.double(), ranks.valid)
@@ -212,8 +203,8 @@ def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed
 # Arguments of an evaluation
 
 
-def check_labels(name: str, labels: Any, length: int, of: str) -> "np.ndarray":
-    """Return labels, numbers or text, as an array; there must be one per row of `of`."""
+def check_labels(name: str, labels: Any, length: int) -> "np.ndarray":
+    """Return labels, numbers or text, as an array; there must be one for each of so many rows."""
     array = as_array(name, labels)
     if array.dtype == object:
         missing = [x is None or x != x for x in array.ravel()]
@@ -222,13 +213,11 @@ def check_labels(name: str, labels: Any, length: int, of: str) -> "np.ndarray":
         array = np.char.decode(array, "latin1")
     if array.dtype.kind not in "iubUS":
         what = "missing entries" if array.dtype == object else f"{array.dtype}"
-        raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row of {of}")
+        raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row")
     if array.ndim != 1:
-        raise InputError(
-            f"{name} must have the shape (items,), got {array.shape}; for several labels per item give relevant"
-        )
+        raise InputError(f"{name} must have the shape (items,), got {array.shape}; for several per item give relevant")
     if len(array) != length:
-        raise InputError(f"{name} has {len(array):,} entries but {of} has {length:,} rows; give one label per row")
+        raise InputError(f"{name} has {len(array):,} entries for {length:,} rows; give one label per row")
     return array
 
 
@@ -267,10 +256,8 @@ def read_relevance(
     if removed is not None:
         relevance = Lists.of(relevance).without(removed)
     if not bool((relevance.counts > 0).any()):
-        raise InputError(
-            "no query has a relevant item, so there is nothing to rank; "
-            + ("look at relevant and ignored" if relevant is not None else "look at labels and gallery_labels")
-        )
+        where = "labels and gallery_labels" if relevant is None else "relevant and ignored"
+        raise InputError(f"no query has a relevant item, so there is nothing to rank; look at {where}")
     return relevance, removed
 
 

@@ -1,9 +1,10 @@
 """Evaluation protocols of the data sets, by name: what is a query, what is searched, which metrics are reported.
 
-Each returns a `Report`, with a note where the embeddings are not of the whole official test set.
+Each returns a `Report`, with a note where the embeddings are not of the whole official test set. Its options, such as
+`metrics`, are those of `evaluate`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -20,10 +21,7 @@ from frontrank.ranking import Vectors
 
 Size = Literal["small", "medium", "large"]
 LEAST_INSTANCES = 5  # of an identity in the face protocols
-
-# classes, images as the papers print them, and as the released lists have them, which were changed after the papers
-_VEHICLEID = {"small": (800, 7_332, 6_493), "medium": (1_600, 12_995, 13_377), "large": (2_400, 20_038, 19_777)}
-_ALL_RANKS = ("mAP", "mAP@R", "R-precision")
+_LIST = "every image of the test list searches all the others."
 
 
 @dataclass(frozen=True)
@@ -43,97 +41,116 @@ class _Set:
     def note(self, labels: "np.ndarray", gallery_labels: "np.ndarray | None" = None) -> tuple[str, ...]:
         """Return a note if these are not all of its images."""
         every = labels if gallery_labels is None else np.concatenate([labels, gallery_labels])
-        classes = len(np.unique(every))
-        here = (len(labels), classes, None if gallery_labels is None else len(gallery_labels))
+        here = (len(labels), len(np.unique(every)), None if gallery_labels is None else len(gallery_labels))
         if here in [(images, self.classes, self.gallery) for images in (self.images, self.released)]:
             return ()
-        there = (self.images, self.classes, self.gallery)
-        sizes = [
-            f"{images:,} images of {count:,} classes"
-            if items is None
-            else f"{images:,} queries and {items:,} gallery images of {count:,} classes"
-            for images, count, items in (there, here)
-        ]
+        official, these = (
+            f"{images:,} {'images' if items is None else f'queries and {items:,} gallery images'} of {count:,} classes"
+            for images, count, items in ((self.images, self.classes, self.gallery), here)
+        )
         return (
-            f"the test set of {self.name} has {sizes[0]}, these are {sizes[1]}: not comparable with published figures",
+            f"the test set of {self.name} has {official}, these are {these}: not comparable with published figures",
         )
 
 
-def sop(embeddings: Any, labels: Any, *, metrics: Iterable[str] | None = None, **options: Any) -> Report:
-    """Stanford Online Products: every test image searches all the others."""
-    recalls = ("R@1", "R@10", "R@100", "R@1000", *_ALL_RANKS)
-    return _among_themselves(
-        _Set("Stanford Online Products", recalls, 60_502, 11_316), embeddings, labels, metrics, options
-    )
+def _metrics(*places: int) -> tuple[str, ...]:
+    return (*(f"R@{k}" for k in places), "mAP", "mAP@R", "R-precision")
 
 
-def cub(embeddings: Any, labels: Any, *, metrics: Iterable[str] | None = None, **options: Any) -> Report:
-    """CUB-200-2011: every image of the last 100 classes searches all the others."""
-    recalls = ("R@1", "R@2", "R@4", "R@8", *_ALL_RANKS)
-    return _among_themselves(_Set("CUB-200-2011", recalls, 5_924, 100), embeddings, labels, metrics, options)
+_SETS = {
+    "sop": _Set("Stanford Online Products", _metrics(1, 10, 100, 1000), 60_502, 11_316),
+    "cub": _Set("CUB-200-2011", _metrics(1, 2, 4, 8), 5_924, 100),
+    "inaturalist": _Set("iNaturalist 2018", _metrics(1, 4, 16, 32), 136_093, 2_452),
+    "in-shop": _Set("In-Shop Clothes", _metrics(1, 10, 20, 30, 40, 50), 14_218, 3_985, gallery=12_612),
+    "vehicleid-small": _Set("VehicleID small", _metrics(1, 5), 7_332, 800, released=6_493),
+    "vehicleid-medium": _Set("VehicleID medium", _metrics(1, 5), 12_995, 1_600, released=13_377),
+    "vehicleid-large": _Set("VehicleID large", _metrics(1, 5), 20_038, 2_400, released=19_777),
+    "vggface2": _Set("VGGFace2", ("mAP", "R@1"), 169_396, 500),
+    "ijb-c": _Set("IJB-C", ("mAP", "R@1"), 148_824, 3_531),
+}
 
 
-def inaturalist(embeddings: Any, labels: Any, *, metrics: Iterable[str] | None = None, **options: Any) -> Report:
-    """iNaturalist 2018, the split of Smooth-AP: every test image searches all the others."""
-    recalls = ("R@1", "R@4", "R@16", "R@32", *_ALL_RANKS)
-    return _among_themselves(_Set("iNaturalist 2018", recalls, 136_093, 2_452), embeddings, labels, metrics, options)
+def _evaluate(key: str, embeddings: Any, labels: Any, *, metrics: Any = None, name: str = "", **options: Any) -> Report:
+    official = _SETS[key]
+    metrics = official.metrics if metrics is None else metrics
+    return evaluate(embeddings, labels, metrics=metrics, name=name or official.name, **options)
 
 
-def in_shop(
-    queries: Any,
-    labels: Any,
-    gallery: Any,
-    gallery_labels: Any,
-    *,
-    metrics: Iterable[str] | None = None,
-    **options: Any,
-) -> Report:
-    """In-Shop Clothes: the query images search the gallery images."""
-    recalls = ("R@1", "R@10", "R@20", "R@30", "R@40", "R@50", *_ALL_RANKS)
-    official = _Set("In-Shop Clothes", recalls, 14_218, 3_985, 12_612)
-    if gallery is None or gallery_labels is None:
-        raise InputError("the protocol of In-Shop Clothes searches a gallery; give gallery and gallery_labels")
-    report = _evaluate(official, queries, labels, metrics, options, gallery=gallery, gallery_labels=gallery_labels)
-    of_gallery = check_labels("gallery_labels", gallery_labels, report.gallery_size, "gallery")
-    return report.with_notes(official.note(check_labels("labels", labels, report.queries, "embeddings"), of_gallery))
+def _self_protocol(key: str, text: str) -> Callable[..., Report]:
+    """Return the protocol in which every image of a test set searches all the others."""
+
+    def protocol(embeddings: Any, labels: Any, **options: Any) -> Report:
+        report = _evaluate(key, embeddings, labels, **options)
+        return report.with_notes(_SETS[key].note(check_labels("labels", labels, report.queries)))
+
+    protocol.__name__, protocol.__doc__ = key.replace("-", "_"), text
+    return protocol
 
 
-def vehicleid(
-    embeddings: Any, labels: Any, size: Size = "small", *, metrics: Iterable[str] | None = None, **options: Any
-) -> Report:
-    """PKU VehicleID: every image of the small, medium or large test list searches all the others of the list."""
-    check_choice("size", size, get_args(Size))
-    classes, of_papers, of_release = _VEHICLEID[size]
-    official = _Set(f"VehicleID {size}", ("R@1", "R@5", *_ALL_RANKS), of_papers, classes, released=of_release)
-    return _among_themselves(official, embeddings, labels, metrics, options)
+def _face_protocol(key: str, text: str) -> Callable[..., Report]:
+    """Return the protocol that averages templates, leaves out small identities, and lets every other one search."""
+
+    def protocol(embeddings: Any, labels: Any, templates: Any = None, **options: Any) -> Report:
+        rows = Vectors("embeddings", embeddings)
+        of_rows = check_labels("labels", labels, len(rows))
+        notes = _SETS[key].note(of_rows)
+        instances = embeddings
+        if templates is not None:
+            instances, of_rows = template_means(embeddings, labels, templates)
+            notes += (f"{len(rows):,} rows averaged into {len(of_rows):,} instances",)
+        _, at, counts = np.unique(of_rows, return_inverse=True, return_counts=True)
+        keep = counts[at] >= LEAST_INSTANCES
+        if not keep.any():
+            need = f"with {LEAST_INSTANCES} instances or more, which the protocol of {_SETS[key].name} needs"
+            raise InputError(f"labels has no identity {need}; use evaluate")
+        if not keep.all():
+            few = int((counts < LEAST_INSTANCES).sum())
+            of_them = "1 identity" if few == 1 else f"{few:,} identities"
+            notes += (f"{of_them} with fewer than {LEAST_INSTANCES} instances left out",)
+            instances = Vectors("embeddings", instances).read(torch.from_numpy(np.flatnonzero(keep))).raw
+        return _evaluate(key, instances, of_rows[keep], **options).with_notes(notes)
+
+    protocol.__name__, protocol.__doc__ = key.replace("-", "_"), text
+    return protocol
 
 
-def vggface2(
-    embeddings: Any, labels: Any, templates: Any = None, *, metrics: Iterable[str] | None = None, **options: Any
-) -> Report:
-    """VGGFace2: every test image searches all the others; mAP."""
-    official = _Set("VGGFace2", ("mAP", "R@1"), 169_396, 500)
-    return _faces(official, embeddings, labels, templates, metrics, options)
-
-
-def ijb_c(
-    embeddings: Any, labels: Any, templates: Any = None, *, metrics: Iterable[str] | None = None, **options: Any
-) -> Report:
+sop = _self_protocol("sop", "Stanford Online Products: every test image searches all the others.")
+cub = _self_protocol("cub", "CUB-200-2011: every image of the last 100 classes searches all the others.")
+inaturalist = _self_protocol(
+    "inaturalist", "iNaturalist 2018, the split of Smooth-AP: every test image searches all the others."
+)
+vggface2 = _face_protocol("vggface2", "VGGFace2: every test image searches all the others; mAP.")
+ijb_c = _face_protocol(
+    "ijb-c",
     """IJB-C: images and videos, a video being the mean of its frames; every one searches all the others; mAP.
 
     templates: one per row; rows with the same one are frames of one video. Identities with fewer than 5 images or
                videos are left out.
-    """
-    official = _Set("IJB-C", ("mAP", "R@1"), 148_824, 3_531)
-    return _faces(official, embeddings, labels, templates, metrics, options)
+    """,
+)
+
+
+def in_shop(queries: Any, labels: Any, gallery: Any, gallery_labels: Any, **options: Any) -> Report:
+    """In-Shop Clothes: the query images search the gallery images."""
+    if gallery is None or gallery_labels is None:
+        raise InputError("the protocol of In-Shop Clothes searches a gallery; give gallery and gallery_labels")
+    report = _evaluate("in-shop", queries, labels, gallery=gallery, gallery_labels=gallery_labels, **options)
+    of_gallery = check_labels("gallery_labels", gallery_labels, report.gallery_size)
+    return report.with_notes(_SETS["in-shop"].note(check_labels("labels", labels, report.queries), of_gallery))
+
+
+def vehicleid(embeddings: Any, labels: Any, size: Size = "small", **options: Any) -> Report:
+    """PKU VehicleID: every image of the small, medium or large test list searches all the others of the list."""
+    check_choice("size", size, get_args(Size))
+    return PROTOCOLS[f"vehicleid-{size}"](embeddings, labels, **options)
 
 
 def template_means(embeddings: Any, labels: Any, templates: Any) -> tuple[Tensor, "np.ndarray"]:
     """Return one embedding and label per template: the mean of the unit vectors of its rows (Smooth-AP Sec. 5.1)."""
     rows = Vectors("embeddings", embeddings)
-    of_rows = check_labels("labels", labels, len(rows), "embeddings")
+    of_rows = check_labels("labels", labels, len(rows))
     names, first, at = np.unique(
-        check_labels("templates", templates, len(rows), "embeddings"), return_index=True, return_inverse=True
+        check_labels("templates", templates, len(rows)), return_index=True, return_inverse=True
     )
     if (mixed := of_rows != of_rows[first][at]).any():
         row = int(mixed.argmax())
@@ -148,47 +165,6 @@ def template_means(embeddings: Any, labels: Any, templates: Any) -> tuple[Tensor
     if (nothing := (means == 0).all(1)).any():
         raise InputError(f"template {names[int(nothing.int().argmax())]} has rows that cancel out; drop it")
     return means, of_rows[first]
-
-
-def _evaluate(
-    official: _Set, embeddings: Any, labels: Any, metrics: Iterable[str] | None, options: dict[str, Any], **gallery: Any
-) -> Report:
-    name = options.pop("name", "") or official.name
-    metrics = official.metrics if metrics is None else metrics
-    return evaluate(embeddings, labels, metrics=metrics, name=name, **gallery, **options)
-
-
-def _among_themselves(
-    official: _Set, embeddings: Any, labels: Any, metrics: Iterable[str] | None, options: dict[str, Any]
-) -> Report:
-    report = _evaluate(official, embeddings, labels, metrics, options)
-    return report.with_notes(official.note(check_labels("labels", labels, report.queries, "embeddings")))
-
-
-def _faces(
-    official: _Set, embeddings: Any, labels: Any, templates: Any, metrics: Iterable[str] | None, options: dict[str, Any]
-) -> Report:
-    """Average templates, leave out small identities, then let every instance search the others."""
-    rows = Vectors("embeddings", embeddings)
-    of_rows = check_labels("labels", labels, len(rows), "embeddings")
-    notes = official.note(of_rows)
-    instances = embeddings
-    if templates is not None:
-        instances, of_rows = template_means(embeddings, labels, templates)
-        notes += (f"{len(rows):,} rows averaged into {len(of_rows):,} instances",)
-    _, at, counts = np.unique(of_rows, return_inverse=True, return_counts=True)
-    keep = counts[at] >= LEAST_INSTANCES
-    if not keep.any():
-        raise InputError(
-            f"labels has no identity with {LEAST_INSTANCES} instances or more, which the protocol of {official.name} "
-            "needs; use evaluate"
-        )
-    if not keep.all():
-        few = int((counts < LEAST_INSTANCES).sum())
-        of_them = "1 identity" if few == 1 else f"{few:,} identities"
-        notes += (f"{of_them} with fewer than {LEAST_INSTANCES} instances left out",)
-        instances = Vectors("embeddings", instances).read(torch.from_numpy(np.flatnonzero(keep))).raw
-    return _evaluate(official, instances, of_rows[keep], metrics, options).with_notes(notes)
 
 
 Kind = Literal["self", "query-gallery", "templates", "revisited"]
@@ -210,20 +186,14 @@ class Protocol:
         return self.function(*args, **options)
 
 
-def _vehicleid_of(size: Size) -> Callable[..., Report]:
-    def of_size(embeddings: Any, labels: Any, **options: Any) -> Report:
-        return vehicleid(embeddings, labels, size, **options)
-
-    of_size.__doc__ = f"PKU VehicleID, {size}: every image of the test list searches all the others."
-    return of_size
-
-
 PROTOCOLS: dict[str, Protocol] = {
     "sop": Protocol("self", sop),
     "cub": Protocol("self", cub),
     "inaturalist": Protocol("self", inaturalist),
     "in-shop": Protocol("query-gallery", in_shop),
-    **{f"vehicleid-{size}": Protocol("self", _vehicleid_of(size)) for size in get_args(Size)},
+    "vehicleid-small": Protocol("self", _self_protocol("vehicleid-small", f"PKU VehicleID, small: {_LIST}")),
+    "vehicleid-medium": Protocol("self", _self_protocol("vehicleid-medium", f"PKU VehicleID, medium: {_LIST}")),
+    "vehicleid-large": Protocol("self", _self_protocol("vehicleid-large", f"PKU VehicleID, large: {_LIST}")),
     "vggface2": Protocol("templates", vggface2),
     "ijb-c": Protocol("templates", ijb_c),
     "revisited": Protocol("revisited", evaluate_revisited),

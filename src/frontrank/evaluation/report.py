@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frontrank.checks import check_integer, join_words
+from frontrank.checks import check_integer, check_number, join_words
 from frontrank.errors import InputError, InputTypeError
 from frontrank.evaluation.statistics import (
     Floats,
+    Resampling,
     bootstrap_means,
-    check_test_settings,
     mean_of_defined,
     percentile_interval,
 )
@@ -31,7 +31,7 @@ _ROUNDING = 1e-6  # what a fraction computed in float32 can be off
 class Report(Mapping[str, float]):
     """Metrics of one evaluation: a mapping of name to value, a fraction in [0, 1] (`dists@*`: a cosine distance).
 
-    metrics:      name ─► value, as in `report[name]`
+    metrics:      name ─► value, as in `report[name]`; those of `per_query` may be left out
     per_query:    name ─► one value per query, NaN where the metric is not defined for it; the metric is the mean of
                   the others. Metrics that are not means over queries (NMI, `dists@*`) have no entry, and no interval.
     positives:    how many relevant items each query has
@@ -64,7 +64,7 @@ class Report(Mapping[str, float]):
         positives = _check_positives(self.positives, self.gallery_size)
         per_query = {name: _check_values(name, of, len(positives)) for name, of in self.per_query.items()}
         fields = {
-            "gallery_size": check_integer("gallery_size", self.gallery_size),
+            "gallery_size": int(self.gallery_size),
             "positives": positives,
             "per_query": per_query,
             "metrics": _check_metrics(self.metrics, per_query),
@@ -87,13 +87,7 @@ class Report(Mapping[str, float]):
         settings: Mapping[str, Setting] | None = None,
     ) -> "Report":
         """Make a report whose metrics are the means of per-query values, and `whole`, those that are not means."""
-        twice = sorted(set(per_query) & set(whole or {}))
-        if twice:
-            raise InputError(f"whole and per_query both have {join_words(twice, 'and')}; give each metric once")
-        count = len(_check_positives(positives, gallery_size))
-        values = {metric: _check_values(metric, of, count) for metric, of in per_query.items()}
-        means = {metric: mean_of_defined(of) for metric, of in values.items()}
-        return cls({**means, **(whole or {})}, values, positives, gallery_size, name, notes, dict(settings or {}))
+        return cls(dict(whole or {}), dict(per_query), positives, gallery_size, name, notes, dict(settings or {}))
 
     def __getitem__(self, name: str) -> float:
         try:
@@ -134,7 +128,7 @@ class Report(Mapping[str, float]):
 
         It is the percentiles of the mean over queries drawn with replacement; the same draws serve all metrics.
         """
-        check_test_settings(level=level, resamples=resamples, seed=seed)
+        Resampling(level, resamples, seed=seed).check()
         value = self[name]
         if name not in self.per_query:
             raise InputError(f"{name} ({value:.4f}) is not a mean over queries, so it has no interval")
@@ -148,7 +142,18 @@ class Report(Mapping[str, float]):
 
     def table(self, format: TableFormat = "text") -> str:
         """Return the metrics in percent with their 95 % intervals, in a format of `Table.render`."""
-        return _table(self).render(format)
+        ends = {name: [format_metric(name, end) for end in interval] for name, interval in self.intervals.items()}
+        lows, highs = (align_right(end[side] for end in ends.values()) for side in (0, 1))
+        remarks = {name: f"[{low}, {high}]" for name, low, high in zip(ends, lows, highs, strict=True)}
+        remarks |= {name: "cosine distance" for name in self if is_distance(name)}
+        facts = ", ".join(f"{name}: {value}" for name, value in self.settings.items())
+        return Table(
+            ["metric", "%", "95 % interval" if ends else ""],
+            [[name, format_metric(name, value), remarks.get(name, "")] for name, value in self.items()],
+            "lrl",
+            before=tuple(filter(None, [self.name, describe_search(self), _describe_without_positive(self)])),
+            after=tuple(filter(None, [facts, *self.notes])),
+        ).render(format)
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write everything to a JSON file; an existing one is replaced only with overwrite=True."""
@@ -170,10 +175,12 @@ class Report(Mapping[str, float]):
         """Read a report from a file, exactly as it was saved."""
         content = read_json(path, _KIND, _VERSION)
         try:
-            values = {name: _read_values(name, of) for name, of in field_of(content, "per_query", dict).items()}
+            per_query, metrics = (field_of(content, name, dict) for name in ("per_query", "metrics"))
+            if missing := [name for name in per_query if name not in metrics]:
+                raise InputError(f"metrics has no {join_words(missing, 'and')}, which is in per_query")
             return cls(
-                field_of(content, "metrics", dict),
-                values,
+                metrics,
+                {name: _read_values(name, of) for name, of in per_query.items()},
                 field_of(content, "positives", list),
                 field_of(content, "gallery_size", int),
                 field_of(content, "name", str),
@@ -206,22 +213,6 @@ def describe_search(report: Report) -> str:
     return f"{queries}, gallery of {report.gallery_size:,} item{'s' * (report.gallery_size != 1)}"
 
 
-def _table(report: Report) -> Table:
-    intervals = report.intervals
-    ends = {name: [format_metric(name, end) for end in interval] for name, interval in intervals.items()}
-    lows, highs = (align_right(end[side] for end in ends.values()) for side in (0, 1))
-    remarks = {name: f"[{low}, {high}]" for name, low, high in zip(intervals, lows, highs, strict=True)}
-    remarks |= {name: "cosine distance" for name in report if is_distance(name)}
-    facts = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
-    return Table(
-        ["metric", "%", "95 % interval" if intervals else ""],
-        [[name, format_metric(name, value), remarks.get(name, "")] for name, value in report.items()],
-        "lrl",
-        before=tuple(filter(None, [report.name, describe_search(report), _describe_without_positive(report)])),
-        after=tuple(filter(None, [facts, *report.notes])),
-    )
-
-
 def _describe_without_positive(report: Report) -> str:
     """Write which metrics count the queries without a positive, and which leave them out."""
     count = report.without_positive
@@ -230,19 +221,12 @@ def _describe_without_positive(report: Report) -> str:
     it, have, as_misses = ("it", "query has", "as a miss") if count == 1 else ("them", "queries have", "as misses")
     lacking = report.positives == 0
     without = [name for name, values in report.per_query.items() if np.isnan(values[lacking]).all()]
-    families = (
-        (_families([name for name in report.per_query if name not in without]), "count", f"{it} {as_misses}"),
-        (_families(without), "leave", f"{it} out"),
-    )
-    parts = [
-        f"{join_words(names, 'and')} {verb}{'s' * (len(names) == 1)} {rest}" for names, verb, rest in families if names
-    ]
+    others = [name for name in report.per_query if name not in without]
+    parts = []
+    for metrics, verb, rest in ((others, "count", f"{it} {as_misses}"), (without, "leave", f"{it} out")):
+        if names := list(dict.fromkeys(re.sub(r"@\d+$", "@k", name) for name in metrics)):  # any k is written as k
+            parts.append(f"{join_words(names, 'and')} {verb}{'s' * (len(names) == 1)} {rest}")
     return f"{count:,} {have} no positive" + (": " + "; ".join(parts) if parts else "")
-
-
-def _families(names: list[str]) -> list[str]:
-    """Return metric names with any number k written as k, each once."""
-    return list(dict.fromkeys(re.sub(r"@\d+$", "@k", name) for name in names))
 
 
 # Checks of the fields of a report
@@ -259,10 +243,9 @@ def _check_positives(positives: Any, gallery_size: int) -> NDArray[np.int64]:
         raise InputError(f"positives must have one number per query and at least one query, got shape {counts.shape}")
     if counts.dtype.kind not in "iu":
         raise InputTypeError(f"positives must be whole numbers, got {counts.dtype}")
-    if counts.min() < 0 or counts.max() > gallery_size:
-        raise InputError(
-            f"positives must be from 0 to gallery_size = {gallery_size}, got {counts.min()} to {counts.max()}"
-        )
+    low, high = counts.min(), counts.max()
+    if low < 0 or high > gallery_size:
+        raise InputError(f"positives must be from 0 to gallery_size = {gallery_size}, got {low} to {high}")
     counts = counts.astype(np.int64)
     counts.flags.writeable = False
     return counts
@@ -275,9 +258,7 @@ def _check_values(name: str, values: Any, queries: int) -> Floats:
     except (TypeError, ValueError, OverflowError) as error:
         raise InputTypeError(f"per_query of {name} must be numbers, one per query; {error}") from error
     if fractions.shape != (queries,):
-        raise InputError(
-            f"per_query of {name} must have one value per query, shape ({queries},), got {fractions.shape}"
-        )
+        raise InputError(f"per_query of {name} must have one value per query ({queries}), got {fractions.shape}")
     if np.isnan(fractions).all():
         raise InputError(f"{name} is not defined for any query, as none has a positive; leave the metric out")
     _check_fractions(f"per_query of {name}", np.nanmin(fractions), np.nanmax(fractions))
@@ -286,33 +267,19 @@ def _check_values(name: str, values: Any, queries: int) -> Floats:
 
 
 def _check_metrics(metrics: Mapping[str, Any], per_query: dict[str, Floats]) -> dict[str, float]:
-    """Return the values of the metrics as floats; each must be the mean of its values per query."""
-    if not metrics:
-        raise InputError("a report must have at least one metric")
-    missing = [name for name in per_query if name not in metrics]
-    if missing:
-        raise InputError(
-            f"metrics must have every metric of per_query, but {join_words(missing, 'and')} is missing; use Report.of"
-        )
-    values = {name: _check_finite(name, value) for name, value in metrics.items()}
-    for name, value in values.items():
+    """Return the values of the metrics as floats; one with values per query is their mean."""
+    means = {name: mean_of_defined(of) for name, of in per_query.items()}
+    values = {name: mean for name, mean in means.items() if name not in metrics}
+    for name, given in metrics.items():
+        value = check_number(name, given.item() if isinstance(given, np.generic) else given)
         if not is_distance(name):
             _check_fractions(name, value, value)
-        if name in per_query and abs(value - mean_of_defined(per_query[name])) > _ROUNDING:
-            raise InputError(f"{name} is {value}, but its values per query have another mean; use Report.of")
+        if abs(value - means.get(name, value)) > _ROUNDING:
+            raise InputError(f"{name} is {value}, but its values per query have another mean; leave it out of metrics")
+        values[name] = value
+    if not values:
+        raise InputError("a report must have at least one metric")
     return values
-
-
-def _check_finite(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-        raise InputTypeError(f"{name} must be a number, got {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise InputError(f"{name} must be finite, got {number}; leave out a metric that is not defined")
-    return number
 
 
 def _check_fractions(what: str, low: float, high: float) -> None:
@@ -330,19 +297,14 @@ def _check_settings(settings: Mapping[str, Any]) -> dict[str, Setting]:
     """Return a copy of the settings, which a JSON file must be able to hold."""
     for name, value in settings.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | None):
-            raise InputTypeError(
-                f"settings must be strings, numbers, booleans or None under a name, got {name!r}: {value!r}"
-            )
+            raise InputTypeError(f"settings must be text, numbers, booleans or None by name, got {name!r}: {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"settings must be finite, got {name}: {value}")
     return dict(settings)
 
 
-def _read_values(name: str, values: Any) -> Floats:
-    """Return a list of a JSON file as an array with NaN for null."""
+def _read_values(name: str, values: Any) -> list[float]:
+    """Return a list of a JSON file with NaN for null."""
     if not isinstance(values, list) or not all(type(value) in (int, float, type(None)) for value in values):
         raise InputError(f"its per_query of {name} must be a list of numbers and null")
-    try:
-        return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-    except OverflowError as error:
-        raise InputError(f"its per_query of {name} has a number too large") from error
+    return [math.nan if value is None else value for value in values]

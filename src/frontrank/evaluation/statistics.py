@@ -110,11 +110,22 @@ def _blocks(rows: int, width: int) -> Iterator[slice]:
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def check_test_settings(*, level: float, resamples: int, seed: int, flips: int = 99) -> None:
-    """Raise if no interval or test can be made with these settings."""
-    check_number("level", level, above=0, at_most=0.999)
-    for name, value, least in (("resamples", resamples, 100), ("seed", seed, 0), ("flips", flips, 99)):
-        check_integer(name, value, at_least=least)
+class Resampling(NamedTuple):
+    """How intervals and tests are made: the middle `level` of bootstrap means of resamples, and random sign flips."""
+
+    level: float = 0.95
+    resamples: int = 1000
+    flips: int = 4999
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise if no interval or test can be made with these settings."""
+        check_number("level", self.level, above=0, at_most=0.999)
+        for name, least in (("resamples", 100), ("seed", 0), ("flips", 99)):
+            check_integer(name, getattr(self, name), at_least=least)
+
+
+DEFAULT_RESAMPLING = Resampling()
 
 
 class PairedDifference(NamedTuple):
@@ -127,14 +138,7 @@ class PairedDifference(NamedTuple):
 
 
 def difference_over_classes(
-    a: Floats,
-    b: Floats,
-    classes: NDArray[np.generic],
-    *,
-    level: float = 0.95,
-    resamples: int = 1000,
-    flips: int = 4999,
-    seed: int = 0,
+    a: Floats, b: Floats, classes: NDArray[np.generic], how: Resampling = DEFAULT_RESAMPLING
 ) -> PairedDifference:
     """Return the mean difference b - a over queries [query], its interval and p-value, with classes as random units.
 
@@ -147,7 +151,6 @@ def difference_over_classes(
     >>> difference_over_classes(a, b, np.array(list("xxyyzz")))[0::3]  # all 3 classes up: 2 of 8 patterns
     (0.5833333333333334, 0.25)
     """
-    check_test_settings(level=level, resamples=resamples, seed=seed, flips=flips)
     if not len(a) == len(b) == len(classes) > 0:
         raise InputError(f"a has {len(a)} queries, b {len(b)} and classes {len(classes)}; give one value per query")
     paired = b - a
@@ -156,14 +159,11 @@ def difference_over_classes(
     if np.isnan(paired).all():
         raise InputError("a and b are defined for no query; give values that are numbers")
     sums, sizes = _class_sums(paired, classes)
-    low, high = _class_interval(sums, sizes, level, resamples, seed)
-    p_value = float(sign_flip_p_values(sums[:, None], flips, seed)[0])
-    return PairedDifference(float(sums.sum() / sizes.sum()), low, high, p_value)
+    p_value = float(sign_flip_p_values(sums[:, None], how.flips, how.seed)[0])
+    return PairedDifference(float(sums.sum() / sizes.sum()), *_class_interval(sums, sizes, how), p_value)
 
 
-def interval_over_classes(
-    values: Floats, classes: NDArray[np.generic], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
-) -> tuple[float, float] | None:
+def interval_over_classes(values: Floats, classes: NDArray[np.generic]) -> tuple[float, float] | None:
     """Return the interval of a mean over queries [query] when whole classes are drawn with replacement.
 
     None where fewer than two classes have a value: nothing is known then.
@@ -172,7 +172,7 @@ def interval_over_classes(
     (0.0, 1.0)
     """
     sums, sizes = _class_sums(values, classes)
-    return _class_interval(sums, sizes, level, resamples, seed) if len(sums) > 1 else None
+    return _class_interval(sums, sizes, DEFAULT_RESAMPLING) if len(sums) > 1 else None
 
 
 def _class_sums(values: Floats, classes: NDArray[np.generic]) -> tuple[Floats, Floats]:
@@ -182,20 +182,13 @@ def _class_sums(values: Floats, classes: NDArray[np.generic]) -> tuple[Floats, F
     return np.bincount(codes, values[defined]).astype(np.float64), np.bincount(codes).astype(np.float64)
 
 
-def _class_interval(sums: Floats, sizes: Floats, level: float, resamples: int, seed: int) -> tuple[float, float]:
-    means = bootstrap_means(np.stack([sums, sizes], 1), resamples, seed)
-    return percentile_interval(means[:, 0] / means[:, 1], level)
+def _class_interval(sums: Floats, sizes: Floats, how: Resampling) -> tuple[float, float]:
+    means = bootstrap_means(np.stack([sums, sizes], 1), how.resamples, how.seed)
+    return percentile_interval(means[:, 0] / means[:, 1], how.level)
 
 
 def difference_over_seeds(
-    a: Floats,
-    b: Floats,
-    classes: NDArray[np.generic],
-    *,
-    level: float = 0.95,
-    resamples: int = 1000,
-    flips: int = 4999,
-    seed: int = 0,
+    a: Floats, b: Floats, classes: NDArray[np.generic], how: Resampling = DEFAULT_RESAMPLING
 ) -> PairedDifference:
     """Return the mean difference b - a over runs and queries [run, query], with runs and classes as random units.
 
@@ -219,18 +212,14 @@ def difference_over_seeds(
     """
     if np.shape(a) != np.shape(b) or np.ndim(a) != 2 or not len(a):
         raise InputError(f"a is {np.shape(a)} and b {np.shape(b)}; give both [run, query], of the same runs")
-    own = difference_over_classes(
-        a.mean(0), b.mean(0), classes, level=level, resamples=resamples, flips=flips, seed=seed
-    )
+    own = difference_over_classes(a.mean(0), b.mean(0), classes, how)
     if len(a) == 1:
         return own
-    paired = (b - a)[:, ~np.isnan(b.mean(0))]
-    codes = np.unique(classes[~np.isnan(b.mean(0))], return_inverse=True)[1]
-    of_runs = float(np.var(paired.mean(1), ddof=1)) / len(a)
-    sums, sizes = np.bincount(codes, paired.mean(0)), np.bincount(codes)
-    count = len(sizes)
-    residuals = sums - own.difference * sizes
-    of_classes = count / (count - 1) * float(residuals @ residuals) / paired.shape[1] ** 2 if count > 1 else 0.0
+    paired = b - a
+    of_runs = float(np.var(paired[:, ~np.isnan(b.mean(0))].mean(1), ddof=1)) / len(a)
+    sums, sizes = _class_sums(paired.mean(0), classes)
+    count, residuals = len(sizes), sums - own.difference * sizes
+    of_classes = count / (count - 1) * float(residuals @ residuals) / sizes.sum() ** 2 if count > 1 else 0.0
     if of_runs + of_classes < 1e-24:  # all the same, but for rounding
         return own
 
@@ -242,13 +231,8 @@ def difference_over_seeds(
     while high / low > 1 + 1e-5:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if reach(middle) > abs(own.difference) else (low, middle)
-    wide = reach(1 - level)
-    return PairedDifference(
-        own.difference,
-        min(own.low, own.difference - wide),
-        max(own.high, own.difference + wide),
-        max(own.p_value, high),
-    )
+    wide, middle = reach(1 - how.level), own.difference
+    return PairedDifference(middle, min(own.low, middle - wide), max(own.high, middle + wide), max(own.p_value, high))
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)
