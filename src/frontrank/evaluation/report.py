@@ -303,7 +303,7 @@ def _check_settings(settings: Mapping[str, Any]) -> dict[str, Setting]:
     return dict(settings)
 
 
-def _read_values(name: str, values: Any) -> list[float]:
+def _read_values(name: str, values: Any) -> Any:
     """Return a list of a JSON file with NaN for null."""
     if not isinstance(values, list) or not all(type(value) in (int, float, type(None)) for value in values):
         raise InputError(f"its per_query of {name} must be a list of numbers and null")
