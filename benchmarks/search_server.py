@@ -23,7 +23,7 @@ from measure import MB, processor_seconds, resident, say
 from search_vectors import Results, clustered, fill
 
 import frontrank as fr
-from frontrank.gallery import Limits, GalleryIndex, serve
+from frontrank.gallery import GalleryIndex, Limits, serve
 from frontrank.gallery.pictures import decode_upload
 from frontrank.picture_index import picture_embedder
 
@@ -35,8 +35,10 @@ _SCRIPT = str(Path(__file__).with_name("search.py"))
 def case_serve(index: str, model: str, port: int) -> dict[str, Any]:
     """A server until it is ended."""
     embedder = fr.Embedder.load(model)
-    shown = GalleryIndex("index", fr.Index.load(index, progress=False), picture_embedder(embedder), (), embedder.fingerprint)
-    serve([shown], port=port)
+    source = GalleryIndex(
+        "index", fr.Index.load(index, progress=False), picture_embedder(embedder), (), embedder.fingerprint
+    )
+    serve([source], port=port)
     return {}
 
 

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from PIL import Image
 
-from frontrank.gallery import Limits, GalleryIndex, create_app
+from frontrank.gallery import GalleryIndex, Limits, create_app
 from frontrank.gallery.app import Connection
 from frontrank.retrieval.items import Item
 from tests.gallery.samples import COLOURS, embed, index_of

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from frontrank.errors import FrontrankError
-from frontrank.gallery import Limits, GalleryIndex, create_app
+from frontrank.gallery import GalleryIndex, Limits, create_app
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from frontrank.errors import InputError
-from frontrank.gallery import Limits, GalleryIndex, create_app
+from frontrank.gallery import GalleryIndex, Limits, create_app
 from frontrank.gallery import service as service
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
@@ -237,7 +237,9 @@ def test_an_embedding_may_be_a_row(folder):
 
 
 def test_query_expansion_can_be_switched(folder):
-    plain, expanding = (client_of(GalleryIndex("a", index_of(folder, expansion=how), embed)) for how in (None, (3, 0.0)))
+    plain, expanding = (
+        client_of(GalleryIndex("a", index_of(folder, expansion=how), embed)) for how in (None, (3, 0.0))
+    )
 
     def score(client, **params):
         answer = client.get("/api/v1/search", params={"item": "red/0.png", "k": 1, **params})

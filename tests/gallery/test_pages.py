@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from frontrank.gallery import Limits, GalleryIndex
+from frontrank.gallery import GalleryIndex, Limits
 from frontrank.gallery import service as facets
 from frontrank.gallery.pages import static_files
 from frontrank.retrieval.index import Index

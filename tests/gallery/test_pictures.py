@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from frontrank.errors import InputError
-from frontrank.gallery import Limits, GalleryIndex
+from frontrank.gallery import GalleryIndex, Limits
 from frontrank.gallery import pictures as files
 from frontrank.gallery.pictures import Pictures, RecentValues, decode_upload, find_file, find_other_content
 from frontrank.retrieval.index import Index

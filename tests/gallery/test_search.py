@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from frontrank.errors import InputError
 from frontrank.evaluation import evaluate_scores
 from frontrank.gallery.search import (
+    GalleryIndex,
     HardestQueries,
     SearchQuery,
     SearchState,
-    GalleryIndex,
     evaluate_hits,
     parse_state,
     ranks_in_list,
