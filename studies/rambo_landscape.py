@@ -130,10 +130,9 @@ def linearised(y: Tensor, positive: Tensor, lam: float) -> Tensor:
 def package_slope(y: Tensor, positive: Tensor, lam: float) -> Tensor:
     """The gradient that BlackboxAP gives for each list alone [list, item]."""
     leaf = y.clone().requires_grad_()
-    lists = len(y)  # the loss is their mean, so each moves by a share of lam, and has a share of the slope
-    BlackboxAP(lam * lists, margin=0.0).of_scores(leaf, positive.expand_as(y)).backward()
+    BlackboxAP(lam, margin=0.0).of_scores(leaf, positive.expand_as(y)).backward()
     assert leaf.grad is not None
-    return leaf.grad * lists
+    return leaf.grad * len(y)  # the loss is the mean of the lists
 
 
 def _numerical(y: Tensor, function: Any) -> Tensor:

@@ -115,28 +115,28 @@ CASES = [
     *[
         Case(
             f"BlackboxRecall-{weighting}",
-            partial(fr.BlackboxRecall, weighting, lam=20.0),
-            partial(rambo.recall, weighting=weighting, lam=20.0, margin=0.02),
+            partial(fr.BlackboxRecall, weighting, lam=2.0),
+            partial(rambo.recall, weighting=weighting, lam=2.0, margin=0.2),
             on_ranks=False,
         )
         for weighting in ("log", "loglog")
     ],
     Case(
         "BlackboxAP",
-        partial(fr.BlackboxAP, lam=40.0),
-        partial(rambo.average_precision, lam=40.0, margin=0.02),
+        partial(fr.BlackboxAP, lam=2.0, margin=0.02),
+        partial(rambo.average_precision, lam=2.0, margin=0.02),
         on_ranks=False,
     ),
     Case(
         "BlackboxAP-margin",
-        partial(fr.BlackboxAP, lam=300.0, margin=0.3),
-        partial(rambo.average_precision, lam=300.0, margin=0.3),
+        partial(fr.BlackboxAP, lam=15.0, margin=0.3),
+        partial(rambo.average_precision, lam=15.0, margin=0.3),
         on_ranks=False,
     ),
     Case(
         "blackbox-PNP",
-        partial(fr.RankLoss, PenalizedNegatives("I_u"), Blackbox(lam=5.0, margin=0.1)),
-        partial(rambo.pnp, variant="I_u", lam=5.0, margin=0.1),
+        partial(fr.RankLoss, PenalizedNegatives("I_u"), Blackbox(lam=0.25, margin=0.1)),
+        partial(rambo.pnp, variant="I_u", lam=0.25, margin=0.1),
     ),
 ]
 BY_NAME = {case.name: case for case in CASES}

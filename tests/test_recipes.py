@@ -46,7 +46,7 @@ FASTAP = {
 RAMBO = {
     **(R50 | IMAGES | ADAM | CONSTANT),
     **{"batches.size": 128, "batches.per_class": 4, "batches.memory": 7 * 128, "optimizer.head_lr": 10.0},
-    **{"loss.name": "BlackboxRecall", "loss.lam": 4.0, "loss.margin": 0.02},
+    **{"loss.name": "BlackboxRecall", "loss.lam": 4.0, "loss.margin": 0.2},
 }
 INAT = {"data.layout": "inaturalist", "optimizer.milestones": (40, 70), "epochs": 90}
 VEHICLES = {"data.layout": "vehicleid"}
@@ -110,7 +110,7 @@ VOC = {
     **{"model.weights": "pretrained", "model.samples": 256, "model.positives": 0.25, "model.trainable_layers": 3},
 }
 AP_LOSS = {
-    **{"loss.name": "RaMBO", "loss.lam": 0.5, "loss.margin": 0.15, "loss.memory": 7},
+    **{"loss.name": "RaMBO", "loss.lam": 0.05, "loss.margin": 0.15, "loss.memory": 7},
     **{"loss.across_classes": pytest.approx(1 / 3), "loss.weight": 1.0},
 }
 ROWS = {

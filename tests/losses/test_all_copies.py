@@ -78,7 +78,7 @@ SHOWN = [
     (fr.FastAP(), ["bins=10", "squared"]),
     (fr.QuantizedAP(), ["QuantizedAP", "bins=20", "tie_aware=False", "balance_classes=False"]),
     (fr.QuantizedAP(bins=25, tie_aware=True), ["bins=25", "tie_aware=True"]),
-    (fr.BlackboxRecall(), ["BlackboxRecall", "loglog", "lam=4.0", "margin=0.02"]),
+    (fr.BlackboxRecall(), ["BlackboxRecall", "loglog", "lam=4.0", "margin=0.2"]),
     (fr.BlackboxAP(lam=0.7), ["BlackboxAP", "lam=0.7"]),
     (fr.ClassifierAP(), ["ClassifierAP", "lam=0.5", "margin=0.15", "memory=7", "0.333"]),
     (fr.RankLoss(fr.ranking.Recall("log"), fr.ranking.Exact()), ["RankLoss", "Recall", "'log'", "Exact"]),

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 import frontrank as fr
 from tests.cases import BATCHES, random_embeddings, random_labels, value_and_gradients
+from frontrank.ranking import MatrixRelevance, score_loss
 from tests.reference import rambo
 from tests.reference.lists import RankedList
 
@@ -15,6 +17,11 @@ LOSSES = {
     "recall-log": lambda **more: fr.BlackboxRecall("log", **more),
     "recall-loglog": lambda **more: fr.BlackboxRecall("loglog", **more),
     "ap": fr.BlackboxAP,
+}
+REFERENCES = {
+    "recall-log": partial(rambo.recall, weighting="log"),
+    "recall-loglog": partial(rambo.recall, weighting="loglog"),
+    "ap": partial(rambo.average_precision),
 }
 
 
@@ -76,13 +83,81 @@ def test_gradient_is_algorithm_1_by_sorting(name, one):
     relevant = (torch.arange(scores.shape[1]) < len(positive))[None]
     loss = LOSSES[name](lam=lam, margin=margin).of_scores(scores, relevant)
     one = RankedList(scores[0, : len(positive)], scores[0, len(positive) :])
-    if name == "ap":
-        reference = rambo.average_precision(one, lam, margin)
-    else:
-        reference = rambo.recall(one, name.removeprefix("recall-"), lam, margin)
+    reference = REFERENCES[name](one, lam=lam, margin=margin)
     torch.testing.assert_close(loss, reference, rtol=1e-12, atol=1e-12)
     actual, expected = (torch.autograd.grad(x, scores)[0] for x in (loss, reference))
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+# lam acts on the loss of each query, whatever else is in the mean
+MOVES = {"lam": 16.0, "margin": 0.0625}
+
+
+def queries(rows=6, items=20, dtype=torch.float64):
+    """Scores, some of them equal, and relevance with 1 to `rows` positives; halves can hold all of them."""
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randint(-64, 64, (rows, items), generator=generator) / 512
+    relevant = torch.arange(items) <= torch.arange(rows)[:, None]
+    return scores.to(dtype), relevant[:, torch.randperm(items, generator=generator)]
+
+
+def gradient_of(loss, scores, relevant):
+    scores = scores.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss.of_scores(scores, relevant), scores)
+    assert (gradient != 0).any(1).sum() > len(scores) / 2
+    return gradient
+
+
+def lists_of(scores, relevant):
+    return [RankedList(row[mask], row[~mask]) for row, mask in zip(scores, relevant, strict=True)]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_query_gets_what_it_gets_alone(name):
+    """In a batch of any size, and beside its own copy: the same pairs, with a share of the gradient."""
+    loss, (scores, relevant) = LOSSES[name](**MOVES), queries()
+    whole = gradient_of(loss, scores, relevant)
+    for row, (own, mask) in enumerate(zip(scores, relevant, strict=True)):
+        alone = own[None].clone().requires_grad_()
+        loss.of_scores(alone, mask[None]).backward()
+        torch.testing.assert_close(6 * whole[row], alone.grad[0], rtol=1e-12, atol=0)
+    twice = gradient_of(loss, scores.repeat(2, 1), relevant.repeat(2, 1))
+    torch.testing.assert_close(2 * twice, whole.repeat(2, 1), rtol=1e-12, atol=0)
+    assert torch.equal(twice != 0, (whole != 0).repeat(2, 1))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_weights_of_queries_scale_the_result(name):
+    loss, (scores, relevant) = LOSSES[name](**MOVES), queries()
+    weights = torch.tensor([0.0, 1e-6, 0.5, 1.0, 3.0, 1e6], dtype=torch.float64)
+    leaf = scores.clone().requires_grad_()
+    value = score_loss(leaf, MatrixRelevance(relevant, None, own=False), loss.objective, weights)
+    of_lists = [REFERENCES[name](one, **MOVES) for one in lists_of(leaf, relevant)]
+    expected = torch.stack(of_lists) @ weights
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
+    actual, wanted = (torch.autograd.grad(each, leaf)[0] for each in (value, expected))
+    torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_lam_was_once_divided_by_the_number_of_queries(name):
+    """Algorithm 1 on the loss of the whole batch, as it was before: there lam had to be |Q| times as large."""
+    scores, relevant = queries()
+    leaf = scores.clone().requires_grad_()
+    of_mean = partial(REFERENCES[name].func.__wrapped__, **REFERENCES[name].keywords)
+    before = [of_mean(one, lam=6 * 16.0, margin=0.0625) for one in lists_of(leaf, relevant)]
+    (expected,) = torch.autograd.grad(torch.stack(before).mean(), leaf)
+    torch.testing.assert_close(gradient_of(LOSSES[name](**MOVES), scores, relevant), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", LOSSES)
+def test_any_precision_moves_the_same_pairs(name, dtype):
+    """With such a lam no score is moved to where another is."""
+    loss, (scores, relevant) = LOSSES[name](lam=14.3, margin=0.0625), queries()
+    wide, narrow = (gradient_of(loss, scores.to(each), relevant) for each in (torch.float64, dtype))
+    assert narrow.dtype == dtype
+    torch.testing.assert_close(narrow.double(), wide, rtol=2 * torch.finfo(dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -90,7 +165,7 @@ def test_gradient_is_algorithm_1_by_sorting(name, one):
 def test_gradient_is_linear_in_the_incoming_one(name, batch):
     """Algorithm 1 applied to 1000 x loss would perturb 1000 times as far; a loss scaler must not change training."""
     embeddings, more = batch()
-    loss = LOSSES[name](lam=20.0)
+    loss = LOSSES[name](lam=1.0)
     _, gradient, *_ = value_and_gradients(loss, embeddings, more)
     _, scaled, *_ = value_and_gradients(lambda **a: 1000 * loss(**a), embeddings, more)
     assert (gradient != 0).any()

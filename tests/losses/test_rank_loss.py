@@ -52,9 +52,9 @@ PRESETS = [
     (fr.PNP("I_b", b=3.0, temperature=0.05), PenalizedNegatives("I_b", b=3.0), Sigmoid(0.05)),
     (fr.PNP(), PenalizedNegatives("D_q", alpha=4.0), Sigmoid(0.01)),
     (fr.SmoothAP(), AveragePrecision(), Sigmoid(0.01)),
-    (fr.BlackboxRecall(), Recall("loglog"), Blackbox(4.0, 0.02)),
+    (fr.BlackboxRecall(), Recall("loglog"), Blackbox(4.0, 0.2)),
     (fr.BlackboxRecall("log", lam=9.0, margin=0.1), Recall("log"), Blackbox(9.0, 0.1)),
-    (fr.BlackboxAP(), AveragePrecision(), Blackbox(4.0, 0.02)),
+    (fr.BlackboxAP(), AveragePrecision(), Blackbox(4.0, 0.2)),
 ]
 
 

@@ -82,7 +82,7 @@ def test_every_setting_reaches_its_loss(name):
     ("settings", "metric", "relaxation"),
     [
         ({}, "AveragePrecision()", "Sigmoid(temperature=0.01)"),
-        ({"relaxation": "Blackbox", "lam": 2.0}, "AveragePrecision()", "Blackbox(lam=2.0, margin=0.02)"),
+        ({"relaxation": "Blackbox", "lam": 2.0}, "AveragePrecision()", "Blackbox(lam=2.0, margin=0.2)"),
         ({"relaxation": "Bins", "bins": 5}, "AveragePrecision()", "Bins(bins=5)"),
         (
             {"metric": "PenalizedNegatives", "variant": "I_b", "b": 3.0, "temperature": 0.1},

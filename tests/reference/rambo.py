@@ -1,4 +1,6 @@
-"""RaMBO (CVPR 2020): Algorithm 1 taken literally, by sorting the full list."""
+"""RaMBO (CVPR 2020): Algorithm 1 taken literally, by sorting the full list, for the loss of one query."""
+
+from functools import wraps
 
 import torch
 
@@ -41,6 +43,25 @@ def ranked(one, lam, margin):
     return in_all, in_positives
 
 
+def per_query(of_list):
+    """Let Algorithm 1 see the loss of its own list only: a mean or a weight scales the gradient, never the move.
+
+    Without it (`__wrapped__`), what a mean makes of the loss takes part in the move.
+    """
+
+    @wraps(of_list)
+    def call(one, *args, **settings):
+        loss = of_list(one, *args, **settings)
+        if not loss.requires_grad:
+            return loss
+        scores = [each for each in (one.positive, one.negative) if each.requires_grad]
+        slopes = torch.autograd.grad(loss, scores, retain_graph=True)
+        return loss.detach() + sum(((y - y.detach()) * g).sum() for y, g in zip(scores, slopes, strict=True))
+
+    return call
+
+
+@per_query
 def recall(one, weighting, lam, margin):
     """Mean over positives of l(r) or l(l(r)) (Eq. 20)."""
     in_all, in_positives = ranked(one, lam, margin)
@@ -48,12 +69,14 @@ def recall(one, weighting, lam, margin):
     return (torch.log(1 + loss) if weighting == "loglog" else loss).mean()
 
 
+@per_query
 def average_precision(one, lam, margin):
     """1 - AP, AP = mean over positives of rk(y+)_i / rk(y)_i (Eq. 21, 22)."""
     in_all, in_positives = ranked(one, lam, margin)
     return 1 - (in_positives / in_all).mean()
 
 
+@per_query
 def pnp(one, variant, lam, margin, alpha=4.0, b=2.0):
     """Mean over positives of PNP's f(r), on the same ranks."""
     in_all, in_positives = ranked(one, lam, margin)

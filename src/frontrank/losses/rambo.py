@@ -19,9 +19,8 @@ class BlackboxRecall(RankLoss):
 
     weighting: log or loglog
     lam:       how far scores are moved in the backward pass (lambda of Algorithm 1)
-               They move by lam times the slope of the mean loss in a rank, so the step shrinks with the batch;
-               tune it. Ranks are 1 .. n; the authors' code ranks by 1/n .. 1, so its lambda is this one divided
-               by n.
+               A positive moves by lam times the slope of its query's loss in its rank, at most lam / |P|. The batch
+               size and the weight of a query in the mean scale the gradient, never the move.
     margin:    positives are ranked margin/2 lower, negatives margin/2 higher (alpha of Eq. 14)
 
     M. Rolinek, V. Musil, A. Paulus, M. Vlastelica, C. Michaelis, G. Martius: Optimizing Rank-based Metrics
@@ -29,11 +28,11 @@ class BlackboxRecall(RankLoss):
     The incoming gradient scales the result and does not enter the perturbation: loss scaling changes nothing.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> BlackboxRecall("log")(embeddings, torch.tensor([0, 0, 1, 1]))  # (log 3 + log 1) / 2
-    tensor(0.5493)
+    >>> BlackboxRecall("log")(embeddings, torch.tensor([0, 0, 1, 1]))  # (log 3 + log 2) / 2: by the margin
+    tensor(0.8959)
     """
 
-    def __init__(self, weighting: Weighting = "loglog", lam: float = 4.0, margin: float = 0.02) -> None:
+    def __init__(self, weighting: Weighting = "loglog", lam: float = 4.0, margin: float = 0.2) -> None:
         super().__init__(Recall(weighting), Blackbox(lam, margin))
 
 
@@ -44,11 +43,11 @@ class BlackboxAP(RankLoss):
     margin: positives are ranked margin/2 lower, negatives margin/2 higher
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
-    >>> BlackboxAP()(embeddings, torch.tensor([0, 0, 1, 1]))  # (2/3 + 0) / 2
-    tensor(0.3333)
+    >>> BlackboxAP()(embeddings, torch.tensor([0, 0, 1, 1]))  # (2/3 + 1/2) / 2
+    tensor(0.5833)
     """
 
-    def __init__(self, lam: float = 4.0, margin: float = 0.02) -> None:
+    def __init__(self, lam: float = 4.0, margin: float = 0.2) -> None:
         super().__init__(AveragePrecision(), Blackbox(lam, margin))
 
 
@@ -61,8 +60,10 @@ class ClassifierAP(nn.Module):
     memory:         how many past batches of scores join the lists; gradients flow through the current
                     batch only (Sec. 4.3). In evaluation mode there is no memory.
     across_classes: weight of APC; 1/3 is the paper's mAP : APC = 2 : 1
-    lam, margin:    as in BlackboxRecall; the defaults are the paper's for detection (Sec. 5.2)
-    relative:       lam is multiplied by the length of each list, as in the authors' code, whose ranks are 1/n .. 1
+    lam, margin:    as in BlackboxRecall, a class is a query; the defaults are the paper's for detection (Sec. 5.2)
+    relative:       lam is multiplied by the length n of each list, since the authors' code ranks by 1/n .. 1. There
+                    the weight of a list takes part in the move: their lambda times (1 - across_classes) / classes
+                    is this lam for mAP, times across_classes for APC
 
     >>> scores = torch.tensor([[0.9, 0.2], [0.3, 0.8], [0.4, 0.1]])
     >>> ClassifierAP(margin=0.0)(scores, torch.tensor([[1, 0], [1, 0], [0, 1]]))  # 2/3 of 5/12 and 1/3 of 1/3

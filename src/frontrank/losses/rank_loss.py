@@ -141,9 +141,10 @@ class RankLoss(BatchLoss):
         losses = ranks.mean(of_pairs)
         if weights is None or pull is None:
             return losses, None
-        share = (weights / ranks.valid.sum(1))[:, None]
+        number = ranks.valid.sum(1, keepdim=True)
         in_pos, in_neg = self.metric.pair_slopes(ranks.before_pos, ranks.before_neg)
-        return losses, pull(None if in_pos is None else in_pos * share, in_neg * share, of_pairs * share)
+        in_pos = None if in_pos is None else in_pos / number
+        return losses, pull(in_pos, in_neg / number, of_pairs / number, weights[:, None])
 
     def extra_repr(self) -> str:
         return f"metric={self.metric!r}, relaxation={self.relaxation!r}, include_query={self.include_query}"

@@ -114,12 +114,13 @@ class Bins:
         in_bin = down_to - pad(down_to[:, :-1], (1, 0))
         before_pos = torch.where(down_to > 0, down_to - 1, 0)  # without any, 0 / 0 would not count, but be NaN
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor) -> Slopes:
+        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor, weights: Tensor) -> Slopes:
             in_down_to = in_valid - pad(in_valid[:, 1:], (0, 1))
             if in_pos is not None:
                 in_down_to = in_down_to + in_pos * in_bin
-            of_positives = position_slopes(in_down_to, own) * positives.valid
-            return Slopes(self._score_slopes_(of_positives, own), HistogramSlopes(in_neg * in_bin, self._score_slopes_))
+            of_positives = position_slopes(in_down_to * weights, own) * positives.valid
+            of_items = HistogramSlopes(in_neg * in_bin * weights, self._score_slopes_)
+            return Slopes(self._score_slopes_(of_positives, own), of_items)
 
         return Ranks(before_pos, before_neg, in_bin), pull
 

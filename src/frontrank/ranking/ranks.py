@@ -38,10 +38,11 @@ class Slopes(NamedTuple):
     of_items: ItemSlopes
 
 
-Pull = Callable[[Tensor | None, Tensor, Tensor], Slopes]
-"""(d loss / d before_pos, or None for 0; d loss / d before_neg; d loss / d valid) -> d loss / d score.
+Pull = Callable[[Tensor | None, Tensor, Tensor, Tensor], Slopes]
+"""(d loss / d before_pos, or None for 0; d loss / d before_neg; d loss / d valid; weights) -> d loss / d score.
 
-The first two are for ranks that are wholly valid; the last matters where a relaxation makes ranks valid in part.
+The slopes are those of each query's own loss; the weights [query, 1] scale the result. The first two are for ranks that
+are wholly valid; the third matters where a relaxation makes ranks valid in part.
 """
 
 
@@ -83,11 +84,12 @@ class Sigmoid:
         before_pos, slope_pos, kept_pos = _sigmoid_sums(among, own, slopes)
         before_pos -= 0.5  # each positive was compared with itself
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor) -> Slopes:
-            in_neg = in_neg * valid / self.temperature
+        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor, weights: Tensor) -> Slopes:
+            scale = valid * weights / self.temperature
+            in_neg = in_neg * scale
             of_positives = -in_neg * slope_neg
             if in_pos is not None:
-                in_pos = in_pos * valid / self.temperature
+                in_pos = in_pos * scale
                 of_positives -= in_pos * slope_pos
                 _SigmoidSlopes(own, in_pos, kept_pos).add_(among, of_positives)
             return Slopes(of_positives, _SigmoidSlopes(own, in_neg, kept))
@@ -99,13 +101,14 @@ class Sigmoid:
 class Blackbox:
     """Exact ranks; pulled back is their change under scores + lam d loss / d rank (rambo Algorithm 1).
 
-    The margin lowers positives and raises negatives by half of it before ranking (Eq. 14). The ranks among
-    positives are a constant of the backward pass. Only the positives move when perturbed, so negatives are
-    counted against them and nothing but the positives is sorted.
+    The loss is that of one query: its weight in a mean scales the change, never the move. The margin lowers
+    positives and raises negatives by half of it before ranking (Eq. 14). The ranks among positives are a constant of
+    the backward pass. Only the positives move when perturbed, so negatives are counted against them and nothing but
+    the positives is sorted.
     """
 
     lam: float = 4.0
-    margin: float = 0.02
+    margin: float = 0.2
 
     def __post_init__(self) -> None:
         check_number("lam", self.lam, above=0)
@@ -118,15 +121,16 @@ class Blackbox:
         before_neg, passed = _count(items, own)
         ranks = _ranks(among(own, valid), before_neg, valid)
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor) -> Slopes:
+        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor, weights: Tensor) -> Slopes:
+            scale = weights / self.lam
             moved = torch.addcmul(own, in_neg, valid.to(own.dtype), value=self.lam)
             before_neg, passed_after = _count(items, moved)
             after = _ranks(among(moved, valid), before_neg, valid)
             change = after.before_pos + after.before_neg - ranks.before_pos - ranks.before_neg
-            of_items: ItemSlopes = _FewMoved(own, moved, self.lam)
+            of_items: ItemSlopes = _FewMoved(own, moved, scale)
             if passed is not None and passed_after is not None:
-                of_items = _ManyMoved(passed.sub_(passed_after), self.lam)
-            return Slopes(change / self.lam, of_items)
+                of_items = _ManyMoved(passed.sub_(passed_after), scale)
+            return Slopes(change * scale, of_items)
 
         return ranks, pull
 
@@ -203,28 +207,31 @@ class _SigmoidSlopes(NamedTuple):
 
 
 class _FewMoved(NamedTuple):
-    """A negative falls by one rank for each positive that overtakes it; before, after [query, positive]."""
+    """A negative falls by one rank for each positive that overtakes it; before, after [query, positive].
+
+    scale: what a rank is worth [query, 1]
+    """
 
     before: Tensor
     after: Tensor
-    lam: float
+    scale: Tensor
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
-        before, after = _along(self.before, dim), _along(self.after, dim)
+        before, after, scale = _along(self.before, dim), _along(self.after, dim), _along(self.scale, dim)[0]
         for rows in row_tiles(prepared):
             here = rows if dim == 0 else slice(None)
             tile, target = prepared[rows], out[rows]
             above = torch.empty_like(tile)
-            for thresholds, sign in ((before, 1), (after, -1)):
-                for threshold in thresholds[:, here]:
-                    target.add_(torch.ge(tile, threshold, out=above), alpha=sign / self.lam)
+            for thresholds in zip(before[:, here], after[:, here], strict=True):
+                for threshold, sign in zip(thresholds, (1, -1), strict=True):  # together, so that equal ones cancel
+                    target.addcmul_(torch.ge(tile, threshold, out=above), scale[here], value=sign)
 
 
 class _ManyMoved(NamedTuple):
     """The same, known for all items of the queries [query, item]."""
 
     overtaken: Tensor
-    lam: float
+    scale: Tensor
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
-        out.add_(self.overtaken if dim == 0 else self.overtaken.T, alpha=1 / self.lam)
+        out.addcmul_(*(each if dim == 0 else each.T for each in self))
