@@ -19,6 +19,7 @@ METRICS = {  # as columns, with the settings of each
 RELAXATIONS = {  # as rows
     "sigmoid, τ = 0.05": "relaxation=Sigmoid,temperature=0.05",
     "bins, 10": "relaxation=Bins,bins=10",  # AP of it is FastAP(bins=10)
+    # 32 / 112 queries: in the saved results, which name the row, lambda acted on the mean over queries
     "blackbox, λ = 32": "relaxation=Blackbox,lam=0.2857,margin=0.02",
 }
 AP_Q = ("bins, 19", "AP"), "QuantizedAP(bins=20)"  # another number of bins (20 centres), in its own pair only

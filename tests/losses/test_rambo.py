@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import frontrank as fr
-from tests.cases import BATCHES, random_embeddings, random_labels, value_and_gradients
 from frontrank.ranking import MatrixRelevance, score_loss
+from tests.cases import BATCHES, random_embeddings, random_labels, value_and_gradients
 from tests.reference import rambo
 from tests.reference.lists import RankedList
 
