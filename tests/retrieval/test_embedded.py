@@ -10,6 +10,7 @@ from frontrank.retrieval import embedded
 from frontrank.retrieval.embedded import GrowingArray, ItemRows, VectorRows
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Condition, Item
+from frontrank.retrieval.journal import Put
 from tests.retrieval.engines import halves, some_items
 
 ROWS = np.arange(40, dtype="<f4").reshape(10, 4)
@@ -55,7 +56,7 @@ def test_arrays_grow_in_proportion():
 
 def test_columns_and_filters_do_not_pile_up():
     rows = ItemRows(VectorRows(4, np.inf))
-    rows.put(ROWS, [Item(str(i), metadata={"n": i}) for i in range(10)])
+    rows.apply(Put(ROWS, [Item(str(i), metadata={"n": i}) for i in range(10)]))
     for number in range(100):
         assert rows.select((Condition(f"invented_{number}", "=", ("x",)),)).count == 0
         assert rows.select((Condition("n", "=", (str(number),)),)).count == (number < 10)

@@ -18,7 +18,7 @@ from frontrank.files import folder_lock
 from frontrank.retrieval import embedded, journal
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from frontrank.retrieval.journal import Journal, is_journal, rewrite_folder, write_journal
+from frontrank.retrieval.journal import Journal, is_index, rewrite_folder, write_journal
 from tests.retrieval.engines import halves, some_items, unit
 from tests.retrieval.kill_index import item_of, vector_of, write
 
@@ -58,7 +58,7 @@ def append(path, records):
 
 
 def test_reads_records_and_goes_on_where_it_was(path):
-    assert is_journal(path)
+    assert is_index(path.parent)
     reader = Journal(path)
     assert list(reader.read()) == RECORDS
     assert list(reader.read()) == []
@@ -126,7 +126,7 @@ def test_a_full_disk_takes_back_what_was_written(path, monkeypatch):
 
 def test_files_that_are_not_a_journal(path, monkeypatch):
     (path.parent / "text").write_text("hello")
-    assert not any(map(is_journal, (path.parent / "none", path.parent, path.parent / "text")))
+    assert not any(map(is_index, (path.parent / "none", path, path.parent / "text")))
     with pytest.raises(InputError, match="text is damaged"):
         Journal(path.parent / "text")
     monkeypatch.setattr(journal, "_VERSION", 2)
@@ -343,7 +343,7 @@ def test_interrupted_between_disk_and_memory(stored, monkeypatch, call):
     folder, items = stored
     with Index.load(folder) as index:
         with monkeypatch.context() as patch:
-            patch.setattr(embedded, "_apply_event", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt()))
+            patch.setattr(embedded.ItemRows, "apply", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 index.delete(["item-0"]) if call == "delete" else index.add(halves(1), [Item("b")])
         index.add(halves(2, seed=1), [Item("c"), Item("d")])
@@ -413,13 +413,13 @@ def test_a_folder_without_an_identity(stored):
 
 
 def test_two_that_make_the_same_index_at_once(tmp_path, monkeypatch):
-    real = embedded.create_folder
+    real = journal.create_folder
 
     def create_twice(folder, dim, settings):
         real(folder, dim, settings)  # by the other process, just before
         real(folder, dim, settings)
 
-    monkeypatch.setattr(embedded, "create_folder", create_twice)
+    monkeypatch.setattr(journal, "create_folder", create_twice)
     with Index(tmp_path / "index", dim=8) as index:
         index.add(halves(1), [Item("a")])
     assert names(tmp_path) == ["index"]

@@ -7,43 +7,25 @@ matches of a filter and long lists are still searched exactly. The graph is buil
 import bisect
 import mmap
 import os
+import re
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatch
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
 
 from frontrank.errors import InputError
 from frontrank.files import folder_lock
-from frontrank.retrieval.approximate_search import (
-    Graph,
-    build_graph,
-    extend_graph,
-    graph_best,
-    read_graph,
-    write_graph,
-)
-from frontrank.retrieval.engine import Batches, Facts, Hits, refuse_known, refuse_unknown
-from frontrank.retrieval.exact_search import Allowed, Ranking, exact_best, import_faiss
+from frontrank.retrieval import journal
+from frontrank.retrieval.approximate_search import Graph, build_graph, extend_graph, graph_best, read_graph, write_graph
+from frontrank.retrieval.engine import Batches, Facts, Hits, close_on_error, refuse_known, refuse_unknown
+from frontrank.retrieval.exact_search import Allowed, exact_best, import_faiss
 from frontrank.retrieval.items import ORDER, Condition, Item, text_of
-from frontrank.retrieval.journal import (
-    JOURNAL,
-    Delete,
-    Event,
-    IndexFolder,
-    Put,
-    create_folder,
-    is_index,
-    list_folder,
-    open_folder,
-    rewrite_folder,
-    write_lock,
-)
+from frontrank.retrieval.journal import Delete, Event, IndexFolder, Put
 
 EXACT_ROWS = 200_000  # rows up to which exact search takes some ten milliseconds
 _FEW_ROWS = 20_000  # matches of a filter that are searched exactly, or
@@ -62,23 +44,23 @@ class FaissEngine:
 
     def __init__(self, dim: int, settings: bytes, path: Path | None, progress: bool | None = None) -> None:
         import_faiss()
-        self.dim = dim
-        self._settings, self._path, self._progress = settings, path, progress
+        self.dim, self._progress = dim, progress
         self._folder: IndexFolder | None = None
-        self._rows = ItemRows(VectorRows(dim, np.inf))
+        self._rows = ItemRows(VectorRows(dim, np.inf), settings)
         self._graph: Graph | None = None
         self._writer = threading.RLock()  # held by whoever changes rows, graph or folder,
         self._lock = ReadWriteLock()  # together with this one in the moment of the change
         self._is_stale = False  # whether the folder may have more than this engine knows
         self._finalizer: Any = None
         if path is not None:
-            self._load()
+            self._load(path)
 
     @classmethod
     def open(cls, folder: Path, progress: bool | None = None) -> "FaissEngine | None":
         """Open the index of a folder, None if there is none."""
         # A folder without a readable journal but with other files of an index is damaged, not new.
-        if is_index(folder) or any(name == JOURNAL or fnmatch(name, "vectors.??????") for name in list_folder(folder)):
+        is_file = re.compile("journal|vectors.{7}").fullmatch
+        if journal.is_index(folder) or any(map(is_file, journal.list_folder(folder))):
             return cls(0, b"", folder, progress)
         return None
 
@@ -88,40 +70,38 @@ class FaissEngine:
         import_faiss()
         if folder is not None:
             try:
-                create_folder(folder, dim, settings)
+                journal.create_folder(folder, dim, settings)
             except InputError:
-                if not is_index(folder):  # else another process was faster
+                if not journal.is_index(folder):  # else another process was faster
                     raise
         return cls(dim, settings, folder, progress)
 
     def read_settings(self) -> bytes:
-        return self._settings
+        return self._rows.settings
 
     def write_settings(self, settings: bytes) -> None:
-        with self._write_access() as folder, self._stale_on_error():
-            if folder is not None:
-                folder.write_settings(settings)
-            self._apply(settings)
+        with self._write_access():
+            self._write(settings)
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        self._put(vectors, items, new=True)
+        with self._write_access():
+            refuse_known(item.id for item in items if item.id in self._rows.row_of)
+            self._write(Put(vectors, items))
 
     def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        self._put(vectors, items, new=False)
+        with self._write_access():
+            self._write(Put(vectors, items))
 
     def delete(self, ids: Sequence[str]) -> int:
-        with self._write_access() as folder:
+        with self._write_access():
             known = [name for name in ids if name in self._rows.row_of]
-            with self._stale_on_error():
-                if known and folder is not None:
-                    folder.delete(known)
-                self._apply(Delete(known))
-            self._compact()
+            if known:
+                self._write(Delete(known))
         return len(known)
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         with self._lock.read():
-            return self._rows.get(ids)
+            return [None if row is None else self._rows.items[row] for row in map(self._rows.row_of.get, ids)]
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
         with self._lock.read():
@@ -146,13 +126,17 @@ class FaissEngine:
     ) -> list[Hits]:
         self.prepare()
         with self._lock.read():
-            allowed, vectors = self._rows.select(conditions), self._rows.vectors.rows
+            allowed, vectors, graph = self._rows.select(conditions), self._rows.vectors.rows, self._active_graph()
             items = cast(list[Item], self._rows.items)  # only dead rows have None, and no search returns these
-            k = min(k, len(vectors) if allowed is None else allowed.count)
+            possible = len(vectors) if allowed is None else allowed.count
+            k = min(k, possible)
             if not k:
                 no_vectors = np.empty((0, self.dim), np.float32) if with_vectors else None
                 return [Hits((), np.empty(0, np.float32), no_vectors) for _ in queries]
-            scores, best = self._search(vectors, queries, k, allowed)
+            if graph is None or possible <= max(_FEW_ROWS, _FEW_SHARE * len(vectors), 10 * k):
+                scores, best = exact_best(vectors, queries, k, items, allowed)
+            else:
+                scores, best = graph_best(graph, vectors, queries, k, items, allowed)
             best_items = [tuple(map(items.__getitem__, rows)) for rows in best.tolist()]
             best_vectors = vectors[best] if with_vectors else [None] * len(best)
         return [Hits(*hit) for hit in zip(best_items, scores, best_vectors, strict=True)]
@@ -191,28 +175,27 @@ class FaissEngine:
             if self._finalizer is not None:
                 self._finalizer()
 
-    def _put(self, vectors: np.ndarray, items: Sequence[Item], new: bool) -> None:
-        with self._write_access() as folder:
-            if new:
-                refuse_known(item.id for item in items if item.id in self._rows.row_of)
-            with self._stale_on_error():
-                if items and folder is not None:
-                    folder.put(vectors, items)
-                self._apply(Put(vectors, list(items)))
-            self._compact()
-
     @contextmanager
-    def _write_access(self) -> Iterator[IndexFolder | None]:
+    def _write_access(self) -> Iterator[None]:
         """Keep others from writing to the index, and read what they wrote before."""
         with self._writer:
-            if self._path is None:
-                yield None
+            if self._folder is None:
+                yield
                 return
-            if not self._path.is_dir():
-                raise self._missing_error()
-            with write_lock(self._path):
+            if not self._folder.folder.is_dir():
+                raise _missing_error(self._folder.folder)
+            with journal.write_lock(self._folder.folder):
                 self._catch_up()
-                yield self._folder
+                yield
+
+    def _write(self, event: Event) -> None:
+        """Change the folder and the rows; rewrite the index if more than a third of its rows is dead."""
+        with self._stale_on_error():
+            if self._folder is not None:
+                self._folder.write(event)
+            self._apply(event)
+        if self._rows.dead > max(_LEAST_DEAD, len(self._rows) / 3):
+            self._rewrite()
 
     def _catch_up(self) -> bool:
         """Read what others wrote; return whether there was anything."""
@@ -220,10 +203,10 @@ class FaissEngine:
             return False
         try:
             if self._is_stale or self._folder.is_replaced():
-                self._load()
+                self._load(self._folder.folder)
                 return True
         except (FileNotFoundError, NotADirectoryError):
-            raise self._missing_error() from None
+            raise _missing_error(self._folder.folder) from None
         changed = False
         with self._stale_on_error():
             for event in self._folder.read_events():
@@ -240,59 +223,42 @@ class FaissEngine:
             self._is_stale = True
             raise
 
-    def _missing_error(self) -> InputError:
-        return InputError(f"{self._path} does not exist any more; index the images again")
-
     def _apply(self, event: Event) -> None:
         with self._lock.write():
-            self._settings = _apply_event(event, self._rows, self._settings)
+            self._rows.apply(event)
 
-    def _load(self) -> None:
+    def _load(self, path: Path) -> None:
         """Read the folder as it is now, in place of what is known."""
-        assert self._path is not None
-        folder = open_folder(self._path)
-        rows, settings = ItemRows(VectorRows(folder.dim, memory_for_vectors(), folder.vectors_file)), b""
-        try:
+        folder = journal.open_folder(path)
+        with close_on_error(folder):
             if self._folder is not None and folder.identity != self._folder.identity:
-                raise InputError(f"{self._path} was replaced by another index; open it again")
+                raise InputError(f"{path} was replaced by another index; open it again")
             graph = read_graph(folder.graph_path)  # before the rows, which may become more meanwhile, never fewer
+            rows = ItemRows(VectorRows(folder.dim, memory_for_vectors(), folder.vectors_file), b"")
             for event in folder.read_events():
-                settings = _apply_event(event, rows, settings)
+                rows.apply(event)
             if graph is not None and graph.rows > len(rows):
                 raise InputError(f"{folder.graph_path} belongs to another index; remove it, and it is built again")
-        except BaseException:
-            folder.close()
-            raise
         with self._lock.write():
             if self._finalizer is not None:
                 self._finalizer()
             self._finalizer = weakref.finalize(self, folder.close)  # for a user who forgets to close
-            self._is_stale = False
-            self._folder, self._rows, self._settings, self._graph = folder, rows, settings, graph
-            self.dim = folder.dim
+            self._is_stale, self.dim = False, folder.dim
+            self._folder, self._rows, self._graph = folder, rows, graph
 
-    def _compact(self) -> None:
-        """Rewrite the index if more than a third of its rows is dead."""
-        if self._rows.dead <= max(_LEAST_DEAD, len(self._rows) / 3):
-            return
-        if self._path is None or self._folder is None:
-            rows = ItemRows(VectorRows(self.dim, np.inf))
-            for vectors, items in self._rows.batches():
-                rows.put(vectors, items)
+    def _rewrite(self) -> None:
+        """Drop the dead rows."""
+        old, batches, settings = self._folder, self._rows.batches(), self._rows.settings
+        if old is None:
+            rows = ItemRows(VectorRows(self.dim, np.inf), settings)
+            for some in batches:
+                rows.apply(Put(*some))
             with self._lock.write():
                 self._rows, self._graph = rows, None
             return
         with suppress(InputError):  # no space: the write itself is done all the same, and the next one tries again
-            old, batches = self._folder, self._rows.batches()
-            rewrite_folder(self._path, old.number + 1, self.dim, self._settings, batches, old.identity)
-            self._load()
-
-    def _search(self, vectors: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed | None) -> Ranking:
-        items, graph = self._rows.items, self._active_graph()
-        possible = len(vectors) if allowed is None else allowed.count
-        if graph is None or possible <= max(_FEW_ROWS, _FEW_SHARE * len(vectors), 10 * k):
-            return exact_best(vectors, queries, k, items, allowed)
-        return graph_best(graph, vectors, queries, k, items, allowed)
+            journal.rewrite_folder(old.folder, old.number + 1, self.dim, settings, batches, old.identity)
+            self._load(old.folder)
 
     def _active_graph(self) -> Graph | None:
         graph = self._graph
@@ -308,32 +274,24 @@ class FaissEngine:
 
     def _save_graph(self) -> None:
         """Write the graph beside the index if that is possible now; else the next to open it builds its own."""
-        if self._folder is None or self._path is None or self._graph is None:
-            return
-        with suppress(OSError), folder_lock(self._path, patience=0.0) as is_locked:
-            if is_locked and not self._folder.is_replaced():
-                write_graph(self._folder.graph_path, self._graph)
+        if self._folder is not None and self._graph is not None:
+            with suppress(OSError), folder_lock(self._folder.folder, patience=0.0) as is_locked:
+                if is_locked and not self._folder.is_replaced():
+                    write_graph(self._folder.graph_path, self._graph)
 
 
-def _apply_event(event: Event, rows: "ItemRows", settings: bytes) -> bytes:
-    """Change the rows; return the settings after the event."""
-    if isinstance(event, bytes):
-        return event
-    if isinstance(event, Delete):
-        rows.remove(event.ids)
-    else:
-        rows.put(event.vectors, event.items)
-    return settings
+def _missing_error(folder: Path) -> InputError:
+    return InputError(f"{folder} does not exist any more; index the images again")
 
 
 # The rows of an index in memory, and which of them a filter selects.
 
 
 class ItemRows:
-    """Vectors and items by row, which rows are alive, and the row of each id."""
+    """The settings, vectors and items by row, which rows are alive, and the row of each id."""
 
-    def __init__(self, vectors: "VectorRows") -> None:
-        self.vectors = vectors
+    def __init__(self, vectors: "VectorRows", settings: bytes = b"") -> None:
+        self.vectors, self.settings = vectors, settings
         self.items: list[Item | None] = []
         self.row_of: dict[str, int] = {}
         self._alive = GrowingArray(np.bool_)
@@ -354,21 +312,22 @@ class ItemRows:
     def alive(self) -> np.ndarray:
         return self._alive.rows
 
-    def put(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        """Add rows; older rows of these ids die."""
-        first = len(self)
-        self.vectors.append(vectors)
-        self._alive.append(np.ones(len(items), np.bool_))
-        self.items.extend(items)
-        for row, item in enumerate(items, first):
-            self._bury(self.row_of.get(item.id))
-            self.row_of[item.id] = row
-        self._filters, self._sorted_ids = {}, None
-
-    def remove(self, ids: Iterable[str]) -> None:
-        """Let the rows of these ids die."""
-        for name in ids:
-            self._bury(self.row_of.pop(name, None))
+    def apply(self, event: Event) -> None:
+        """Add rows or remove ids (older rows of these ids die), or replace the settings."""
+        if isinstance(event, bytes):
+            self.settings = event
+            return
+        if isinstance(event, Delete):
+            for name in event.ids:
+                self._bury(self.row_of.pop(name, None))
+        else:
+            first = len(self)
+            self.vectors.append(event.vectors)
+            self._alive.append(np.ones(len(event.items), np.bool_))
+            self.items.extend(event.items)
+            for row, item in enumerate(event.items, first):
+                self._bury(self.row_of.get(item.id))
+                self.row_of[item.id] = row
         self._filters, self._sorted_ids = {}, None
 
     def select(self, conditions: tuple[Condition, ...]) -> Allowed | None:
@@ -398,11 +357,6 @@ class ItemRows:
             ids = self._sorted_ids = sorted(self.row_of)
         start = 0 if after is None else bisect.bisect_right(ids, after)
         return [item for name in ids[start : start + limit] if (item := self.items[self.row_of[name]]) is not None]
-
-    def get(self, ids: Iterable[str]) -> list[Item | None]:
-        """Return the item of each id."""
-        rows = map(self.row_of.get, ids)
-        return [None if row is None else self.items[row] for row in rows]
 
     def batches(self) -> Batches:
         """Iterate over all that is alive, some rows at a time."""
@@ -461,11 +415,10 @@ class Column:
         """Count the living rows with each value."""
         codes = self._codes.rows[alive]
         times = np.bincount(codes[codes >= 0], minlength=len(self._code_of)).tolist()
-        counts = {text: times[code] for text, code in self._code_of.items() if times[code]}
+        counts = Counter({text: times[code] for text, code in self._code_of.items() if times[code]})
         is_number = alive & (self._codes.rows == _NUMBER)
         for value, count in zip(*np.unique(self._numbers.rows[is_number], return_counts=True), strict=True):
-            text = text_of(float(value))
-            counts[text] = counts.get(text, 0) + int(count)
+            counts[text_of(float(value))] += int(count)
         return counts
 
 
@@ -547,14 +500,24 @@ class ReadWriteLock:
     def __init__(self) -> None:
         self._counting = threading.Lock()
         self._free = threading.Condition(self._counting)
-        self._readers = 0
-        self._waiting_writers = 0
+        self._readers = self._waiting_writers = 0
         self._is_writing = False
-        self._read_access = _ReadAccess(self)
 
-    def read(self) -> "_ReadAccess":
+    def read(self) -> "ReadWriteLock":
         """Keep writers out. A thread must not ask for it twice."""
-        return self._read_access
+        return self  # a generator would cost a search several microseconds
+
+    def __enter__(self) -> None:
+        with self._counting:
+            while self._is_writing or self._waiting_writers:
+                self._free.wait()
+            self._readers += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._counting:
+            self._readers -= 1
+            if self._waiting_writers and not self._readers:
+                self._free.notify_all()
 
     @contextmanager
     def write(self) -> Iterator[None]:
@@ -574,26 +537,3 @@ class ReadWriteLock:
             with self._free:
                 self._is_writing = False
                 self._free.notify_all()
-
-
-class _ReadAccess:
-    """The context of `read`: one for all threads, and no generator, which would cost a search several microseconds."""
-
-    def __init__(self, lock: ReadWriteLock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        lock = self._lock
-        with lock._counting:
-            while lock._is_writing or lock._waiting_writers:
-                lock._free.wait()
-            lock._readers += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lock = self._lock
-        with lock._counting:
-            lock._readers -= 1
-            if lock._waiting_writers and not lock._readers:
-                lock._free.notify_all()

@@ -1,8 +1,9 @@
 """What an index asks of the engine that keeps its vectors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -117,3 +118,13 @@ def refuse_unknown(ids: Iterable[str]) -> None:
 def _count_ids(names: list[str]) -> str:
     few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     return f"{len(names)} id{'s' * (len(names) > 1)} ({few})"
+
+
+@contextmanager
+def close_on_error(resource: Any) -> Iterator[None]:
+    """Close a file or a connection if what is done with it fails."""
+    try:
+        yield
+    except BaseException:
+        resource.close()
+        raise

@@ -11,8 +11,8 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
 
@@ -23,10 +23,10 @@ from frontrank.checks import check_integer, check_number, suggestion
 from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.ranking.vectors import as_array
 from frontrank.retrieval.embedded import FaissEngine
-from frontrank.retrieval.engine import Batches, Engine, Facts, Hits
+from frontrank.retrieval.engine import Engine, Facts, Hits, close_on_error
 from frontrank.retrieval.items import Filter, Item, check_id, is_field, read_filter, read_ids
 from frontrank.retrieval.journal import save_copy
-from frontrank.retrieval.whitening import Whitening
+from frontrank.retrieval.whitening import ARRAYS, Whitening
 
 if TYPE_CHECKING:
     from frontrank.retrieval.milvus import MilvusEngine
@@ -39,7 +39,6 @@ _PAGE = 1000  # items read at once
 _CHUNK = 8192  # rows normalised at once
 _SERVERS = ("milvus", "postgresql", "postgres")
 _FORMAT, _VERSION = "frontrank.index.settings", 1
-_ARRAYS = ("mean", "components", "variance")
 
 
 @dataclass(frozen=True)
@@ -103,30 +102,23 @@ class Index:
         progress: bool | None = None,
     ) -> None:
         self.url = None if url is None else read_url(url)
-        _check_model(model)
-        _check_whitening(whitening)
-        expansion = _read_expansion(expansion)
+        given = _check_settings(dim, model, whitening, expansion)
         self._engine = None if self.url is None else _open_engine(self.url, progress)
         if self._engine is None:
             if dim is None and self.url is None:
                 raise InputError("an index in memory needs dim, the dimensions of the embeddings")
             if dim is None:
                 raise InputError(f"{self.where} has no index; create one by frontrank index, or in Python with dim")
-            settings = _make_settings(dim, model, whitening, expansion)
+            settings = IndexSettings(**given)
             self._engine = _create_engine(self.url, settings.stored_dim, _pack_settings(settings), progress)
-        try:
+        with close_on_error(self):
             self._settings = self._read_settings()
-            _refuse_other(self.where, self._settings, dim=dim, model=model, whitening=whitening, expansion=expansion)
-        except InputError:
-            self.close()
-            raise
+            _refuse_other(self.where, self._settings, given)
 
     @classmethod
     def load(cls, url: str | os.PathLike[str], *, progress: bool | None = None) -> Self:
         """Open an index that exists; never creates one."""
-        if url is None:
-            raise InputTypeError("url must be a folder or a URL, got None")
-        return cls(url, progress=progress)
+        return cls(read_url(url), progress=progress)
 
     def add(self, embeddings: object, items: Sequence[Item]) -> None:
         """Add new items with their embeddings [item, dim]; if an id exists already, nothing is added."""
@@ -200,7 +192,7 @@ class Index:
             check_id(after)
         if limit is not None:
             check_integer("limit", limit, at_least=0)
-        return self._scan(after, limit)
+        return chain.from_iterable(self._pages(after, limit))
 
     def values(self, field: str) -> dict[str, int]:
         """Return the values of a field, as a filter writes them, with their counts; most frequent first."""
@@ -256,7 +248,8 @@ class Index:
         engine = self._open
         if self.url is not None and not url_scheme(self.url) and os.path.realpath(self.url) == os.path.realpath(target):
             return
-        save_copy(Path(target), engine.dim, engine.read_settings(), self._batches(), overwrite)
+        batches = ((engine.vectors([item.id for item in page]), page) for page in self._pages())
+        save_copy(Path(target), engine.dim, engine.read_settings(), batches, overwrite)
 
     def close(self) -> None:
         """Close files or connections; what was written stays."""
@@ -267,9 +260,7 @@ class Index:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -287,21 +278,17 @@ class Index:
         engine = self._open
         settings = _unpack_settings(engine.read_settings(), self.where)
         if settings.stored_dim != engine.dim:
-            raise InputError(
-                f"{self.where} has vectors of {engine.dim} dimensions, but its settings say {settings.stored_dim}; "
-                "restore a copy, or index again"
-            )
+            fault = f"vectors of {engine.dim} dimensions, but its settings say {settings.stored_dim}"
+            raise InputError(f"{self.where} has {fault}; restore a copy, or index again")
         return settings
 
     def _refuse_other_model(self, model: str) -> None:
-        _check_model(model)
-        if self._settings.model is None:
+        _check_settings(model=model)
+        own = self._settings.model
+        if own is None:
             raise InputError(f"model cannot be compared: {self.where} was made without one; leave model out")
-        if model != self._settings.model:
-            raise InputError(
-                f"model has the fingerprint {model}, but {self.where} was made with {self._settings.model}; "
-                "search with that model, or index the images again"
-            )
+        if model != own:
+            raise InputError(f"model is {model}, but {self.where} was made with {own}; use that one, or index again")
 
     def _rows(self, embeddings: object, items: Sequence[Item], stored: bool = False) -> np.ndarray:
         for item in items:
@@ -310,7 +297,7 @@ class Index:
         ids = [item.id for item in items]
         rows = self._vectors("embeddings", embeddings, stored, ids)
         if len(set(ids)) < len(ids):
-            twice = next(name for name, times in Counter(ids).items() if times > 1)
+            twice = Counter(ids).most_common(1)[0][0]
             raise InputError(f"items has the id {twice!r} twice; give each id once")
         return rows
 
@@ -322,46 +309,32 @@ class Index:
         # In float64: in float32 the result would depend on how many rows come at once.
         return np.asarray(self._settings.whitening.apply(rows.astype(np.float64), progress=False).numpy(), np.float32)
 
-    def _scan(self, after: str | None, limit: int | None) -> Iterator[Item]:
+    def _pages(self, after: str | None = None, limit: int | None = None) -> Iterator[list[Item]]:
         while limit is None or limit > 0:
             page = self._open.scan(after, _PAGE if limit is None else min(limit, _PAGE))
-            yield from page
+            if page:
+                yield page
             if len(page) < _PAGE:
                 return
-            after = page[-1].id
-            limit = None if limit is None else limit - len(page)
-
-    def _batches(self) -> Batches:
-        after = None
-        while page := self._open.scan(after, _PAGE):
-            yield self._open.vectors([item.id for item in page]), page
-            after = page[-1].id
+            after, limit = page[-1].id, None if limit is None else limit - len(page)
 
 
 # Settings: checked, compared, and stored as arrays and JSON, never pickled.
 
 
-def _make_settings(dim: object, model: object, whitening: object, expansion: object) -> IndexSettings:
-    check_integer("dim", dim, at_least=1)
-    _check_model(model)
-    _check_whitening(whitening)
-    if isinstance(whitening, Whitening) and whitening.components.shape[1] != dim:
-        raise InputError(
-            f"whitening is of {whitening.components.shape[1]} dimensions, but dim is {dim}; use those of one model"
-        )
-    return IndexSettings(dim, model, whitening, _read_expansion(expansion))  # type: ignore[arg-type]
-
-
-def _check_model(model: object) -> None:
+def _check_settings(
+    dim: object = None, model: object = None, whitening: object = None, expansion: object = None
+) -> dict[str, Any]:
+    """Return the arguments of `IndexSettings`; raise if one of them is wrong. None stands for any."""
+    if dim is not None:
+        check_integer("dim", dim, at_least=1)
     if model is not None and (not isinstance(model, str) or not model):
         raise InputTypeError(f"model must be the fingerprint of a model, got {model!r:.80}")
-
-
-def _check_whitening(whitening: object) -> None:
     if whitening is not None and not isinstance(whitening, Whitening):
-        raise InputTypeError(
-            f"whitening must be a Whitening, got {whitening!r:.80}; see Whitening.fit and Whitening.load"
-        )
+        raise InputTypeError(f"whitening must be a Whitening, got {whitening!r:.80}; see Whitening.fit and load")
+    if whitening is not None and dim not in (None, own_dim := whitening.components.shape[1]):
+        raise InputError(f"whitening is of {own_dim} dimensions, but dim is {dim}; use those of one model")
+    return {"dim": dim, "model": model, "whitening": whitening, "expansion": _read_expansion(expansion)}
 
 
 def _read_expansion(expansion: object) -> Expansion | None:
@@ -388,22 +361,20 @@ def _read_notes(notes: object) -> Notes:
     return {name: value if isinstance(value, str) else tuple(value) for name, value in notes.items()}
 
 
-def _refuse_other(where: str, settings: IndexSettings, **given: Any) -> None:
+def _refuse_other(where: str, settings: IndexSettings, given: dict[str, Any]) -> None:
     """Raise if a given setting is not the one of the index."""
     for name, value in given.items():
         own = getattr(settings, name)
-        if value is None or (_is_same_whitening(value, own) if name == "whitening" else value == own):
-            continue
-        how = f"with {own}" if own is not None else "without one"
-        raise InputError(f"{name} is {value}, but {where} was made {how}; leave {name} out, or make another index")
+        is_same = _is_same_whitening(value, own) if isinstance(value, Whitening) else value in (None, own)
+        if not is_same:
+            how = f"with {own}" if own is not None else "without one"
+            raise InputError(f"{name} is {value}, but {where} was made {how}; leave {name} out, or make another index")
 
 
 def _is_same_whitening(first: Whitening, second: Whitening | None) -> bool:
-    return (
-        second is not None
-        and first.power == second.power
-        and all(torch.equal(getattr(first, name), getattr(second, name)) for name in _ARRAYS)
-    )
+    if second is None or first.power != second.power:
+        return False
+    return all(torch.equal(getattr(first, name), getattr(second, name)) for name in ARRAYS)
 
 
 def _pack_settings(settings: IndexSettings) -> bytes:
@@ -418,7 +389,7 @@ def _pack_settings(settings: IndexSettings) -> bytes:
         "notes": dict(settings.notes),
         "power": None if whitening is None else whitening.power,
     }
-    arrays = {} if whitening is None else {name: getattr(whitening, name).numpy() for name in _ARRAYS}
+    arrays = {} if whitening is None else {name: getattr(whitening, name).numpy() for name in ARRAYS}
     file = io.BytesIO()
     np.savez(file, settings=np.frombuffer(json.dumps(content).encode(), np.uint8), **arrays)
     return file.getvalue()
@@ -430,16 +401,14 @@ def _unpack_settings(packed: bytes, where: str) -> IndexSettings:
         with np.load(io.BytesIO(packed), allow_pickle=False) as file:
             content = json.loads(file["settings"].tobytes())
             if (content["format"], content["version"]) != (_FORMAT, _VERSION):
-                raise InputError(
-                    f"{where} has {content['format']}, version {content['version']}, this reads {_FORMAT}, "
-                    f"version {_VERSION}; update frontrank"
-                )
+                version = f"version {content['version']} of the settings"
+                raise InputError(f"{where} has {version}, this reads {_VERSION}; update frontrank")
             whitening = None
             if content["power"] is not None:
-                arrays = {name: torch.from_numpy(file[name]) for name in _ARRAYS}
+                arrays = {name: torch.from_numpy(file[name]) for name in ARRAYS}
                 whitening = Whitening(**arrays, power=float(content["power"]))
-            settings = _make_settings(content["dim"], content["model"], whitening, content["expansion"])
-            return replace(settings, notes=_read_notes(content["notes"]))
+            given = _check_settings(content["dim"], content["model"], whitening, content["expansion"])
+            return IndexSettings(**given, notes=_read_notes(content["notes"]))
     except FrontrankError:
         raise
     except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
@@ -451,11 +420,9 @@ def _unpack_settings(packed: bytes, where: str) -> IndexSettings:
 
 def read_url(url: object) -> str:
     """Return a URL as text, or the path of a file URL; raise if no engine knows its scheme."""
-    if not isinstance(url, str | os.PathLike) or not str(url):
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str) or not text:
         raise InputTypeError(f"url must be a folder or a URL, got {url!r:.80}")
-    text = os.fspath(url)
-    if not isinstance(text, str):
-        raise InputTypeError(f"url must be text, got {text!r:.80}")
     scheme = url_scheme(text)
     if scheme == "file":
         parts = urlsplit(text)
@@ -484,13 +451,14 @@ def hide_password(url: str) -> str:
     return re.sub(r"([?&]\w*(?:password|token)=)[^&]*", r"\1...", text)
 
 
-def _server_engine(url: str) -> "type[MilvusEngine] | type[PgvectorEngine] | None":
-    """Return the engine of a server's URL, None for a folder."""
-    if url_scheme(url) == "milvus":
+def _server_engine(url: str | None) -> "type[MilvusEngine] | type[PgvectorEngine] | None":
+    """Return the engine of a server's URL, None for a folder or memory."""
+    scheme = url_scheme(url or "")
+    if scheme == "milvus":
         from frontrank.retrieval.milvus import MilvusEngine
 
         return MilvusEngine
-    if url_scheme(url):
+    if scheme:
         from frontrank.retrieval.pgvector import PgvectorEngine
 
         return PgvectorEngine
@@ -503,7 +471,7 @@ def _open_engine(url: str, progress: bool | None) -> Engine | None:
 
 
 def _create_engine(url: str | None, dim: int, settings: bytes, progress: bool | None) -> Engine:
-    server = None if url is None else _server_engine(url)
+    server = _server_engine(url)
     if url is None or server is None:
         return FaissEngine.create(None if url is None else Path(url), dim, settings, progress)
     return server.create(url, dim, settings)
@@ -548,11 +516,8 @@ def _unit_rows(name: str, data: object, dim: int, ids: Sequence[str] | None = No
 
 def _normalise(name: str, rows: np.ndarray, start: int, ids: Sequence[str] | None) -> np.ndarray:
     wide = rows.astype(np.float64)
-    if rows.dtype.itemsize < 8:  # float64 holds their squares
+    with np.errstate(over="ignore", under="ignore"):
         squares = (wide * wide).sum(1, keepdims=True)
-    else:
-        with np.errstate(over="ignore", under="ignore"):
-            squares = (wide * wide).sum(1, keepdims=True)
     if not (len(rows) == 0 or (squares.min() > 1e-280 and squares.max() < 1e280)):  # false for NaN, too
         wide = _scale_to_one(name, wide, start, ids)
         squares = (wide * wide).sum(1, keepdims=True)

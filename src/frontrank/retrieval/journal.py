@@ -19,15 +19,14 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from frontrank.errors import FrontrankError, InputError
 from frontrank.files import folder_lock, sync_folder, unwritable
-from frontrank.retrieval.engine import Batches
+from frontrank.retrieval.engine import Batches, close_on_error
 from frontrank.retrieval.items import Item
 
 JOURNAL = "journal"
@@ -68,14 +67,14 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._position = _START
+        self.path, self._position = path, _START
         self._file = path.open("rb", buffering=0)
-        try:
-            self._check_head()
-        except BaseException:
-            self._file.close()
-            raise
+        with close_on_error(self):
+            head = self._file.read(_FILE_HEAD.size)
+            if len(head) < _FILE_HEAD.size or head != _pack_head(version := _FILE_HEAD.unpack(head)[1]):
+                raise damage_error(path, "it does not begin as an index does")
+            if version != _VERSION:
+                raise InputError(f"{path} has version {version} of the format, this is {_VERSION}; update frontrank")
 
     def close(self) -> None:
         self._file.close()
@@ -111,13 +110,6 @@ class Journal:
             file.seek(_FILE_HEAD.size)
             file.write(_pack_mark(end))
 
-    def _check_head(self) -> None:
-        head = self._file.read(_FILE_HEAD.size)
-        if len(head) < _FILE_HEAD.size or head != _pack_head(version := _FILE_HEAD.unpack(head)[1]):
-            raise damage_error(self.path, "it does not begin as an index does")
-        if version != _VERSION:
-            raise InputError(f"{self.path} has version {version} of the format, this is {_VERSION}; update frontrank")
-
     def _read_mark(self) -> int:
         for _ in range(_MARK_TRIES):
             self._file.seek(_FILE_HEAD.size)
@@ -137,15 +129,6 @@ def write_journal(path: Path, records: Iterable[Record]) -> None:
         file.write(_pack_mark(end))
         file.flush()
         os.fsync(file.fileno())
-
-
-def is_journal(path: Path) -> bool:
-    """Return whether a file begins as a journal does, of any version."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_NAME)) == _NAME
-    except OSError:
-        return False
 
 
 def damage_error(path: Path, reason: str) -> InputError:
@@ -208,16 +191,14 @@ def _read_pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
 # The folder: the journal and the vectors together.
 
 
-@dataclass(frozen=True, eq=False)
-class Put:
-    """A write of items and their vectors."""
+class Put(NamedTuple):
+    """A write of vectors and their items."""
 
     vectors: np.ndarray
-    items: list[Item]
+    items: Sequence[Item]
 
 
-@dataclass(frozen=True)
-class Delete:
+class Delete(NamedTuple):
     """A deletion of ids."""
 
     ids: list[str]
@@ -227,16 +208,12 @@ Event = Put | Delete | bytes  # bytes are settings
 
 
 class IndexFolder:
-    """An open folder: reads what happened in it, and writes more.
-
-    Writing needs the lock (`write_lock`), and all events read; it is durable when the call returns.
-    """
+    """An open folder: reads what happened in it, and writes more."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.rows = folder, 0
         self._journal = Journal(folder / JOURNAL)
-        self.rows = 0
-        try:
+        with close_on_error(self._journal):
             kind, payload = next(self._journal.read(), (None, b""))
             if kind != _HEAD:
                 raise damage_error(self._journal.path, "its first record is missing")
@@ -244,9 +221,6 @@ class IndexFolder:
             self.dim, self.number = int(head["dim"]), int(head["number"])
             self.identity: str | None = head.get("made")  # stays when the index is rewritten
             self.vectors_file = self.vectors_path.open("rb", buffering=0)
-        except BaseException:
-            self._journal.close()
-            raise
 
     @property
     def vectors_path(self) -> Path:
@@ -263,8 +237,16 @@ class IndexFolder:
     def read_events(self) -> Iterator[Event]:
         """Iterate over what happened since the last call, here or in another process."""
         for kind, payload in self._journal.read():
+            event: Event
             try:
-                event = self._read_event(kind, payload)
+                if kind == _PUT:
+                    event = self._read_put(payload)
+                elif kind == _DELETE:
+                    event = Delete(json.loads(payload))
+                elif kind == _SETTINGS:
+                    event = payload
+                else:
+                    raise ValueError(f"it is of kind {kind}")
             except FrontrankError:
                 raise
             except (struct.error, LookupError, TypeError, ValueError) as error:
@@ -272,39 +254,24 @@ class IndexFolder:
                 raise damage_error(self._journal.path, reason) from error
             yield event
 
-    def put(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        """Append vectors and items."""
+    def write(self, event: Event) -> None:
+        """Append an event, on disk when this returns; needs the lock (`write_lock`), and all events read."""
         with _name_folder_in_errors(self.folder):
-            with self.vectors_path.open("r+b") as file:
-                file.seek(self.rows * 4 * self.dim)
-                file.truncate()
-                _write_rows(file, vectors)
-                sync_data(file.fileno())
-            self._journal.append(_put_records(self.rows, vectors, items))
-        self.rows += len(items)
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Append the deletion of ids."""
-        with _name_folder_in_errors(self.folder):
-            self._journal.append([(_DELETE, _to_json(list(ids)))])
-
-    def write_settings(self, settings: bytes) -> None:
-        """Append other settings."""
-        with _name_folder_in_errors(self.folder):
-            self._journal.append([(_SETTINGS, settings)])
+            if isinstance(event, Put):
+                with self.vectors_path.open("r+b") as file:
+                    file.seek(self.rows * 4 * self.dim)
+                    file.truncate()
+                    _write_rows(file, event.vectors)
+                    sync_data(file.fileno())
+                self._journal.append(_put_records(self.rows, *event))
+                self.rows += len(event.items)
+            else:
+                is_delete = isinstance(event, Delete)
+                self._journal.append([(_DELETE, _to_json(event.ids)) if is_delete else (_SETTINGS, event)])
 
     def close(self) -> None:
         self._journal.close()
         self.vectors_file.close()
-
-    def _read_event(self, kind: int, payload: bytes) -> Event:
-        if kind == _PUT:
-            return self._read_put(payload)
-        if kind == _DELETE:
-            return Delete(json.loads(payload))
-        if kind == _SETTINGS:
-            return payload
-        raise ValueError(f"it is of kind {kind}")
 
     def _read_put(self, payload: bytes) -> Put:
         first, rows, checksum = _ROW_RANGE.unpack_from(payload)
@@ -312,10 +279,9 @@ class IndexFolder:
             raise damage_error(self._journal.path, f"row {self.rows} of the vectors is missing")
         if os.fstat(self.vectors_file.fileno()).st_size < (first + rows) * 4 * self.dim:
             raise damage_error(self.vectors_path, f"it ends before row {first + rows}")
-        vectors = np.empty((rows, self.dim), dtype="<f4")
         self.vectors_file.seek(first * 4 * self.dim)
-        _read_into(self.vectors_file, vectors.data.cast("B"))
-        if zlib.crc32(vectors.data.cast("B")) != checksum:
+        vectors = np.fromfile(self.vectors_file, "<f4", rows * self.dim).reshape(rows, self.dim)
+        if zlib.crc32(vectors) != checksum:
             raise damage_error(self.vectors_path, f"rows {first} to {first + rows - 1} do not match their checksum")
         self.rows += rows
         return Put(vectors, [_to_item(entry) for entry in json.loads(payload[_ROW_RANGE.size :])])
@@ -357,7 +323,11 @@ def list_folder(folder: Path) -> list[str]:
 
 def is_index(folder: Path) -> bool:
     """Return whether a folder holds an index, of any version."""
-    return is_journal(folder / JOURNAL)
+    try:
+        with (folder / JOURNAL).open("rb") as file:
+            return file.read(len(_NAME)) == _NAME
+    except OSError:
+        return False
 
 
 def create_folder(folder: Path, dim: int, settings: bytes, batches: Batches = ()) -> None:
@@ -447,7 +417,7 @@ def _numbered_path(folder: Path, kind: str, number: int) -> Path:
 def _put_records(first: int, vectors: np.ndarray, items: Sequence[Item]) -> Iterator[Record]:
     for start in range(0, len(items), _ROWS):
         some = items[start : start + _ROWS]
-        checksum = zlib.crc32(_to_bytes(vectors[start : start + _ROWS]))
+        checksum = zlib.crc32(np.ascontiguousarray(vectors[start : start + _ROWS], "<f4"))
         entries = [[item.id, item.path, item.label, item.category, dict(item.metadata)] for item in some]
         yield _PUT, _ROW_RANGE.pack(first + start, len(some), checksum) + _to_json(entries)
 
@@ -460,17 +430,7 @@ def _to_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _to_bytes(vectors: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(vectors, dtype="<f4").data.cast("B")
-
-
 def _write_rows(file: Any, vectors: np.ndarray) -> None:
     for start in range(0, len(vectors), _ROWS):
-        file.write(_to_bytes(vectors[start : start + _ROWS]))
+        file.write(np.ascontiguousarray(vectors[start : start + _ROWS], "<f4"))
     file.flush()
-
-
-def _read_into(file: Any, target: memoryview) -> None:
-    done = 0
-    while done < len(target) and (size := file.readinto(target[done:])):  # a system call reads 2 GB at most
-        done += size

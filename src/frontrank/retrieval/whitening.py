@@ -13,7 +13,7 @@ from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import Vectors, full_precision
 
 _FORMAT, _VERSION = "frontrank.whitening", "1"
-_TENSORS = ("mean", "components", "variance")
+ARRAYS = ("mean", "components", "variance")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,7 +118,7 @@ class Whitening:
         target = as_path("path", path)
         safetensors = import_extra("safetensors.torch", "train", "saving a whitening")
         facts = {"format": _FORMAT, "version": _VERSION, "power": repr(self.power)}
-        content = safetensors.save({name: getattr(self, name) for name in _TENSORS}, facts)
+        content = safetensors.save({name: getattr(self, name) for name in ARRAYS}, facts)
         atomic_write(target, content, overwrite=overwrite)
 
     @classmethod
@@ -138,7 +138,7 @@ class Whitening:
                         f"{source} has version {facts.get('version')} of the format, this is {_VERSION}; "
                         "update frontrank"
                     )
-                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+                tensors = {name: file.get_tensor(name) for name in ARRAYS}
                 whitening = cls(**tensors, power=float(facts["power"]))
         except FrontrankError:
             raise
