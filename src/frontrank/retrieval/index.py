@@ -24,7 +24,7 @@ from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.ranking.vectors import as_array
 from frontrank.retrieval.embedded import FaissEngine
 from frontrank.retrieval.engine import Engine, Facts, Hits, close_on_error
-from frontrank.retrieval.items import Filter, Item, check_id, is_field, read_filter, read_ids
+from frontrank.retrieval.items import FIELD_NAMES, Filter, Item, check_id, is_field, read_filter, read_ids
 from frontrank.retrieval.journal import save_copy
 from frontrank.retrieval.whitening import ARRAYS, Whitening
 
@@ -197,7 +197,7 @@ class Index:
     def values(self, field: str) -> dict[str, int]:
         """Return the values of a field, as a filter writes them, with their counts; most frequent first."""
         if not is_field(field):
-            raise InputError(f"field is {field!r:.80}; use id, path, label, category or a metadata name")
+            raise InputError(f"field is {field!r:.80}; use {FIELD_NAMES}")
         return dict(sorted(self._open.values(field).items(), key=lambda entry: (-entry[1], entry[0])))
 
     def labels(self) -> dict[str, int]:

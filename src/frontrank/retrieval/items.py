@@ -13,6 +13,7 @@ Value = str | int | float | bool
 FIELDS = ("id", "path", "label", "category")  # every other field is metadata
 ID_LENGTH = 512  # characters
 LARGEST_INTEGER = 2**53  # larger whole numbers are rounded by JSON and by some engines
+FIELD_NAMES = "id, path, label, category or a metadata name"
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last range is surrogates, which no file can hold
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -41,14 +42,12 @@ class Item:
 
     def __post_init__(self) -> None:
         check_id(self.id)
-        if not isinstance(self.path, str) or _UNSTORABLE.search(self.path):
-            raise _text_error(self.id, "path", self.path)
+        _check_text(self.id, "path", self.path)
         for name in ("label", "category"):
-            text = getattr(self, name)
-            if text == "":
+            if getattr(self, name) == "":
                 object.__setattr__(self, name, None)
-            elif text is not None and (not isinstance(text, str) or _UNSTORABLE.search(text)):
-                raise _text_error(self.id, name, text)
+            elif getattr(self, name) is not None:
+                _check_text(self.id, name, getattr(self, name))
         if self.metadata is not _NO_METADATA:
             object.__setattr__(self, "metadata", _read_metadata(self.id, self.metadata))
 
@@ -106,13 +105,10 @@ def _read_metadata(item: str, metadata: object) -> Mapping[str, Value]:
         raise InputTypeError(f"metadata of {item!r} must be a mapping of names to values, got {metadata!r:.80}")
     for name, value in metadata.items():
         if not is_field(name) or name in FIELDS:
-            raise InputError(
-                f"metadata of {item!r} has the name {name!r:.80}; use letters, digits and _ (no digit first), "
-                f"and none of {', '.join(FIELDS)}"
-            )
+            rule = f"use letters, digits and _ (no digit first), and none of {', '.join(FIELDS)}"
+            raise InputError(f"metadata of {item!r} has the name {name!r:.80}; {rule}")
         if isinstance(value, str):
-            if _UNSTORABLE.search(value):
-                raise _text_error(item, name, value)
+            _check_text(item, name, value)
         elif not isinstance(value, int | float):
             raise InputTypeError(f"{name} of {item!r} must be text, a number, True or False, got {value!r:.80}")
         elif not math.isfinite(value) or (isinstance(value, int) and abs(value) > LARGEST_INTEGER):
@@ -120,10 +116,11 @@ def _read_metadata(item: str, metadata: object) -> Mapping[str, Value]:
     return MappingProxyType(dict(metadata)) if metadata else _NO_METADATA
 
 
-def _text_error(item: str, name: str, text: object) -> InputError | InputTypeError:
+def _check_text(item: str, name: str, text: object) -> None:
     if not isinstance(text, str):
-        return InputTypeError(f"{name} of {item!r} must be text, got {text!r:.80}")
-    return InputError(f"{name} of {item!r} has a zero byte or half a surrogate pair ({text!r:.80}); remove it")
+        raise InputTypeError(f"{name} of {item!r} must be text, got {text!r:.80}")
+    if _UNSTORABLE.search(text):
+        raise InputError(f"{name} of {item!r} has a zero byte or half a surrogate pair ({text!r:.80}); remove it")
 
 
 # Filters. `matches` defines what a condition means; every engine agrees with it.
@@ -151,9 +148,7 @@ class Condition:
 
     def __post_init__(self) -> None:
         if not is_field(self.field):
-            raise InputError(
-                f"filter has the field {self.field!r:.80}; use id, path, label, category or a metadata name"
-            )
+            raise InputError(f"filter has the field {self.field!r:.80}; use {FIELD_NAMES}")
         if self.operator not in OPERATORS:
             raise InputError(f"filter has the operator {self.operator!r:.80}; use one of {' '.join(OPERATORS)}")
         if not isinstance(self.values, tuple | list) or not self.values:
@@ -237,8 +232,6 @@ def _holds(condition: Condition, value: object) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if condition.operator in ORDER:
         return is_number and ORDER[condition.operator](value, condition.numbers[0])
-    if is_number:
-        is_among = value in condition.numbers
-    else:
-        is_among = value is not None and (text_of(value) if isinstance(value, bool) else value) in condition.values
+    text = text_of(value) if isinstance(value, bool) else value
+    is_among = value in condition.numbers if is_number else text in condition.values
     return is_among == (condition.operator == "=")

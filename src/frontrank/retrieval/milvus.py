@@ -12,17 +12,18 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
-from frontrank.retrieval.engine import Facts, Hits, refuse_known, refuse_unknown
+from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown
 from frontrank.retrieval.items import ID_LENGTH, ORDER, Condition, Item, Value, text_of
 
 LONGEST_LIST = 16_384  # the most that a server finds for one query
@@ -44,7 +45,6 @@ _KINDS = {str: "text", bool: "flag", int: "number", float: "number"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9 _./-]")
 
 Row = dict[str, Any]
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class MilvusAddress:
 
     place: str
     collection: str
-    user: str = ""
-    password: str = field(default="", repr=False)
+    user: str
+    password: str = field(repr=False)
     token: str = field(default="", repr=False)
     database: str = ""
     exact: bool = False
@@ -89,16 +89,10 @@ class MilvusAddress:
                 raise InputError(f"url has the option {name!r:.80}; those of Milvus are {', '.join(_OPTIONS)}")
             if name in ("exact", "secure") and value not in ("true", "false"):
                 raise InputError(f"url has {name}={value!r:.80}; use true or false")
-        return cls(
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-            collection,
-            user=unquote(parts.username or ""),
-            password=unquote(parts.password or ""),
-            token=options.get("token", ""),
-            database=options.get("database", ""),
-            exact=options.get("exact") == "true",
-            secure=options.get("secure") == "true",
-        )
+        flags = {name: options.pop(name, "") == "true" for name in ("exact", "secure")}
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return cls(place, collection, user, password, **options, **flags)
 
 
 class MilvusServer:
@@ -108,32 +102,28 @@ class MilvusServer:
         self.where = f"collection {address.collection} of milvus://{address.place}"
         self._address = address
         self._pymilvus: Any = import_extra("pymilvus", "milvus", "an index at milvus://")
-        self._errors = (
-            self._pymilvus.MilvusException,
-            import_extra("grpc", "milvus", "an index at milvus://").RpcError,
-        )
+        grpc: Any = import_extra("grpc", "milvus", "an index at milvus://")
+        self._errors = self._pymilvus.MilvusException, grpc.RpcError
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that it raises
-        login = {
-            "user": address.user,
-            "password": address.password,
-            "token": address.token,
-            "db_name": address.database,
-        }
+        login = {name: getattr(address, name) for name in ("user", "password", "token")} | {"db_name": address.database}
+        login = {name: text for name, text in login.items() if text}
+        url = f"{'https' if address.secure else 'http'}://{address.place}"
         try:
-            self._client = self._pymilvus.MilvusClient(
-                f"{'https' if address.secure else 'http'}://{address.place}",
-                timeout=_CONNECT_SECONDS,
-                **{name: text for name, text in login.items() if text},
-            )
+            self._client = self._pymilvus.MilvusClient(url, timeout=_CONNECT_SECONDS, **login)
+            self.version = str(self._client.get_server_version()).removeprefix("v")
         except self._errors as error:
             raise self._connection_error(error) from None
-        self.version = str(self._ask(self._client.get_server_version)).removeprefix("v")
         self._last_write, self._last_seen = object(), object()  # tokens: of the last write, and the last one read
 
     def ask(self, call: str, timeout: float | None = None, **arguments: Any) -> Any:
         """Call a method of the client on our collection; the client tries again within its time."""
         arguments["timeout"] = _ANSWER_SECONDS if timeout is None else timeout
-        return self._ask(lambda: getattr(self._client, call)(self._address.collection, **arguments))
+        try:
+            return getattr(self._client, call)(self._address.collection, **arguments)
+        except self._errors as error:
+            if not _answers(self._address.place):
+                raise self._connection_error(error) from None
+            raise InputError(f"{self.where} cannot do that: {_one_line(error):.300}") from None
 
     def write(self, call: str, **arguments: Any) -> None:
         """Change rows; every later read sees the change."""
@@ -160,7 +150,11 @@ class MilvusServer:
     def describe(self) -> dict[str, Any] | None:
         """Return the server's description of the collection, None if there is none."""
         if not self.ask("has_collection"):
-            self._check_database()
+            try:
+                if self._address.database:
+                    self._client.list_collections(timeout=_ANSWER_SECONDS)  # an error if there is no such database
+            except self._errors as error:
+                raise self._connection_error(error) from None
             return None
         facts: dict[str, Any] = self.ask("describe_collection")
         if facts["description"] != _DESCRIPTION:
@@ -179,10 +173,8 @@ class MilvusServer:
         schema.add_field("metadata", kinds.JSON)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dim)
         index = client.prepare_index_params()
-        kind: dict[str, Any] = (
-            {"index_type": "FLAT"} if self._address.exact else {"index_type": "HNSW", "params": _GRAPH}
-        )
-        index.add_index("vector", index_name="vector", metric_type="IP", **kind)
+        kind, params = ("FLAT", {}) if self._address.exact else ("HNSW", _GRAPH)
+        index.add_index("vector", index_name="vector", metric_type="IP", index_type=kind, params=params)
         self.ask("create_collection", schema=schema, consistency_level="Strong")
         self.ask("create_partition", partition_name=SETTINGS)
         self.ask("create_index", index_params=index, sync=False)  # there is nothing to build yet
@@ -191,30 +183,12 @@ class MilvusServer:
     def close(self) -> None:
         self._client.close()
 
-    def _check_database(self) -> None:
-        """Raise if the database does not exist: asked for a collection, a server only says that there is none."""
-        if self._address.database:
-            try:
-                self._client.list_collections(timeout=_ANSWER_SECONDS)
-            except self._errors as error:
-                raise self._connection_error(error) from None
-
-    def _ask(self, call: Callable[[], _Result]) -> _Result:
-        try:
-            return call()
-        except self._errors as error:
-            if not _answers(self._address.place):
-                raise self._connection_error(error) from None
-            raise InputError(f"{self.where} cannot do that: {_one_line(error):.300}") from None
-
     def _connection_error(self, error: Exception) -> InputError:
-        place = self._address.place
-        if not _answers(place):
-            return InputError(f"milvus://{place} does not answer; start the server, or correct host and port")
-        return InputError(
-            f"milvus://{place} refuses the connection ({_one_line(error):.150}); correct user, password, token or "
-            "database"
-        )
+        place = f"milvus://{self._address.place}"
+        if not _answers(self._address.place):
+            return InputError(f"{place} does not answer; start the server, or correct host and port")
+        reason = f"{_one_line(error):.150}"
+        return InputError(f"{place} refuses the connection ({reason}); correct user, password, token or database")
 
 
 def _one_line(error: Exception) -> str:
@@ -247,7 +221,7 @@ class MilvusEngine:
     def open(cls, url: str) -> "MilvusEngine | None":
         """Open the index of a collection, None if there is none of its name."""
         server = MilvusServer(MilvusAddress.read(url))
-        try:
+        with close_on_error(server):
             facts = server.describe()
             if facts is None:
                 server.close()
@@ -255,9 +229,6 @@ class MilvusEngine:
             dim = next(field["params"]["dim"] for field in facts["fields"] if field["name"] == "vector")
             index = server.ask("describe_index", index_name="vector")
             server.ask("load_collection", timeout=BUILD_SECONDS)
-        except BaseException:
-            server.close()
-            raise
         return cls(server, int(dim), index["index_type"] == "FLAT")
 
     @classmethod
@@ -265,15 +236,12 @@ class MilvusEngine:
         """Create an index in a new collection."""
         address = MilvusAddress.read(url)
         server = MilvusServer(address)
-        try:
+        with close_on_error(server):
             if server.describe() is not None:
                 raise InputError(f"{server.where} exists already; open it, or choose another name")
             server.create(dim)
             engine = cls(server, dim, address.exact)
             engine._put_settings(settings)
-        except BaseException:
-            server.close()
-            raise
         return engine
 
     def read_settings(self) -> bytes:
@@ -310,31 +278,27 @@ class MilvusEngine:
         return {**_to_row(Item("settings", text), any_vector), "id": name}
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        ids = [item.id for item in items]
         self._server.expect_changes()
-        refuse_known(self._read_ids(ids, ["id"]))
-        sent = 0
-        try:
-            for sent in self._put(vectors, items):  # noqa: B007
-                pass
-        except BaseException:
-            self._delete(ids[:sent], ITEMS)
-            raise
+        refuse_known(self._read_ids([item.id for item in items], ["id"]))
+        self._put(vectors, items, is_new=True)
 
     def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        for _ in self._put(vectors, items):
-            pass
+        self._put(vectors, items, is_new=False)
 
-    def _put(self, vectors: np.ndarray, items: Sequence[Item]) -> Iterator[int]:
-        """Send items batch by batch; yield before each batch how many will have been sent."""
+    def _put(self, vectors: np.ndarray, items: Sequence[Item], is_new: bool) -> None:
+        """Send items batch by batch; if that fails, take back those that are new."""
         for item in items:
             _check_length(item)
-        size = self._batch_size(1)
-        for start in range(0, len(items), size):
-            some = slice(start, start + size)
-            rows = [_to_row(item, vector) for item, vector in zip(items[some], vectors[some], strict=True)]
-            yield start + len(rows)
-            self._server.write("upsert", data=rows, partition_name=ITEMS)
+        size, start = self._batch_size(1), 0
+        try:
+            for start in range(0, len(items), size):
+                some = slice(start, start + size)
+                rows = [_to_row(item, vector) for item, vector in zip(items[some], vectors[some], strict=True)]
+                self._server.write("upsert", data=rows, partition_name=ITEMS)
+        except BaseException:
+            if is_new:
+                self._delete([item.id for item in items[: start + size]], ITEMS)
+            raise
 
     def delete(self, ids: Sequence[str]) -> int:
         self._server.expect_changes()
@@ -386,17 +350,10 @@ class MilvusEngine:
     ) -> Iterator[list[Row]]:
         """Yield the best rows of each query, in the order of their scores."""
         size = self._batch_size(limit) if "vector" in columns else max(1, min(_ROWS, 8 * _ROWS // limit))
+        search = {"metric_type": "IP", "params": {} if self._is_exact else {"ef": candidates}}
+        common = {"anns_field": "vector", "output_fields": columns, "partition_names": [ITEMS], "search_params": search}
         for some in _batches(queries, size):
-            yield from self._server.read(
-                "search",
-                data=list(some),
-                limit=limit,
-                filter=where,
-                anns_field="vector",
-                output_fields=columns,
-                partition_names=[ITEMS],
-                search_params={"metric_type": "IP", "params": {} if self._is_exact else {"ef": candidates}},
-            )
+            yield from self._server.read("search", data=list(some), limit=limit, filter=where, **common)
 
     def _to_hits(self, rows: list[Row], k: int, with_vectors: bool) -> Hits:
         best = sorted(rows, key=lambda row: (-row["distance"], row["entity"]["id"]))[:k]
@@ -417,12 +374,10 @@ class MilvusEngine:
     def values(self, field: str) -> dict[str, int]:
         """Count values here, batch by batch over all items: Milvus cannot."""
         column = field if field in COLUMNS[:-1] else "metadata"
-        counts: dict[str, int] = {}
-        for row in self._scan(ITEMS, sorted({"id", column})):
-            value = _to_metadata(row).get(field) if column == "metadata" else row[column]
-            if value is not None and (value != "" or column not in ("label", "category")):
-                counts[text_of(value)] = counts.get(text_of(value), 0) + 1
-        return counts
+        rows = self._scan(ITEMS, sorted({"id", column}))
+        values = (_to_metadata(row).get(field) if column == "metadata" else row[column] for row in rows)
+        missing = (None, "") if column in ("label", "category") else (None,)
+        return Counter(text_of(value) for value in values if value not in missing)
 
     def describe(self) -> Facts:
         return {"search": "exact" if self._is_exact else "hnsw", "server": f"Milvus {self._server.version}"}

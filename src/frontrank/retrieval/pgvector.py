@@ -9,6 +9,7 @@ import re
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import numpy as np
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
-from frontrank.retrieval.engine import Facts, Hits, refuse_known, refuse_unknown
+from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown
 from frontrank.retrieval.items import FIELDS, LARGEST_INTEGER, ORDER, Condition, Item, Value, number_of, text_of
 
 GRAPH_ROWS = 20_000
@@ -58,10 +59,8 @@ class PostgresAddress:
         except ValueError:
             parts = None
         if parts is None or "@" in parts.path + parts.query or parts.netloc.count("@") > 1 or "#" in url:
-            raise InputError(
-                "url must be like postgresql://user:password@host:port/database?table=name; write @ : / ? # in a "
-                "password as %40 %3A %2F %3F %23"
-            )
+            remedy = "write @ : / ? # in a password as %40 %3A %2F %3F %23"
+            raise InputError(f"url must be like postgresql://user:password@host:port/database?table=name; {remedy}")
         options = parse_qsl(parts.query, keep_blank_values=True)
         table = dict(options).get("table", "frontrank")
         if not 1 <= len(table.encode()) <= _LONGEST_NAME or re.search("[\x00%]", table):
@@ -78,6 +77,7 @@ class PostgresServer:
         self.where = f"table {address.table} of {address.database}"
         self._address = address
         self._psycopg: Any = import_extra("psycopg", "pgvector", "an index at postgresql://")
+        self.errors = self._psycopg.errors
         self._idle: list[tuple[Any, float]] = []  # connections with the time of their last use
         self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._is_closed = False
@@ -85,25 +85,22 @@ class PostgresServer:
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """Give a connection on which everything is done together or not at all."""
-        errors = self._psycopg.errors
+        errors = self.errors
         with self._connection() as connection:
             try:
                 with connection.transaction():
                     yield connection
             except errors.UniqueViolation:
                 raise  # the engine knows what to do
-            except errors.InsufficientPrivilege as error:
-                raise InputError(f"{self.where} refuses: {_first_line(error)}; ask its owner for the right") from None
-            except errors.QueryCanceled:
-                raise InputError(
-                    f"{self.where} did not answer in time; try again with less, or look at its load"
-                ) from None
-            except (errors.UndefinedTable, errors.UndefinedColumn) as error:
-                raise InputError(
-                    f"{self.where} is not an index of Frontrank ({_first_line(error)}); choose another name"
-                ) from None
             except self._psycopg.Error as error:
-                raise InputError(f"{self.where}: {_first_line(error)}; check the server, then try again") from None
+                fault = f": {_first_line(error)}; check the server, then try again"
+                if isinstance(error, errors.InsufficientPrivilege):
+                    fault = f" refuses: {_first_line(error)}; ask its owner for the right"
+                elif isinstance(error, errors.QueryCanceled):
+                    fault = " did not answer in time; try again with less, or look at its load"
+                elif isinstance(error, errors.UndefinedTable | errors.UndefinedColumn):
+                    fault = f" is not an index of Frontrank ({_first_line(error)}); choose another name"
+                raise InputError(self.where + fault) from None
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -135,20 +132,17 @@ class PostgresServer:
             connection.close()
 
     def _connect(self) -> Any:
+        options = {"autocommit": True, "connect_timeout": _CONNECT_SECONDS, "prepare_threshold": None}
         try:
-            connection = self._psycopg.connect(
-                self._address.connection, autocommit=True, connect_timeout=_CONNECT_SECONDS, prepare_threshold=None
-            )
+            connection = self._psycopg.connect(self._address.connection, **options)
             connection.execute(f"SET statement_timeout = '{_ANSWER_SECONDS}s'")
         except self._psycopg.Error as error:
             reason = _first_line(error)
             password = urlsplit(self._address.connection).password or ""
             for secret in {password, unquote(password)} - {""}:  # libpq may quote a URL that it cannot read
                 reason = reason.replace(secret, "...")
-            raise InputError(
-                f"{self._address.database} cannot be used: {reason}; start the server, or correct user, password, "
-                "host, database or options in the url"
-            ) from None
+            reason += "; start the server, or correct user, password, host, database or options in the url"
+            raise InputError(f"{self._address.database} cannot be used: {reason}") from None
         return connection
 
     def has_extension(self) -> bool:
@@ -156,30 +150,22 @@ class PostgresServer:
         with self.transaction() as connection:
             row = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
         if row is not None and tuple(map(int, row[0].split(".")[:2])) < _LEAST_VERSION:
-            raise InputError(
-                f"{self.where} has pgvector {row[0]}; it must be 0.8 or newer: ALTER EXTENSION vector UPDATE"
-            )
+            raise InputError(f"{self.where} has pgvector {row[0]}; update it to 0.8: ALTER EXTENSION vector UPDATE")
         return row is not None
 
     def add_extension(self) -> None:
         """Add pgvector to the database if it is missing."""
         if self.has_extension():
             return
-        errors = self._psycopg.errors
         with self._connection() as connection:
             try:
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            except errors.UniqueViolation:
+            except self.errors.UniqueViolation:
                 pass  # another process added it at the same time
-            except errors.InsufficientPrivilege:
-                raise InputError(
-                    f"{self._address.database} has no pgvector, and this user may not add it; ask an administrator to "
-                    "run there: CREATE EXTENSION vector"
-                ) from None
             except self._psycopg.Error as error:
-                raise InputError(
-                    f"{self._address.database} cannot add pgvector ({_first_line(error)}); install it on the server"
-                ) from None
+                remedy = "install it on the server, or let an administrator run there: CREATE EXTENSION vector"
+                fault = f"cannot add pgvector ({_first_line(error)}); {remedy}"
+                raise InputError(f"{self._address.database} {fault}") from None
 
     def close(self) -> None:
         with self._lock:
@@ -218,7 +204,7 @@ class PgvectorEngine:
         """Open the index of a table, None if there is no table of its name."""
         address = PostgresAddress.read(url)
         server = PostgresServer(address)
-        try:
+        with close_on_error(server):
             engine = cls(server, address.table, 0)
             with engine._transaction() as (_, ask):
                 names = [engine._names[name].as_string() for name in ("items", "settings")]
@@ -230,9 +216,6 @@ class PgvectorEngine:
                 return None
             if settings is None or items is None or not server.has_extension():
                 raise InputError(f"{server.where} is not an index of Frontrank; choose another name")
-        except BaseException:
-            server.close()
-            raise
         return engine
 
     @classmethod
@@ -242,27 +225,22 @@ class PgvectorEngine:
             raise InputError(f"dim must be at most {_LARGEST_DIM} with pgvector, got {dim}; whiten to fewer dimensions")
         address = PostgresAddress.read(url)
         server = PostgresServer(address)
-        from psycopg import errors  # the line above has imported psycopg
-
-        try:
+        with close_on_error(server):
             server.add_extension()
             engine = cls(server, address.table, dim)
-            with engine._transaction() as (_, ask):
-                ask(
-                    'CREATE TABLE {items} (id text COLLATE "C" PRIMARY KEY, path text NOT NULL, label text, '
-                    "category text, metadata jsonb NOT NULL, vector vector({dim}) NOT NULL)"
-                )
-                ask(
-                    "CREATE TABLE {settings} (one boolean PRIMARY KEY CHECK (one), dim integer NOT NULL, "
-                    "settings bytea NOT NULL)"
-                )
-                ask("INSERT INTO {settings} VALUES (true, {dim}, %s)", [settings])
-        except errors.UniqueViolation:
-            server.close()
-            raise InputError(f"{server.where} was created by another process just now; try again") from None
-        except BaseException:
-            server.close()
-            raise
+            try:
+                with engine._transaction() as (_, ask):
+                    ask(
+                        'CREATE TABLE {items} (id text COLLATE "C" PRIMARY KEY, path text NOT NULL, label text, '
+                        "category text, metadata jsonb NOT NULL, vector vector({dim}) NOT NULL)"
+                    )
+                    ask(
+                        "CREATE TABLE {settings} (one boolean PRIMARY KEY CHECK (one), dim integer NOT NULL, "
+                        "settings bytea NOT NULL)"
+                    )
+                    ask("INSERT INTO {settings} VALUES (true, {dim}, %s)", [settings])
+            except server.errors.UniqueViolation:
+                raise InputError(f"{server.where} was created by another process just now; try again") from None
         return engine
 
     def read_settings(self) -> bytes:
@@ -277,8 +255,6 @@ class PgvectorEngine:
             ask("UPDATE {settings} SET settings = %s", [settings])
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        from psycopg import errors
-
         ids = [item.id for item in items]
         for tries_left in reversed(range(_ADD_TRIES)):
             try:
@@ -286,7 +262,7 @@ class PgvectorEngine:
                     refuse_known(row[0] for row in ask("SELECT id FROM {items} WHERE id = ANY(%s)", [ids]))
                     self._copy(connection, "items", vectors, items)
                 break
-            except errors.UniqueViolation:  # another process added one at the same time: look again
+            except self._server.errors.UniqueViolation:  # another process added one at the same time: look again
                 if not tries_left:
                     raise InputError(f"{self._server.where}: other processes write all the time; try again") from None
         self._build_graph()
@@ -370,13 +346,12 @@ class PgvectorEngine:
 
     def values(self, field: str) -> dict[str, int]:
         value, parameters = (field, []) if field in FIELDS else ("metadata -> %s", [field])
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         with self._transaction() as (_, ask):
             every = f"SELECT {value} AS value FROM {{items}}"
             groups = f"SELECT value, count(*) FROM ({every}) AS every WHERE value IS NOT NULL GROUP BY value"
             for one, count in ask(groups, parameters):
-                name = text_of(_to_value(one))
-                counts[name] = counts.get(name, 0) + count
+                counts[text_of(_to_value(one))] += count
         return counts
 
     def describe(self) -> Facts:
@@ -409,15 +384,11 @@ class PgvectorEngine:
 
         Only the owner of a table may do that; other users who write to it leave it to the owner.
         """
-        from psycopg import errors
-
         if self._has_graph or self.dim > _LARGEST_GRAPH_DIM:
             return
-        with suppress(errors.UniqueViolation), self._transaction(seconds=0) as (_, ask):  # another process built it
-            if (
-                self._look_for_graph(ask)
-                or len(ask("SELECT 1 FROM {items} LIMIT %s", [GRAPH_ROWS]).fetchall()) < GRAPH_ROWS
-            ):
+        with suppress(self._server.errors.UniqueViolation), self._transaction(seconds=0) as (_, ask):  # others built it
+            has_few = "SELECT count(*) < %s FROM (SELECT 1 FROM {items} LIMIT %s) AS first"
+            if self._look_for_graph(ask) or ask(has_few, [GRAPH_ROWS, GRAPH_ROWS]).fetchone()[0]:
                 return
             is_owner = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(%s)"
             if ask(is_owner, [self._names["items"].as_string()]).fetchone()[0]:
@@ -433,9 +404,8 @@ class PgvectorEngine:
         with self._server.transaction() as connection:
 
             def ask(statement: str, values: Sequence[Any] = ()) -> Any:
-                return connection.cursor(binary=True).execute(
-                    self._sql(statement).format(**self._names), values or None
-                )
+                command = self._sql(statement).format(**self._names)
+                return connection.cursor(binary=True).execute(command, values or None)
 
             if seconds is not None:
                 ask(f"SET LOCAL statement_timeout = '{seconds}s'")
