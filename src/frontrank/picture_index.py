@@ -24,6 +24,7 @@ from frontrank.errors import FrontrankError, InputError
 from frontrank.files import file_digest
 from frontrank.models import Embedder
 from frontrank.progress import progress
+from frontrank.retrieval.engine import split_batches
 from frontrank.retrieval.index import Index, url_scheme
 from frontrank.retrieval.items import FIELDS, ID_LENGTH, Item, Value, is_field
 from frontrank.retrieval.journal import is_index, list_folder
@@ -39,6 +40,7 @@ _PAGE = 1000  # items, or vectors, read from the index at once
 _STORE_BATCHES = 16  # batches between two writes, or
 _STORE_SECONDS = 2.0  # of work: what a killed process loses at most
 _READERS = 4  # threads that read files
+_OWN_NAMES = "rename one of the folders, or make an index of each"
 
 Embed = Callable[[ImageTable], Iterator[np.ndarray]]
 EmbedPicture = Callable[["Image"], np.ndarray]
@@ -92,11 +94,11 @@ def index_images(
     embedded again. Of several processes each reads and embeds a share; only the first has the index, the others pass
     None.
 
-    prune: delete items that are not among these images, or whose image is broken now: what is left is what a new index
-           of these images would have. If no image can be read, nothing is deleted.
+    prune: delete items that are not among these images, or whose image is broken now. If no image can be read, nothing
+           is deleted.
     """
-    ids_of_tables = [item_ids(table) for table in tables]
     refuse_repeats(tables)
+    ids_of_tables = [item_ids(table) for table in tables]
     embed = partial(embedded_batches, model, batch_size=batch_size, workers=workers, show=False)
     summary, wanted = IndexSummary(), {name for ids in ids_of_tables for name in ids}
     with progress("indexing", sum(map(len, tables)), show if distributed.is_main() else False) as step:
@@ -108,7 +110,7 @@ def index_images(
     with distributed.fail_together():
         if prune and index is not None and wanted:
             gone = [item.id for item in index.items() if item.id not in wanted]
-            summary.removed = sum(index.delete(gone[start : start + _PAGE]) for start in range(0, len(gone), _PAGE))
+            summary.removed = sum(map(index.delete, split_batches(gone, _PAGE)))
     return summary
 
 
@@ -117,8 +119,8 @@ def item_ids(table: ImageTable) -> list[str]:
 
     The id of a crop ends with its box.
     """
-    folder, boxes = table.root.resolve().name, table.boxes()
-    return [_item_id(folder, str(path), box) for path, box in zip(table.paths, boxes, strict=True)]
+    folder = table.root.resolve().name
+    return [_item_id(folder, str(path), box) for path, box in zip(table.paths, table.boxes(), strict=True)]
 
 
 def _item_id(folder: str, path: str, box: Sequence[float] | None) -> str:
@@ -138,12 +140,9 @@ def refuse_repeats(tables: Sequence[ImageTable]) -> None:
     for table in tables:
         for name in item_ids(table):
             if name in root_of:
-                if root_of[name] == table.root:
-                    raise InputError(f"{printable(name)} comes twice; give each image once")
-                raise InputError(
-                    f"{printable(name)} comes twice, from {printable(root_of[name])} and {printable(table.root)}; "
-                    "rename one of the folders, or make an index of each"
-                )
+                first, second = printable(root_of[name]), printable(table.root)
+                remedy = "give each image once" if first == second else f"from {first} and {second}; {_OWN_NAMES}"
+                raise InputError(f"{printable(name)} comes twice; {remedy}")
             root_of[name] = table.root
 
 
@@ -177,14 +176,20 @@ class _Images:
         with distributed.fail_together():
             share = self._read_items(range(*_share_bounds(len(self._ids))))
         items: list[Any] = [item for part in distributed.gather_objects(share) for item in part]
-        stored = self._read_stored_items()
+        stored: list[Item | None] = []
         with distributed.fail_together():
             if self._index is not None:
+                for some in split_batches(self._ids, _PAGE):
+                    stored += self._index.get(some)
                 _refuse_other_files(items, stored)
+        stored = distributed.from_main(stored)
         new = [row for row, item in enumerate(items) if isinstance(item, Item) and _is_other_image(item, stored[row])]
-        others = set(range(len(items))) - set(new)
-        relabelled = [row for row in sorted(others) if isinstance(items[row], Item) and items[row] != stored[row]]
-        self._relabel([items[row] for row in relabelled])
+        others = sorted(set(range(len(items))) - set(new))
+        relabelled = [items[row] for row in others if isinstance(items[row], Item) and items[row] != stored[row]]
+        with distributed.fail_together():
+            if self._index is not None:
+                for some in split_batches(relabelled, _PAGE):  # the vectors stay
+                    self._index.upsert(self._index.vectors([item.id for item in some]), some, stored=True)
         broken = {row: item for row, item in enumerate(items) if isinstance(item, str)}
         summary.relabelled += len(relabelled)
         summary.unchanged += len(items) - len(new) - len(relabelled) - len(broken)
@@ -221,23 +226,6 @@ class _Images:
             except FrontrankError as error:  # its name, or the table, has what no index can hold
                 items.append(f"cannot be stored: {error}")
         return items
-
-    def _read_stored_items(self) -> list[Item | None]:
-        """Return the item in the index for each image."""
-        stored: list[Item | None] = []
-        with distributed.fail_together():
-            if self._index is not None:
-                for start in range(0, len(self._ids), _PAGE):
-                    stored += self._index.get(self._ids[start : start + _PAGE])
-        return distributed.from_main(stored)
-
-    def _relabel(self, items: Sequence[Any]) -> None:
-        """Replace items, and leave their vectors."""
-        with distributed.fail_together():
-            if self._index is not None:
-                for start in range(0, len(items), _PAGE):
-                    some = items[start : start + _PAGE]
-                    self._index.upsert(self._index.vectors([item.id for item in some]), some, stored=True)
 
     def _gather_next(self, batches: Iterator[_Share]) -> list[_Share]:
         """Return the next embeddings of every process; empty when none has any."""
@@ -284,8 +272,7 @@ class _Images:
             return image_fault(file, decode=decode) or (None if box is None else box_faults(file, [box])[0])
 
         with ThreadPoolExecutor(_READERS) as pool:
-            faults = pool.map(find, rows)
-            return {row: fault for row, fault in zip(rows, faults, strict=True) if fault is not None}
+            return {row: fault for row, fault in zip(rows, pool.map(find, rows), strict=True) if fault is not None}
 
 
 def _share_bounds(count: int) -> tuple[int, int]:
@@ -303,10 +290,8 @@ def _refuse_other_files(items: Sequence[Item | str], stored: Sequence[Item | Non
             continue
         with suppress(OSError):  # the old file does not exist: its folder was moved, and has changed since
             if not os.path.samefile(old.path, item.path):
-                raise InputError(
-                    f"{printable(item.path)} would replace {printable(old.path)}, as both are {printable(item.id)} "
-                    "in the index; rename one of the folders, or make an index of each"
-                )
+                fault = f"{printable(item.path)} would replace {printable(old.path)}, both are {printable(item.id)}"
+                raise InputError(f"{fault}; {_OWN_NAMES}")
 
 
 def _take_for_seconds(batches: Iterator[_Share]) -> list[_Share]:
@@ -367,10 +352,8 @@ def load_index_model(index: Index, folder: str | None, device: str | torch.devic
     if settings.model is not None and model.fingerprint != settings.model:
         raise InputError(f"{path} is not the model that {index.where} was made with; give that one by --model")
     if model.dim != settings.dim:
-        raise InputError(
-            f"{path} makes embeddings of {model.dim} dimensions, {index.where} has {settings.dim}; "
-            "give the model that it was made with by --model"
-        )
+        fault = f"{path} makes embeddings of {model.dim} dimensions, {index.where} has {settings.dim}"
+        raise InputError(f"{fault}; give the model that it was made with by --model")
     return model
 
 

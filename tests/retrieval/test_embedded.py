@@ -29,7 +29,7 @@ def test_a_file_that_is_too_large_is_never_in_memory(file):
     file.seek(12)
     for some in (ROWS[:3], ROWS[3:]):
         vectors.append(some)
-        np.testing.assert_array_equal(vectors.rows, ROWS[: len(vectors)])
+        np.testing.assert_array_equal(vectors.rows, ROWS[: len(vectors.rows)])
     assert not vectors.in_memory
     assert file.tell() == 12  # another thread may be reading from there
 

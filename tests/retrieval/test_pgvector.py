@@ -216,7 +216,7 @@ def test_a_lost_connection_is_made_again(make, monkeypatch, administrator):
 def test_a_server_that_takes_too_long(make, monkeypatch):
     _, url = make()
     address = PostgresAddress.read(url)
-    slow = PgvectorEngine(PostgresServer(address), address.table, 8)  # connects at the first question, the slow one
+    slow = PgvectorEngine(PostgresServer(address), 8)  # connects at the first question, the slow one
     monkeypatch.setattr(pgvector, "_ANSWER_SECONDS", 1)
     with pytest.raises(InputError, match="in time"), slow._transaction() as (_, ask):
         ask("SELECT pg_sleep(60)")

@@ -10,7 +10,7 @@ stays exact.
 
 import json
 import math
-from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,16 +20,7 @@ import numpy as np
 
 from frontrank.errors import InputError
 from frontrank.progress import progress as progress_bar
-from frontrank.retrieval.exact_search import (
-    SPARE,
-    Allowed,
-    Ranking,
-    exact_best,
-    import_faiss,
-    merge_rankings,
-    rough_best,
-    settle_order,
-)
+from frontrank.retrieval.exact_search import SPARE, Allowed, Ranking, exact_best, import_faiss, rough_best, settle_order
 from frontrank.retrieval.journal import Journal, remove_on_error, write_journal
 
 TARGET = {"hnsw": 0.98, "ivfpq": 0.95}  # of the 10 nearest; short codes cannot tell all of them apart
@@ -59,7 +50,7 @@ class Graph:
     effort: int
     recall: float
 
-    def propose(self, queries: np.ndarray, k: int, allowed: Allowed | None) -> Ranking:
+    def propose(self, queries: np.ndarray, k: int, allowed: Allowed | None) -> np.ndarray:
         """Return about k good rows, and some more, for each query; -1 where there are no more."""
         wanted = min(k * _SPARE[self.kind] + 8, self.rows)
         effort, selector = self.effort, None
@@ -67,16 +58,11 @@ class Graph:
             effort, selector = math.ceil(effort * min(4.0, len(allowed.mask) / max(allowed.count, 1))), allowed.selector
         effort = max(effort, wanted) if self.kind == "hnsw" else min(effort, self.index.nlist)
         settings = _usual_settings(self.kind, effort) if selector is None else _settings(self.kind, effort, selector)
-        return _search(self.index, queries, wanted, settings)
-
-
-def _search(index: Any, queries: np.ndarray, k: int, settings: Any) -> Ranking:
-    """Do what `index.search` does, without its checks, which take a tenth of the time of one query."""
-    pointer = import_faiss().swig_ptr
-    queries = np.ascontiguousarray(queries, np.float32)
-    scores, rows = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-    index.search_c(len(queries), pointer(queries), k, pointer(scores), pointer(rows), settings)
-    return scores, rows
+        # What `index.search` does, without its checks, which take a tenth of the time of one query.
+        pointer, queries = import_faiss().swig_ptr, np.ascontiguousarray(queries, np.float32)
+        scores, rows = np.empty((len(queries), wanted), np.float32), np.empty((len(queries), wanted), np.int64)
+        self.index.search_c(len(queries), pointer(queries), wanted, pointer(scores), pointer(rows), settings)
+        return rows
 
 
 def _settings(kind: str, effort: int, selector: Any = None) -> Any:
@@ -90,31 +76,28 @@ _usual_settings = lru_cache(maxsize=64)(_settings)  # searches only read them, a
 
 
 def graph_best(
-    graph: Graph, rows: np.ndarray, queries: np.ndarray, k: int, items: Sequence[Any], allowed: Allowed | None
+    graph: Graph, rows: np.ndarray, queries: np.ndarray, k: int, items: list[Any], allowed: Allowed | None
 ) -> Ranking:
     """Return about the k best of the allowed rows, of which there are at least k; rows not in the graph exactly."""
-    parts = [graph.propose(queries, k, allowed)]
+    candidates = graph.propose(queries, k, allowed)
     if graph.rows < len(rows):
         new, new_allowed = rows[graph.rows :], None if allowed is None else allowed.since(graph.rows)
         if wanted := min(k + SPARE, len(new) if new_allowed is None else new_allowed.count):
-            scores, places = rough_best(new, queries, wanted, new_allowed)
-            parts.append((scores, places + graph.rows))
-    scores, best = settle_order(rows, queries, merge_rankings(parts, len(rows)), k, items)
-    is_short = best[:, -1] < 0
-    if is_short.any():
-        short = np.flatnonzero(is_short)
+            places = rough_best(new, queries, wanted, new_allowed)[1]
+            candidates = np.concatenate([candidates, places + graph.rows], 1)
+    scores, best = settle_order(rows, queries, candidates, k, items)
+    if len(short := np.flatnonzero(best[:, -1] < 0)):
         scores[short], best[short] = exact_best(rows, queries[short], k, items, allowed)
     return scores, best
 
 
-def build_graph(rows: np.ndarray, alive: np.ndarray, items: Sequence[Any], in_memory: bool, show: bool | None) -> Graph:
+def build_graph(rows: np.ndarray, alive: np.ndarray, items: list[Any], in_memory: bool, show: bool | None) -> Graph:
     """Build the graph of all rows, dead ones too, with the effort that it needs."""
-    kind, make = ("hnsw", _new_hnsw) if in_memory else ("ivfpq", _new_ivfpq)
-    graph = Graph(kind, make(rows), 0, 0, 0.0)
+    graph = Graph("hnsw", _new_hnsw(rows), 0, 0, 0.0) if in_memory else Graph("ivfpq", _new_ivfpq(rows), 0, 0, 0.0)
     return extend_graph(graph, rows, alive, items, show)
 
 
-def extend_graph(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: Sequence[Any], show: bool | None) -> Graph:
+def extend_graph(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: list[Any], show: bool | None) -> Graph:
     """Add the rows that the graph lacks, and measure it again."""
     with progress_bar("building the index", len(rows) - graph.rows, show) as step:
         for start in range(graph.rows, len(rows), _STEP):
@@ -124,13 +107,13 @@ def extend_graph(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: Seque
     return choose_effort(replace(graph, rows=len(rows)), rows, alive, items)
 
 
-def choose_effort(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: Sequence[Any]) -> Graph:
+def choose_effort(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: list[Any]) -> Graph:
     """Return the graph with the least effort that finds enough of the 10 nearest; ties count as found."""
     live = Allowed(alive)
     sample = np.random.default_rng(0).choice(live.rows, min(_QUERIES, live.count), replace=False)
     allowed, k = live if live.count < len(rows) else None, min(10, live.count)
     queries = _new_queries(rows, sample, rough_best(rows, rows[sample], k, allowed)[1])
-    least = settle_order(rows, queries, rough_best(rows, queries, k, allowed), k, items)[0][:, -1:]
+    least = settle_order(rows, queries, rough_best(rows, queries, k, allowed)[1], k, items)[0][:, -1:]
     for effort in _EFFORTS if graph.kind == "hnsw" else _LISTS:
         graph = replace(graph, effort=effort)
         scores = settle_order(rows, queries, graph.propose(queries, k, allowed), k, items)[0]
@@ -195,16 +178,13 @@ def write_graph(path: Path, graph: Graph) -> None:
 def read_graph(path: Path) -> Graph | None:
     """Read the graph of a file, None if there is none."""
     try:
-        journal = Journal(path)
-        try:
+        with closing(Journal(path)) as journal:
             (_, packed_facts), (_, content) = journal.read()
-        finally:
-            journal.close()
         facts = json.loads(packed_facts)
         index = import_faiss().deserialize_index(np.frombuffer(content, np.uint8)) if content else None
         if index is not None and index.ntotal != facts["rows"]:
             raise ValueError("it has other rows than it says")
-        return Graph(facts["kind"], index, facts["rows"], facts["effort"], facts["recall"])
+        return Graph(index=index, **facts)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:

@@ -24,7 +24,7 @@ from frontrank.retrieval import journal
 from frontrank.retrieval.approximate_search import Graph, build_graph, extend_graph, graph_best, read_graph, write_graph
 from frontrank.retrieval.engine import Batches, Facts, Hits, close_on_error, refuse_known, refuse_unknown
 from frontrank.retrieval.exact_search import Allowed, exact_best, import_faiss
-from frontrank.retrieval.items import ORDER, Condition, Item, text_of
+from frontrank.retrieval.items import ORDER, Condition, Conditions, Item, text_of
 from frontrank.retrieval.journal import Delete, Event, IndexFolder, Put
 
 EXACT_ROWS = 200_000  # rows up to which exact search takes some ten milliseconds
@@ -108,7 +108,7 @@ class FaissEngine:
             refuse_unknown(name for name in ids if name not in self._rows.row_of)
             return self._rows.vectors.rows[[self._rows.row_of[name] for name in ids]]
 
-    def count(self, conditions: tuple[Condition, ...]) -> int:
+    def count(self, conditions: Conditions) -> int:
         with self._lock.read():
             allowed = self._rows.select(conditions)
             return len(self._rows) if allowed is None else allowed.count
@@ -121,9 +121,7 @@ class FaissEngine:
         with self._lock.read():
             return self._rows.count_values(field)
 
-    def search(
-        self, queries: np.ndarray, k: int, conditions: tuple[Condition, ...], with_vectors: bool = False
-    ) -> list[Hits]:
+    def search(self, queries: np.ndarray, k: int, conditions: Conditions, with_vectors: bool = False) -> list[Hits]:
         self.prepare()
         with self._lock.read():
             allowed, vectors, graph = self._rows.select(conditions), self._rows.vectors.rows, self._active_graph()
@@ -296,7 +294,7 @@ class ItemRows:
         self.row_of: dict[str, int] = {}
         self._alive = GrowingArray(np.bool_)
         self._columns: dict[str, Column] = {}
-        self._filters: dict[tuple[Condition, ...], Allowed] = {}
+        self._filters: dict[Conditions, Allowed] = {}
         self._sorted_ids: list[str] | None = None
         self._column_lock = threading.Lock()  # threads that search make columns
 
@@ -330,7 +328,7 @@ class ItemRows:
                 self.row_of[item.id] = row
         self._filters, self._sorted_ids = {}, None
 
-    def select(self, conditions: tuple[Condition, ...]) -> Allowed | None:
+    def select(self, conditions: Conditions) -> Allowed | None:
         """Return the living rows that meet all conditions; None if these are simply all rows."""
         if not conditions and not self.dead:
             return None
@@ -390,7 +388,7 @@ class Column:
     def extend(self, items: Sequence[Item | None]) -> None:
         """Add the items that are not in it yet."""
         codes, numbers = [], []
-        for item in items[len(self._codes) :]:
+        for item in items[len(self._codes.rows) :]:
             value = None if item is None else item.value(self._field)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             numbers.append(value if is_number else np.nan)
@@ -423,10 +421,7 @@ class Column:
 
 
 class VectorRows:
-    """Vectors in memory, or left in their file where they would take more memory than the limit.
-
-    file: the file of the vectors, None if there is none
-    """
+    """Vectors in memory, or left in their file, if there is one, where they would take more memory than the limit."""
 
     def __init__(self, dim: int, limit: float, file: Any = None) -> None:
         self._dim, self._limit, self._file = dim, limit, file
@@ -435,9 +430,6 @@ class VectorRows:
         self._array: GrowingArray | None = GrowingArray(np.float32, dim, room=room) if size <= limit else None
         self._mapped = np.empty((0, dim), np.float32)
         self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
 
     @property
     def in_memory(self) -> bool:
@@ -476,9 +468,6 @@ class GrowingArray:
     def __init__(self, dtype: type, *tail: int, room: int = 0) -> None:
         self._array: np.ndarray = np.empty((room, *tail), dtype)
         self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
 
     @property
     def rows(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from frontrank.errors import InputError
-from frontrank.retrieval.items import Condition, Item
+from frontrank.retrieval.items import Conditions, Item
 
 Facts = Mapping[str, str | int | float | bool]
 Batches = Iterable[tuple[np.ndarray, Sequence[Item]]]  # vectors and items, for a copy of an index
@@ -48,57 +48,43 @@ class Engine(Protocol):
 
     def read_settings(self) -> bytes:
         """Return the settings given to `create`, or last to `write_settings`."""
-        ...
 
     def write_settings(self, settings: bytes) -> None: ...
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
         """Store new items, durably when this returns; if an id exists, call `refuse_known` and store none."""
-        ...
 
     def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
         """Store items in place of those with the same ids, durably when this returns."""
-        ...
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete items; return how many of the ids existed."""
-        ...
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         """Return the items of these ids, None for an id that does not exist."""
-        ...
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
         """Return the vectors of these ids [id, dim]; call `refuse_unknown` if one does not exist."""
-        ...
 
-    def search(
-        self, queries: np.ndarray, k: int, conditions: tuple[Condition, ...], with_vectors: bool = False
-    ) -> list[Hits]:
+    def search(self, queries: np.ndarray, k: int, conditions: Conditions, with_vectors: bool = False) -> list[Hits]:
         """Return the k best items that match, for each query [query, dim]; sees every write that returned before."""
-        ...
 
-    def count(self, conditions: tuple[Condition, ...]) -> int: ...
+    def count(self, conditions: Conditions) -> int: ...
 
     def scan(self, after: str | None, limit: int) -> list[Item]:
         """Return the first items after this id, in the order of ids."""
-        ...
 
     def values(self, field: str) -> dict[str, int]:
         """Count the items with each value of a field, as `text_of` writes it; items without the field do not count."""
-        ...
 
     def describe(self) -> Facts:
         """Return how it searches, for people to read: "search" ("exact", "hnsw", ...) and what was measured."""
-        ...
 
     def prepare(self) -> None:
         """Build now what the first search after many writes would have to build."""
-        ...
 
     def refresh(self) -> bool:
         """Read what other processes wrote; return whether there was anything. A server has nothing to do here."""
-        ...
 
     def close(self) -> None: ...
 
@@ -118,6 +104,11 @@ def refuse_unknown(ids: Iterable[str]) -> None:
 def _count_ids(names: list[str]) -> str:
     few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     return f"{len(names)} id{'s' * (len(names) > 1)} ({few})"
+
+
+def split_batches(some: Any, size: int) -> Iterator[Any]:
+    """Iterate over parts of a list or an array."""
+    return (some[start : start + size] for start in range(0, len(some), size))
 
 
 @contextmanager

@@ -6,7 +6,6 @@ the rows.
 """
 
 import heapq
-from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 
 from frontrank.checks import import_extra
 from frontrank.ranking.vectors import slack
+from frontrank.retrieval.engine import split_batches
 
 SPARE = 16  # rows proposed beyond those wanted
 _RARE = 16  # with fewer than one row in so many allowed, copying them is faster than passing over the others;
@@ -26,6 +26,7 @@ _GROUP = 256  # queries that they are multiplied with
 _COPIED = 1 << 16  # rows copied at once
 _SCORED = 1 << 16  # numbers scored again at once, so that they stay in the cache
 
+Items = list[Any]  # objects with an `id`, by row
 Ranking = tuple[np.ndarray, np.ndarray]  # scores and rows [query, place], best first; row -1 where there are no more
 
 
@@ -65,20 +66,15 @@ class Allowed:
         return self._since[1]
 
 
-def exact_best(
-    rows: np.ndarray, queries: np.ndarray, k: int, ids: Sequence[Any], allowed: Allowed | None = None
-) -> Ranking:
-    """Return the k best of the allowed rows, of which there are at least k.
-
-    ids: objects with an `id`, by row
-    """
+def exact_best(rows: np.ndarray, queries: np.ndarray, k: int, items: Items, allowed: Allowed | None = None) -> Ranking:
+    """Return the k best of the allowed rows, of which there are at least k."""
     possible = len(rows) if allowed is None else allowed.count
     rough = rough_best(rows, queries, min(k + SPARE, possible), allowed)
-    scores, best = settle_order(rows, queries, rough, k, ids)
+    scores, best = settle_order(rows, queries, rough[1], k, items)
     if rough[0].shape[1] < possible:
         off = _slack(rows.shape[1])
         for i in np.flatnonzero(scores[:, k - 1] <= rough[0][:, -1] + off):
-            scores[i], best[i] = _best_of_all(rows, queries[i], k, ids, allowed, float(scores[i, k - 1]) - 2 * off)
+            scores[i], best[i] = _best_of_all(rows, queries[i], k, items, allowed, float(scores[i, k - 1]) - 2 * off)
     return scores, best
 
 
@@ -89,20 +85,23 @@ def rough_best(rows: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed |
     if allowed.count * (_RARE if len(queries) == 1 else _RARE_OF_MANY) > len(rows):
         return _float32_best(rows, queries, k, allowed)
     parts = []
-    for start in range(0, len(allowed.rows), _COPIED):
-        some = allowed.rows[start : start + _COPIED]
+    for some in split_batches(allowed.rows, _COPIED):
         first, last = int(some[0]), int(some[-1]) + 1
         block = rows[first:last] if last - first == len(some) else rows[some]
         scores, places = _float32_best(block, queries, min(k, len(some)), None)
         parts.append((scores, some[places]))
-    return merge_rankings(parts, k)
+    if len(parts) == 1:
+        return parts[0]
+    scores, places = (np.concatenate(part, 1) for part in zip(*parts, strict=True))
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
 
 
 def _float32_best(rows: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed | None) -> Ranking:
     if len(queries) == 1:
         return _best_by_faiss(rows, queries, k, None if allowed is None else allowed.selector)
-    groups = [queries[start : start + _GROUP] for start in range(0, len(queries), _GROUP)]
-    parts = [_best_by_products(rows, some, k, None if allowed is None else allowed.mask) for some in groups]
+    mask = None if allowed is None else allowed.mask
+    parts = [_best_by_products(rows, some, k, mask) for some in split_batches(queries, _GROUP)]
     return np.concatenate([scores for scores, _ in parts]), np.concatenate([places for _, places in parts])
 
 
@@ -134,18 +133,8 @@ def _best_by_products(rows: np.ndarray, queries: np.ndarray, k: int, mask: np.nd
     return best[0].numpy(), best[1].numpy()
 
 
-def merge_rankings(parts: Sequence[Ranking], k: int) -> Ranking:
-    """Return the k best of several lists per query."""
-    if len(parts) == 1:
-        return parts[0]
-    scores = np.concatenate([part[0] for part in parts], 1)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(np.concatenate([p[1] for p in parts], 1), order, 1)
-
-
-def settle_order(rows: np.ndarray, queries: np.ndarray, rough: Ranking, k: int, ids: Sequence[Any]) -> Ranking:
+def settle_order(rows: np.ndarray, queries: np.ndarray, candidates: np.ndarray, k: int, items: Items) -> Ranking:
     """Score proposed rows in float64; return the k best, by score and id."""
-    candidates = rough[1]
     every_score = _score_candidates(rows, queries, candidates)
     order = (-every_score).argsort(axis=1, kind="stable")[:, : k + 1]
     if len(order) > 1:
@@ -156,7 +145,7 @@ def settle_order(rows: np.ndarray, queries: np.ndarray, rough: Ranking, k: int, 
     if is_tie.any():
         for i in np.flatnonzero(is_tie.any(1)):
             pairs = zip(every_score[i].tolist(), candidates[i].tolist(), strict=True)
-            by_id = sorted((-score, ids[row].id, row) for score, row in pairs if row >= 0)[:k]
+            by_id = sorted((-score, items[row].id, row) for score, row in pairs if row >= 0)[:k]
             best[i, : len(by_id)] = [row for _, _, row in by_id]
     return scores, best
 
@@ -191,7 +180,7 @@ def _slack(dim: int) -> float:
 
 
 def _best_of_all(
-    rows: np.ndarray, query: np.ndarray, k: int, ids: Sequence[Any], allowed: Allowed | None, least: float
+    rows: np.ndarray, query: np.ndarray, k: int, items: Items, allowed: Allowed | None, least: float
 ) -> Ranking:
     """Return the k best for one query of all rows that score about so much at least."""
     rough = rows @ query
@@ -201,6 +190,6 @@ def _best_of_all(
     for start in range(0, len(near), step):
         some = slice(start, start + step)
         scores[some] = _grid_scores(rows.take(near[some], 0)[None], query[None])[0]
-    names = (ids[row].id for row in near.tolist())
+    names = (items[row].id for row in near.tolist())
     best = heapq.nsmallest(k, zip((-scores).tolist(), names, near.tolist(), strict=True))
     return -np.array([score for score, _, _ in best], dtype=np.float32), np.array([row for _, _, row in best])

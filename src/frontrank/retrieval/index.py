@@ -160,7 +160,7 @@ class Index:
         engine = self._open
         check_integer("k", k, at_least=1)
         if model is not None:
-            self._refuse_other_model(model)
+            _refuse_other(self.where, self._settings, _check_settings(model=model))
         rows = self._vectors("queries", queries, stored)
         conditions = read_filter(filter) if filter else ()
         expansion = self._settings.expansion if expand is None else _read_expansion(expand or None)
@@ -230,17 +230,14 @@ class Index:
 
     def refresh(self) -> bool:
         """Read what other processes have written since; return whether there was anything."""
-        changed = self._open.refresh()
-        if changed:
+        if changed := self._open.refresh():
             self._settings = self._read_settings()
         return changed
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write a copy to a folder, as an embedded index.
+        """Write a copy to a folder, as an embedded index; to its own folder there is nothing to write.
 
         overwrite: replace an index that is there
-
-        An embedded index is always complete in its own folder: to save it there does nothing.
         """
         target = read_url(path)
         if url_scheme(target):
@@ -281,14 +278,6 @@ class Index:
             fault = f"vectors of {engine.dim} dimensions, but its settings say {settings.stored_dim}"
             raise InputError(f"{self.where} has {fault}; restore a copy, or index again")
         return settings
-
-    def _refuse_other_model(self, model: str) -> None:
-        _check_settings(model=model)
-        own = self._settings.model
-        if own is None:
-            raise InputError(f"model cannot be compared: {self.where} was made without one; leave model out")
-        if model != own:
-            raise InputError(f"model is {model}, but {self.where} was made with {own}; use that one, or index again")
 
     def _rows(self, embeddings: object, items: Sequence[Item], stored: bool = False) -> np.ndarray:
         for item in items:
@@ -347,11 +336,7 @@ def _read_expansion(expansion: object) -> Expansion | None:
 
 
 def _read_notes(notes: object) -> Notes:
-    """Return notes with lists as tuples.
-
-    >>> _read_notes({"model": "runs/first/model", "roots": ["a", "b"]})
-    {'model': 'runs/first/model', 'roots': ('a', 'b')}
-    """
+    """Return notes with lists as tuples."""
     if not isinstance(notes, Mapping):
         raise InputTypeError(f"notes must be texts under names, got {notes!r:.80}")
     for name, value in notes.items():
@@ -367,8 +352,8 @@ def _refuse_other(where: str, settings: IndexSettings, given: dict[str, Any]) ->
         own = getattr(settings, name)
         is_same = _is_same_whitening(value, own) if isinstance(value, Whitening) else value in (None, own)
         if not is_same:
-            how = f"with {own}" if own is not None else "without one"
-            raise InputError(f"{name} is {value}, but {where} was made {how}; leave {name} out, or make another index")
+            how = f"with {own}; use that" if own is not None else f"without one; leave {name} out"
+            raise InputError(f"{name} is {value}, but {where} was made {how}, or make another index")
 
 
 def _is_same_whitening(first: Whitening, second: Whitening | None) -> bool:
@@ -380,15 +365,9 @@ def _is_same_whitening(first: Whitening, second: Whitening | None) -> bool:
 def _pack_settings(settings: IndexSettings) -> bytes:
     """Return settings as bytes, which any engine can store."""
     whitening = settings.whitening
-    content = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "dim": settings.dim,
-        "model": settings.model,
-        "expansion": settings.expansion,
-        "notes": dict(settings.notes),
-        "power": None if whitening is None else whitening.power,
-    }
+    content = {"format": _FORMAT, "version": _VERSION, "dim": settings.dim, "model": settings.model}
+    content |= {"expansion": settings.expansion, "notes": dict(settings.notes)}
+    content["power"] = None if whitening is None else whitening.power
     arrays = {} if whitening is None else {name: getattr(whitening, name).numpy() for name in ARRAYS}
     file = io.BytesIO()
     np.savez(file, settings=np.frombuffer(json.dumps(content).encode(), np.uint8), **arrays)
@@ -403,10 +382,8 @@ def _unpack_settings(packed: bytes, where: str) -> IndexSettings:
             if (content["format"], content["version"]) != (_FORMAT, _VERSION):
                 version = f"version {content['version']} of the settings"
                 raise InputError(f"{where} has {version}, this reads {_VERSION}; update frontrank")
-            whitening = None
-            if content["power"] is not None:
-                arrays = {name: torch.from_numpy(file[name]) for name in ARRAYS}
-                whitening = Whitening(**arrays, power=float(content["power"]))
+            power, arrays = content["power"], {name: torch.from_numpy(file[name]) for name in ARRAYS if name in file}
+            whitening = None if power is None else Whitening(**arrays, power=float(power))
             given = _check_settings(content["dim"], content["model"], whitening, content["expansion"])
             return IndexSettings(**given, notes=_read_notes(content["notes"]))
     except FrontrankError:

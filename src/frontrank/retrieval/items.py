@@ -172,6 +172,7 @@ class Condition:
         return [value for value in self.values if not _UNSTORABLE.search(value)]
 
 
+Conditions = tuple[Condition, ...]
 Filter = str | Condition | Iterable[str | Condition]
 
 
@@ -192,7 +193,7 @@ def parse_filter(text: str) -> Condition:
     return Condition(match[1], match[2], tuple(values))
 
 
-def read_filter(filter: Filter) -> tuple[Condition, ...]:
+def read_filter(filter: Filter) -> Conditions:
     """Return the conditions of a filter, which is one or several texts or conditions; all of them must hold."""
     if isinstance(filter, str | Condition):
         filter = (filter,)
@@ -207,9 +208,7 @@ def number_of(text: str) -> float | None:
     >>> number_of("1e3"), number_of("nan"), number_of("cat")
     (1000.0, None, None)
     """
-    if _NUMBER.fullmatch(text) is None:
-        return None
-    number = float(text)
+    number = float(text) if _NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else None
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from frontrank.errors import FrontrankError, InputError
 from frontrank.files import folder_lock, sync_folder, unwritable
-from frontrank.retrieval.engine import Batches, close_on_error
+from frontrank.retrieval.engine import Batches, close_on_error, split_batches
 from frontrank.retrieval.items import Item
 
 JOURNAL = "journal"
@@ -51,19 +51,6 @@ class Journal:
     """An open file of records that is only ever appended to, and how far it was read.
 
     It writes in `append` only, which needs a lock around it.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "journal"
-    >>> write_journal(path, [(1, b"one")])
-    >>> journal = Journal(path)
-    >>> list(journal.read())
-    [(1, b'one')]
-    >>> journal.append([(2, b"two"), (2, b"three")])
-    >>> again = Journal(path)
-    >>> list(journal.read()), list(again.read())
-    ([], [(1, b'one'), (2, b'two'), (2, b'three')])
-    >>> journal.close(), again.close()
-    (None, None)
     """
 
     def __init__(self, path: Path) -> None:
@@ -173,9 +160,7 @@ def _read_record(file: BinaryIO, position: int) -> Record | None:
     """Return the record at a position of a file, None if there is no complete one."""
     file.seek(position)
     head = file.read(_RECORD.size)
-    if len(head) < _RECORD.size:
-        return None
-    kind, length, checksum, _ = _RECORD.unpack(head)
+    kind, length, checksum, _ = _RECORD.unpack(head.ljust(_RECORD.size, b"\0"))
     if head != _pack_record_head(kind, length, checksum, position):
         return None
     payload = b"".join(_read_pieces(file, length))
@@ -220,19 +205,10 @@ class IndexFolder:
             head = json.loads(payload)
             self.dim, self.number = int(head["dim"]), int(head["number"])
             self.identity: str | None = head.get("made")  # stays when the index is rewritten
+            self.vectors_path = _numbered_path(folder, "vectors", self.number)
+            self.graph_path = _numbered_path(folder, "graph", self.number)
             self.vectors_file = self.vectors_path.open("rb", buffering=0)
-
-    @property
-    def vectors_path(self) -> Path:
-        return _numbered_path(self.folder, "vectors", self.number)
-
-    @property
-    def graph_path(self) -> Path:
-        return _numbered_path(self.folder, "graph", self.number)
-
-    def is_replaced(self) -> bool:
-        """Return whether the index was rewritten since this was opened."""
-        return self._journal.is_replaced()
+        self.is_replaced = self._journal.is_replaced  # whether the index was rewritten since this was opened
 
     def read_events(self) -> Iterator[Event]:
         """Iterate over what happened since the last call, here or in another process."""
@@ -265,9 +241,10 @@ class IndexFolder:
                     sync_data(file.fileno())
                 self._journal.append(_put_records(self.rows, *event))
                 self.rows += len(event.items)
+            elif isinstance(event, Delete):
+                self._journal.append([(_DELETE, _to_json(event.ids))])
             else:
-                is_delete = isinstance(event, Delete)
-                self._journal.append([(_DELETE, _to_json(event.ids)) if is_delete else (_SETTINGS, event)])
+                self._journal.append([(_SETTINGS, event)])
 
     def close(self) -> None:
         self._journal.close()
@@ -281,7 +258,7 @@ class IndexFolder:
             raise damage_error(self.vectors_path, f"it ends before row {first + rows}")
         self.vectors_file.seek(first * 4 * self.dim)
         vectors = np.fromfile(self.vectors_file, "<f4", rows * self.dim).reshape(rows, self.dim)
-        if zlib.crc32(vectors) != checksum:
+        if zlib.crc32(vectors.data) != checksum:
             raise damage_error(self.vectors_path, f"rows {first} to {first + rows - 1} do not match their checksum")
         self.rows += rows
         return Put(vectors, [_to_item(entry) for entry in json.loads(payload[_ROW_RANGE.size :])])
@@ -359,10 +336,7 @@ def _remove_stale_folders(folder: Path) -> None:
 def rewrite_folder(
     folder: Path, number: int, dim: int, settings: bytes, batches: Batches, identity: str | None
 ) -> None:
-    """Replace the journal and the vectors of a folder. Needs its lock.
-
-    identity: tells the index from others at the same place; that of the old one if it is the same index
-    """
+    """Replace the journal and the vectors of a folder, whose lock is needed; the same index keeps its identity."""
     head = _to_json({"format": "frontrank.index", "dim": dim, "number": number, "made": identity})
     unfinished, rows_path = folder / f"{JOURNAL}.new", _numbered_path(folder, "vectors", number)
     with _name_folder_in_errors(folder):
@@ -417,7 +391,7 @@ def _numbered_path(folder: Path, kind: str, number: int) -> Path:
 def _put_records(first: int, vectors: np.ndarray, items: Sequence[Item]) -> Iterator[Record]:
     for start in range(0, len(items), _ROWS):
         some = items[start : start + _ROWS]
-        checksum = zlib.crc32(np.ascontiguousarray(vectors[start : start + _ROWS], "<f4"))
+        checksum = zlib.crc32(np.ascontiguousarray(vectors[start : start + _ROWS], "<f4").data)
         entries = [[item.id, item.path, item.label, item.category, dict(item.metadata)] for item in some]
         yield _PUT, _ROW_RANGE.pack(first + start, len(some), checksum) + _to_json(entries)
 
@@ -431,6 +405,6 @@ def _to_json(value: object) -> bytes:
 
 
 def _write_rows(file: Any, vectors: np.ndarray) -> None:
-    for start in range(0, len(vectors), _ROWS):
-        file.write(np.ascontiguousarray(vectors[start : start + _ROWS], "<f4"))
+    for some in split_batches(vectors, _ROWS):
+        file.write(np.ascontiguousarray(some, "<f4"))
     file.flush()

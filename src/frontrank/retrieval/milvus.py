@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import logging
+import math
 import re
 import socket
 import time
@@ -23,8 +24,8 @@ import numpy as np
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
-from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown
-from frontrank.retrieval.items import ID_LENGTH, ORDER, Condition, Item, Value, text_of
+from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
+from frontrank.retrieval.items import ID_LENGTH, ORDER, Condition, Conditions, Item, Value, text_of
 
 LONGEST_LIST = 16_384  # the most that a server finds for one query
 LONGEST_TEXT = 65_535  # bytes of a text or of the metadata of one item
@@ -55,10 +56,6 @@ class MilvusAddress:
     secure:   the connection is encrypted
     token:    in place of user and password
     database: of the server, if it has several
-
-    >>> address = MilvusAddress.read("milvus://localhost/cats")
-    >>> address.place, address.collection
-    ('localhost:19530', 'cats')
     """
 
     place: str
@@ -89,10 +86,10 @@ class MilvusAddress:
                 raise InputError(f"url has the option {name!r:.80}; those of Milvus are {', '.join(_OPTIONS)}")
             if name in ("exact", "secure") and value not in ("true", "false"):
                 raise InputError(f"url has {name}={value!r:.80}; use true or false")
-        flags = {name: options.pop(name, "") == "true" for name in ("exact", "secure")}
+        flags = {name: options.get(name) == "true" for name in ("exact", "secure")}
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return cls(place, collection, user, password, **options, **flags)
+        return cls(place, collection, user, password, options.get("token", ""), options.get("database", ""), **flags)
 
 
 class MilvusServer:
@@ -250,12 +247,8 @@ class MilvusEngine:
             raise InputError(f"{self._server.where} has no settings; remove it and index again, or choose another name")
         digest, count = head[0]["path"].split()
         names = [f"\x01{digest}-{part}" for part in range(int(count))]
-        texts = {
-            row["id"]: row["path"]
-            for some in _batches(names, _PARTS)
-            for row in self._read(SETTINGS, f"id in {quote_list(some)}", ["id", "path"])
-        }
-        settings = b"".join(base64.b64decode(texts.get(name, "")) for name in names)
+        texts = self._read_ids(names, ["id", "path"], SETTINGS, _PARTS)
+        settings = b"".join(base64.b64decode(row["path"]) for row in map(texts.get, names) if row is not None)
         if hashlib.sha256(settings).hexdigest() != digest:
             raise InputError(f"settings of {self._server.where} are damaged; index again under another name")
         return settings
@@ -269,7 +262,7 @@ class MilvusEngine:
         digest = hashlib.sha256(settings).hexdigest()
         parts = [base64.b64encode(settings[start : start + _PART]).decode() for start in range(0, len(settings), _PART)]
         texts = {f"\x01{digest}-{part}": text for part, text in enumerate(parts)}
-        for some in (*_batches(list(texts.items()), _PARTS), [(_HEAD, f"{digest} {len(parts)}")]):
+        for some in (*split_batches(list(texts.items()), _PARTS), [(_HEAD, f"{digest} {len(parts)}")]):
             self._server.write("upsert", data=[self._settings_row(*one) for one in some], partition_name=SETTINGS)
         return {_HEAD, *texts}
 
@@ -307,7 +300,7 @@ class MilvusEngine:
         return len(known)
 
     def _delete(self, ids: Sequence[str], partition: str) -> None:
-        for some in _batches(ids, _ROWS):
+        for some in split_batches(ids, _ROWS):
             self._server.write("delete", filter=f"id in {quote_list(some)}", partition_name=partition)
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
@@ -315,13 +308,11 @@ class MilvusEngine:
         return [_to_item(rows[name]) if name in rows else None for name in ids]
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
-        rows = self._read_ids(ids, ["id", "vector"])
+        rows = self._read_ids(ids, ["id", "vector"], size=self._batch_size(1))
         refuse_unknown(name for name in ids if name not in rows)
-        return np.array([rows[name]["vector"] for name in ids], np.float32).reshape(len(ids), self.dim)
+        return self._to_vectors([rows[name] for name in ids])
 
-    def search(
-        self, queries: np.ndarray, k: int, conditions: tuple[Condition, ...], with_vectors: bool = False
-    ) -> list[Hits]:
+    def search(self, queries: np.ndarray, k: int, conditions: Conditions, with_vectors: bool = False) -> list[Hits]:
         where = to_expression(conditions)
         if k >= LONGEST_LIST:
             k = self.count(conditions)
@@ -352,32 +343,32 @@ class MilvusEngine:
         size = self._batch_size(limit) if "vector" in columns else max(1, min(_ROWS, 8 * _ROWS // limit))
         search = {"metric_type": "IP", "params": {} if self._is_exact else {"ef": candidates}}
         common = {"anns_field": "vector", "output_fields": columns, "partition_names": [ITEMS], "search_params": search}
-        for some in _batches(queries, size):
+        for some in split_batches(queries, size):
             yield from self._server.read("search", data=list(some), limit=limit, filter=where, **common)
 
     def _to_hits(self, rows: list[Row], k: int, with_vectors: bool) -> Hits:
         best = sorted(rows, key=lambda row: (-row["distance"], row["entity"]["id"]))[:k]
-        vectors = [row["entity"]["vector"] for row in best] if with_vectors else []
-        return Hits(
-            tuple(_to_item(row["entity"]) for row in best),
-            np.array([row["distance"] for row in best], np.float32),
-            np.array(vectors, np.float32).reshape(len(best), self.dim) if with_vectors else None,
-        )
+        items, scores = tuple(_to_item(row["entity"]) for row in best), [row["distance"] for row in best]
+        vectors = self._to_vectors([row["entity"] for row in best]) if with_vectors else None
+        return Hits(items, np.array(scores, np.float32), vectors)
 
-    def count(self, conditions: tuple[Condition, ...]) -> int:
+    def _to_vectors(self, rows: Sequence[Row]) -> np.ndarray:
+        return np.array([row["vector"] for row in rows], np.float32).reshape(len(rows), self.dim)
+
+    def count(self, conditions: Conditions) -> int:
         where = to_expression(conditions)
         return 0 if where is None else int(self._read(ITEMS, where, ["count(*)"])[0]["count(*)"])
 
     def scan(self, after: str | None, limit: int) -> list[Item]:
-        return [_to_item(row) for row in self._scan(ITEMS, COLUMNS, after, limit)]
+        return [_to_item(row) for row in self._scan(ITEMS, COLUMNS, after or "", limit)]
 
     def values(self, field: str) -> dict[str, int]:
         """Count values here, batch by batch over all items: Milvus cannot."""
         column = field if field in COLUMNS[:-1] else "metadata"
         rows = self._scan(ITEMS, sorted({"id", column}))
         values = (_to_metadata(row).get(field) if column == "metadata" else row[column] for row in rows)
-        missing = (None, "") if column in ("label", "category") else (None,)
-        return Counter(text_of(value) for value in values if value not in missing)
+        missing = "" if column in ("label", "category") else None
+        return Counter(text_of(value) for value in values if value is not None and value != missing)
 
     def describe(self) -> Facts:
         return {"search": "exact" if self._is_exact else "hnsw", "server": f"Milvus {self._server.version}"}
@@ -419,27 +410,26 @@ class MilvusEngine:
     def close(self) -> None:
         self._server.close()
 
-    def _read_ids(self, ids: Sequence[str], columns: list[str]) -> dict[str, Row]:
-        size = self._batch_size(1) if "vector" in columns else _ROWS
-        rows = (row for some in _batches(ids, size) for row in self._read(ITEMS, f"id in {quote_list(some)}", columns))
-        return {row["id"]: row for row in rows}
+    def _read_ids(
+        self, ids: Sequence[str], columns: list[str], partition: str = ITEMS, size: int = _ROWS
+    ) -> dict[str, Row]:
+        tests = (f"id in {quote_list(some)}" for some in split_batches(ids, size))
+        return {row["id"]: row for test in tests for row in self._read(partition, test, columns)}
 
     def _batch_size(self, vectors: int) -> int:
         """Return how many go at once, if each has so many vectors."""
         return max(1, min(_ROWS, _NUMBERS // (vectors * self.dim)))
 
-    def _scan(
-        self, partition: str, columns: list[str], after: str | None = None, limit: int | None = None
-    ) -> Iterator[Row]:
+    def _scan(self, partition: str, columns: list[str], after: str = "", limit: float = math.inf) -> Iterator[Row]:
         """Yield rows by their ids: of those that match, a server returns the ones with the lowest ids."""
-        while limit is None or limit > 0:
-            size = _ROWS if limit is None else min(limit, _ROWS)
-            where = "" if after is None else f"id > {quote_text(after)}"
+        while limit > 0:
+            size = int(min(limit, _ROWS))
+            where = f"id > {quote_text(after)}" if after else ""
             rows = sorted(self._read(partition, where, columns, limit=size), key=lambda row: row["id"])
             yield from rows
             if len(rows) < size:
                 return
-            after, limit = rows[-1]["id"], None if limit is None else limit - size
+            after, limit = rows[-1]["id"], limit - size
 
     def _read(self, partition: str, where: str, columns: list[str], **limits: int) -> list[Row]:
         arguments: dict[str, Any] = {"filter": where, "output_fields": columns, "partition_names": [partition]}
@@ -455,11 +445,6 @@ def _candidates(limit: int, is_filtered: bool) -> int:
     return min(max(512, 8 * limit) if is_filtered else max(128, 2 * limit), _MOST_CANDIDATES)
 
 
-def _batches(some: Any, size: int) -> Iterator[Any]:
-    for start in range(0, len(some), size):
-        yield some[start : start + size]
-
-
 # Items and filters in the form of Milvus.
 
 
@@ -467,11 +452,8 @@ def _to_row(item: Item, vector: np.ndarray) -> Row:
     kinds: dict[str, dict[str, Value]] = {}
     for name, value in item.metadata.items():
         kinds.setdefault(_KINDS[type(value)], {})[name] = value
-    return {**_to_texts(item), "id": item.id, "metadata": kinds, "vector": vector}
-
-
-def _to_texts(item: Item) -> dict[str, str]:
-    return {"path": item.path, "label": item.label or "", "category": item.category or ""}
+    texts = {"id": item.id, "path": item.path, "label": item.label or "", "category": item.category or ""}
+    return {**texts, "metadata": kinds, "vector": vector}
 
 
 def _to_item(row: Row) -> Item:
@@ -484,10 +466,9 @@ def _to_metadata(row: Row) -> dict[str, Value]:
 
 def _check_length(item: Item) -> None:
     """Raise if an item has more text than a server can store."""
-    texts = _to_texts(item)
-    if item.metadata:
-        texts["metadata"] = json.dumps(_to_row(item, np.empty(0))["metadata"])
-    for name, text in texts.items():
+    row = _to_row(item, np.empty(0))
+    for name in COLUMNS[1:]:
+        text = row[name] if name != "metadata" else json.dumps(row[name])
         if len(text) > LONGEST_TEXT // 4 and len(text.encode()) > LONGEST_TEXT:
             raise InputError(f"{name} of {item.id!r:.80} is longer than the {LONGEST_TEXT} bytes of Milvus; shorten it")
 

@@ -20,8 +20,18 @@ import numpy as np
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
-from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown
-from frontrank.retrieval.items import FIELDS, LARGEST_INTEGER, ORDER, Condition, Item, Value, number_of, text_of
+from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
+from frontrank.retrieval.items import (
+    FIELDS,
+    LARGEST_INTEGER,
+    ORDER,
+    Condition,
+    Conditions,
+    Item,
+    Value,
+    number_of,
+    text_of,
+)
 
 GRAPH_ROWS = 20_000
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
@@ -36,16 +46,12 @@ _ROWS = 1000  # rows requested at once
 _ADD_TRIES = 5  # when other processes add the same ids at the same time
 _COLUMNS = "id, path, label, category, metadata"
 
-Ask = Callable[..., Any]  # runs a statement; see PgvectorEngine._transaction
+Ask = Callable[..., Any]  # runs a statement; see PostgresServer.transaction
 
 
 @dataclass(frozen=True)
 class PostgresAddress:
-    """The parts of a URL: postgresql://user:password@host:port/database?table=name, and any option of libpq.
-
-    >>> PostgresAddress.read("postgresql://me@localhost/db?table=cats&sslmode=require").table
-    'cats'
-    """
+    """The parts of a URL: postgresql://user:password@host:port/database?table=name, and any option of libpq."""
 
     table: str
     database: str  # its URL without user and password
@@ -78,18 +84,33 @@ class PostgresServer:
         self._address = address
         self._psycopg: Any = import_extra("psycopg", "pgvector", "an index at postgresql://")
         self.errors = self._psycopg.errors
+        from psycopg import sql
+
+        names = {"items": address.table, "settings": f"{address.table}_settings", "graph": f"{address.table}_hnsw"}
+        self.names = {name: sql.Identifier(text) for name, text in names.items()}
+        self.names["new_items"] = sql.Identifier("pg_temp", "frontrank_new_items")
+        self.format = lambda statement: sql.SQL(statement).format(**self.names)
         self._idle: list[tuple[Any, float]] = []  # connections with the time of their last use
         self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._is_closed = False
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        """Give a connection on which everything is done together or not at all."""
+    def transaction(self, seconds: int | None = None) -> Iterator[tuple[Any, Ask]]:
+        """Give a connection on which everything is done together or not at all, and a function that asks on it.
+
+        In its statements {items} and such stand for our names. A statement may take so many seconds, 0 for any time.
+        """
         errors = self.errors
         with self._connection() as connection:
+
+            def ask(statement: str, values: Sequence[Any] = ()) -> Any:
+                return connection.cursor(binary=True).execute(self.format(statement), values or None)
+
             try:
                 with connection.transaction():
-                    yield connection
+                    if seconds is not None:
+                        ask(f"SET LOCAL statement_timeout = '{seconds}s'")
+                    yield connection, ask
             except errors.UniqueViolation:
                 raise  # the engine knows what to do
             except self._psycopg.Error as error:
@@ -147,8 +168,8 @@ class PostgresServer:
 
     def has_extension(self) -> bool:
         """Return whether the database has pgvector; raise if its version is too old."""
-        with self.transaction() as connection:
-            row = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+        with self.transaction() as (_, ask):
+            row = ask("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
         if row is not None and tuple(map(int, row[0].split(".")[:2])) < _LEAST_VERSION:
             raise InputError(f"{self.where} has pgvector {row[0]}; update it to 0.8: ALTER EXTENSION vector UPDATE")
         return row is not None
@@ -184,19 +205,8 @@ class PgvectorEngine:
 
     name = "pgvector"
 
-    def __init__(self, server: PostgresServer, table: str, dim: int) -> None:
-        from psycopg import sql
-
-        self.dim = dim
-        self._server = server
-        self._sql = sql.SQL
-        self._names = {
-            "items": sql.Identifier(table),
-            "settings": sql.Identifier(f"{table}_settings"),
-            "graph": sql.Identifier(f"{table}_hnsw"),
-            "new_items": sql.Identifier("pg_temp", "frontrank_new_items"),
-            "dim": sql.Literal(dim),
-        }
+    def __init__(self, server: PostgresServer, dim: int) -> None:
+        self.dim, self._server, self._transaction = dim, server, server.transaction
         self._has_graph = False
 
     @classmethod
@@ -205,9 +215,9 @@ class PgvectorEngine:
         address = PostgresAddress.read(url)
         server = PostgresServer(address)
         with close_on_error(server):
-            engine = cls(server, address.table, 0)
+            engine = cls(server, 0)
             with engine._transaction() as (_, ask):
-                names = [engine._names[name].as_string() for name in ("items", "settings")]
+                names = [server.names[name].as_string() for name in ("items", "settings")]
                 items, settings = ask("SELECT to_regclass(%s), to_regclass(%s)", names).fetchone()
                 if settings is not None:
                     engine.dim = ask("SELECT dim FROM {settings}").fetchone()[0]
@@ -227,18 +237,14 @@ class PgvectorEngine:
         server = PostgresServer(address)
         with close_on_error(server):
             server.add_extension()
-            engine = cls(server, address.table, dim)
+            engine = cls(server, dim)
             try:
                 with engine._transaction() as (_, ask):
-                    ask(
-                        'CREATE TABLE {items} (id text COLLATE "C" PRIMARY KEY, path text NOT NULL, label text, '
-                        "category text, metadata jsonb NOT NULL, vector vector({dim}) NOT NULL)"
-                    )
-                    ask(
-                        "CREATE TABLE {settings} (one boolean PRIMARY KEY CHECK (one), dim integer NOT NULL, "
-                        "settings bytea NOT NULL)"
-                    )
-                    ask("INSERT INTO {settings} VALUES (true, {dim}, %s)", [settings])
+                    texts = 'id text COLLATE "C" PRIMARY KEY, path text NOT NULL, label text, category text'
+                    ask(f"CREATE TABLE {{items}} ({texts}, metadata jsonb NOT NULL, vector vector({dim}) NOT NULL)")
+                    columns = "one boolean PRIMARY KEY CHECK (one), dim integer NOT NULL, settings bytea NOT NULL"
+                    ask(f"CREATE TABLE {{settings}} ({columns})")
+                    ask("INSERT INTO {settings} VALUES (true, %s, %s)", [dim, settings])
             except server.errors.UniqueViolation:
                 raise InputError(f"{server.where} was created by another process just now; try again") from None
         return engine
@@ -272,15 +278,13 @@ class PgvectorEngine:
             ask("CREATE TEMPORARY TABLE {new_items} (LIKE {items}) ON COMMIT DROP")
             self._copy(connection, "new_items", vectors, items)
             # In the order of ids, so that no two writers wait for each other.
-            ask(
-                "INSERT INTO {items} SELECT * FROM {new_items} ORDER BY id ON CONFLICT (id) DO UPDATE "
-                "SET (path, label, category, metadata, vector) = "
-                "(EXCLUDED.path, EXCLUDED.label, EXCLUDED.category, EXCLUDED.metadata, EXCLUDED.vector)"
-            )
+            new = "(EXCLUDED.path, EXCLUDED.label, EXCLUDED.category, EXCLUDED.metadata, EXCLUDED.vector)"
+            replace = f"ON CONFLICT (id) DO UPDATE SET (path, label, category, metadata, vector) = {new}"
+            ask(f"INSERT INTO {{items}} SELECT * FROM {{new_items}} ORDER BY id {replace}")
         self._build_graph()
 
     def _copy(self, connection: Any, table: str, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        statement = self._sql("COPY {table} FROM STDIN (FORMAT BINARY)").format(table=self._names[table])
+        statement = self._server.format(f"COPY {{{table}}} FROM STDIN (FORMAT BINARY)")
         with connection.cursor().copy(statement) as copy:
             copy.set_types(["text", "text", "text", "text", "jsonb", "bytea"])
             for row in sorted(range(len(items)), key=lambda row: items[row].id):
@@ -301,13 +305,10 @@ class PgvectorEngine:
 
     def _read(self, ids: Sequence[str], columns: str) -> Iterator[tuple[Any, ...]]:
         with self._transaction() as (_, ask):
-            for start in range(0, len(ids), _ROWS):
-                some = list(ids[start : start + _ROWS])
+            for some in split_batches(list(ids), _ROWS):
                 yield from ask(f"SELECT {columns} FROM {{items}} WHERE id = ANY(%s)", [some])
 
-    def search(
-        self, queries: np.ndarray, k: int, conditions: tuple[Condition, ...], with_vectors: bool = False
-    ) -> list[Hits]:
+    def search(self, queries: np.ndarray, k: int, conditions: Conditions, with_vectors: bool = False) -> list[Hits]:
         where, values = to_sql(conditions)
         columns = f"{_COLUMNS}, {'vector' if with_vectors else 'NULL'}, vector <#> %s::vector AS below"
         statement = f"SELECT {columns} FROM {{items}} WHERE {where} ORDER BY below, id LIMIT %s"
@@ -328,13 +329,10 @@ class PgvectorEngine:
         return [self._to_hits(rows, with_vectors) for rows in results]
 
     def _to_hits(self, rows: list[tuple[Any, ...]], with_vectors: bool) -> Hits:
-        return Hits(
-            tuple(map(_to_item, rows)),
-            -np.array([row[6] for row in rows], np.float32),
-            self._to_vectors(row[5] for row in rows) if with_vectors else None,
-        )
+        vectors = self._to_vectors(row[5] for row in rows) if with_vectors else None
+        return Hits(tuple(map(_to_item, rows)), -np.array([row[6] for row in rows], np.float32), vectors)
 
-    def count(self, conditions: tuple[Condition, ...]) -> int:
+    def count(self, conditions: Conditions) -> int:
         where, values = to_sql(conditions)
         with self._transaction() as (_, ask):
             return int(ask(f"SELECT count(*) FROM {{items}} WHERE {where}", values).fetchone()[0])
@@ -375,7 +373,7 @@ class PgvectorEngine:
 
     def _look_for_graph(self, ask: Ask) -> bool:
         if not self._has_graph:
-            row = ask("SELECT to_regclass(%s)", [self._names["graph"].as_string()]).fetchone()
+            row = ask("SELECT to_regclass(%s)", [self._server.names["graph"].as_string()]).fetchone()
             self._has_graph = row[0] is not None
         return self._has_graph
 
@@ -391,25 +389,9 @@ class PgvectorEngine:
             if self._look_for_graph(ask) or ask(has_few, [GRAPH_ROWS, GRAPH_ROWS]).fetchone()[0]:
                 return
             is_owner = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(%s)"
-            if ask(is_owner, [self._names["items"].as_string()]).fetchone()[0]:
+            if ask(is_owner, [self._server.names["items"].as_string()]).fetchone()[0]:
                 ask("CREATE INDEX IF NOT EXISTS {graph} ON {items} USING hnsw (vector vector_ip_ops)")
                 self._look_for_graph(ask)
-
-    @contextmanager
-    def _transaction(self, seconds: int | None = None) -> Iterator[tuple[Any, Ask]]:
-        """Give a connection, and a function that runs a statement in which {items} and such stand for our names.
-
-        seconds: that a statement may take, 0 for any time
-        """
-        with self._server.transaction() as connection:
-
-            def ask(statement: str, values: Sequence[Any] = ()) -> Any:
-                command = self._sql(statement).format(**self._names)
-                return connection.cursor(binary=True).execute(command, values or None)
-
-            if seconds is not None:
-                ask(f"SET LOCAL statement_timeout = '{seconds}s'")
-            yield connection, ask
 
     def _to_vectors(self, packed: Iterable[bytes]) -> np.ndarray:
         rows = [np.frombuffer(one, ">f4", offset=4) for one in packed]
@@ -430,9 +412,8 @@ def to_sql(conditions: Iterable[Condition]) -> tuple[str, list[Any]]:
         names = [] if is_text else [condition.field]
         if condition.operator in ORDER:
             # JSON orders kinds of values as well, so numbers stand before and after others.
-            tests.append(
-                "false" if is_text else f"jsonb_typeof({place}) = 'number' AND {place} {condition.operator} %s::jsonb"
-            )
+            test = f"jsonb_typeof({place}) = 'number' AND {place} {condition.operator} %s::jsonb"
+            tests.append("false" if is_text else test)
             values += [] if is_text else [*names, *names, repr(condition.numbers[0])]
             continue
         negation, cast = "NOT " * (condition.operator == "!="), "" if is_text else "::jsonb[]"

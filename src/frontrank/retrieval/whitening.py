@@ -70,10 +70,8 @@ class Whitening:
         if rank == 0:
             raise InputError("embeddings point in the same direction in every row; fit on rows that differ")
         if dim is not None and dim > rank:
-            raise InputError(
-                f"dim is {dim}, but the {len(rows)} rows of embeddings vary in {rank} directions only; "
-                f"ask for at most {rank}, or fit on more rows"
-            )
+            fault = f"dim is {dim}, but the {len(rows)} rows of embeddings vary in {rank} directions only"
+            raise InputError(f"{fault}; ask for at most {rank}, or fit on more rows")
         leading = slice(rank if dim is None else dim)
         return cls(mean, components[leading].contiguous(), variance[leading].contiguous(), float(power))
 
@@ -85,10 +83,8 @@ class Whitening:
         rows = Vectors("embeddings", embeddings)
         components, dimensions = self.components.shape
         if rows.dim != dimensions:
-            raise InputError(
-                f"embeddings has {rows.dim} dimensions, but the whitening was fitted on {dimensions}; "
-                "use both with the same model"
-            )
+            fault = f"embeddings has {rows.dim} dimensions, but the whitening was fitted on {dimensions}"
+            raise InputError(f"{fault}; use both with the same model")
         mean = self.mean.to(rows.exact_device)
         projection = self.components.to(rows.dtype).to(rows.device).T
         scale = (self.variance**-self.power).to(rows.dtype).to(rows.device)
@@ -104,10 +100,8 @@ class Whitening:
                 step(len(centred))
         if zeros:
             few = ", ".join(map(str, zeros[:5])) + (", ..." if len(zeros) > 5 else "")
-            raise InputError(
-                f"embeddings has {len(zeros)} row{'s' * (len(zeros) > 1)} (number {few}) that whitening maps to zero, "
-                "as they equal the mean in all components; drop them, or keep more components"
-            )
+            fault = f"embeddings has {len(zeros)} row{'s' * (len(zeros) > 1)} (number {few}) equal to the mean"
+            raise InputError(f"{fault} in all components; drop them, or keep more components")
         return result
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -133,11 +127,8 @@ class Whitening:
                 facts = file.metadata() or {}
                 if facts.get("format") != _FORMAT:
                     raise InputError(f"{source} is not a whitening; give the path of a file of Whitening.save")
-                if facts.get("version") != _VERSION:
-                    raise InputError(
-                        f"{source} has version {facts.get('version')} of the format, this is {_VERSION}; "
-                        "update frontrank"
-                    )
+                if (version := facts.get("version")) != _VERSION:
+                    raise InputError(f"{source} has version {version} of the format, not {_VERSION}; update frontrank")
                 tensors = {name: file.get_tensor(name) for name in ARRAYS}
                 whitening = cls(**tensors, power=float(facts["power"]))
         except FrontrankError:
