@@ -93,9 +93,9 @@ def test_parameters_by_name():
     backbone = dict(model.backbone_parameters())
     assert all(name.startswith("backbone.") for name in backbone)
     assert len(head) + len(backbone) == len(list(model.parameters()))
-    undecayed = model.undecayed_names()
-    assert own - {"head.linear.weight"} | {"backbone.pos_embed", "backbone.cls_token"} <= undecayed
-    assert {"head.linear.weight", "backbone.patch_embed.proj.weight"} & undecayed == set()
+    without_decay = model.names_without_decay()
+    assert own - {"head.linear.weight"} | {"backbone.pos_embed", "backbone.cls_token"} <= without_decay
+    assert {"head.linear.weight", "backbone.patch_embed.proj.weight"} & without_decay == set()
 
 
 def test_parameters_that_no_embedding_depends_on_are_not_trained():

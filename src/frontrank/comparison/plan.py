@@ -14,7 +14,6 @@ from frontrank.losses import registry
 from frontrank.models.weights import WORDS
 from frontrank.reporting.run import path_name
 from frontrank.settings import TrainConfig, check_config, read_config, settings, value_of, values_of
-from frontrank.training.optimizers import check_optimizer
 from frontrank.training.run import build_loss
 
 DEFAULT_LOSSES = "PNP-D_q,PNP-D_s,SmoothAP,FastAP,QuantizedAP,BlackboxRecall-loglog,contrastive,triplet"
@@ -345,7 +344,6 @@ def _check_plan(plan: Plan) -> None:
             with errors_of_way(way.name):
                 check_config(config)
                 build_loss(config.loss, 2, 2)
-                check_optimizer(config.optimizer)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from frontrank.reporting.findings import search_roles
 from frontrank.reporting.run import file_stamp
 from frontrank.settings import ModelConfig, TrainConfig
 from frontrank.training.loop import StopRequest, count_steps
-from frontrank.training.optimizers import check_optimizer
+from frontrank.training.optimizers import check_warmup
 from frontrank.training.run import (
     build_device,
     build_images,
@@ -140,9 +140,9 @@ def steps_of_way(plan: Plan, way: Way, table: ImageTable) -> int:
         config = replace(config, batches=fill_batch_size(config.batches, training))
         sampler = build_sampler(config.batches, training, config.seed)
         steps = count_steps(config, len(sampler), config.batches.accumulate)
-        check_optimizer(config.optimizer, steps)
+        check_warmup(config.optimizer, steps)
         if plan.search_steps and len(way.lrs) > 1:
-            check_optimizer(config.optimizer, plan.search_steps)
+            check_warmup(config.optimizer, plan.search_steps)
     return steps
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +26,9 @@ from frontrank.models import storage
 from frontrank.settings import check_config, read_config, read_recipe
 from frontrank.training import distributed
 from frontrank.training.loop import Standing, count_steps
-from frontrank.training.optimizers import build_optimizer, check_optimizer
+from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.run import announce_weights, build_device, continue_run, environment_facts, start_run
 
-_CHANGEABLE = ("epochs", "iterations", "checkpoint_every", "log_every", "device", "data.path", "data.workers")
 _LOG_NAMES = {
     "loss_classifier": "classifier",
     "loss_box_reg": "boxes",
@@ -52,7 +51,7 @@ def train_detector(config: DetectConfig, out: PathLike, *, quiet: bool = False) 
 
 def resume_detector(out: PathLike, overrides: Mapping[str, str] | None = None, *, quiet: bool = False) -> Standing:
     """Continue the run in `out` from its last checkpoint; only a few of its settings can change."""
-    return continue_run(build_detection_run, out, overrides or {}, DetectConfig, _CHANGEABLE, quiet)
+    return continue_run(build_detection_run, out, overrides or {}, DetectConfig, quiet)
 
 
 @dataclass
@@ -68,12 +67,12 @@ class DetectionRun:
     optimizer: torch.optim.Optimizer
     device: torch.device
     quiet: bool = False
-    metric: ClassVar[str] = "AP50"
-    tie_breaker: ClassVar[str] = ""
-    evaluate_first: ClassVar[bool] = False
-    patience: ClassVar[int] = 0
-    accumulate: ClassVar[int] = 1
-    scaler: ClassVar[None] = None
+    metric: str = "AP50"
+    tie_breaker: str = ""
+    evaluate_first: bool = False
+    patience: int = 0
+    accumulate: int = 1
+    scaler: torch.amp.GradScaler | None = None
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         seed, data = self.config.seed, self.config.data
@@ -170,7 +169,7 @@ def build_detection_run(config: DetectConfig, folder: Path, device: torch.device
     if config.batch % (count := distributed.world_size()):
         raise InputError(f"batch {config.batch} cannot be shared by {count} processes; make it a multiple of that")
     sampler = SceneBatches(len(training), config.batch, config.seed)
-    check_optimizer(config.optimizer, count_steps(config, len(sampler)))
+    check_warmup(config.optimizer, count_steps(config, len(sampler)))
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
     torch.manual_seed(config.seed)  # the same first weights in every process

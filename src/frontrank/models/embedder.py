@@ -155,7 +155,7 @@ class Embedder(nn.Module):
             (name, p) for name, p in self.named_parameters() if not name.startswith("backbone.") and p.requires_grad
         ]
 
-    def undecayed_names(self) -> set[str]:
+    def names_without_decay(self) -> set[str]:
         """Return names of parameters without weight decay: biases, norms, GeM's power, position embeddings."""
         special: set[str] = getattr(self.backbone, "no_weight_decay", set)()
         return {name for name, p in self.named_parameters() if p.ndim <= 1 or name.removeprefix("backbone.") in special}

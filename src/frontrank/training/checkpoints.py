@@ -11,7 +11,7 @@ import random
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,18 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frontrank.checks import check_integer, shorten
+from frontrank.checks import shorten
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.files import UNFINISHED, as_path, atomic_write, unwritable
 
 _NAME = re.compile(r"step-([0-9]{8,})\.pt")
-_OLD_NAME = re.compile(r"step-[0-9]{8,}\.safetensors")
+_KEEP = 2  # the newest checkpoints of a folder
 _HEADER = "frontrank state 2, sha256 {}\n"
 _HEADER_SIZE = len(_HEADER.format("0" * 64))
 
 
-def save_checkpoint(folder: str | os.PathLike[str], step: int, state: object, keep: int = 2) -> Path:
-    """Write `step-00000123.pt` and, once it is safe on disk, delete all but the `keep` newest up to it.
+def save_checkpoint(folder: str | os.PathLike[str], step: int, state: object) -> Path:
+    """Write `step-00000123.pt` and, once it is safe on disk, delete all but the two newest up to it.
 
     A checkpoint of the same step is replaced; those of later steps are left alone.
 
@@ -43,15 +43,15 @@ def save_checkpoint(folder: str | os.PathLike[str], step: int, state: object, ke
     >>> read_state(latest_checkpoint(folder))
     {'step': 30, 'weight': tensor([0.5000, 1.0000])}
     """
-    check_integer("step", step, at_least=0)
-    check_integer("keep", keep, at_least=1)
     target = as_path("folder", folder) / f"step-{step:08d}.pt"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        write_state(target, state)
+        earlier = [path for number, path in _checkpoints(target.parent) if number < step]
+        for path in (*earlier[_KEEP - 1 :], *target.parent.glob(f".step-*{UNFINISHED}")):  # of a killed process
+            path.unlink(missing_ok=True)
     except OSError as error:
-        raise unwritable(target.parent, error) from error
-    write_state(target, state)
-    _clean(target.parent, step, keep)
+        raise unwritable(Path(error.filename or target), error) from error
     return target
 
 
@@ -60,37 +60,27 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
 
     A damaged one is passed over with a warning that names it.
     """
-    folder = as_path("folder", folder)
-    checkpoints = sorted(_checkpoints(folder), reverse=True)
-    for _, path in checkpoints:
+    for _, path in _checkpoints(as_path("folder", folder)):
         try:
             with path.open("rb") as file:
-                whole = _is_whole(file)
+                if _is_whole(file):
+                    return path
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}; make it readable, or delete it") from error
-        if whole:
-            return path
-        warnings.warn(
-            f"{path} is damaged; an earlier checkpoint is used, if there is one", FrontrankWarning, stacklevel=2
-        )
-    if not checkpoints and (old := next((path for path in _files(folder) if _OLD_NAME.fullmatch(path.name)), None)):
-        raise InputError(f"{old} is a checkpoint of an older frontrank; finish the run with that, or start a new run")
+        note = f"{path} is damaged; an earlier checkpoint is used, if there is one"
+        warnings.warn(note, FrontrankWarning, stacklevel=2)
     return None
 
 
-def newest_state(folder: str | os.PathLike[str], expected: Mapping[str, Any], what: str) -> tuple[Path, Any] | None:
-    """Return the newest whole checkpoint and its state, or None if there is none.
-
-    expected: entries that the state must have, or the checkpoint is refused
-    what:     what these entries stand for, in the message: "images"
-    """
-    path = latest_checkpoint(folder)
-    if path is None:
-        return None
-    state = read_state(path)
-    if any(state.get(name) != value for name, value in expected.items()):
-        raise InputError(f"{path} was made with other {what} than the run has now; put them back, or start a new run")
-    return path, state
+def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return (step, path) of every file that is named like a checkpoint, the newest first."""
+    try:
+        files = [path for path in folder.iterdir() if path.is_file()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}; give a folder of checkpoints") from error
+    return sorted(((int(match[1]), path) for path in files if (match := _NAME.fullmatch(path.name))), reverse=True)
 
 
 def write_state(path: str | os.PathLike[str], state: object) -> None:
@@ -165,32 +155,6 @@ def _check_state(value: object, place: str) -> None:
         raise InputTypeError(f"{shorten(place)} is a {type(value).__name__}; give a tensor, a number, text or None")
 
 
-def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
-    """(step, path) of every file that is named like a checkpoint."""
-    for path in _files(folder):
-        if match := _NAME.fullmatch(path.name):
-            yield int(match[1]), path
-
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if path.is_file()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}; give a folder of checkpoints") from error
-
-
-def _clean(folder: Path, step: int, keep: int) -> None:
-    """Delete the checkpoints before this step beyond `keep`, and what a killed process left unfinished."""
-    earlier = sorted((pair for pair in _checkpoints(folder) if pair[0] < step), reverse=True)
-    for path in [path for _, path in earlier[keep - 1 :]] + list(folder.glob(f".step-*{UNFINISHED}")):
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise unwritable(path, error) from error
-
-
 def random_state() -> dict[str, Any]:
     """Return the state of the random numbers of Python, numpy and torch (on every device in use) for a checkpoint."""
     version, words, spare = random.getstate()
@@ -223,9 +187,7 @@ def set_random_state(state: dict[str, Any]) -> None:
         if torch.backends.mps.is_available() and "mps" in state:
             torch.mps.set_rng_state(state["mps"])
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise InputError(
-            f"state is not a random state of these versions ({error}); give one of random_state()"
-        ) from error
+        raise InputError(f"state is not a random state of these versions ({error})") from error
 
 
 def seed_everything(seed: int) -> None:

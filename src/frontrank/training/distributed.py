@@ -5,6 +5,7 @@ function then returns what it is given.
 """
 
 import gc
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +18,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
-from frontrank.checks import check_number
 from frontrank.errors import FrontrankError, InputError, InputTypeError
 
 T = TypeVar("T")
 
-_ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+_DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_DTYPES = [getattr(torch, name) for name in _DTYPE_NAMES]
 
 
 def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.device:
@@ -33,7 +35,6 @@ def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.
 
     If torchrun started no other process, nothing is joined.
     """
-    check_number("timeout", timeout, above=0)
     device = torch.device(device)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return device
@@ -51,14 +52,13 @@ def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.
 
 def _local_rank() -> int:
     """Return the number of this process on its machine, after a check of all that torchrun sets."""
-    if missing := [name for name in _ENVIRONMENT if name not in os.environ]:
+    if missing := [name for name in (*_NUMBERS, "MASTER_ADDR") if name not in os.environ]:
         raise InputError(f"WORLD_SIZE is set but {', '.join(missing)} is not; start with torchrun, or unset WORLD_SIZE")
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+    for name in _NUMBERS:
         if not os.environ[name].isdecimal():
             raise InputError(f"{name} must be a whole number, got {os.environ[name]!r}; start with torchrun")
-    rank_, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if rank_ >= world:
-        raise InputError(f"RANK is {rank_} but WORLD_SIZE is {world}; start with torchrun")
+    if int(os.environ["RANK"]) >= int(os.environ["WORLD_SIZE"]):
+        raise InputError("RANK is not less than WORLD_SIZE; start with torchrun")
     return int(os.environ["LOCAL_RANK"])
 
 
@@ -195,16 +195,14 @@ class _Gather(torch.autograd.Function):
 def _exchange(rows: Tensor) -> list[Tensor]:
     """Return the rows of every process. They are sent padded to one length: unequal ones would corrupt the exchange."""
     channel = _channel()
-    width = rows[:1].numel() if len(rows) else rows.new_empty((1, *rows.shape[1:])).numel()
+    width = math.prod(rows.shape[1:])
     shape = torch.tensor([len(rows), width, _DTYPES.index(rows.dtype)], device=channel)
     shapes = [torch.empty_like(shape) for _ in range(world_size())]
     dist.all_gather(shapes, shape)
     counts, widths, kinds = torch.stack(shapes).T.tolist()
     if len(set(widths)) > 1 or len(set(kinds)) > 1:
-        raise InputError(
-            f"rows differ between processes: {widths} numbers each, of {[str(_DTYPES[kind]) for kind in kinds]}; "
-            "give every process the same model and settings"
-        )
+        rows_of = f"{widths} numbers each, of {[str(_DTYPES[kind]) for kind in kinds]}"
+        raise InputError(f"rows differ between processes: {rows_of}; give each the same model and settings")
     if max(counts) == 0:
         return [rows] * world_size()
     padded = torch.zeros((max(counts), *rows.shape[1:]), dtype=rows.dtype, device=channel)
@@ -217,10 +215,6 @@ def _exchange(rows: Tensor) -> list[Tensor]:
         part.view(rows.dtype).view(padded.shape)[:count].to(rows.device)
         for part, count in zip(received, counts, strict=True)
     ]
-
-
-_DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
-_DTYPES = [getattr(torch, name) for name in _DTYPE_NAMES]
 
 
 def _is_joined() -> bool:

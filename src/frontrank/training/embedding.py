@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +22,7 @@ from frontrank.data.table import ImageTable
 from frontrank.data.transforms import Transform, evaluation_transform
 from frontrank.errors import InputError, InputTypeError
 from frontrank.files import atomic_write, read_json, write_json
+from frontrank.models import Embedder
 from frontrank.progress import progress
 from frontrank.training import distributed
 from frontrank.training.checkpoints import read_state, write_state
@@ -52,17 +52,9 @@ def embed_table(
     """
     alone = len(table) < distributed.world_size()  # too few for every process to have one: each embeds them all
     start, stop = (0, len(table)) if alone else shard_bounds(len(table), distributed.rank(), distributed.world_size())
+    rows = table.rows(np.arange(start, stop))
     with distributed.fail_together():
-        batches = embedded_batches(
-            model,
-            table.rows(np.arange(start, stop)),
-            batch_size=batch_size,
-            workers=workers,
-            device=device,
-            precision=precision,
-            transform=transform,
-            show=show,
-        )
+        batches = embedded_batches(model, rows, batch_size, workers, device, precision, transform, show)
         share = np.concatenate(list(batches))
     return share if alone else distributed.gather_rows(torch.from_numpy(share)).cpu().numpy()
 
@@ -70,7 +62,6 @@ def embed_table(
 def embedded_batches(
     model: nn.Module,
     table: ImageTable,
-    *,
     batch_size: int = 64,
     workers: int = 2,
     device: str | torch.device | None = None,
@@ -101,12 +92,9 @@ def _check_embeddings(embeddings: Tensor, table: ImageTable, start: int, rows: i
     if embeddings.ndim != 2 or len(embeddings) != rows:
         shape = tuple(embeddings.shape)
         raise InputError(f"model returned the shape {shape} for {rows} images; it must return (images, dimensions)")
-    bad_rows = (~embeddings.isfinite()).any(1).nonzero()[:, 0].tolist()
-    if bad_rows:
-        raise InputError(
-            f"the embedding of {printable(table.root / str(table.paths[start + bad_rows[0]]))} is not finite; "
-            "embed with precision float32, or check the weights of the model"
-        )
+    if bad_rows := (~embeddings.isfinite()).any(1).nonzero()[:, 0].tolist():
+        image = printable(table.root / str(table.paths[start + bad_rows[0]]))
+        raise InputError(f"the embedding of {image} is not finite; use precision float32, or check the model's weights")
 
 
 @contextmanager
@@ -126,25 +114,20 @@ def model_sizes(model: Any) -> tuple[int, int, Any, Any]:
     try:
         return model.resize, model.image_size, model.mean, model.std
     except AttributeError as error:
-        raise InputTypeError(
-            f"model is a {type(model).__name__} without resize, image_size, mean or std; "
-            "give an Embedder, or a transform"
-        ) from error
+        missing = f"model is a {type(model).__name__} without resize, image_size, mean or std"
+        raise InputTypeError(f"{missing}; give an Embedder, or a transform") from error
 
 
 # One file that `frontrank evaluate` reads, written block by block
 
 
+_Blocks = Iterator[np.ndarray]
+_Columns = dict[str, np.ndarray]
 _COLUMNS = {"path": "paths", "category": "categories", "split": "splits", "role": "roles"}
 
 
 def write_embeddings(
-    path: str | Path,
-    blocks: Iterable[np.ndarray],
-    table: ImageTable,
-    *,
-    overwrite: bool = False,
-    show: bool | None = None,
+    path: Path, blocks: Iterable[np.ndarray], table: ImageTable, *, overwrite: bool = False, show: bool | None = None
 ) -> Path:
     """Write the embeddings of a table, given as blocks of rows [row, dimension], to one file that `evaluate` reads.
 
@@ -155,7 +138,6 @@ def write_embeddings(
     Labels are left out if no row has one. If only some rows have one, the others (distractors) get their path as the
     label, which no other row has.
     """
-    path = Path(path)
     ending = path.suffix.lower()
     if ending not in _WRITERS:
         raise InputError(f"{path} must end in {join_words(_WRITERS)}; rename it")
@@ -175,7 +157,7 @@ def write_embeddings(
     return path
 
 
-def _columns(table: ImageTable) -> dict[str, np.ndarray]:
+def _columns(table: ImageTable) -> _Columns:
     """Return the columns of a table by the names that readers of the file know."""
     columns = {name: getattr(table, column) for name, column in _COLUMNS.items()}
     blank = table.labels == ""
@@ -199,21 +181,19 @@ def _check_rows(blocks: Iterable[np.ndarray], rows: int, step: Callable[[float],
         raise InputError(f"embeddings has {done} rows for {rows} images; give one per image")
 
 
-def _shape(
-    blocks: Iterator[np.ndarray], columns: dict[str, np.ndarray]
-) -> tuple[tuple[int, int], Iterator[np.ndarray]]:
+def _shape(blocks: _Blocks, columns: _Columns) -> tuple[tuple[int, int], _Blocks]:
     first = next(blocks)
     return (len(columns["path"]), first.shape[1]), itertools.chain([first], blocks)
 
 
-def _write_npy(file: Any, blocks: Iterator[np.ndarray], columns: dict[str, np.ndarray]) -> None:
+def _write_npy(file: Any, blocks: _Blocks, columns: _Columns) -> None:
     shape, blocks = _shape(blocks, columns)
     np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
     for block in blocks:
         file.write(block.astype("<f4", copy=False).data)
 
 
-def _write_npz(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[str, np.ndarray]) -> None:
+def _write_npz(file: BinaryIO, blocks: _Blocks, columns: _Columns) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         with archive.open("embeddings.npy", "w", force_zip64=True) as member:
             _write_npy(member, blocks, columns)
@@ -222,9 +202,10 @@ def _write_npz(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[str, 
                 np.lib.format.write_array(member, values, allow_pickle=False)
 
 
-def _write_safetensors(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[str, np.ndarray]) -> None:
+def _write_safetensors(file: BinaryIO, blocks: _Blocks, columns: _Columns) -> None:
     (rows, dim), blocks = _shape(blocks, columns)
-    labels = np.array([_label_number(label) for label in columns.get("label", np.array([])).tolist()], dtype="<i8")
+    texts = columns["label"].tolist() if "label" in columns else []
+    labels = np.array([_label_number(label) for label in texts], dtype="<i8")
     ends = labels.nbytes, labels.nbytes + 4 * rows * dim
     entries: dict[str, Any] = {"embeddings": {"dtype": "F32", "shape": [rows, dim], "data_offsets": ends}}
     if len(labels):
@@ -241,7 +222,7 @@ def _label_number(label: str) -> int:
     return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def _write_parquet(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[str, np.ndarray]) -> None:
+def _write_parquet(file: BinaryIO, blocks: _Blocks, columns: _Columns) -> None:
     pa = import_extra("pyarrow", "train", "writing .parquet")
     pq = import_extra("pyarrow.parquet", "train", "writing .parquet")
     (_, dim), blocks = _shape(blocks, columns)
@@ -256,12 +237,7 @@ def _write_parquet(file: BinaryIO, blocks: Iterator[np.ndarray], columns: dict[s
             start += len(block)
 
 
-_WRITERS: dict[str, Callable[[BinaryIO, Iterator[np.ndarray], dict[str, np.ndarray]], None]] = {
-    ".npy": _write_npy,
-    ".npz": _write_npz,
-    ".parquet": _write_parquet,
-    ".safetensors": _write_safetensors,
-}
+_WRITERS = {".npy": _write_npy, ".npz": _write_npz, ".parquet": _write_parquet, ".safetensors": _write_safetensors}
 
 
 # A folder of shards: made by one process or several, stopped and continued at any time
@@ -294,7 +270,7 @@ class Manifest:
 
 
 def embed_to_folder(
-    model: nn.Module,
+    model: Embedder,
     table: ImageTable,
     out: str | Path,
     *,
@@ -313,19 +289,19 @@ def embed_to_folder(
     check_integer("shard_rows", shard_rows, at_least=1)
     out = Path(out)
     sizes = json.dumps(model_sizes(model), default=list)
-    manifest = Manifest(_fingerprint(model), sizes, precision, _table_digest(table), len(table), shard_rows)
+    manifest = Manifest(model.fingerprint, sizes, precision, _table_digest(table), len(table), shard_rows)
     with distributed.fail_together():
         if distributed.is_main():
             _begin_folder(out, manifest)
     missing = _missing_shards(out, manifest)
     distributed.barrier()  # all must have looked before the first of them writes
     mine = missing[slice(*shard_bounds(len(missing), distributed.rank(), distributed.world_size()))]
-    embed = partial(
-        embedded_batches, model, batch_size=batch_size, workers=workers, device=device, precision=precision, show=show
-    )
     with distributed.fail_together():
         if mine:
-            _write_shards(embed, table, out, [manifest.shards()[number] for number in mine], shard_rows)
+            shards = [manifest.shards()[number] for number in mine]
+            rows = table.rows(np.concatenate([np.arange(*shard) for shard in shards]))
+            with closing(embedded_batches(model, rows, batch_size, workers, device, precision, show=show)) as blocks:
+                _write_shards(blocks, out, shards, shard_rows)
     return out
 
 
@@ -343,27 +319,19 @@ def merge_embeddings(
             f"{_shard(folder, missing[0]).name}; embed the rest first"
         )
     shards = (read_state(_shard(folder, number))["embeddings"].numpy() for number in range(len(manifest.shards())))
-    return write_embeddings(path, shards, table, overwrite=overwrite, show=show)
+    return write_embeddings(Path(path), shards, table, overwrite=overwrite, show=show)
 
 
-def _write_shards(
-    embed: Callable[[ImageTable], Generator[np.ndarray]],
-    table: ImageTable,
-    out: Path,
-    shards: list[tuple[int, int]],
-    shard_rows: int,
-) -> None:
-    """Write some shards with one set of workers: a batch may span the end of one and the start of the next."""
-    rows = np.concatenate([np.arange(*shard) for shard in shards])
+def _write_shards(blocks: _Blocks, out: Path, shards: list[tuple[int, int]], shard_rows: int) -> None:
+    """Write some shards; a block may span the end of one and the start of the next."""
     waiting: list[np.ndarray] = []
-    with closing(embed(table.rows(rows))) as blocks:
-        for start, stop in shards:
-            while sum(map(len, waiting)) < stop - start:
-                waiting.append(next(blocks))
-            embeddings = np.concatenate(waiting)
-            state = {"embeddings": torch.from_numpy(embeddings[: stop - start]), "rows": (start, stop)}
-            write_state(_shard(out, start // shard_rows), state)
-            waiting = [embeddings[stop - start :]]
+    for start, stop in shards:
+        while sum(map(len, waiting)) < stop - start:
+            waiting.append(next(blocks))
+        embeddings = np.concatenate(waiting)
+        state = {"embeddings": torch.from_numpy(embeddings[: stop - start]), "rows": (start, stop)}
+        write_state(_shard(out, start // shard_rows), state)
+        waiting = [embeddings[stop - start :]]
 
 
 def _begin_folder(out: Path, manifest: Manifest) -> None:
@@ -376,11 +344,8 @@ def _begin_folder(out: Path, manifest: Manifest) -> None:
         write_json(out / _MANIFEST, *_FORMAT, asdict(manifest), overwrite=False)
         return
     there, wanted = asdict(_read_manifest(out)), asdict(manifest)
-    differing = [name for name in wanted if there[name] != wanted[name]]
-    if differing:
-        raise InputError(
-            f"{out} was begun with another {' and '.join(differing)}; give another folder, or delete this one"
-        )
+    if differing := " and ".join(name for name in wanted if there[name] != wanted[name]):
+        raise InputError(f"{out} was begun with another {differing}; give another folder, or delete this one")
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -390,9 +355,7 @@ def _read_manifest(folder: Path) -> Manifest:
         content = read_json(folder / _MANIFEST, *_FORMAT)
         return Manifest(**{name: value for name, value in content.items() if name not in ("format", "version")})
     except (InputError, TypeError) as error:
-        raise InputError(
-            f"{folder / _MANIFEST} is damaged, or of an older frontrank; delete the folder, and embed again"
-        ) from error
+        raise InputError(f"{folder / _MANIFEST} is damaged; delete the folder, and embed again") from error
 
 
 def _missing_shards(folder: Path, manifest: Manifest) -> list[int]:
@@ -410,17 +373,6 @@ def _is_shard(path: Path, rows: tuple[int, int]) -> bool:
 
 def _shard(folder: Path, number: int) -> Path:
     return folder / f"shard-{number:05d}.pt"
-
-
-def _fingerprint(model: Any) -> str:
-    """Return the model's own fingerprint, or a digest of its weights."""
-    if isinstance(getattr(model, "fingerprint", None), str):
-        return model.fingerprint
-    digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def _table_digest(table: ImageTable) -> str:

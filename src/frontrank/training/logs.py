@@ -1,21 +1,17 @@
-"""The log of a run: a file of JSON lines, TensorBoard events, and short lines on stderr if that is not a terminal."""
+"""The log of a run: a file of JSON lines, TensorBoard events, and short lines on stderr."""
 
 import json
 import math
 import os
-import sys
 import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.errors import FrontrankWarning, InputError
 from frontrank.files import atomic_write, unwritable
-
-_OWN = ("step", "epoch", "time", "not_finite")
 
 
 class Log:
@@ -25,77 +21,55 @@ class Log:
     value is null, and named in the entry `not_finite`. Every line is written at once. Write the lines of a step before
     its checkpoint: then a run that goes on from the checkpoint has every line once.
 
-    resume_step: go on with the log of the folder after this step; lines of later steps are dropped. 0 begins anew, also
-        without lines from before the first step. None refuses a folder that has a log.
-    enabled: False, in all processes but the first, writes nothing
+    resume_step: go on with the log of the folder after this step; lines of later steps are dropped
+    enabled:     False, in all processes but the first, writes nothing
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> with Log(folder, tensorboard=False) as log:
-    ...     log.write(10, {"loss": 0.5})
-    >>> with Log(folder, tensorboard=False, resume_step=10) as log:
+    >>> with Log(folder) as log:
+    ...     log.write(10, {"loss": 0.5}, epoch=1)
+    >>> with Log(folder, resume_step=10) as log:
     ...     log.write(20, {"loss": math.inf}, epoch=2)
     >>> [(line["step"], line["loss"]) for line in read_log(Path(folder) / "log.jsonl")]
     [(10, 0.5), (20, inf)]
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        tensorboard: bool = True,
-        resume_step: int | None = None,
-        enabled: bool = True,
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], resume_step: int = -1, *, enabled: bool = True) -> None:
         self._file: TextIO | None = None
         self._events: Any = None
+        self._path = Path(folder) / "log.jsonl"
         if not enabled:
             return
-        self._path = Path(folder) / "log.jsonl"
-        if resume_step is None and self._path.exists():
-            raise InputError(f"{self._path} exists already; resume that run, or choose another folder")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if resume_step is not None:
-                _drop_after(self._path, resume_step or -1)
+            _drop_after(self._path, resume_step)
             self._file = self._path.open("a", encoding="utf-8")
-            if tensorboard:
-                self._events = _open_events(self._path.with_name("tensorboard"), resume_step)
+            self._events = _open_events(self._path.with_name("tensorboard"), resume_step)
         except OSError as error:
             raise unwritable(self._path, error) from error
 
-    def write(self, step: int, values: Mapping[str, object], epoch: float | None = None) -> None:
-        """Add a line of values by name: numbers (also tensors of one item) and text."""
+    def write(self, step: int, values: Mapping[str, float], epoch: float) -> None:
+        """Add a line of values by name."""
         if self._file is None:
             return
-        if reserved := [name for name in values if name in _OWN]:
-            raise InputError(f"values must not be called {reserved[0]}, which every line has already; rename it")
-        plain = {name: _plain(name, value) for name, value in values.items()}
         try:
-            self._file.write(_line(step, epoch, plain))
+            self._file.write(_line(step, epoch, values))
             self._file.flush()
             if self._events is not None:
-                for name, value in plain.items():
-                    if not isinstance(value, str):
-                        self._events.add_scalar(name, value, step)
+                for name, value in values.items():
+                    self._events.add_scalar(name, value, step)
                 self._events.flush()
         except OSError as error:
             raise unwritable(self._path, error) from error
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for output in (self._file, self._events):
             if output is not None:
                 with suppress(OSError):  # every line was flushed: `write` has reported what fails here
                     output.close()
-        self._file = self._events = None
-
-    def __enter__(self) -> "Log":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -108,47 +82,22 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return entries
 
 
-def print_line(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> None:
-    """Print a line of the log on stderr; on a terminal, which shows a bar for the rest, only results of evaluations."""
-    if not sys.stderr.isatty() or any(name.startswith("validation") for name in values):
-        print(line_text(step, steps, epoch, values), file=sys.stderr, flush=True)
-
-
-def line_text(step: int, steps: int, epoch: float | None, values: Mapping[str, object]) -> str:
+def line_text(step: int, steps: int, epoch: float, values: Mapping[str, float]) -> str:
     """Return a line of the log as short text; a speed (a name that ends in /s) stands before its unit.
 
-    >>> line_text(120, 400, 3, {"loss": 0.43212, "R@1": 0.51, "images/s": 123.4})
-    'epoch 3  step 120/400  loss 0.4321  R@1 0.51  123 images/s'
+    >>> line_text(120, 400, 3, {"loss": 0.43212, "queries_used": 112, "images/s": 123.4})
+    'epoch 3  step 120/400  loss 0.4321  queries_used 112  123 images/s'
     """
-    parts = [] if epoch is None else [f"epoch {epoch:.4g}"]
-    parts.append(f"step {step}/{steps}")
-    for name, item in values.items():
-        value = _plain(name, item)
-        if name.endswith("/s") and not isinstance(value, str):
-            parts.append(f"{value:.0f} {name}")
-        else:
-            parts.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    parts = [f"epoch {epoch:.4g}", f"step {step}/{steps}"]
+    for name, value in values.items():
+        text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
+        parts.append(f"{value:.0f} {name}" if name.endswith("/s") else f"{name} {text}")
     return "  ".join(parts)
 
 
-def _plain(name: str, value: Any) -> float | str:
-    """Return a Python number or text; tensors and numbers of numpy have `item`."""
-    plain = value
-    if not isinstance(value, int | float | str) and hasattr(value, "item"):
-        try:
-            plain = value.item()
-        except (RuntimeError, ValueError):
-            plain = None
-    if isinstance(plain, float):
-        return float(plain)
-    if isinstance(plain, int | str):
-        return plain
-    raise InputTypeError(f"values: {name} must be a number or text, got {value!r:.60}")
-
-
-def _line(step: int, epoch: float | None, values: Mapping[str, float | str]) -> str:
-    odd = {name: repr(value) for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
-    entry: dict[str, Any] = {"step": int(step), "epoch": epoch, "time": round(time.time(), 3)}
+def _line(step: int, epoch: float, values: Mapping[str, float]) -> str:
+    odd = {name: repr(float(value)) for name, value in values.items() if not math.isfinite(value)}
+    entry: dict[str, Any] = {"step": step, "epoch": epoch, "time": round(time.time(), 3)}
     entry |= {name: None if name in odd else value for name, value in values.items()}
     if odd:
         entry["not_finite"] = odd
@@ -180,25 +129,19 @@ def _drop_after(path: Path, step: int) -> None:
         return
     lines = _lines(path)
     if damaged := [number for number, (_, entry) in enumerate(lines, 1) if entry is None]:
-        warnings.warn(
-            f"{path} is damaged in {len(damaged)} of its lines (first: {damaged[0]}), which are dropped",
-            FrontrankWarning,
-            stacklevel=3,
-        )
+        note = f"{path} is damaged in {len(damaged)} of its lines (first: {damaged[0]}), which are dropped"
+        warnings.warn(note, FrontrankWarning, stacklevel=3)
     atomic_write(path, b"".join(line for line, entry in lines if entry is not None and entry["step"] <= step))
 
 
-def _open_events(folder: Path, resume_step: int | None) -> Any:
+def _open_events(folder: Path, resume_step: int) -> Any:
     """Return a writer of TensorBoard, or None with a warning if that is not installed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        warnings.warn(
-            "tensorboard is not installed, so the log is log.jsonl only; pip install 'frontrank[train]'",
-            FrontrankWarning,
-            stacklevel=3,
-        )
+        note = "tensorboard is not installed, so the log is log.jsonl only; pip install 'frontrank[train]'"
+        warnings.warn(note, FrontrankWarning, stacklevel=3)
         return None
-    return SummaryWriter(str(folder), purge_step=resume_step + 1 if resume_step else resume_step)
+    return SummaryWriter(str(folder), purge_step=resume_step + 1)

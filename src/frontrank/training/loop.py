@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,11 +30,16 @@ from torch import Tensor, nn
 from frontrank.data.loading import worker_errors
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.progress import progress
-from frontrank.settings import OptimizerConfig
 from frontrank.training import distributed
-from frontrank.training.checkpoints import newest_state, random_state, save_checkpoint, start_randomness
-from frontrank.training.logs import Log, print_line
-from frontrank.training.optimizers import Unit, clip_gradient, learning_rate, set_learning_rate
+from frontrank.training.checkpoints import (
+    latest_checkpoint,
+    random_state,
+    read_state,
+    save_checkpoint,
+    start_randomness,
+)
+from frontrank.training.logs import Log, line_text
+from frontrank.training.optimizers import clip_gradient, learning_rate, set_learning_rate
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _USABLE_MEMORY = 0.8  # of the free memory; the rest is for the working space of single operations
@@ -43,32 +48,12 @@ _USABLE_MEMORY = 0.8  # of the free memory; the rest is for the working space of
 # What is trained
 
 
-class LoopConfig(Protocol):
-    """The settings that the loop reads."""
-
-    @property
-    def optimizer(self) -> OptimizerConfig: ...
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def iterations(self) -> int: ...
-    @property
-    def evaluate_every(self) -> int: ...
-    @property
-    def evaluations(self) -> int: ...
-    @property
-    def checkpoint_every(self) -> int: ...
-    @property
-    def log_every(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def data(self) -> Any: ...  # the loop reads data.workers
-
-
 class Run(Protocol):
     """A training run as the loop sees it: what is trained, on what, and where it is kept.
 
+    config:         a TrainConfig, or the settings of another kind of run
+    sampler:        has the number of batches of an epoch
+    validation:     the held-out images; may be none
     metric:         chooses the best model; of equal values the tie breaker decides, then the later step
     evaluate_first: also evaluate the model before the first step
     patience:       evaluations without a better model after which the run stops; 0 never stops
@@ -76,31 +61,20 @@ class Run(Protocol):
     scaler:         of the loss, for fp16
     """
 
+    config: Any
     folder: Path
+    model: Any
+    sampler: Any
+    validation: Any
     optimizer: torch.optim.Optimizer
     device: torch.device
     quiet: bool
-
-    @property
-    def config(self) -> LoopConfig: ...
-    @property
-    def model(self) -> nn.Module: ...
-    @property
-    def sampler(self) -> Sized: ...
-    @property
-    def validation(self) -> Sized: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def tie_breaker(self) -> str: ...
-    @property
-    def evaluate_first(self) -> bool: ...
-    @property
-    def patience(self) -> int: ...
-    @property
-    def accumulate(self) -> int: ...
-    @property
-    def scaler(self) -> torch.amp.GradScaler | None: ...
+    metric: str
+    tie_breaker: str
+    evaluate_first: bool
+    patience: int
+    accumulate: int
+    scaler: torch.amp.GradScaler | None
 
     def batches(self, start: int, stop: int) -> Any:
         """Iterate over the batches of this process, from the number `start` to `stop`."""
@@ -141,7 +115,7 @@ class Standing:
     step: int = 0
     before: float | None = None
     best: float | None = None
-    best_map: float = 0.0
+    best_tie_breaker: float = 0.0
     best_step: int = 0
     since_best: int = 0
     stopped_early: bool = False
@@ -201,9 +175,8 @@ def take_step(
     """Take one step of the optimizer; return a function that computes the values to log, and the seconds it took."""
     started, waited, images = time.monotonic(), 0.0, 0
     config = run.config
-    unit: Unit = "iterations" if config.iterations else "epochs"
-    per_epoch = len(run.sampler) / run.accumulate
-    factor = learning_rate(config.optimizer, standing.step, steps_of(run), per_epoch, unit)
+    milestone_steps = 1 if config.iterations else len(run.sampler) / run.accumulate
+    factor = learning_rate(config.optimizer, standing.step, steps_of(run), milestone_steps)
     set_learning_rate(run.optimizer, factor)
     run.optimizer.zero_grad(set_to_none=True)
     run.model.train()
@@ -255,8 +228,9 @@ def _evaluate(run: Run, standing: Standing, log: Log) -> None:
     _write(run, standing, log, {f"validation {name}": each for name, each in metrics.items()})
     if standing.step == 0:
         standing.before = value
-    elif standing.best is None or (value, tie) >= (standing.best, standing.best_map):
-        standing.best, standing.best_map, standing.best_step, standing.since_best = value, tie, standing.step, 0
+    elif standing.best is None or (value, tie) >= (standing.best, standing.best_tie_breaker):
+        standing.best, standing.best_tie_breaker = value, tie
+        standing.best_step, standing.since_best = standing.step, 0
         if distributed.is_main():
             run.save_model()
     else:
@@ -271,8 +245,9 @@ def _write(
         return
     epoch = standing.step * run.accumulate / len(run.sampler)
     log.write(standing.step, values | (file_only or {}), epoch=epoch)
-    if not run.quiet:
-        print_line(standing.step, steps_of(run), epoch, values)
+    bar = sys.stderr.isatty() and not any(name.startswith("validation") for name in values)  # it shows the steps
+    if not (run.quiet or bar):
+        print(line_text(standing.step, steps_of(run), epoch, values), file=sys.stderr, flush=True)
 
 
 def steps_of(run: Run) -> int:
@@ -280,7 +255,7 @@ def steps_of(run: Run) -> int:
     return count_steps(run.config, len(run.sampler), run.accumulate)
 
 
-def count_steps(config: LoopConfig, batches_per_epoch: int, accumulate: int = 1) -> int:
+def count_steps(config: Any, batches_per_epoch: int, accumulate: int = 1) -> int:
     """Return the optimizer steps of a run of these settings."""
     return config.iterations or math.ceil(config.epochs * batches_per_epoch / accumulate)
 
@@ -329,10 +304,12 @@ def save_state(run: Run, standing: Standing) -> None:
 
 def restore(run: Run) -> tuple[Standing, list[dict[str, Any]] | None]:
     """Load the newest checkpoint of a run, if there is one; return its standing and the states of random numbers."""
-    newest = newest_state(run.folder / "checkpoints", run.fingerprints(), "data or batches")
-    if newest is None:
+    path = latest_checkpoint(run.folder / "checkpoints")
+    if path is None:
         return Standing(), None
-    path, state = newest
+    state = read_state(path)
+    if any(state.get(name) != value for name, value in run.fingerprints().items()):
+        raise InputError(f"{path} was made with other data or batches; put them back, or start a new run")
     try:
         run.load_state(state)
         run.optimizer.load_state_dict(state["optimizer"])
@@ -435,25 +412,20 @@ class StepMemory:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self._peak = device, 0.0
         self._before = _current_megabytes(device)
-        self._peak = 0.0
-        self._paused = False
         _reset_peak(device)
 
     def peak(self) -> float:
         """Return the peak up to now."""
-        if not self._paused:
-            self._peak = max(self._peak, _peak_megabytes(self._device) - self._before)
+        self._peak = max(self._peak, _peak_megabytes(self._device) - self._before)
         return self._peak
 
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Do not count what happens inside."""
         self.peak()
-        self._paused = True
         yield
-        self._paused = False
         _reset_peak(self._device)
 
 

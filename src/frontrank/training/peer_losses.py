@@ -1,7 +1,7 @@
 """The losses of pytorch-metric-learning with the call of ours, so that both train in the same way."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -68,14 +68,16 @@ class PeerLoss(nn.Module):
             raise InputError(f"{self._name} of pytorch-metric-learning knows labels only; give labels, not relevant")
         if (ref_emb is None) != (ref_labels is None):
             raise InputError("ref_emb and ref_labels go together; give both, or neither")
-        self._check_classes(labels)
-        pairs = _Pairs.of(labels, ref_labels, candidates)
-        self._count(labels, pairs)
+        of_classes = _is_one_of(self.loss, (_WITH_CLASSES,))
+        if of_classes:
+            self._check_classes(labels)
+        pairs = _Pairs(labels, ref_labels, candidates)
+        used = len(labels) if of_classes else int(pairs.positive.any(1).sum())
+        self.last = {"queries_used": used, "queries_skipped": len(labels) - used}
         gallery = {} if ref_emb is None else {"ref_emb": ref_emb, "ref_labels": ref_labels}
         indices = None if self.miner is None else self.miner(embeddings, labels, **gallery)
         if ref_emb is not None or candidates is not None:
-            self._require_indices()
-            indices = self._all_indices(pairs) if indices is None else self._mined_indices(pairs, indices)
+            indices = self._gallery_indices(pairs, indices)
         try:
             return self.loss(embeddings, labels, indices, **gallery)
         except (ValueError, AssertionError) as error:
@@ -96,33 +98,25 @@ class PeerLoss(nn.Module):
     def _name(self) -> str:
         return type(self.loss).__name__
 
-    def _all_indices(self, pairs: "_Pairs") -> Indices:
-        if not _is_one_of(self.loss, _BY_TRIPLETS):
-            return pairs.pairs()
-        each: Any = self.loss.triplets_per_anchor
-        return pairs.triplets() if each == "all" else pairs.random_triplets(int(each))
-
-    def _mined_indices(self, pairs: "_Pairs", indices: Indices) -> Indices:
-        listed = pairs.among(indices)
-        if len(indices[1]) and not len(listed[1]):
-            raise InputError(
-                f"{type(self.miner).__name__} pairs every query with itself only, as its own nearest positive; "
-                "choose a miner of hard positives, or train without a memory"
-            )
-        return listed
-
-    def _require_indices(self) -> None:
+    def _gallery_indices(self, pairs: "_Pairs", mined: Indices | None) -> Indices:
+        """Return what the loss compares in a gallery: everything, or what a miner chose and `candidates` allows."""
         if not _is_one_of(self.loss, _BY_INDICES):
-            raise InputError(
-                f"{self._name} of pytorch-metric-learning cannot rank a gallery beside the batch; "
-                "train it without a memory (batches.memory 0)"
-            )
+            refusal = f"{self._name} of pytorch-metric-learning cannot rank a gallery beside the batch"
+            raise InputError(f"{refusal}; train it without a memory (batches.memory 0)")
         if getattr(self.loss, "swap", False):
             raise InputError(f"{self._name} with swap cannot rank a gallery beside the batch; set swap to False")
+        if mined is None:
+            if not _is_one_of(self.loss, _BY_TRIPLETS):
+                return pairs.pairs()
+            each: Any = self.loss.triplets_per_anchor
+            return pairs.triplets() if each == "all" else pairs.random_triplets(int(each))
+        indices = pairs.among(mined)
+        if len(mined[1]) and not len(indices[1]):
+            miner = f"{type(self.miner).__name__} pairs every query with itself only, as its own nearest positive"
+            raise InputError(f"{miner}; choose a miner of hard positives, or train without a memory")
+        return indices
 
     def _check_classes(self, labels: Tensor) -> None:
-        if not _is_one_of(self.loss, (_WITH_CLASSES,)):
-            return
         weights = getattr(self.loss, "W", None)
         classes = (
             getattr(self.loss, "num_classes", 0)
@@ -135,25 +129,16 @@ class PeerLoss(nn.Module):
                 "number the classes from 0 and set num_classes"
             )
 
-    def _count(self, labels: Tensor, pairs: "_Pairs") -> None:
-        of_classes = _is_one_of(self.loss, (_WITH_CLASSES,))
-        used = len(labels) if of_classes else int(pairs.positive.any(1).sum())
-        self.last = {"queries_used": used, "queries_skipped": len(labels) - used}
-
 
 class _Pairs:
     """Which items of a gallery are positives and negatives of which query: two masks [query, gallery]."""
 
-    def __init__(self, positive: Tensor, negative: Tensor) -> None:
-        self.positive, self.negative = positive, negative
-
-    @classmethod
-    def of(cls, labels: Tensor, ref_labels: Tensor | None, candidates: Tensor | None) -> "_Pairs":
+    def __init__(self, labels: Tensor, ref_labels: Tensor | None, candidates: Tensor | None) -> None:
         same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
         allowed = torch.ones_like(same) if candidates is None else candidates.to(same.device)
         if ref_labels is None:
             allowed = allowed.clone().fill_diagonal_(False)
-        return cls(same & allowed, ~same & allowed)
+        self.positive, self.negative = same & allowed, ~same & allowed
 
     def pairs(self) -> Indices:
         """(query, positive, query, negative), every one there is."""
@@ -168,10 +153,9 @@ class _Pairs:
     def random_triplets(self, each: int) -> Indices:
         """(query, positive, negative), so many at random for each query that has any."""
         query = (self.positive.any(1) & self.negative.any(1)).nonzero()[:, 0]
-        drawn = (
-            torch.multinomial(mask[query].float(), each, replacement=True) for mask in (self.positive, self.negative)
-        )
-        return query.repeat_interleave(each), *(part.flatten() for part in drawn)
+        masks = self.positive, self.negative
+        draws = [torch.multinomial(mask[query].float(), each, replacement=True).flatten() for mask in masks]
+        return query.repeat_interleave(each), *draws
 
     def among(self, indices: Indices) -> Indices:
         """Those of a miner's pairs or triplets that are pairs here."""
@@ -230,10 +214,14 @@ def _find_class(what: str, name: str, module: ModuleType, base: type) -> Any:
         for key, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, base) and value is not base and key not in _NOT_OFFERED
     }
+    _check_known(f"pytorch-metric-learning has no {what}", name, known)
+    return known[name]
+
+
+def _check_known(refusal: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         near = suggestion(str(name), known, 0.4) or f"; it has {', '.join(sorted(known))}"
-        raise InputError(f"pytorch-metric-learning has no {what} {name!r}{near}")
-    return known[name]
+        raise InputError(f"{refusal} {name!r}{near}")
 
 
 def _arguments(kind: Any) -> tuple[set[str], set[str]]:
@@ -258,18 +246,17 @@ def _build(library: ModuleType, name: str, kind: Any, options: Mapping[str, Any]
     """Return an object of a class of the library, after checks of the names of its options."""
     required, accepted = _arguments(kind)
     for option in options:
-        if option not in accepted:
-            near = suggestion(str(option), accepted, 0.4) or f"; it has {', '.join(sorted(accepted))}"
-            raise InputError(f"{name} has no argument {option!r}{near}")
+        _check_known(f"{name} has no argument", option, accepted)
     if missing := sorted(required - set(options)):
         raise InputError(f"{name} needs {', '.join(missing)}; set it in options")
     values = dict(options)
-    for option, module, base in (
-        ("distance", library.distances, "BaseDistance"),
-        ("reducer", library.reducers, "BaseReducer"),
-    ):
+    bases = {
+        "distance": (library.distances, library.distances.BaseDistance),
+        "reducer": (library.reducers, library.reducers.BaseReducer),
+    }
+    for option, parts in bases.items():
         if isinstance(values.get(option), str):
-            values[option] = _find_class(option, values[option], module, getattr(module, base))()
+            values[option] = _find_class(option, values[option], *parts)()
     try:
         loss: nn.Module = kind(**values)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:

@@ -8,14 +8,14 @@ import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.gradient import Step, step_gradient
 from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
 from frontrank.training.memory import EmbeddingMemory
-from frontrank.training.optimizers import build_optimizer, check_optimizer
+from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
 
 _BATCH = 112
@@ -87,7 +87,7 @@ def train(config: TrainConfig, out: str | os.PathLike[str], *, quiet: bool = Fal
 
 def resume(out: str | os.PathLike[str], overrides: Mapping[str, str] | None = None, *, quiet: bool = False) -> Standing:
     """Continue the run in `out` from its last checkpoint; only a few of its settings can change."""
-    return continue_run(build_run, out, overrides or {}, TrainConfig, _CHANGEABLE, quiet)
+    return continue_run(build_run, out, overrides or {}, TrainConfig, quiet)
 
 
 def start_run(build: Callable[..., Run], config: Any, out: str | os.PathLike[str], quiet: bool) -> Standing:
@@ -106,16 +106,11 @@ def start_run(build: Callable[..., Run], config: Any, out: str | os.PathLike[str
 
 
 def continue_run(
-    build: Callable[..., Run],
-    out: str | os.PathLike[str],
-    overrides: Mapping[str, str],
-    kind: type[Any],
-    changeable: Collection[str],
-    quiet: bool,
+    build: Callable[..., Run], out: str | os.PathLike[str], overrides: Mapping[str, str], kind: type[Any], quiet: bool
 ) -> Standing:
-    """Train on from the newest checkpoint; kind: of settings, of which those named in `changeable` can change."""
+    """Train on from the newest checkpoint; kind: of settings."""
     folder = Path(out)
-    config = read_run_config(folder, overrides, kind, changeable)
+    config = read_run_config(folder, overrides, kind)
     with processes(config.device) as device:
         run = build(config, folder, device, quiet=quiet)
         standing, randomness = restore(run)
@@ -167,32 +162,15 @@ class RetrievalRun:
     optimizer: torch.optim.Optimizer
     device: torch.device
     quiet: bool = False
-    memory: EmbeddingMemory | None = field(init=False)
-    scaler: torch.amp.GradScaler | None = field(init=False)
-    tie_breaker: ClassVar[str] = "mAP"
-    evaluate_first: ClassVar[bool] = True
+    tie_breaker: str = "mAP"
+    evaluate_first: bool = True
 
     def __post_init__(self) -> None:
-        size = self.config.batches.memory
+        config, size = self.config, self.config.batches.memory
+        self.metric, self.patience, self.accumulate = config.metric, config.patience, config.batches.accumulate
+        self.validation = self.images.used.of("validation")
         self.memory = EmbeddingMemory(size) if size else None
-        self.scaler = torch.amp.GradScaler(self.device.type) if self.config.precision == "fp16" else None
-
-    @cached_property
-    def validation(self) -> ImageTable:
-        """Images of the held-out classes."""
-        return self.images.used.of("validation")
-
-    @property
-    def metric(self) -> str:
-        return self.config.metric
-
-    @property
-    def patience(self) -> int:
-        return self.config.patience
-
-    @property
-    def accumulate(self) -> int:
-        return self.config.batches.accumulate
+        self.scaler = torch.amp.GradScaler(self.device.type) if config.precision == "fp16" else None
 
     def batches(self, start: int, stop: int) -> Any:
         """Iterate over images as bytes, which the model normalises on its device, and labels."""
@@ -229,25 +207,23 @@ class RetrievalRun:
         )
         if self.memory is not None:
             self.memory.add(result.embeddings, result.labels)
-        return len(result.labels), lambda: self._log_values(result)
 
-    def _log_values(self, result: Step) -> dict[str, float]:
-        values = {"loss": float(result.loss), **getattr(self.loss, "last", {})}
-        error = _approximation_error(self.loss, result)
-        return values if error is None else {**values, "AP error": error}
+        def values() -> dict[str, float]:
+            last: dict[str, int] = getattr(self.loss, "last", {})
+            return {"loss": float(result.loss), **last, **_approximation_error(self.loss, result)}
+
+        return len(result.labels), values
 
     def evaluate(self) -> dict[str, float]:
         """Rank the held-out classes. All processes embed, the main one ranks."""
         config = self.config
         distributed.share_buffers(self.model)  # live BatchNorm: the statistics that will be saved
-        embeddings = embed_table(
-            self.model,
-            self.validation,
-            device=self.device,
-            workers=config.data.workers,
-            precision=config.precision,
-            show=False,
-        )
+        settings: dict[str, Any] = {
+            "device": self.device,
+            "workers": config.data.workers,
+            "precision": config.precision,
+        }
+        embeddings = embed_table(self.model, self.validation, show=False, **settings)
         if not distributed.is_main():
             return {}
         metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
@@ -257,20 +233,15 @@ class RetrievalRun:
         self.model.save(self.folder / "model", overwrite=True)
 
     def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "loss": self.loss.state_dict(),
-            "memory": None if self.memory is None else self.memory.state_dict(),
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
-        }
+        return {name: None if part is None else part.state_dict() for name, part in self._parts().items()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.loss.load_state_dict(state["loss"])
-        if self.memory is not None and state["memory"] is not None:
-            self.memory.load_state_dict(state["memory"])
-        if self.scaler is not None and state["scaler"] is not None:
-            self.scaler.load_state_dict(state["scaler"])
+        for name, part in self._parts().items():
+            if part is not None and state[name] is not None:
+                part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, Any]:
+        return {"model": self.model, "loss": self.loss, "memory": self.memory, "scaler": self.scaler}
 
     def fingerprints(self) -> dict[str, Any]:
         return {"sampler": self.sampler.state_dict()["fingerprint"], "images": table_digest(self.images.used)}
@@ -280,7 +251,7 @@ class RetrievalRun:
 
     def write_data(self) -> None:
         """Write images.csv, and broken.csv if some images cannot be read."""
-        self.images.readable().save(self.folder / "images.csv", overwrite=True)
+        _leave_out(self.images.all, self.images.broken).save(self.folder / "images.csv", overwrite=True)
         if self.images.broken:
             report = write_report(self.folder / "broken.csv", self.images.broken)
             note = f"{self.images.note()}; left out, and listed in {report}"
@@ -295,13 +266,13 @@ def _chunks_ahead(config: TrainConfig) -> int:
     return max(1, math.ceil(min(math.ceil(share / chunk), fit) / workers))
 
 
-def _approximation_error(loss: nn.Module, step: Step) -> float | None:
-    """Return |AP as the loss sees it - AP| on the batch (Smooth-AP, Eq. 8); None for losses that approximate no AP."""
-    if not isinstance(loss, RankLoss | FastAP | QuantizedAP):
-        return None
+def _approximation_error(loss: nn.Module, step: Step) -> dict[str, float]:
+    """Return |AP as the loss sees it - AP| on the batch (Smooth-AP, Eq. 8), for losses that approximate AP."""
     counts = step.labels.unique(return_counts=True)[1]
+    if not isinstance(loss, RankLoss | FastAP | QuantizedAP) or not bool((counts > 1).any()):
+        return {}
     approximation = loss.relaxation if isinstance(loss, RankLoss) else loss
-    return ap_error(step.embeddings, step.labels, approximation).mean if bool((counts > 1).any()) else None
+    return {"AP error": ap_error(step.embeddings, step.labels, approximation).mean}
 
 
 # Settings to objects
@@ -320,7 +291,7 @@ def build_run(
     training = table.of("train")
     config = replace(config, batches=fill_batch_size(config.batches, training))
     sampler = build_sampler(config.batches, training, config.seed)
-    check_optimizer(config.optimizer, count_steps(config, len(sampler), config.batches.accumulate))
+    check_warmup(config.optimizer, count_steps(config, len(sampler), config.batches.accumulate))
     build_loss(config.loss, 2, 2)
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
@@ -337,7 +308,7 @@ def build_run(
         sampler = build_sampler(config.batches, training, config.seed)
     loss = build_loss(config.loss, len(set(training.labels)), model.dim).to(device)
     parts = model.backbone_parameters(), model.head_parameters(), list(loss.parameters())
-    optimizer = build_optimizer(config.optimizer, *parts, undecayed=model.undecayed_names())
+    optimizer = build_optimizer(config.optimizer, *parts, without_decay=model.names_without_decay())
     return RetrievalRun(config, folder, images, model, loss, sampler, optimizer, device, quiet)
 
 
@@ -378,18 +349,8 @@ def fill_batch_size(config: BatchConfig, table: ImageTable) -> BatchConfig:
 
 def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
     """Build the network with its first weights."""
-    return Embedder(
-        config.backbone,
-        weights=None if config.weights == "none" else config.weights,
-        pooling=config.pooling,
-        stage=config.stage,
-        dim=config.dim,
-        batch_norm=config.batch_norm,
-        layer_norm=config.layer_norm,
-        dropout=config.dropout,
-        image_size=data.size,
-        resize=data.resize,
-    )
+    settings = vars(config) | {"weights": None if config.weights == "none" else config.weights}
+    return Embedder(**settings, image_size=data.size, resize=data.resize)
 
 
 def frozen_model(config: TrainConfig) -> Embedder:
@@ -451,9 +412,7 @@ def build_device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:120]
-        raise InputError(
-            f"device {name!r} cannot be used ({reason}); use auto, cpu, or a device of this machine"
-        ) from error
+        raise InputError(f"device {name!r} cannot be used ({reason}); use auto, cpu, or one of this machine") from error
     return device
 
 
@@ -479,11 +438,6 @@ class RunImages:
     all: ImageTable
     used: ImageTable
     broken: list[tuple[str, str]]
-
-    def readable(self) -> ImageTable:
-        """Return all images that are not broken."""
-        broken = {path for path, _ in self.broken}
-        return self.all.rows(np.array([path not in broken for path in self.all.paths.tolist()]))
 
     def note(self) -> str:
         """Return one line about the broken images."""
@@ -554,20 +508,24 @@ def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, 
     used = table.rows(np.isin(table.splits, ("train", "validation")))
     rank, world = distributed.rank(), distributed.world_size()
     share = used.rows(np.arange(rank, len(used), world))
+    own: list[tuple[str, str]] = []
     with distributed.fail_together():
         cache = image_check_cache(used.root, rank, world) if remember else None
-        workers = max(1, config.data.workers)
-        own: list[tuple[str, str]] = []
         if len(share):
+            workers = max(1, config.data.workers)
             own = check_images(share, config.data.check, "list", workers, remembered=cache, show=show).broken
     broken = sorted({each for part in distributed.gather_objects(own) for each in part})
-    paths = {path for path, _ in broken}
-    images = RunImages(table, used.rows(np.array([path not in paths for path in used.paths.tolist()])), broken)
+    images = RunImages(table, _leave_out(used, broken), broken)
     if broken and config.data.broken == "fail":
         raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
     if broken and not len(images.used.of("train")):
         raise InputError(f"{images.note()}; no image to train with is left: check the root {printable(table.root)}")
     return images
+
+
+def _leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
+    paths = {path for path, _ in broken}
+    return table.rows(np.array([path not in paths for path in table.paths.tolist()]))
 
 
 def image_check_cache(root: Path, rank: int, world: int) -> Path | None:
@@ -618,17 +576,13 @@ def write_config(folder: Path, config: Any) -> None:
     atomic_write(folder / "config.yaml", as_yaml(config))
 
 
-def read_run_config(
-    folder: Path, overrides: Mapping[str, str], kind: type[Config], changeable: Collection[str]
-) -> Config:
-    """Read the settings that the run of a folder continues with; only those named in `changeable` can change."""
+def read_run_config(folder: Path, overrides: Mapping[str, str], kind: type[Config]) -> Config:
+    """Read the settings that the run of a folder continues with; only a few of them can change."""
     if not (folder / "config.yaml").is_file():
         raise InputError(f"--resume {folder} holds no run (there is no config.yaml); give the folder of --out")
     for name in overrides:
-        if name not in changeable:
-            raise InputError(
-                f"--{name} cannot change when a run continues; leave it out, or start a new run with --out"
-            )
+        if name not in _CHANGEABLE:
+            raise InputError(f"--{name} cannot change when a run continues; leave it out, or start a new run (--out)")
     recipe = read_recipe(folder / "config.yaml", kind)
     unit, other = ("iterations", "epochs") if recipe.get("iterations") else ("epochs", "iterations")
     if other in overrides:  # milestones are counted in the same unit
@@ -670,10 +624,7 @@ def environment_facts(device: object, seed: int) -> dict[str, Any]:
 def _commit() -> str | None:
     """Return the commit of the checkout that holds this package, if there is one."""
     with suppress(OSError, subprocess.SubprocessError):
-        here = Path(__file__).parent
-        tracked = subprocess.run(
-            ["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, timeout=5
-        )
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5)
-        return head.stdout.strip() or None if tracked.returncode == 0 else None
+        git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5)
+        if git(["git", "ls-files", "--error-unmatch", __file__]).returncode == 0:
+            return git(["git", "rev-parse", "HEAD"]).stdout.strip() or None
     return None
