@@ -21,7 +21,6 @@ from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.training import checkpoints
 from frontrank.training.checkpoints import (
     latest_checkpoint,
-    newest_state,
     random_state,
     read_state,
     save_checkpoint,
@@ -38,25 +37,10 @@ def names(folder):
 
 
 def fail(code):
-    def call(*args, **kwargs):
-        raise OSError(code, os.strerror(code))
+    def call(path, *args, **kwargs):
+        raise OSError(code, os.strerror(code), str(path))
 
     return call
-
-
-@pytest.mark.parametrize(
-    ("step", "keep", "error", "argument"),
-    [(-1, 2, InputError, "step"), (True, 2, InputTypeError, "step"), (1, 0, InputError, "keep")],
-)
-def test_arguments_that_are_not_valid(step, keep, error, argument, tmp_path):
-    with pytest.raises(error, match=argument):
-        save_checkpoint(tmp_path / "new", step, {}, keep=keep)
-    assert names(tmp_path) == []
-    for call in (latest_checkpoint, read_state):
-        with pytest.raises(InputTypeError, match=r"path|folder"):
-            call(3)
-    with pytest.raises(InputError, match="none"):
-        read_state(tmp_path / "none")
 
 
 # Which are kept, and which is the latest
@@ -66,19 +50,18 @@ def test_the_newest_are_kept(tmp_path):
     folder = tmp_path / "run" / "checkpoints"
     assert latest_checkpoint(folder) is None
     for step in (5, 10, 99_999_999, 100_000_000, 1_000_000_000):
-        assert save_checkpoint(str(folder), step, step, keep=3) == folder / f"step-{step:08d}.pt"
-    assert names(folder) == [f"step-{step}.pt" for step in (100_000_000, 1_000_000_000, 99_999_999)]
+        assert save_checkpoint(str(folder), step, step) == folder / f"step-{step:08d}.pt"
+    assert names(folder) == [f"step-{step}.pt" for step in (100_000_000, 1_000_000_000)]
     assert read_state(latest_checkpoint(folder)) == 1_000_000_000
-    save_checkpoint(folder, 1_000_000_000, "again", keep=1)
-    assert names(folder) == ["step-1000000000.pt"]
+    save_checkpoint(folder, 1_000_000_000, "again")
+    assert names(folder) == [f"step-{step}.pt" for step in (100_000_000, 1_000_000_000)]
     assert read_state(latest_checkpoint(folder)) == "again"
 
 
 def test_an_earlier_step_deletes_neither_itself_nor_later_ones(tmp_path):
-    for step in (10, 20, 30):
-        save_checkpoint(tmp_path, step, step, keep=9)
-    save_checkpoint(tmp_path, 15, 15, keep=1)
-    assert [int(name[5:13]) for name in names(tmp_path)] == [15, 20, 30]
+    for step in (20, 30, 10, 5, 15):
+        save_checkpoint(tmp_path, step, step)
+    assert [int(name[5:13]) for name in names(tmp_path)] == [10, 15, 20, 30]
 
 
 def test_other_files_are_left_alone_and_leftovers_are_not(tmp_path):
@@ -88,44 +71,32 @@ def test_other_files_are_left_alone_and_leftovers_are_not(tmp_path):
     (tmp_path / "step-00000009.pt").mkdir()
     (tmp_path / ".step-00000007.pt.4711.unfinished").write_text("half")
     assert latest_checkpoint(tmp_path) is None
-    save_checkpoint(tmp_path, 11, {}, keep=1)
+    save_checkpoint(tmp_path, 11, {})
     assert names(tmp_path) == sorted([*others, "step-00000009.pt", "step-00000011.pt"])
-
-
-def test_a_checkpoint_of_an_older_version(tmp_path):
-    (tmp_path / "step-00000011.safetensors").write_bytes(b"old")
-    with pytest.raises(InputError, match=r"step-00000011\.safetensors"):
-        latest_checkpoint(tmp_path)
-    save_checkpoint(tmp_path, 12, "new")
-    assert read_state(latest_checkpoint(tmp_path)) == "new"
 
 
 def test_a_file_in_place_of_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for call in (latest_checkpoint, lambda path: save_checkpoint(path, 1, {})):
-        with pytest.raises(InputError, match="file cannot be"):
+        with pytest.raises(InputError, match=r"file"):
             call(tmp_path / "file")
+    for call in (latest_checkpoint, read_state):
+        with pytest.raises(InputTypeError, match=r"path|folder"):
+            call(3)
+    with pytest.raises(InputError, match="none"):
+        read_state(tmp_path / "none")
 
 
 def test_damaged_ones_are_passed_over(tmp_path):
-    for step in (1, 2, 3):
-        save_checkpoint(tmp_path, step, step, keep=3)
+    for step in (2, 3):
+        save_checkpoint(tmp_path, step, step)
     newest = tmp_path / "step-00000003.pt"
     newest.write_bytes(newest.read_bytes()[:-3])
     (tmp_path / "step-00000004.pt").write_bytes(b"")
     with pytest.warns(FrontrankWarning) as warnings:
         assert read_state(latest_checkpoint(tmp_path)) == 2
-    assert ["step-00000004.pt" in str(warnings[0].message), "step-00000003.pt" in str(warnings[1].message)] == [
-        True
-    ] * 2
-
-
-def test_a_checkpoint_of_other_images_is_refused(tmp_path):
-    assert newest_state(tmp_path, {"images": "abc"}, "images") is None
-    path = save_checkpoint(tmp_path, 1, {"images": "abc", "step": 1})
-    assert newest_state(tmp_path, {"images": "abc"}, "images") == (path, {"images": "abc", "step": 1})
-    with pytest.raises(InputError, match=f"{path.name}.*images"):
-        newest_state(tmp_path, {"images": "abd"}, "images")
+    for warning, step in zip(warnings, (4, 3), strict=True):
+        assert f"step-0000000{step}.pt" in str(warning.message)
 
 
 # A state comes back as it was
@@ -239,7 +210,7 @@ def test_a_failing_disk_leaves_the_earlier_checkpoints(call, tmp_path, monkeypat
         save_checkpoint(tmp_path, step, step)
     with monkeypatch.context() as patch:
         patch.setattr(Path if call == "open" else os, call, fail(errno.ENOSPC))
-        with pytest.raises(InputError, match=r"step-00000003\.pt.*free some space"):
+        with pytest.raises(InputError, match=r"step-00000003\.pt"):
             save_checkpoint(tmp_path, 3, 3)
     assert names(tmp_path) == ["step-00000001.pt", "step-00000002.pt"]
     assert read_state(latest_checkpoint(tmp_path)) == 2
@@ -252,7 +223,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_tensor(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
     try:
         for size in (16_384, 20_000, 1_000_000):
-            with pytest.raises(InputError, match=r"step-00000002\.pt.*File too large"):
+            with pytest.raises(InputError, match=r"step-00000002\.pt"):
                 save_checkpoint(tmp_path, 2, {"large": torch.zeros(size)})
             assert names(tmp_path) == ["step-00000001.pt"]
     finally:
@@ -267,27 +238,29 @@ def test_order_of_what_makes_a_checkpoint_durable(tmp_path, monkeypatch):
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *args, **kwargs: (calls.append(what(*args)), real(*args, **kwargs))[1])
 
-    save_checkpoint(tmp_path, 1, 1)
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, step)
     watch(os, "fsync", lambda handle: "sync " + ("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file"))
     watch(os, "replace", lambda *paths: "rename")
     watch(os, "unlink", lambda path, **_: f"delete {Path(path).name}")
-    save_checkpoint(tmp_path, 2, 2, keep=1)
+    save_checkpoint(tmp_path, 3, 3)
     assert calls == ["sync file", "rename", "sync folder", "delete step-00000001.pt"]
 
 
 def test_files_that_cannot_be_deleted(tmp_path, monkeypatch):
-    save_checkpoint(tmp_path, 1, 1)
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, step)
     monkeypatch.setattr(os, "unlink", fail(errno.EACCES))
     with pytest.raises(InputError, match=r"step-00000001\.pt"):
-        save_checkpoint(tmp_path, 2, 2, keep=1)
-    assert read_state(latest_checkpoint(tmp_path)) == 2
+        save_checkpoint(tmp_path, 3, 3)
+    assert read_state(latest_checkpoint(tmp_path)) == 3
 
 
 def test_a_checkpoint_that_cannot_be_read(tmp_path, monkeypatch):
     path = save_checkpoint(tmp_path, 1, 1)
     monkeypatch.setattr(Path, "open", fail(errno.EACCES))
     for call, argument in ((latest_checkpoint, tmp_path), (read_state, path)):
-        with pytest.raises(InputError, match=r"step-00000001\.pt.*Permission denied"):
+        with pytest.raises(InputError, match=r"step-00000001\.pt"):
             call(argument)
 
 

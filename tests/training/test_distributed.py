@@ -273,7 +273,6 @@ TORCHRUN = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "1
         ({"WORLD_SIZE": "many"}, {}, "WORLD_SIZE"),
         ({"RANK": "2"}, {}, "RANK"),
         ({}, {"device": "mps"}, "device"),
-        ({}, {"timeout": 0}, "timeout"),
     ],
 )
 def test_starts_that_are_not_valid(change, arguments, name, environment):

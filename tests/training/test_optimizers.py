@@ -1,12 +1,11 @@
-import math
-
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import InputError
 from frontrank.settings import OptimizerConfig
-from frontrank.training.optimizers import build_optimizer, check_optimizer, learning_rate, set_learning_rate
+from frontrank.training.optimizers import build_optimizer, check_warmup, learning_rate, set_learning_rate
 
 
 @pytest.fixture
@@ -15,9 +14,9 @@ def parts():
     return backbone, nn.Linear(4, 2), nn.Parameter(torch.ones(5, 2))
 
 
-def build(config, parts):
+def build(config, parts, **more):
     backbone, head, proxies = parts
-    return build_optimizer(config, list(backbone.named_parameters()), head.named_parameters(), [proxies])
+    return build_optimizer(config, list(backbone.named_parameters()), head.named_parameters(), [proxies], **more)
 
 
 def settings_of(optimizer, parameter):
@@ -30,7 +29,8 @@ def settings_of(optimizer, parameter):
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
 def test_all_parameters_decay_and_the_head_learns_faster(name, kind, parts):
-    optimizer = build(OptimizerConfig(name=name, lr=0.01, head_lr=5.0, weight_decay=4e-4, momentum=0.7), parts)
+    config = OptimizerConfig(name=name, lr=0.01, head_lr=5.0, weight_decay=4e-4, momentum=0.7)
+    optimizer = build(config, parts, without_decay={"0.weight"})  # which adamw alone reads
     assert type(optimizer) is kind
     backbone, head, proxies = parts
     assert [settings_of(optimizer, each) for each in backbone.parameters()] == [(0.01, 4e-4)] * 4
@@ -41,25 +41,19 @@ def test_all_parameters_decay_and_the_head_learns_faster(name, kind, parts):
         assert [group["momentum"] for group in optimizer.param_groups] == [0.7] * 3
 
 
-def test_adamw_decays_no_biases_and_norms(parts):
-    optimizer = build(OptimizerConfig(name="adamw", lr=0.01, head_lr=2.0, weight_decay=0.1), parts)
+def test_adamw_decays_no_biases_and_norms_and_no_names_that_it_spares(parts):
+    config = OptimizerConfig(name="adamw", lr=0.01, head_lr=2.0, weight_decay=0.1)
+    optimizer = build(config, parts)
     assert type(optimizer) is torch.optim.AdamW
     backbone, head, proxies = parts
     assert settings_of(optimizer, backbone[0].weight) == (0.01, 0.1)
     for each in (backbone[0].bias, backbone[1].weight, backbone[1].bias):
         assert settings_of(optimizer, each) == (0.01, 0.0)
-    assert settings_of(optimizer, head.weight) == (0.02, 0.1)
+    assert settings_of(optimizer, head.weight) == settings_of(optimizer, proxies) == (0.02, 0.1)
     assert settings_of(optimizer, head.bias) == (0.02, 0.0)
-    assert settings_of(optimizer, proxies) == (0.02, 0.1)
-
-
-def test_names_that_adamw_spares(parts):
-    backbone, head, _ = parts
-    pairs = [*backbone.named_parameters()], [*head.named_parameters()]
-    for name, decay in (("adamw", 0.0), ("adam", 0.1)):
-        optimizer = build_optimizer(OptimizerConfig(name=name, weight_decay=0.1), *pairs, undecayed={"0.weight"})
-        assert settings_of(optimizer, backbone[0].weight)[1] == decay
-        assert settings_of(optimizer, head.weight)[1] == 0.1
+    spared = build(config, parts, without_decay={"0.weight"})
+    assert settings_of(spared, backbone[0].weight) == (0.01, 0.0)
+    assert settings_of(spared, head.weight) == (0.02, 0.1)
 
 
 def test_frozen_parameters_and_empty_parts_are_left_out(parts):
@@ -69,15 +63,6 @@ def test_frozen_parameters_and_empty_parts_are_left_out(parts):
     optimizer = build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters())
     ((only,),) = [group["params"] for group in optimizer.param_groups]
     assert only is head.weight
-    head.weight.requires_grad_(False)
-    with pytest.raises(InputError, match="backbone and head"):
-        build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters())
-
-
-def test_a_parameter_given_twice(parts):
-    backbone, head, _ = parts
-    with pytest.raises(InputError, match=r"loss\.0 and head\.weight"):
-        build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters(), [head.weight])
 
 
 def step_once(name, **settings):
@@ -103,24 +88,20 @@ def test_a_step_by_hand():
 # Schedules
 
 
-def factors(steps, *, steps_per_epoch=1, unit="epochs", **settings):
+def factors(steps, *, milestone_steps=1, **settings):
     config = OptimizerConfig(**settings)
-    return [learning_rate(config, step, steps, steps_per_epoch, unit) for step in range(steps)]
+    return [learning_rate(config, step, steps, milestone_steps) for step in range(steps)]
 
 
 def test_multistep():
     settings = {"schedule": "multistep", "milestones": (1, 3), "gamma": 0.5}
-    assert factors(10, steps_per_epoch=2, **settings) == [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
-    assert factors(5, steps_per_epoch=2, unit="iterations", **settings) == [1, 0.5, 0.5, 0.25, 0.25]
-
-
-def test_multistep_where_steps_go_over_the_end_of_an_epoch():
-    settings = {"schedule": "multistep", "milestones": (1, 3), "gamma": 0.5}
+    assert factors(10, milestone_steps=2, **settings) == [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+    assert factors(5, **settings) == [1, 0.5, 0.5, 0.25, 0.25]
     # 10 batches, 3 of them a step: epochs end after 3.33, 6.67 and exactly 10 steps
-    assert factors(12, steps_per_epoch=10 / 3, **settings) == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
+    assert factors(12, milestone_steps=10 / 3, **settings) == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
 
 
-@pytest.mark.parametrize("batches", [1, 10, 13, 39])
+@pytest.mark.parametrize("batches", [1, 13, 39])
 def test_whole_epochs_are_hit_however_they_are_divided(batches):
     for accumulate in (3, 7, 11):
         config = OptimizerConfig(schedule="multistep", milestones=(accumulate,), gamma=0.5)
@@ -132,18 +113,20 @@ def test_whole_epochs_are_hit_however_they_are_divided(batches):
 def test_warmup():
     assert factors(5, warmup=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors(4, warmup=2, schedule="linear") == [0.5, 0.75, 0.5, 0.25]
-    assert factors(3, warmup=3) == pytest.approx([1 / 3, 2 / 3, 1])
     assert factors(3, warmup=2, schedule="multistep", milestones=(1,), gamma=0.1) == pytest.approx([0.5, 0.1, 0.1])
+    check_warmup(OptimizerConfig(warmup=10), 10)
+    with pytest.raises(InputError, match=r"optimizer\.warmup"):
+        check_warmup(OptimizerConfig(warmup=10), 9)
 
 
 TORCH = {
-    "constant": ({}, lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)),
+    "constant": ({}, lambda optimizer: lr_scheduler.ConstantLR(optimizer, factor=1.0)),
     "multistep": (
         {"milestones": (2, 5, 11), "gamma": 0.3},
-        lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5, 11], gamma=0.3),
+        lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [2, 5, 11], gamma=0.3),
     ),
-    "linear": ({}, lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=20)),
-    "cosine": ({}, lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)),
+    "linear": ({}, lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=20)),
+    "cosine": ({}, lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)),
 }
 
 
@@ -159,73 +142,3 @@ def test_the_same_as_torch(name, parts):
         assert [group["lr"] for group in ours.param_groups] == pytest.approx(expected, abs=1e-12)
         theirs.step()
         scheduler.step()
-
-
-def test_rates_come_from_the_first_ones_of_each_group(parts):
-    optimizer = build(OptimizerConfig(lr=0.5, head_lr=2.0), parts)
-    for factor, expected in ((0.5, [0.25, 0.5, 0.5]), (0, [0, 0, 0]), (1, [0.5, 1.0, 1.0])):
-        set_learning_rate(optimizer, factor)
-        assert [group["lr"] for group in optimizer.param_groups] == expected
-
-
-def test_an_optimizer_of_somebody_else(parts):
-    with pytest.raises(InputError, match="initial_lr"):
-        set_learning_rate(torch.optim.SGD(parts[1].parameters()), 0.5)
-    optimizer = build(OptimizerConfig(), parts)
-    for factor in (-1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="factor"):
-            set_learning_rate(optimizer, factor)
-
-
-# Settings
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("schedule", "step", InputError),
-        ("lr", math.nan, InputError),
-        ("lr", "1e-5", InputTypeError),
-        ("head_lr", 0, InputError),
-        ("gamma", 0.0, InputError),
-        ("weight_decay", -1.0, InputError),
-        ("clip", -1.0, InputError),
-        ("momentum", -0.1, InputError),
-        ("momentum", 1.0, InputError),
-        ("warmup", -1, InputError),
-        ("milestones", (2, 2), InputError),
-        ("milestones", (0, 2), InputError),
-    ],
-)
-def test_settings_that_are_not_valid(name, value, error, parts):
-    config = OptimizerConfig(**{name: value})
-    for call in (lambda: build(config, parts), lambda: learning_rate(config, 0, 10), lambda: check_optimizer(config)):
-        with pytest.raises(error, match=f"optimizer.{name}"):
-            call()
-
-
-def test_multistep_needs_milestones():
-    with pytest.raises(InputError, match=r"optimizer\.milestones"):
-        check_optimizer(OptimizerConfig(schedule="multistep"))
-
-
-def test_a_warmup_longer_than_the_run():
-    check_optimizer(OptimizerConfig(warmup=10))
-    check_optimizer(OptimizerConfig(warmup=10), 10)
-    with pytest.raises(InputError, match=r"optimizer\.warmup"):
-        check_optimizer(OptimizerConfig(warmup=10), 9)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ((-1, 10), "step"),
-        ((11, 10), "step"),
-        ((0, 0), "steps"),
-        ((0, 10, 0), "steps_per_epoch"),
-        ((0, 10, 1, "hours"), "milestone_unit"),
-    ],
-)
-def test_steps_that_do_not_exist(arguments, name):
-    with pytest.raises(InputError, match=name):
-        learning_rate(OptimizerConfig(), *arguments)

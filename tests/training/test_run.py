@@ -24,6 +24,7 @@ from tests.data.published_trees import TREES
 from tests.training.runs import config_of, differences, last_state, small_table, steps_with
 
 CPU = torch.device("cpu")
+PEER = {"variant": None, "temperature": None}  # settings that a loss of another package does not have
 
 
 @pytest.fixture(autouse=True)
@@ -112,19 +113,11 @@ def test_the_batch_size_that_is_left_open(labels, settings, size):
 def test_kinds_of_batches():
     table = table_of(MANY, [f"kind {i // 50}" for i in range(200)])
     categories = BatchConfig("categories", size=24, per_class=0, categories=3, per_group=2, groups=4)
+    groups = {"categories_per_batch": 3, "batches_per_group": 2, "groups_per_epoch": 4}
     expected = {
         BatchConfig(size=16): BalancedBatches(table.labels, 16, 4, seed=3),
         BatchConfig("all-classes", size=80): AllClassesBatches(table.labels, 80, seed=3),
-        categories: CategoryBatches(
-            table.labels,
-            table.categories,
-            24,
-            None,
-            categories_per_batch=3,
-            batches_per_group=2,
-            groups_per_epoch=4,
-            seed=3,
-        ),
+        categories: CategoryBatches(table.labels, table.categories, 24, None, **groups, seed=3),
     }
     for config, sampler in expected.items():
         built = build.build_sampler(config, table, 3)
@@ -179,8 +172,7 @@ def test_a_folder_with_a_table_of_its_own(tmp_path):
         table = build.build_images(replace(config, layout=layout))
         assert (table.paths.tolist(), table.labels.tolist(), table.splits.tolist()) == (["a/1.png"], ["x"], ["test"])
         assert (table.root, table.name) == (own, "own")
-    same = build.build_images(DataConfig(path=str(own / "images.csv")))
-    assert (same.files(), same.name) == (table.files(), "own")
+    assert build.build_images(DataConfig(path=str(own / "images.csv"))).files() == table.files()
     assert build.build_images(replace(config, layout="folder")).labels.tolist() == ["a", "b"]
 
 
@@ -191,7 +183,6 @@ def test_a_table_beside_classes_that_is_about_something_else(tmp_path, text):
     guessed, asked = (refusal(build.build_images, replace(config, layout=layout)) for layout in ("auto", "table"))
     assert guessed.startswith(asked)  # and then says how it came to be read
     assert "images.csv" in guessed.removeprefix(asked)
-    assert build.build_images(replace(config, layout="folder")).labels.tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["begun", "lost table"])
@@ -292,24 +283,14 @@ def test_the_digest_of_images(images):
 def test_every_setting_reaches_the_model():
     config = ModelConfig("test_resnet", "none", "gem", 6, "train", layer_norm=True, dropout=0.3, stage=2)
     model = build.build_model(config, DataConfig(resize=48, size=40))
-    expected = fr.Embedder(
-        "test_resnet",
-        weights=None,
-        pooling="gem",
-        dim=6,
-        batch_norm="train",
-        layer_norm=True,
-        dropout=0.3,
-        image_size=40,
-        resize=48,
-        stage=2,
-    )
+    settings = {"pooling": "gem", "dim": 6, "batch_norm": "train", "layer_norm": True, "dropout": 0.3, "stage": 2}
+    expected = fr.Embedder("test_resnet", weights=None, image_size=40, resize=48, **settings)
     assert model.settings == expected.settings
     assert str(model) == str(expected)
 
 
 def test_a_run_in_other_layouts_and_the_same_weights(images, out):
-    loss = {"name": "pml.ProxyAnchorLoss", "variant": None, "temperature": None}
+    loss = {**PEER, "name": "pml.ProxyAnchorLoss"}
     runs = [build.build_run(config_of(images, channels_last=True, loss=loss), out, CPU, quiet=True) for _ in range(2)]
     assert differences(runs[0].model.state_dict(), runs[1].model.state_dict()) == []
     convolutions = [weight for weight in runs[0].model.parameters() if weight.ndim == 4 and weight.shape[-1] > 1]
@@ -330,21 +311,9 @@ def test_a_run_in_other_layouts_and_the_same_weights(images, out):
         ({"model": {"backbone": "resnet5000"}}, "resnet5000"),
         ({"batches": {"kind": "category"}}, "batches.kind"),
         ({"batches": {"size": 112}}, "28 classes"),
-        ({"log_every": 0}, "log_every"),
-        ({"precision": "fp32"}, "precision"),
         ({"epochs": 1.5}, "epochs"),
         ({"optimizer": {"warmup": 1000}}, "optimizer.warmup"),
-        (
-            {
-                "loss": {
-                    "name": "pml.TripletMarginLoss",
-                    "variant": None,
-                    "temperature": None,
-                    "options": {"margin": "x"},
-                }
-            },
-            "loss.options",
-        ),
+        ({"loss": {**PEER, "name": "pml.TripletMarginLoss", "options": {"margin": "x"}}}, "loss.options"),
     ],
     ids=str,
 )
