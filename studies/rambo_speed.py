@@ -3,15 +3,15 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 from frontrank.losses import BlackboxAP
+from frontrank.training.loop import free_bytes
 from studies.study import Effort, Results, Study, verdict
 from studies.style import COLOURS, INK, MARKS, STYLES, panels
 
@@ -26,7 +26,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     results: dict[str, Any] = {"rows": [], "left_out": []}
     with one_thread():
         for length in (1_000, 10_000) if effort.quick else _LENGTHS:
-            if reason := too_large(length, free_memory()):
+            if reason := too_large(length, free_bytes(torch.device("cpu"))):
                 results["left_out"].append({"length": length, "reason": reason})
                 continue
             results["rows"].append({"length": length, **_measure_times(length, effort.seed)})
@@ -42,21 +42,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def free_memory(root: Path = Path("/")) -> int | None:
-    """Return how many bytes are free, None if the system does not say; in a container, its limit counts.
-
-    root: where /proc and /sys are
-    """
-    free, group = [], root / "sys/fs/cgroup"
-    with suppress(OSError, ValueError, IndexError, StopIteration):
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        free.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
-    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
-        limit, taken = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        free.append(max(0, limit - taken))
-    return min(free, default=None)
 
 
 def too_large(length: int, free: int | None) -> str:

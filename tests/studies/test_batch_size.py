@@ -31,10 +31,8 @@ def table_of(sizes, splits):
 def test_every_training_class_has_as_many_images():
     table = table_of([2, 4, 7] * 30 + [5] * 4, ["train"] * 90 + ["test"] * 4)
     cut = equal_classes(table, 4, 8)
-    counts = {
-        split: np.unique(cut.of(split).labels, return_counts=True)[1].tolist()
-        for split in ("train", "validation", "test")
-    }
+    splits = "train", "validation", "test"
+    counts = {split: np.unique(cut.of(split).labels, return_counts=True)[1].tolist() for split in splits}
     assert counts == {"train": [4] * 48, "validation": [4] * 6, "test": [5] * 4}
     assert not set(cut.of("train").labels) & set(cut.of("validation").labels)
     assert set(cut.paths) <= set(table.paths)
@@ -71,7 +69,6 @@ def results_of(images, after, middle=0.69):
         ((0.6, 0.7, 0.69), AGREES),
         ((0.8, 0.7, 0.69), AGREES_IN_PART),
         ((0.6, 0.7, 0.72), AGREES_IN_PART),  # the largest is worse than the next
-        ((0.6, 0.75, 0.7), AGREES_IN_PART),
         ((0.8, 0.8, 0.69), DOES_NOT_AGREE),
     ],
 )
@@ -83,24 +80,6 @@ def test_verdict(means, word):
     assert values["whole"].points == pytest.approx(100 * (0.7 - means[0]))
     assert values["finish"].points == pytest.approx(100 * (0.75 - means[1]))
     assert values["equal_updates"].points == pytest.approx(20)
-
-
-def test_one_seed_is_no_evidence():
-    results = results_of(0.6, 0.7)
-    for row in results["rows"]:
-        row["values"] = {name: values[:1] for name, values in row["values"].items()}
-    assert verdict(batch_size.STUDY, results) == DOES_NOT_AGREE
-
-
-def test_rates_at_an_end():
-    results = results_of(0.6, 0.7)  # 3e-4 everywhere, the middle one of many updates alone
-    values = batch_size.values(results)
-    assert len(values["search"]["ends"]) == 6
-    assert not values["all_in_the_middle"]
-    for row in results["rows"]:
-        row["lr"] = 1e-4 if row["budget"] == "after" else 3e-4 if row["updates"] >= 300 else 1e-3
-    values = batch_size.values(results)
-    assert (values["search"]["ends"], values["all_in_the_middle"]) == ([], True)
 
 
 def test_images_of_other_runs_are_refused(tmp_path, images, monkeypatch):

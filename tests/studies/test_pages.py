@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -81,16 +80,6 @@ def test_a_figure_can_be_read_on_light_and_dark_pages(name):
         assert INK in svg  # text and axes are of the colour that turns light
         assert not re.search(r"stroke: (#000000|black)|<dc:date>", svg)
         assert svg == (DOCS / "studies" / f"{name}-{place}.svg").read_text(encoding="utf-8"), "run build_studies.py"
-
-
-def test_the_index_of_unfinished_studies(tmp_path):
-    sys.path.insert(0, str(DOCS))
-    import build_studies
-
-    files = build_studies.build_all(tmp_path)
-    assert set(files) == {"studies/README.md", "ledger.md"}
-    index = files["studies/README.md"].decode()
-    assert all(f"`python -m studies {name}`" in index for name in all_studies())
 
 
 def test_the_designer_is_that_of_the_repository():

@@ -8,7 +8,7 @@ import pytest
 
 from frontrank.comparison.runner import split_table, steps_of_way
 from frontrank.data.table import ImageTable
-from studies import apq_ablation, batch_size, fastap_batches, study_named, trained
+from studies import batch_size, fastap_batches, study_named, trained
 from studies.study import Effort
 from tests.studies.samples import render
 
@@ -63,17 +63,6 @@ def steps_by(ways, setting):
     return {settings[setting]: steps for settings, steps, _ in ways}
 
 
-def test_apq_ablation(plan, monkeypatch):
-    monkeypatch.setattr(apq_ablation, "_LRS", "3e-4")  # fewer settings to check
-    plans = plan("apq-ablation")
-    counts = {"bins": 8, "updates": 3, "images": 3, "classes": 3, "weights": 2}
-    assert {name: len(ways) for name, ways in plans.items()} == counts
-    assert set(steps_by(plans["updates"], "batches.size").values()) == {80}
-    images = [size * steps for size, steps in steps_by(plans["images"], "batches.size").items()]
-    assert max(images) < 1.1 * min(images)
-    assert {settings["batches.size"] for settings, *_ in plans["classes"]} == {1428}  # two of each of 714 classes
-
-
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
@@ -83,26 +72,14 @@ def test_apq_ablation(plan, monkeypatch):
         ("grid", {"grid": 3}),
         ("pnp-ablation", {"alpha": 5, "b": 5, "per_class": 3}),
         ("pnp-merged", {"whole": 3, "merged": 3}),
+        ("smooth-ap-ablation", {"temperature": 3, "positives": 2, "steps": 2, "smaller": 1, "larger": 1}),
+        ("apq-ablation", {"bins": 4, "updates": 2, "images": 2, "classes": 2, "weights": 2}),
     ],
 )
 def test_numbers_of_settings_of_quick_studies(plan, name, counts):
     plans = plan(name, quick=True)
     assert {name: len(ways) for name, ways in plans.items()} == counts
     assert {steps for ways in plans.values() for _, steps, _ in ways} == {4}
-
-
-def test_smooth_ap_ablation(plan):
-    assert [
-        (name, way.get("loss.temperature", 0.01), way["batches.size"], way["batches.per_class"], steps)
-        for name, ways in plan("smooth-ap-ablation").items()
-        for way, steps, _ in ways
-    ] == [
-        *(("temperature", temperature, 128, 4, 80) for temperature in (0.001, 0.01, 0.1)),
-        *(("positives", 0.01, 128, per_class, 80) for per_class in (2, 8)),
-        *(("steps", 0.01, size, 4, 80) for size in (64, 256)),
-        ("smaller", 0.01, 64, 4, 160),
-        ("larger", 0.01, 256, 4, 40),
-    ]
 
 
 def test_rambo_ablation(plan):

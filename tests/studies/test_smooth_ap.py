@@ -2,19 +2,18 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
 import torch
 
 from studies import smooth_ap_ablation, smooth_ap_error
-from studies.smooth_ap_error import ends, train_epoch
+from studies.smooth_ap_error import train_epoch
 from studies.smooth_ap_indicator import STUDY as INDICATOR
-from studies.smooth_ap_indicator import _ap, _approximations, _lists, _region
+from studies.smooth_ap_indicator import _ap, _lists, _region
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
 from tests.reference.evaluation import in_order, value
-from tests.studies.samples import render, verdict
+from tests.studies.samples import verdict
 
 # What takes the place of the step
 
@@ -36,19 +35,9 @@ def test_ap_with_the_step_is_exact():
     assert ap.tolist() == pytest.approx([value("mAP", in_order(row.tolist(), relevant)) for row in scores])
 
 
-def test_approximations_by_hand():
-    curves = {name: function(torch.tensor([-1.0, 0.0, 1.0])).tolist() for name, function in _approximations().items()}
-    assert curves["linear"] == [0.0, 0.5, 1.0]
-    assert curves["exponential"] == pytest.approx([math.exp(-2), math.exp(-1), 1.0])
-    assert curves["sigmoid, τ = 0.1"] == pytest.approx([1 / (1 + math.exp(10)), 0.5, 1 / (1 + math.exp(-10))])
-
-
 def test_the_indicator_is_measured_and_judged(tmp_path):
     results = INDICATOR.measure(Effort(tmp_path, quick=True))
     assert verdict(INDICATOR, results) == AGREES
-    drawn = INDICATOR.draw(results)["indicator"].axes[6:]
-    assert all(axis.get_ylim()[0] <= 0 for axis in drawn)  # what is level looks level
-    assert drawn[0].get_yticks().tolist() == [0]  # the derivative of the step has no height
     low, high = results["curves"]["sigmoid, τ = 0.001"], results["curves"]["sigmoid, τ = 0.1"]
     low["ap_error"], high["ap_error"] = high["ap_error"], low["ap_error"]
     assert verdict(INDICATOR, results) == DOES_NOT_AGREE
@@ -75,20 +64,13 @@ def test_runs_are_saved_by_their_settings(tmp_path, monkeypatch):
     assert train_epoch(whole, str(tmp_path / "one"), 0.01, seed=0) == [2]  # the same folder by another name
     assert len(configs) == 3
     assert [(config.epochs, config.iterations) for config in configs[1:]] == [(1, 0)] * 2
-    names = [path.name for path in (tmp_path / "work" / "epochs").iterdir()]
-    assert all(re.fullmatch(r"0\.01-0-[0-9a-f]{8}\.json", name) for name in names)
 
 
-@pytest.mark.parametrize(("quick", "seeds", "runs"), [(False, 2, [4, 5]), (True, 4, [4])])
-def test_the_error_is_measured_for_each_seed(tmp_path, monkeypatch, quick, seeds, runs):
+def test_the_error_is_measured_for_each_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(smooth_ap_error, "train_epoch", lambda effort, data, temperature, seed: [seed, temperature])
-    results = smooth_ap_error.measure(Effort(tmp_path, quick=quick, seed=4, seeds=seeds, data="none", show=False))
-    assert results["seeds"] == runs
-    assert results["errors"]["0.1"] == [[seed, 0.1] for seed in runs]
-
-
-def test_ends_are_a_fourth_of_a_short_run():
-    assert ends([[1.0, 2.0, 3.0, 6.0]]) == ([1.0], [6.0], [3.0])
+    results = smooth_ap_error.measure(Effort(tmp_path, seed=4, seeds=2, data="none", show=False))
+    assert results["seeds"] == [4, 5]
+    assert results["errors"]["0.1"] == [[4, 0.1], [5, 0.1]]
 
 
 @pytest.mark.parametrize(
@@ -130,25 +112,8 @@ def ablation(temperatures=(0.4, 0.5, 0.3), positives=(0.3, 0.5, 0.4), sizes=(0.4
     [
         (((0.4, 0.5, 0.3), (0.3, 0.5, 0.4), (0.4, 0.5, 0.6)), AGREES),
         (((0.4, 0.5, 0.6), (0.3, 0.5, 0.4), (0.4, 0.5, 0.6)), AGREES_IN_PART),
-        (((0.6, 0.5, 0.6), (0.3, 0.5, 0.6), (0.6, 0.5, 0.4)), DOES_NOT_AGREE),
         (((0.5, 0.504, 0.5), (0.3, 0.5, 0.5), (0.5, 0.5, 0.6)), DOES_NOT_AGREE),  # less than half a point
     ],
 )
 def test_verdict_on_the_ablation(means, word):
     assert verdict(smooth_ap_ablation.STUDY, ablation(*means)) == word
-
-
-def test_runs_that_diverged():
-    results = ablation()
-    results["columns"]["temperature"][0].update(mAP=[], **{"R@1": []})
-    results["columns"]["positives"][2].update(mAP=[0.4], planned=2, **{"R@1": [0.4]})
-    results["columns"]["batch, same images"] = [
-        {**each, "mAP": []} for each in columns(*[(0.1, 0.2, 0.3)] * 3)["positives"]
-    ]
-    _, low, eight, _, images = smooth_ap_ablation.values(results)["claims"]
-    assert (low.answer, low.diverged) == ("yes", True)  # better than a temperature that diverged
-    assert (eight.answer, str(eight.gaps[0])) == ("not shown", "+10.0 (one seed)")
-    assert (images.answer, images.diverged) == ("no", True)
-    page = render(smooth_ap_ablation.STUDY, results)
-    assert "| temperature | 0.001 | diverged |  | 83.9 |" in page
-    assert "40.0 (1 of 2 seeds)" in page
