@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -383,32 +384,33 @@ def choose_queries(
     return {kind: chosen[kind] for kind in kinds if len(chosen.get(kind, ()))}
 
 
-def _rank_queries(
-    chosen: Mapping[str, Rows],
-    models: Sequence[_Model],
-    reports: Sequence[Report],
-    roles: _Roles,
-    first: int,
-    costly: int,
-) -> dict[str, tuple[QueryExample, ...]]:
-    """Rank the gallery for the chosen queries by every model.
+def _rank_query(
+    query: int, sides: Sequence[tuple[_Model, Report]], roles: _Roles, first: int, costly: int
+) -> QueryExample:
+    """Rank the gallery for a query by every model; return `first` images, and `costly` wrong ones that cost most AP."""
+    right = roles.codes[1].numpy() == int(roles.codes[0][query])
+    listed = np.flatnonzero((np.arange(len(right)) != query) | (roles.gallery is not None))
+    right, rows = right[listed], roles.items[listed]
 
-    first: images of a list to return; costly: negatives to return that cost most AP
-    """
-    labels, item_labels = (codes.numpy() for codes in roles.codes)
+    def rank(model: _Model, report: Report) -> RankedList:
+        scores = _scores(model, query)[listed]
+        order = list_order(scores, right, 2 * slack(model.queries.dim, torch.float64))
+        hits = right[order]
+        costs = lost_precision(hits)
 
-    def rank(query: int) -> QueryExample:
-        right = item_labels == labels[query]
-        listed = np.flatnonzero((np.arange(len(right)) != query) | (roles.gallery is not None))
-        right, rows = right[listed], roles.items[listed]
-        ranked = []
-        for model, report in zip(models, reports, strict=True):
-            scores, tie = _scores(model, query)[listed], 2 * slack(model.queries.dim, torch.float64)
-            precision = float(report.per_query["mAP"][query])
-            ranked.append(_rank_list(scores, right, rows, precision, tie, first, costly))
-        return QueryExample(int(roles.queries[query]), int(right.sum()), tuple(ranked))
+        def at(place: int) -> RankedImage:  # from 0
+            item = order[place]
+            score = min(1.0, max(-1.0, float(scores[item])))
+            return RankedImage(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
 
-    return {kind: tuple(map(rank, queries.tolist())) for kind, queries in chosen.items()}
+        dearest = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
+        hit = int(hits.argmax()) if hits.any() else -1
+        best = tuple(map(at, range(min(first, len(order)))))
+        late = at(hit) if hit >= first else None
+        precision = float(report.per_query["mAP"][query])
+        return RankedList(precision, best, tuple(map(at, dearest)), hit + 1, late)
+
+    return QueryExample(int(roles.queries[query]), int(right.sum()), tuple(starmap(rank, sides)))
 
 
 def _scores(model: _Model, query: int) -> Floats:
@@ -421,23 +423,6 @@ def _scores(model: _Model, query: int) -> Floats:
         index = torch.arange(len(chunk), device=chunk.raw.device)
         parts.append(exact_scores(row, chunk, torch.zeros_like(index), index).cpu())
     return torch.cat(parts).numpy()
-
-
-def _rank_list(
-    scores: Floats, right: Flags, rows: Rows, average_precision: float, tie: float, first: int, costly: int
-) -> RankedList:
-    order = list_order(scores, right, tie)
-    costs = lost_precision(right[order])
-
-    def at(place: int) -> RankedImage:  # from 0
-        item = order[place]
-        score = min(1.0, max(-1.0, float(scores[item])))
-        return RankedImage(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
-
-    dearest = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
-    hit = int(right[order].argmax()) if right.any() else -1
-    best = tuple(map(at, range(min(first, len(order)))))
-    return RankedList(average_precision, best, tuple(map(at, dearest)), hit + 1, at(hit) if hit >= first else None)
 
 
 # Map: t-SNE of a sample in two dimensions, the same images at comparable places per model
@@ -611,6 +596,7 @@ def measure_findings(
     precisions = [report.per_query["mAP"] for report in reports]
     chosen = choose_queries(precisions, roles.classes, reports[0].positives, per_kind, seed)
     names = (sides[0][0], sides[-1][0])
+    both = list(zip(models, reports, strict=True))
     if lonely := reports[0].without_positive:
         count = f"{lonely:,} of {reports[0].queries:,} queries have no positive"
         notes += (f"{count}: R@k counts them as misses, mAP leaves them out",)
@@ -619,7 +605,10 @@ def measure_findings(
         table,
         results,
         compare_over_classes(reports[0], reports[1], roles.classes, names) if reports[1:] else None,
-        _rank_queries(chosen, models, reports, roles, first, costly),
+        {
+            kind: tuple(_rank_query(query, both, roles, first, costly) for query in queries.tolist())
+            for kind, queries in chosen.items()
+        },
         sample,
         _categories(table, roles, reports),
         (*notes, f"the map shows {count} {len(table):,} images by {method}"),

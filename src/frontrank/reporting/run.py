@@ -659,11 +659,8 @@ def _embed(
         load = partial(Embedder.load, folder / "model")
     else:
         mark, load = _first_weights_mark(config), partial(frozen_model, config)
-
-    def make() -> np.ndarray:
-        return embed_table(load(), table, workers=config.data.workers, device=device, show=show)
-
-    return read_or_make_embeddings(folder / "report", name, mark, table, make)
+    settings: Any = {"workers": config.data.workers, "device": device, "show": show}
+    return read_or_make_embeddings(folder / "report", name, mark, table, lambda: embed_table(load(), table, **settings))
 
 
 def _first_weights_mark(config: TrainConfig) -> str:
