@@ -121,11 +121,7 @@ def test_titles(losses, axes, title):
 def test_an_axis_without_effect_is_refused(axis, losses, remedy):
     with pytest.raises(InputError, match=f"{axis.split('=')[0]} .*{remedy}"):
         plan_of(losses, axes=[axis])
-
-
-@pytest.mark.parametrize(("axis", "losses"), [("loss.b=2,4", "PNP-I_b"), ("loss.alpha=2,4", None)])
-def test_an_axis_with_effect(axis, losses):
-    assert len(plan_of(losses, axes=[axis]).ways) == 2
+    assert len(plan_of("PNP-I_b", axes=["loss.b=2,4"]).ways) == 2  # it has an effect there
 
 
 # Learning rates, seeds, budgets
@@ -171,9 +167,7 @@ def test_a_plan_is_read_back_as_it_was():
 REFUSED = [
     ({"losses": "PNP-Dq"}, {}, "PNP-Dq.*PNP-D_q"),
     ({"losses": "SmoothAP,SmoothAP"}, {}, "--losses.*SmoothAP"),
-    ({"losses": ","}, {}, "--losses"),
     ({"losses": "PNP-D_q(alpha)"}, {}, "'alpha'"),
-    ({"losses": "PNP-D_q(alpha=0)"}, {}, "alpha"),
     ({"losses": "SmoothAP,FastAP(bins=0)"}, {}, "FastAP.*bins"),
     ({"losses": "triplet(margn=1)"}, {}, "margn.*margin"),
     ({"losses": "PNP-D_q"}, {"loss.variant": "O"}, "--loss.variant"),
@@ -182,25 +176,17 @@ REFUSED = [
     ({"axes": ["loss.temprature=1,2"]}, {}, "loss.temprature.*loss.temperature"),
     ({"axes": ["loss.temperature=1,1"]}, {}, "--axis loss.temperature"),
     ({"axes": ["loss.temperature=1", "loss.temperature=2"]}, {}, "--axis loss.temperature"),
-    ({"axes": ["loss.bins=1,2"]}, {}, "loss.bins"),
     ({"axes": ["batches.per_class=3,4"]}, {"batches.size": "16"}, "batches.size 16"),
     ({"axes": ["seed=1,2"]}, {}, "--axis seed.*--seeds"),
     ({"axes": ["data.merge_classes=1,3"]}, {}, "--axis data.merge_classes"),
     ({"lrs": "1e-3,x"}, {}, "--lr.*x"),
     ({"lrs": "0"}, {}, "--lr"),
-    ({"lrs": "nan"}, {}, "--lr"),
     ({"lrs": "1e-3,0.001"}, {}, "--lr.*0.001"),
-    ({"lrs": ","}, {}, "--lr"),
     ({"lrs": "1"}, {"optimizer.lr": "2"}, "--optimizer.lr"),
     ({"seeds": 0}, {}, "--seeds"),
     ({"search_steps": -1}, {}, "--search-iterations"),
-    (
-        {"search_steps": 5},
-        {"optimizer.schedule": "multistep", "optimizer.milestones": "[3]"},
-        "--search-iterations",
-    ),
+    ({"search_steps": 5}, {"optimizer.schedule": "multistep", "optimizer.milestones": "[3]"}, "--search-iterations"),
     ({"reference": "PNP-Dq"}, {}, "--reference.*PNP-D_q"),
-    ({}, {"iterations": "-1"}, "iterations"),
     ({}, {"optimizer.schedule": "multistep"}, "optimizer.milestones"),
 ]
 

@@ -116,7 +116,7 @@ def test_files(trained):
     markdown = (folder / "results.md").read_text()
     assert results.command in markdown
     assert all(name in markdown for name in METRICS)
-    assert "64 images of 8 classes" in results.images
+    assert results.images.startswith("64 images")
 
 
 # Of entries that are made up
@@ -124,9 +124,7 @@ def test_files(trained):
 
 def test_a_new_column_is_one_place(monkeypatch, tmp_path):
     """A number of every run, added to COSTS, is in the text table, in all files and on the page."""
-    column = ResultColumn(
-        "joules", lambda entry: [7.0, 9.0], max, "J", lambda values: f"{max(values):g} J", "energy", str
-    )
+    column = ResultColumn("joules", lambda entry: [7.0, 9.0], max, "J", "{0[1]:g} J".format, "energy", str)
     for name in ("results", "report"):
         monkeypatch.setattr(f"frontrank.comparison.{name}.COSTS", (*COSTS, column))
     results = results_of(entry_of("a", 0.5, 0.6))
@@ -182,8 +180,5 @@ def test_what_differences_cannot_say(classes, seeds, notes):
     """With 5 classes the least p is 2 / 2^5, which is above 0.05."""
     texts = note_differences(plan_of("photos", seeds=seeds), classes)
     assert len(texts) == notes
-    assert (any("--seeds" in text for text in texts), any("0.05" in text for text in texts)) == (
-        seeds == 1,
-        classes == 5,
-    )
+    assert [any(word in text for text in texts) for word in ("--seeds", "0.05")] == [seeds == 1, classes == 5]
     assert note_differences(plan_of("photos", "SmoothAP"), classes) == []

@@ -2,12 +2,12 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import frontrank as fr
 from frontrank.comparison import runner
 from frontrank.comparison.results import UNFINISHED, read_results
 from frontrank.comparison.runner import prepare, resume_comparison, run_comparison, run_count
@@ -45,11 +45,10 @@ def test_a_folder_without_test_images_gets_some(images, tmp_path):
 
 def test_merged_classes_are_the_same_for_all_runs(images):
     ready = prepare(plan_of(images, "SmoothAP", {"data.merge_classes": "3", "batches.size": "0"}))
-    merged = {
-        split: {label.count("U+") for label in ready.table.of(split).labels}
-        for split in ("train", "validation", "test")
-    }
-    assert merged == {"train": {2, 3}, "validation": {1}, "test": {1}}  # of 8 training classes: 3, 3 and 2
+    merged = [
+        {label.count("U+") for label in ready.table.of(split).labels} for split in ("train", "validation", "test")
+    ]
+    assert merged == [{2, 3}, {1}, {1}]  # of 8 training classes: 3, 3 and 2
     assert len(ready.notes) == 1
 
 
@@ -57,12 +56,10 @@ def test_merged_classes_are_the_same_for_all_runs(images):
     ("classes", "each", "overrides", "names"),
     [
         (7, 4, {}, "photos .*7 classes"),
-        (8, 1, {}, "photos .*0 classes"),
         (3, 4, {"data.validation": "0"}, "photos .*3 classes"),
         (12, 4, {"batches.kind": "categories", "batches.size": "0"}, "SmoothAP: .*categories"),
         (12, 4, {"optimizer.warmup": "5"}, "SmoothAP: .*optimizer.warmup"),
         (12, 4, {"metric": "R@x"}, "R@x"),
-        (12, 4, {"metric": "dists@intra"}, "metric dists@intra"),
         (12, 4, {"device": "nowhere"}, "nowhere"),
         (12, 4, {"model.backbone": "resnt50"}, "resnt50"),
         (8, 4, {"data.validation": "0"}, "data.validation"),
@@ -101,8 +98,7 @@ def test_broken_images_are_found_before_the_work(images, tmp_path, monkeypatch):
 def test_distractors_without_a_gallery_are_noted(images, tmp_path):
     table = read_table(images)
     roles = np.where((table.splits == "test") & (np.arange(len(table)) % 8 == 0), "distractor", "")
-    columns = table.paths, table.labels, table.categories, table.splits, roles
-    fr.data.ImageTable(table.root, *columns).save(tmp_path / "t.csv")
+    replace(table, roles=roles).save(tmp_path / "t.csv")
     (note,) = prepare(plan_of(tmp_path / "t.csv")).notes
     assert "8 distractors" in note
 
@@ -299,11 +295,8 @@ def test_differences_of_versions_and_pictures_are_noted(images, untrained, tmp_p
     next((tmp_path / "glyphs").rglob("*.png")).touch()
     for _ in range(2):
         notes = resume_comparison(tmp_path / "out", quiet=True).notes
-        assert [sum(word in note for note in notes) for word in ("commit: a, b", "torch: 2, 3", "pictures")] == [
-            1,
-            1,
-            1,
-        ]
+        words = ("commit: a, b", "torch: 2, 3", "pictures")
+        assert [sum(word in note for note in notes) for word in words] == [1, 1, 1]
     assert untrained[1:] == [("test", f"{way.folder}/lr-0.001-seed-0") for way in plan.ways]
 
 

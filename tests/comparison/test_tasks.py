@@ -18,6 +18,7 @@ from frontrank.errors import InputError, InterruptedRunError
 from frontrank.reporting.findings import search_roles
 from frontrank.settings import TrainConfig
 from tests.comparison.comparisons import count_tasks, plan_of
+from tests.reporting.samples import table_of
 
 
 @pytest.mark.parametrize(
@@ -53,18 +54,12 @@ def test_the_choice_of_a_learning_rate(tmp_path, results, chosen):
 # Test images
 
 
-def table_of(labels, roles):
-    count = len(labels)
-    names, nothing = np.arange(count).astype(str), np.full(count, "")
-    return fr.data.ImageTable("x", names, np.array(labels), nothing, np.full(count, "test"), np.array(roles))
-
-
 @pytest.mark.parametrize("role", ["distractor", "query"])
 def test_without_a_gallery_no_image_finds_itself(role, monkeypatch):
     """60 random vectors, whose pairs are found by chance only: were each in its own list, R@1 would be 1."""
     labels = [f"c{i // 2}" for i in range(60)] + ([""] * 10 if role == "distractor" else [])
     roles = [""] * 60 + ["distractor"] * 10 if role == "distractor" else ["query"] * 30 + [""] * 30
-    table, rng = table_of(labels, roles), np.random.default_rng(0)
+    table, rng = table_of(labels, roles=roles), np.random.default_rng(0)
     monkeypatch.setattr(tasks, "build_images", lambda _: table)
     monkeypatch.setattr(tasks, "embed_table", lambda *_, **__: rng.normal(size=(len(table), 8)))
     report = tasks.report_on_tests(None, TrainConfig())
@@ -75,7 +70,7 @@ def test_without_a_gallery_no_image_finds_itself(role, monkeypatch):
 
 
 def test_a_gallery_is_searched_with_its_distractors(monkeypatch):
-    table = table_of(["a", "b", "a", "b", "", ""], ["query", "", "gallery", "gallery", "distractor", "query"])
+    table = table_of(["a", "b", "a", "b", "", ""], roles=["query", "", "gallery", "gallery", "distractor", "query"])
     queries, gallery, _ = search_roles(table)
     assert (queries.tolist(), gallery.tolist()) == ([0, 1], [2, 3, 4])  # without a label it has nothing to find
     vectors = np.random.default_rng(0).normal(size=(6, 8))
@@ -101,7 +96,7 @@ def test_a_gallery_is_searched_with_its_distractors(monkeypatch):
 )
 def test_test_images_of_which_nothing_can_be_found(labels, roles, word):
     with pytest.raises(InputError, match=word):
-        require_tests(table_of(labels, roles))
+        require_tests(table_of(labels, roles=roles))
 
 
 # Processes

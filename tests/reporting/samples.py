@@ -35,6 +35,16 @@ HOSTILE = [
 VOID = {"meta", "input", "br", "img", "link"}
 
 
+def table_of(labels, categories=None, *, roles=None, splits="test", root="x", paths=None, name="", **extra):
+    """A table of images that need not exist."""
+    count = len(labels)
+    paths = [f"{i}.png" for i in range(count)] if paths is None else paths
+    blank = [""] * count
+    columns = [list(map(str, labels)), blank if categories is None else list(map(str, categories))]
+    splits = [splits] * count if isinstance(splits, str) else splits
+    return ImageTable(root, paths, *columns, splits, blank if roles is None else roles, extra, name)
+
+
 def image_table(folder, classes=4, per_class=3, categories=("warm", "cold"), labels=None):
     """Plain coloured pictures, one colour per class; label i is labels[i]."""
     rng = np.random.default_rng(0)

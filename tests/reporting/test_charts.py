@@ -1,13 +1,26 @@
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.reporting.charts import Line, Scale, chart, log_ticks, running_mean, tick_texts, ticks
+from frontrank.reporting.charts import (
+    SIZE,
+    Line,
+    Scale,
+    chart,
+    display_name,
+    draw_map,
+    log_ticks,
+    running_mean,
+    tick_texts,
+    ticks,
+)
 from frontrank.reporting.findings import Curve
+from tests.reporting.samples import findings_of
 
 X, Y = Scale("step"), Scale("value")
 
@@ -116,19 +129,16 @@ def test_what_is_behind_is_drawn_first_and_in_no_table():
 
 
 def test_words_and_numbers_say_what_is_drawn():
+    assert chart("a", [Line("", curve([1, 1, 2], [3, 4, 5]))], X, Y).numbers.rows == [["1", "3, 4"], ["2", "5"]]
     lines = [Line("before", curve([1, 10], [0.5, 0.25]), "before"), Line("after", curve([10], [1]), dotted=True)]
     found = chart("R@k", lines, Scale("k"), Scale("R@k", percent=True))
-    text = found.summary.replace("\u202f", " ")
-    assert text == "R@k. before: 50.0 % at k 1, 25.0 % at 10, highest 50.0 % at 1; after: 100.0 % at k 10."
+    numbers = [[float(each) for each in re.findall(r"[\d.]+\b", part)] for part in found.summary.split(";")]
+    assert numbers == [[50, 1, 25, 10, 50, 1], [100, 10]]  # first, last and highest, and where
     assert [[cell.replace("\u202f", " ") for cell in row] for row in found.numbers.rows] == [
         ["1", "50.0 %", ""],
         ["10", "25.0 %", "100.0 %"],
     ]
-    assert found.strokes[1].dots[0].text.replace("\u202f", " ") == "after: 100.0 % at k 10"
-
-
-def test_several_values_at_one_place_are_all_in_the_table():
-    assert chart("a", [Line("", curve([1, 1, 2], [3, 4, 5]))], X, Y).numbers.rows == [["1", "3, 4"], ["2", "5"]]
+    assert found.strokes[1].dots[0].text.startswith("after: 100.0")
 
 
 def test_marks_are_ticks_where_asked():
@@ -162,8 +172,124 @@ def test_log_ticks_are_few_and_inside(low, factor):
 
 def test_texts_of_an_axis_have_the_same_decimals():
     assert tick_texts([0, 2.5, 5]) == ["0.0", "2.5", "5.0"]
-    assert tick_texts([1000, 2000]) == ["1,000", "2,000"]
-    assert tick_texts(ticks(0.99981, 0.99989)) == ["0.99982", "0.99984", "0.99986", "0.99988"]
     assert tick_texts(ticks(0.9996, 0.9999), percent=True) == ["99.96 %", "99.97 %", "99.98 %", "99.99 %"]
     assert tick_texts([0, 5e-4]) == ["0", "5e-4"]
     assert tick_texts([0.125, 0.25], percent=True) == ["12.5 %", "25.0 %"]
+
+
+# The map of embeddings
+
+
+@pytest.fixture
+def findings(tmp_path):
+    return findings_of(tmp_path)
+
+
+def with_places(findings, places):
+    return replace(findings, sides=tuple(replace(side, places=np.array(places, float)) for side in findings.sides))
+
+
+def starts(path):
+    return [tuple(map(float, at)) for at in re.findall(r"M([-\d.]+) ([-\d.]+)", path)]
+
+
+def test_every_point_is_drawn_once_per_side_with_the_look_of_its_category(findings):
+    found = draw_map(findings)
+    assert found.by == "category"
+    assert [(group.name, group.look, group.count) for group in found.groups] == [("cold", 0, 6), ("warm", 1, 6)]
+    for number, side in enumerate(found.sides):
+        points = list(zip(found.points["looks"], found.points["sides"][number], strict=True))
+        for look, path in side.marks:
+            assert sorted(starts(path)) == sorted(tuple(at) for of, at in points if of == look)
+
+
+def test_one_scale_for_both_axes_and_both_sides(findings):
+    places = np.array([[i, 10 * (i % 3)] for i in range(12)], float)
+    sides = tuple(replace(side, places=of) for side, of in zip(findings.sides, (places, 7 + places / 2), strict=True))
+    wide, small = (np.array(xy) for xy in draw_map(replace(findings, sides=sides)).points["sides"])
+    scale = (SIZE - 36) / 20
+    for xy, factor in ((wide, 1), (small, 0.5)):
+        assert np.ptp(xy, axis=0) == pytest.approx([11 * scale * factor, 20 * scale * factor], abs=0.11)
+        assert (xy.min(0) + xy.max(0)) / 2 == pytest.approx([SIZE / 2, SIZE / 2], abs=0.11)
+    assert np.argsort(wide[:, 0]).tolist() == list(range(12))
+
+
+def test_together_is_the_share_of_points_beside_their_class(findings):
+    """Rows are three of each class; two of a class lie beside each other, the third beside another class."""
+    labels = np.array(list("aabbccaabbcc"))
+    table = replace(findings.table, labels=labels)
+    line = [[x, 0.0] for x in (0, 1, 10, 11, 20, 21, 30, 40, 31, 41, 60, 60.5)]
+    found = draw_map(with_places(replace(findings, table=table), line))
+    assert found.sides[0].together == pytest.approx(8 / 12)
+
+
+def test_a_point_without_a_place_is_left_out_on_both_sides(findings):
+    places = np.random.default_rng(0).normal(size=(12, 2))
+    places[4, 1] = np.nan
+    sides = replace(findings.sides[0], places=places), findings.sides[1]
+    found = draw_map(replace(findings, sides=sides))
+    assert found.points["rows"] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
+    assert [len(xy) for xy in found.points["sides"]] == [11, 11]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_too_few_points_are_no_map(findings, count):
+    sides = tuple(replace(side, places=side.places[:count]) for side in findings.sides)
+    assert draw_map(replace(findings, mapped=findings.mapped[:count], sides=sides)) is None
+    assert draw_map(replace(findings, mapped=findings.mapped[:5])) is None  # places of other rows
+
+
+def test_the_largest_categories_have_looks(findings):
+    names = np.array([f"c{i:02}" for i in range(10)] + ["c09", "c09"])
+    found = draw_map(replace(findings, table=replace(findings.table, categories=names)))
+    assert [(group.name, group.count) for group in found.groups] == [
+        *((f"c{i:02}", 1) for i in range(8)),
+        ("c09", 3),
+        ("all others", 1),
+    ]
+    names = np.array(["", "", "", "", "", *["a"] * 4, *["b"] * 3])
+    found = draw_map(replace(findings, table=replace(findings.table, categories=names)))
+    assert [(group.name, group.count) for group in found.groups] == [("a", 4), ("b", 3), ("all others", 5)]
+
+
+def test_without_categories_the_colours_are_few_classes_or_none(tmp_path):
+    few = draw_map(findings_of(tmp_path, categories=()))
+    assert (few.by, [group.name for group in few.groups]) == ("class", [f"class {i}" for i in range(4)])
+    many = draw_map(findings_of(tmp_path, categories=(), classes=12, per_class=2))
+    assert (many.by, len(many.groups), many.sides[0].names) == ("", 1, ())
+
+
+def test_names_and_pictures_do_not_cover_each_other(tmp_path):
+    findings = findings_of(tmp_path, classes=40, per_class=8, categories=("a long name", "b", "another name", "d"))
+    for side in draw_map(findings).sides:
+        assert len(side.names) == 4
+        for i, a in enumerate(side.names):
+            for b in side.names[:i]:
+                assert abs(a.y - b.y) > 19 or abs(a.x - b.x) > 3.9 * (len(a.text) + len(b.text))
+        assert 20 < len(side.pictures) <= 160
+        for i, a in enumerate(side.pictures):
+            assert all(max(abs(a.x - b.x), abs(a.y - b.y)) >= 25.8 for b in side.pictures[:i])
+
+
+def test_a_side_has_no_more_pictures_than_a_page_can_hold(findings):
+    many = replace(findings, table=findings.table.rows(np.zeros(256, dtype=int)), mapped=np.arange(256))
+    found = draw_map(with_places(many, [divmod(i, 16) for i in range(256)]))
+    for side in found.sides:
+        assert len(side.pictures) == 160
+        assert 60 <= sum(placed.row >= 128 for placed in side.pictures) <= 100  # not in the order of the table
+
+
+def test_a_name_stands_where_its_category_is_densest(findings):
+    cold = findings.table.categories == "cold"
+    places = np.where(cold[:, None], [[0.0, 0.0]], [[10.0, 10.0]]) + np.random.default_rng(0).normal(size=(12, 2)) / 9
+    places[np.flatnonzero(cold)[0]] = [10, 10]
+    side = draw_map(with_places(findings, places)).sides[0]
+    at = {placed.text: (placed.x, placed.y) for placed in side.names}
+    assert max(at["cold"]) < SIZE / 2 < min(at["warm"])
+
+
+def test_an_image_is_called_by_its_name_or_its_label(findings):
+    names = np.array(["grinning face", " ", *[""] * 10])
+    table = replace(findings.table, extra={"name": names}, labels=np.array([*["a"] * 11, ""]))
+    assert [display_name(table, row) for row in (0, 1, 2, 11)] == ["grinning face", "a", "a", "no label"]
+    assert display_name(findings.table, 5) == "class 1"

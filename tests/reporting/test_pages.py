@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from frontrank.data.table import ImageTable
 from frontrank.reporting.pages import faults_note, make_thumbnails
+from tests.reporting import samples
 
 
 def table_of(folder, *paths, **extra):
-    blank = [""] * len(paths)
-    return ImageTable(folder, list(paths), ["a"] * len(paths), blank, ["test"] * len(paths), blank, extra)
+    return samples.table_of("a" * len(paths), root=folder, paths=list(paths), **extra)
 
 
 def picture_of(thumbnail):

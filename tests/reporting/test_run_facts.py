@@ -1,24 +1,23 @@
-"""What a run's folder says of it."""
+"""What a run's folder says of it, and the embeddings that are kept beside it."""
 
 import json
-from pathlib import Path
+import os
 
 import numpy as np
 import pytest
 
-from frontrank.data.table import ImageTable
-from frontrank.reporting.run import count_designs, count_licences, read_credits, read_run_facts
+from frontrank.reporting.run import (
+    count_designs,
+    count_licences,
+    images_digest,
+    read_credits,
+    read_or_make_embeddings,
+    read_run_facts,
+)
 from frontrank.settings import DataConfig, LossConfig, ModelConfig, OptimizerConfig, TrainConfig
+from tests.reporting.samples import table_of
 
-
-def table_of(splits, labels, **extra):
-    nothing = np.full(len(labels), "")
-    return ImageTable(
-        Path("x"), np.array([f"{i}.png" for i in range(len(labels))]), labels, nothing, splits, nothing, extra
-    )
-
-
-IMAGES = table_of(["train", "train", "validation", "test", "test"], ["a", "b", "c", "d", "d"])
+IMAGES = table_of("abcdd", splits=["train", "train", "validation", "test", "test"])
 CONFIG = TrainConfig(
     data=DataConfig(path="/data/emoji/images.csv", size=128),
     model=ModelConfig("lite0", weights="package", pooling="gem", dim=64),
@@ -50,8 +49,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def facts_of(folder, config=CONFIG, images=IMAGES):
-    return read_run_facts(folder, config, images, images.of("test"), "1 unseen class")
+def facts_of(folder, *data):
+    return read_run_facts(folder, CONFIG, IMAGES, IMAGES.of("test"), "1 unseen class", *data)
 
 
 def test_facts(folder):
@@ -61,28 +60,28 @@ def test_facts(folder):
     assert facts.settings == "seed: 4\n"
     assert facts.command == "frontrank train --data 'my photos'"
     assert facts.versions == {"torch": "2.9", "commit": "2c3611f", "machine": "Linux-6"}
-    assert (facts.designs, facts.credits) == ((), "")
-    assert facts.licences == {}
-    assert facts.facts == {
-        "images": "2 of 1 unseen class",
-        "trained on": "2 images of 2 classes",
-        "model": "lite0, gem pooling, 64 dimensions; images of 128 px",
-        "first weights": "ImageNet, from a registry package",
-        "loss": "PNP (variant D_q, alpha 4.0, b 2.0, temperature 0.02, include_query False)",
-        "training": "400 steps of 0 images, adam, learning rate 0.0003 (cosine), seed 4",
-        "checkpoint": "step 300: R@1 50.0 % on 1 held-out class, from 25.0 %",
-        "time": "2 min 11 s on cpu",
+    assert (facts.designs, facts.credits, facts.licences) == ((), "", {})
+    words = {
+        "images": ("2 of", "1 unseen class"),
+        "trained on": ("2 images", "2 classes"),
+        "model": ("lite0", "gem", "64", "128 px"),
+        "first weights": ("ImageNet",),
+        "loss": ("PNP", "variant D_q", "alpha 4.0", "temperature 0.02"),
+        "training": ("400 steps", "adam", "0.0003 (cosine)", "seed 4"),
+        "checkpoint": ("step 300", "R@1 50.0 %", "1 held-out class", "25.0 %"),
+        "time": ("2 min 11 s", "cpu"),
     }
+    assert list(facts.facts) == list(words)
+    for name, parts in words.items():
+        assert all(part in facts.facts[name] for part in parts), facts.facts[name]
 
 
 def test_curves_are_those_of_the_log(folder):
     curves = facts_of(folder).curves
     assert set(curves) == {"validation R@1", "validation mAP", "loss", "AP error", "learning rate"}
-    assert (curves["loss"].x.tolist(), curves["loss"].y.tolist()) == (
-        [1, 3],
-        [2.0, 1.0],
-    )  # the infinite one is left out
-    assert (curves["validation R@1"].x.tolist(), curves["validation R@1"].y.tolist()) == ([0, 3], [0.25, 0.5])
+    points = {name: (curve.x.tolist(), curve.y.tolist()) for name, curve in curves.items()}
+    assert points["loss"] == ([1, 3], [2.0, 1.0])  # the infinite one is left out
+    assert points["validation R@1"] == ([0, 3], [0.25, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_a_damaged_run_file_says_nothing(folder, content):
     facts = facts_of(folder)
     assert facts.versions == {}
     assert "checkpoint" not in facts.facts
-    assert facts.facts["training"].startswith("not finished; adam")
+    assert facts.facts["training"].startswith("not finished")
 
 
 @pytest.mark.parametrize(
@@ -118,26 +117,21 @@ def test_a_damaged_run_file_says_nothing(folder, content):
 def test_time(folder, times, text):
     (folder / "log.jsonl").write_text("".join(json.dumps({"step": i, "time": t}) + "\n" for i, t in enumerate(times)))
     assert facts_of(folder).facts.get("time") == text
-
-
-def test_a_run_that_was_resumed_has_no_time(folder):
     (folder / "run.json").write_text(json.dumps(RUN | ENDED | {"resumed": [{}]}))
-    assert "time" not in facts_of(folder).facts
+    assert "time" not in facts_of(folder).facts  # not known where it was interrupted
 
 
 @pytest.mark.parametrize("column", ["licence", "license"])
 def test_licences_are_counted(column):
-    table = table_of(["test"] * 5, list("abcde"), **{column: np.array(["MIT", "CC0-1.0", "MIT", " ", "CC0-1.0"])})
-    assert count_licences(table) == {"CC0-1.0": 2, "MIT": 2, "not said": 1}
-    assert list(count_licences(table)) == ["CC0-1.0", "MIT", "not said"]
+    licences = count_licences(table_of("abcde", **{column: np.array(["MIT", "CC0-1.0", "MIT", " ", "CC0-1.0"])}))
+    assert list(licences.items()) == [("CC0-1.0", 2), ("MIT", 2), ("not said", 1)]
 
 
 def test_designs_have_their_licences():
     licence, design = np.array(["MIT", "CC0-1.0", "MIT", " "]), np.array(["b", "a", "b", ""])
-    table = table_of(["test"] * 4, list("abcd"), licence=licence, design=design)
-    assert count_designs(table) == (("a", "CC0-1.0", 1), ("b", "MIT", 2), ("not said", "not said", 1))
-    assert count_designs(table_of(["test"] * 4, list("abcd"), licence=licence)) == ()
-    assert count_designs(table_of(["test"] * 4, list("abcd"), design=design)) == ()
+    designs = count_designs(table_of("abcd", licence=licence, design=design))
+    assert designs == (("a", "CC0-1.0", 1), ("b", "MIT", 2), ("not said", "not said", 1))
+    assert count_designs(table_of("abcd", licence=licence)) == count_designs(table_of("abcd", design=design)) == ()
 
 
 def test_credits_stand_beside_the_table(tmp_path):
@@ -148,7 +142,103 @@ def test_credits_stand_beside_the_table(tmp_path):
 
 
 def test_other_images_are_named(folder):
-    facts = read_run_facts(folder, CONFIG, IMAGES, IMAGES.of("test"), "1 class", "/d/my.photos")
-    assert facts.title == "PNP-D_q on my.photos"
-    assert facts.facts["images"] == "2 of 1 class of my.photos"
-    assert facts.facts["trained on"] == "2 images of 2 classes of emoji"
+    facts = facts_of(folder, "/d/my.photos")
+    assert facts.title.endswith("my.photos")
+    assert facts.facts["images"].endswith("my.photos")
+    assert facts.facts["trained on"].endswith("emoji")
+
+
+# Embeddings are kept for the images and the model they are of, and for no others
+
+ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+@pytest.fixture
+def table(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_text(name)
+    return files_of(tmp_path)
+
+
+def files_of(folder, **extra):
+    return table_of("xxy", root=folder, paths=["a.png", "b.png", "c.png"], **extra)
+
+
+class Maker:
+    calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return ROWS + self.calls
+
+
+def embed(tmp_path, table, make, name="after", model="model"):
+    return read_or_make_embeddings(tmp_path / "kept", name, model, table, make)
+
+
+def touch(table):
+    os.utime(table.root / "b.png", ns=(1, 1))
+    return table
+
+
+def move(table):
+    (table.root / "elsewhere").mkdir()
+    for name in "abc":
+        (table.root / f"{name}.png").rename(table.root / "elsewhere" / f"{name}.png")
+    return files_of(table.root / "elsewhere")
+
+
+CHANGES = {
+    "a picture": touch,
+    "the order": lambda table: table.rows(np.array([1, 0, 2])),
+    "the root": move,
+    "a box": lambda table: files_of(table.root, box=np.array(["", "0 0 1 1", ""])),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_they_are_made_once_and_other_images_have_their_own(tmp_path, table, change):
+    make = Maker()
+    for _ in range(2):
+        rows = embed(tmp_path, table, make)
+        assert (make.calls, rows.dtype) == (1, np.float32)
+        assert np.array_equal(rows, ROWS + 1)
+    assert np.array_equal(embed(tmp_path, change(table), make), ROWS + 2)
+
+
+def test_another_model_takes_the_place_of_the_first(tmp_path, table):
+    make = Maker()
+    for name, model in (("after", "one"), ("after", "two"), ("after", "two"), ("before", "one")):
+        embed(tmp_path, table, make, name, model)
+    assert make.calls == 3
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "kept").iterdir()) == ["after", "before"]
+
+
+DAMAGES = {
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-4]),
+    "no array": lambda path: path.write_text("hello"),
+    "other rows": lambda path: np.save(path, ROWS[:2]),
+    "not finite": lambda path: np.save(path, ROWS * np.float32("nan")),
+    "objects": lambda path: np.save(path, np.array([{}], dtype=object), allow_pickle=True),
+    "double": lambda path: np.save(path, ROWS.astype(float)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damaged_ones_are_made_again(tmp_path, table, damage):
+    make = Maker()
+    embed(tmp_path, table, make)
+    damage(next((tmp_path / "kept").iterdir()))
+    assert np.array_equal(embed(tmp_path, table, make), ROWS + 2)
+
+
+def test_where_nothing_can_be_written_they_are_made_all_the_same(tmp_path, table):
+    (tmp_path / "kept").write_text("a file")
+    assert np.array_equal(embed(tmp_path, table, Maker()), ROWS + 1)
+    assert (tmp_path / "kept").read_text() == "a file"
+
+
+def test_a_picture_that_is_missing_has_a_digest_of_its_own(table):
+    before = images_digest(table)
+    (table.root / "c.png").unlink()
+    assert images_digest(table) != before
