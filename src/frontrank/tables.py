@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from html import escape
@@ -45,15 +46,11 @@ class Table:
     def render(self, format: TableFormat) -> str:
         """Return the table in a format: "text", "markdown", "latex" (booktabs), "csv" or "html"."""
         check_choice("format", format, get_args(TableFormat))
-        return {"text": _text, "markdown": _markdown, "latex": _latex, "csv": _csv, "html": _html}[format](
-            self._without_line_breaks()
-        )
-
-    def _without_line_breaks(self) -> "Table":
-        """Put every cell and line of text on one line: a line break would end a row, or a LaTeX comment."""
+        # every cell and line of text is put on one line: a line break would end a row, or a LaTeX comment
         header, *rows = [[_one_line(cell) for cell in row] for row in (self.header, *self.rows)]
         before, after = (tuple(map(_one_line, lines)) for lines in (self.before, self.after))
-        return replace(self, header=header, rows=rows, before=before, after=after)
+        table = replace(self, header=header, rows=rows, before=before, after=after)
+        return {"text": _text, "markdown": _markdown, "latex": _latex, "csv": _csv, "html": _html}[format](table)
 
 
 def align_right(numbers: Iterable[str]) -> list[str]:
@@ -144,11 +141,16 @@ def _escape_latex(text: str) -> str:
 
 
 def _pad(lines: list[list[str]], align: str) -> list[list[str]]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     return [
         [
-            cell.rjust(width) if a == "r" else cell.ljust(width)
+            " " * (width - _width(cell)) + cell if a == "r" else cell + " " * (width - _width(cell))
             for cell, width, a in zip(line, widths, align, strict=True)
         ]
         for line in lines
     ]
+
+
+def _width(text: str) -> int:
+    """Return how many places a text takes on a terminal; Han characters take two, accents that stand alone none."""
+    return sum(0 if unicodedata.combining(x) else 1 + (unicodedata.east_asian_width(x) in "WF") for x in text)

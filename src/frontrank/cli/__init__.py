@@ -1,18 +1,23 @@
 """The command `frontrank`: runs a subcommand, and turns what goes wrong into one line and an exit status.
 
-Each subcommand is a module with `add_arguments(parser)` and `run(options)`, and is imported only when it is called.
-Its heavy imports are inside the functions that use them: torch, numpy and timm take seconds to load, and `--help` or a
+Each subcommand is a module that is imported only when it is called. Its docstring is the text of --help: the first
+paragraph stands above the options, the others below. `add_arguments(parser)` adds the options, and `run(options)` does
+the work; a command with several actions has a function for each of them instead, see `add_action`.
+Heavy imports are inside the functions that use them: torch, numpy and timm take seconds to load, and `--help` or a
 misspelt option must not wait for them. `import frontrank as fr` is free, as it loads a name when that is used.
 """
 
 import argparse
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from inspect import cleandoc
+from textwrap import fill
 from typing import Any, NoReturn
 
 from frontrank import __version__
@@ -22,15 +27,15 @@ from frontrank.errors import FrontrankError, FrontrankWarning, InterruptedRunErr
 COMMANDS = {
     "demo": "see it work: real pictures, a trained model, a report, in minutes",
     "train": "train a model on a folder of images, a table or a published data set",
-    "evaluate": "measure how well a model or embeddings rank: exact metrics with intervals",
-    "compare": "train with several losses or settings on the same images: which ranks best?",
+    "evaluate": "measure how well a model or embeddings rank, with intervals",
+    "compare": "train with several losses or settings: which ranks best?",
     "report": "write a page about a run: metrics, curves, ranked pictures, a map",
     "embed": "embed images with a trained model",
     "index": "put images into an index, here or on a server",
     "search": "find the images of an index that are nearest to a picture",
-    "serve": "open a web page that searches an index by picture, with a JSON API beside it",
+    "serve": "open a web page, and a JSON API, that search an index by picture",
     "data": "build data sets of real pictures; check images before training",
-    "detect": "find objects in pictures: train a detector with an AP loss, and use it",
+    "detect": "find objects in pictures: train a detector with an AP loss, use it",
 }
 _EPILOG = """\
 examples:
@@ -49,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def prepare() -> tuple[str, Callable[[], None]]:
         command, options = parse(sys.argv[1:] if argv is None else argv)
-        return f"frontrank {command}", partial(import_module(f"frontrank.cli.{command}").run, options)
+        return f"frontrank {command}", partial(options.action, options)
 
     return run_command(prepare)
 
@@ -67,8 +72,10 @@ def parse(words: Sequence[str]) -> tuple[str, argparse.Namespace]:
         parser.epilog = _EPILOG
         parser.add_argument("--version", action="version", version=f"frontrank {__version__}")
         parser.parse_args([command])
-    parser = Parser(f"frontrank {command}")
-    import_module(f"frontrank.cli.{command}").add_arguments(parser)
+    module = import_module(f"frontrank.cli.{command}")
+    parser = Parser(f"frontrank {command}", **_help_texts(module))
+    parser.set_defaults(action=getattr(module, "run", None))
+    module.add_arguments(parser)
     return command, parser.parse_args(words[1:])
 
 
@@ -95,6 +102,20 @@ class Parser(argparse.ArgumentParser):
         return options, rest
 
 
+def add_action(actions: Any, name: str, run: Callable[[argparse.Namespace], None], summary: str) -> Parser:
+    """Add an action to those of a command, and return its parser; the docstring of `run` is the text of its --help."""
+    parser: Parser = actions.add_parser(name, help=summary, **_help_texts(run))
+    parser.set_defaults(action=run)
+    return parser
+
+
+def _help_texts(place: object) -> dict[str, str]:
+    """Return the paragraphs of a docstring for --help; those that have no indented line are filled."""
+    paragraphs = cleandoc(place.__doc__ or "").split("\n\n")
+    description, *others = [each if "\n " in each else fill(each, 79) for each in paragraphs]
+    return {"description": description, "epilog": "\n\n".join(others)}
+
+
 def run_command(prepare: Callable[[], tuple[str, Callable[[], None]]]) -> int:
     """Run a command and return its exit status; an error is one line that begins with the command's name.
 
@@ -118,12 +139,10 @@ def _run(command: str, run: Callable[[], None]) -> int:
             run()
     except KeyboardInterrupt:
         return _print_error(command, "interrupted", _INTERRUPTED)
-    except BrokenPipeError:
-        raise
     except FrontrankError as error:
         return _print_error(command, str(error), _INTERRUPTED if isinstance(error, InterruptedRunError) else _REFUSED)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError if the memory of the machine runs out
+        if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
             raise
         return _print_error(command, _OUT_OF_MEMORY, _REFUSED)
     return 0
@@ -134,16 +153,9 @@ def _print_error(command: str, message: str, status: int) -> int:
     return status
 
 
-def _show_warning(
-    other: Callable[..., None], command: str, message: Warning | str, category: type[Warning], *rest: Any
-) -> None:
+def _show_warning(other: Callable[..., None], command: str, message: Warning | str, category: Any, *rest: Any) -> None:
     """Print a warning of this package in one line, without the place in the code that raised it."""
     if issubclass(category, FrontrankWarning):
         _print_error(command, f"warning: {message}", 0)
     else:
         other(message, category, *rest)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; torch raises a RuntimeError where the memory is the machine's own."""
-    return isinstance(error, MemoryError) or "out of memory" in str(error) or "allocate memory" in str(error)

@@ -1,4 +1,30 @@
-"""`frontrank compare`: train in several ways, and say which ranks best. Settings of `frontrank train` are options."""
+"""Train with several losses, or several values of a setting, on the same images with the same budget, and say which one
+ranks unseen classes best. The learning rate of each is chosen on held-out training classes by the same search; test
+images are looked at once, at the end of a run.
+
+losses, with commas between them:
+  PNP-O, PNP-I_u, PNP-I_b, PNP-D_s, PNP-D_q, SmoothAP, FastAP, QuantizedAP,
+  BlackboxRecall-log, BlackboxRecall-loglog, BlackboxAP; any metric on any
+  relaxation as 'RankLoss(metric=AveragePrecision,relaxation=Blackbox)'; and of
+  pytorch-metric-learning contrastive, triplet (easy positive, semihard
+  negative), triplet-hard, multi-similarity, and any other as pml.NAME.
+  Settings of one loss stand in brackets: 'PNP-D_q(alpha=2,temperature=0.05)'.
+  A setting given as --loss.temperature goes to all losses that have it.
+
+examples:
+  frontrank compare --data my_photos --out comparisons/first
+  frontrank compare --data my_photos --out comparisons/first --dry-run
+  frontrank compare --data my_photos --out comparisons/ours --lr 1e-4,3e-4 \\
+      --losses 'PNP-D_q(alpha=2),SmoothAP,triplet' --iterations 200 --seeds 2
+  frontrank compare --data my_photos --out comparisons/temperature \\
+      --axis loss.temperature=0.001,0.01,0.1 --lr 1e-4 --iterations 200
+  frontrank compare --data my_photos --out comparisons/merged \\
+      --losses PNP-D_q,PNP-I_u,SmoothAP --data.merge_classes 3
+  frontrank compare --resume comparisons/first
+
+It can be stopped at any moment: the same command, or --resume, goes on. Every setting of frontrank train is an option
+here too (frontrank train --help).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +34,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from frontrank.cli.inputs import refuse_options
 from frontrank.cli.train import add_common_arguments, add_settings, overrides
 from frontrank.errors import InputError
 from frontrank.settings import TrainConfig, find_recipe, read_recipe
@@ -15,61 +42,18 @@ from frontrank.settings import TrainConfig, find_recipe, read_recipe
 if TYPE_CHECKING:
     from frontrank.comparison.plan import Plan
 
-DESCRIPTION = """\
-Train with several losses, or several values of a setting, on the same images
-with the same budget, and say which one ranks unseen classes best. The learning
-rate of each is chosen on held-out training classes by the same search; test
-images are looked at once, at the end of a run."""
-
-EPILOG = """\
-losses, with commas between them:
-  PNP-O, PNP-I_u, PNP-I_b, PNP-D_s, PNP-D_q, SmoothAP, FastAP, QuantizedAP,
-  BlackboxRecall-log, BlackboxRecall-loglog, BlackboxAP; any metric on any
-  relaxation as 'RankLoss(metric=AveragePrecision,relaxation=Blackbox)'; and of
-  pytorch-metric-learning contrastive, triplet (easy positive, semihard negative),
-  triplet-hard, multi-similarity, and any other as pml.NAME.
-  Settings of one loss stand in brackets: 'PNP-D_q(alpha=2,temperature=0.05)'.
-  A setting given as --loss.temperature goes to all losses that have it.
-
-examples:
-  frontrank compare --data my_photos --out comparisons/first
-  frontrank compare --data my_photos --out comparisons/first --dry-run
-  frontrank compare --data my_photos --out comparisons/ours --seeds 2 \\
-      --losses 'PNP-D_q(alpha=2),SmoothAP,triplet' --iterations 200 --lr 1e-4,3e-4
-  frontrank compare --data my_photos --out comparisons/temperature \\
-      --axis loss.temperature=0.001,0.01,0.1 --lr 1e-4 --iterations 200
-  frontrank compare --data my_photos --out comparisons/merged \\
-      --losses PNP-D_q,PNP-I_u,SmoothAP --data.merge_classes 3
-  frontrank compare --resume comparisons/first
-
-It can be stopped at any moment: the same command, or --resume, goes on. Every
-setting of frontrank train is an option here too (frontrank train --help).
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.usage = "frontrank compare --data PATH [--losses A,B] [--out DIR] [--SETTING VALUE]"
+    parser.usage = "frontrank compare --data PATH [--losses A,B] [--out DIR] ..."
     parser.add_argument("--data", metavar="PATH", help="the images, as for frontrank train")
     parser.add_argument("--losses", metavar="A,B,...", help="what to compare; one of each family by default")
-    parser.add_argument(
-        "--axis",
-        metavar="SETTING=A,B,...",
-        action="append",
-        default=[],
-        help="compare values of a setting instead; several make a grid, of each of --losses if those are given",
-    )
+    grid = "compare values of a setting instead; several make a grid, of each of --losses if those are given"
+    parser.add_argument("--axis", metavar="SETTING=A,B,...", action="append", help=grid)
     parser.add_argument("--seeds", metavar="N", type=int, help="runs of each at its learning rate; 3 by default")
-    parser.add_argument(
-        "--lr", metavar="A,B,...", help="learning rates to choose from; optimizer.lr times 1/3, 1 and 3 by default"
-    )
-    parser.add_argument(
-        "--search-iterations", metavar="N", type=int, help="steps of a search for the learning rate; all by default"
-    )
-    parser.add_argument(
-        "--reference", metavar="NAME", help="what the others are compared with; the best on held-out classes by default"
-    )
+    parser.add_argument("--lr", metavar="A,B,...", help="learning rates to choose from; 1/3, 1 and 3 x optimizer.lr")
+    parser.add_argument("--search-iterations", metavar="N", type=int, help="steps of each search of a learning rate")
+    parser.add_argument("--reference", metavar="NAME", help="what the others are compared with; the best by default")
     parser.add_argument("--out", metavar="DIR", help="folder for the comparison; comparisons/NAME by default")
     parser.add_argument("--resume", metavar="DIR", help="go on with the comparison in this folder")
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file, for what all share")
@@ -80,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compare, go on, or print the plan."""
     if options.resume is not None:
-        _check_resume(options)
+        reason = "does not go with --resume, which takes it from the folder; leave it out"
+        names = ("losses", "axis", "lr", "search_iterations", "out", "recipe", "dry_run", "data", "allow_partial")
+        refuse_options(options, names, reason)
+        for name in overrides(options):
+            raise InputError(f"--{name} {reason}")
     elif options.data is None and options.recipe is None:
         raise InputError(
             "there are no images; give --data, a folder of images by class, a table, or the root of a data set"
@@ -89,35 +77,23 @@ def run(options: argparse.Namespace) -> None:
     from frontrank.comparison.results import comparison_table
     from frontrank.comparison.runner import resume_comparison, run_comparison
 
+    quiet, reference = options.quiet, options.reference or ""
     if options.resume is not None:
         folder = Path(options.resume)
-        comparison = resume_comparison(
-            folder, seeds=options.seeds, reference=options.reference or "", quiet=options.quiet
-        )
+        comparison = resume_comparison(folder, seeds=options.seeds, reference=reference, quiet=quiet)
     else:
         plan = _read_plan(options)
         name = plan.title.replace(", ", "-").replace(" ", "-")
         folder = Path(options.out) if options.out else Path("comparisons") / name
         if options.dry_run:
-            _print_plan(plan, folder, quiet=options.quiet)
-            return
-        command = shlex.join(["frontrank", *sys.argv[1:]])
-        comparison = run_comparison(plan, folder, command=command, quiet=options.quiet)
+            return _print_plan(plan, folder, quiet)
+        comparison = run_comparison(plan, folder, command=shlex.join(["frontrank", *sys.argv[1:]]), quiet=quiet)
     print(f"{comparison.title}\n{comparison_table(comparison)}\n", flush=True)
     print(f"results: {shlex.quote(str(folder / 'results.md'))}, .csv and .json", flush=True)
     print(f"report: {shlex.quote(str(write_page(folder, comparison)))}", flush=True)
     if not any(entry.values for entry in comparison.entries):
         first = comparison.entries[0]
         raise InputError(f"no entry has a result ({first.name}: {first.failed}); correct it, then --resume {folder}")
-
-
-def _check_resume(options: argparse.Namespace) -> None:
-    """Raise if --resume stands beside what it takes from the folder."""
-    names = ("losses", "axis", "lr", "search_iterations", "out", "recipe", "dry_run")
-    values = [name.replace("_", "-") for name in names if getattr(options, name)] + list(overrides(options))
-    if values:
-        flag = "--data" if values[0] == "data.path" else f"--{values[0]}"
-        raise InputError(f"{flag} does not go with --resume, which takes it from the folder; leave it out")
 
 
 def _read_plan(options: argparse.Namespace) -> Plan:
@@ -127,7 +103,7 @@ def _read_plan(options: argparse.Namespace) -> Plan:
         None if options.recipe is None else read_recipe(find_recipe(options.recipe)),
         overrides(options),
         losses=options.losses,
-        axes=options.axis,
+        axes=options.axis or [],
         lrs=options.lr,
         seeds=3 if options.seeds is None else options.seeds,
         search_steps=options.search_iterations or 0,
@@ -135,7 +111,7 @@ def _read_plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _print_plan(plan: Plan, folder: Path, *, quiet: bool) -> None:
+def _print_plan(plan: Plan, folder: Path, quiet: bool) -> None:
     """Print what would be done."""
     from frontrank.comparison.runner import prepare, run_count
 

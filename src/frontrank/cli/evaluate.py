@@ -1,54 +1,8 @@
-"""`frontrank evaluate`: measure how well embeddings, or a model on images, rank."""
-
-from __future__ import annotations
-
-import argparse
-import math
-import os
-import re
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import frontrank as fr
-from frontrank.checks import check_choice, check_number
-from frontrank.cli.inputs import (
-    Rows,
-    add_labels,
-    add_reading_arguments,
-    check_dimensions,
-    check_output,
-    check_reading,
-    check_same_rows,
-    neighbours,
-    read_images,
-    read_rows,
-    reading_settings,
-    say,
-    split_source,
-    whole_number,
-)
-from frontrank.errors import FrontrankWarning, InputError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from frontrank.data import ImageTable
-    from frontrank.data.embedding_files import Array
-    from frontrank.evaluation import Comparison
-    from frontrank.evaluation.protocols import Protocol
-
-DESCRIPTION = """\
-Measure how well embeddings rank: each metric over the full ranking by cosine
+"""Measure how well embeddings rank: each metric over the full ranking by cosine
 similarity, with its 95 % interval. Without --gallery every row is a query and
 searches all the others. Rows with the same label are relevant to each other.
-If a model is given in place of the embeddings, it embeds the images of --data."""
+If a model is given in place of the embeddings, it embeds the images of --data.
 
-EPILOG = """\
 files:
   embeddings  .npy, .npz, .parquet or .safetensors: a row per image, any float
               type. FILE:NAME picks one of several arrays. .npy and .safetensors
@@ -74,13 +28,49 @@ examples:
       --ground-truth gnd_roxford5k.pkl --setup all
 """
 
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import frontrank as fr
+from frontrank.checks import check_choice
+from frontrank.cli.inputs import (
+    NEIGHBOURS,
+    add_reading_arguments,
+    check_output,
+    number,
+    option_flags,
+    read_images,
+    reading_settings,
+    refuse_options,
+    say,
+)
+from frontrank.errors import FrontrankError, FrontrankWarning, InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from frontrank.data import EmbeddingFile, ImageTable
+    from frontrank.data.embedding_files import Array
+    from frontrank.evaluation import Comparison
+    from frontrank.evaluation.protocols import Protocol
+
 PROTOCOLS = "sop, cub, inaturalist, in-shop, vehicleid-small, -medium, -large, vggface2, ijb-c, revisited"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.usage = "frontrank evaluate EMBEDDINGS|MODEL [--labels LABELS|--data PATH] [options]"
+    parser.usage = "frontrank evaluate EMBEDDINGS|MODEL [--labels LABELS|--data PATH] ..."
     parser.add_argument("embeddings", metavar="EMBEDDINGS", help="file of embeddings: the queries; or a model's folder")
     parser.add_argument("--key", metavar="NAME", help='the array in EMBEDDINGS; "embeddings" by default')
     parser.add_argument("--labels", metavar="LABELS", help="a label per row; see files")
@@ -106,13 +96,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     before = parser.add_argument_group("what is done to the embeddings first, in this order")
     before.add_argument("--whiten", metavar="FILE", help="PCA whitening: training embeddings, or a saved whitening")
-    before.add_argument("--power", metavar="P", type=float, help="of the variances; 0.25 by default, 0.5 is full")
-    count = partial(whole_number, bounds="from 1", least=1)
-    before.add_argument("--dim", metavar="N", type=count, help="components to keep; all by default")
-    k: Any = {"metavar": "K", "nargs": "?", "const": 10, "type": neighbours}
-    before.add_argument("--augment", **k, help="move every gallery item to its K nearest; 10 by default")
-    before.add_argument("--expand", **k, help="move every query to its K nearest in the gallery; 10 by default")
-    before.add_argument("--alpha", metavar="A", type=float, help="neighbours count by score^A; 2 by default")
+    power, alpha = number(float, at_least=0, at_most=1), number(float, at_least=0)
+    before.add_argument("--power", metavar="P", type=power, help="of the variances; 0.25 by default, 0.5 is full")
+    before.add_argument("--dim", metavar="N", type=number(int, at_least=1), help="components to keep; all by default")
+    before.add_argument("--augment", **NEIGHBOURS, help="move every gallery item to its K nearest; 10 by default")
+    before.add_argument(
+        "--expand", **NEIGHBOURS, help="move every query to its K nearest in the gallery; 10 by default"
+    )
+    before.add_argument("--alpha", metavar="A", type=alpha, help="score^A weighs the K nearest; 2 by default")
     before.add_argument("--rerank", action="store_true", help="k-reciprocal re-ranking; holds all scores in memory")
 
     output = parser.add_argument_group("output and running")
@@ -122,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--compare", metavar="OTHER", help="a saved report (.json), or embeddings of the same rows")
     output.add_argument("--name", metavar="TEXT", help="name of these embeddings in tables")
     output.add_argument("--device", metavar="NAME", help="where scores are computed, such as cuda or cuda:1")
-    seed = partial(whole_number, bounds="from 0 to 2147483647", least=0)
+    seed = number(int, at_least=0, at_most=2**31 - 1)
     output.add_argument("--seed", metavar="N", type=seed, default=0, help="of the k-means of NMI, and of --compare")
     output.add_argument("--quiet", action="store_true", help="print nothing but tables and errors")
 
@@ -146,8 +137,8 @@ def run(options: argparse.Namespace) -> None:
     if os.path.isdir(options.embeddings):
         options, rows = _embed(options)
     else:
-        for flag in _flags(options, _OF_MODELS):
-            raise InputError(f"{flag} goes with a model, and {options.embeddings} is no folder; leave it out")
+        reason = f"goes with a model, and {options.embeddings} is no folder; leave it out"
+        refuse_options(options, _OF_MODELS, reason)
         _check_options(options)
         rows = {}
     inputs = _read_inputs(options, rows)
@@ -183,70 +174,53 @@ _NEEDS = {  # option: those of which one must be there, too
 }
 _OF_MODELS = ("data", "layout", "split", "allow_partial", "batch_size", "workers")
 _NOT_OF_MODELS = ("key", "labels", "gallery", "gallery_key", "gallery_labels", "distractors")
-_OF_REVISITED = ("ground_truth", "setup", "distractors")
-_NOT_OF_REVISITED = ("labels", "gallery_labels", "metrics")
 
 
 def _check_options(options: argparse.Namespace) -> None:
     """Raise if options do not go together or are not valid, before anything is read."""
     check_combination(options)
     _check_protocol(options)
-    _check_metrics(options)
-    _check_device(options.device)
+    if options.metrics is not None:
+        from frontrank.evaluation.measures import read_metrics
+
+        if of_embeddings := read_metrics(options.metrics)[1]:
+            reason = f"does not go with --metrics {of_embeddings[0]}, which is of embeddings; leave one of them out"
+            refuse_options(options, ["expand", "rerank"], reason)
+    if options.device is not None:
+        from frontrank.training.run import build_device
+
+        options.device = build_device(options.device)
     _check_targets(options)
     _check_files(options.whiten, options.compare)
 
 
 def check_combination(options: argparse.Namespace) -> None:
     """Raise if options do not go together, as far as no file and no protocol has to be looked at."""
-    _check_needs(options)
-    _check_conflicts(options)
-    for option, most in (("power", 1), ("alpha", math.inf)):
-        if getattr(options, option) is not None:
-            check_number(f"--{option}", getattr(options, option), at_least=0, at_most=most)
-
-
-def _flags(options: argparse.Namespace, names: tuple[str, ...]) -> list[str]:
-    """Return those of the options that are given, as they are written; 0 is given."""
-    values = {name: getattr(options, name) for name in names}
-    return ["--" + name.replace("_", "-") for name, value in values.items() if value is not None and value is not False]
-
-
-def _check_needs(options: argparse.Namespace) -> None:
-    """Raise if an option stands without one that it needs."""
     for option, others in _NEEDS.items():
-        for flag in _flags(options, (option,)):
-            if not _flags(options, others):
-                needed = " or ".join(f"--{other}" for other in others)
-                raise InputError(f"{flag} needs {needed}; add it, or leave both out")
-    if options.protocol != "revisited":
-        for flag in _flags(options, _OF_REVISITED):
-            raise InputError(f"{flag} needs --protocol revisited; add it")
-        return
-    for flag in _flags(options, _NOT_OF_REVISITED):
-        raise InputError(f"{flag} does not go with --protocol revisited, which has its own; leave it out")
-    for option in ("gallery", "ground_truth"):
-        if getattr(options, option) is None:
-            raise InputError(f"--protocol revisited needs --{option.replace('_', '-')}; add it")
-
-
-def _check_conflicts(options: argparse.Namespace) -> None:
-    """Raise if options contradict each other."""
+        if not option_flags(options, others):
+            needed = " or ".join(f"--{other}" for other in others)
+            refuse_options(options, [option], f"needs {needed}; add it, or leave both out")
+    if options.protocol == "revisited":
+        reason = "does not go with --protocol revisited, which has its own; leave it out"
+        refuse_options(options, ["labels", "gallery_labels", "metrics"], reason)
+        for option in ("gallery", "ground_truth"):
+            if getattr(options, option) is None:
+                raise InputError(f"--protocol revisited needs --{option.replace('_', '-')}; add it")
+    else:
+        refuse_options(options, ["ground_truth", "setup", "distractors"], "needs --protocol revisited; add it")
     if options.rerank:
-        if options.protocol:
-            raise InputError("--rerank does not go with --protocol; name the metrics by --metrics instead")
-        if options.device:
-            raise InputError("--rerank does not go with --device; it runs on the CPU")
-        if options.expand and not options.gallery:
-            raise InputError("--rerank with --expand needs --gallery; leave one of them out")
+        refuse_options(options, ["protocol"], "does not go with --rerank; name the metrics by --metrics instead")
+        refuse_options(options, ["device"], "does not go with --rerank, which runs on the CPU; leave it out")
+        if not options.gallery:
+            refuse_options(options, ["expand"], "with --rerank needs --gallery; add it, or leave one of them out")
     if options.compare and options.setup == "all":
         raise InputError("--compare needs one setup; give --setup easy, medium or hard")
     if options.compare and not options.compare.lower().endswith(".json"):
-        for flag in _flags(options, ("gallery", "whiten")):
-            raise InputError(
-                f"--compare with {flag} needs a saved report, since {options.compare} has no such file of its own; "
-                "evaluate it with --json first, and give that file"
-            )
+        reason = (
+            f"with --compare needs a saved report, since {options.compare} has no such file of its own; "
+            "evaluate it with --json first, and give that file"
+        )
+        refuse_options(options, ["gallery", "whiten"], reason)
 
 
 def _check_protocol(options: argparse.Namespace) -> None:
@@ -257,40 +231,16 @@ def _check_protocol(options: argparse.Namespace) -> None:
     if name is not None:
         check_choice("--protocol", name, PROTOCOLS)
     kind = None if name is None else PROTOCOLS[name].kind
-    if kind != "templates" and options.templates is not None:
-        raise InputError("--templates needs --protocol vggface2 or ijb-c; add it, or leave out --templates")
     if kind == "query-gallery" and options.gallery is None:
         raise InputError(f"--protocol {name} needs --gallery; add it")
-    if kind in ("self", "templates") and options.gallery is not None:
-        raise InputError(f"--protocol {name} searches the embeddings among themselves; leave out --gallery")
+    if kind in ("self", "templates"):
+        reason = f"does not go with --protocol {name}, which searches the embeddings among themselves; leave it out"
+        refuse_options(options, ["gallery"], reason)
     if kind == "templates":
-        for flag in _flags(options, ("augment", "expand")):
-            raise InputError(f"{flag} does not go with --protocol {name}, which averages rows; leave it out")
-
-
-def _check_metrics(options: argparse.Namespace) -> None:
-    from frontrank.evaluation.measures import read_metrics
-
-    if options.metrics is None:
-        return
-    _, of_embeddings = read_metrics(options.metrics)
-    for flag in _flags(options, ("expand", "rerank")):
-        if of_embeddings:
-            raise InputError(f"--metrics: {of_embeddings[0]} is of embeddings, not of a search; leave it or {flag} out")
-
-
-def _check_device(name: str | None) -> None:
-    import torch
-
-    if name is None:
-        return
-    try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = re.split(r"[.\n]", str(error))[0][:120]
-        raise InputError(
-            f"--device {name!r} cannot be used ({reason}); use cpu, or a device of this machine"
-        ) from error
+        reason = f"does not go with --protocol {name}, which averages rows; leave it out"
+        refuse_options(options, ["augment", "expand"], reason)
+    else:
+        refuse_options(options, ["templates"], "needs --protocol vggface2 or ijb-c; add it, or leave it out")
 
 
 def _check_targets(options: argparse.Namespace) -> None:
@@ -327,6 +277,82 @@ def _check_files(*sources: str | None) -> None:
             check_file(Path(split_source(source)[0]), ENDINGS, "embeddings")
 
 
+# Rows of embeddings
+
+_PART = re.compile(r"(.+\.(?:npz|parquet|safetensors)):([^:]+)", re.IGNORECASE)  # FILE:NAME
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Embeddings [row, dimension] and, if there are any, their labels [row], under the name that the user gave."""
+
+    source: str
+    embeddings: Array
+    file: EmbeddingFile
+    labels: np.ndarray | None = None
+    labels_from: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file without its folder and ending, and which of its arrays."""
+        path, key = split_source(self.source)
+        return Path(path).stem + (f":{key}" if key else "")
+
+    def describe(self) -> str:
+        """What was read, in one line."""
+        count, dim = self.embeddings.shape
+        kind = str(self.embeddings.dtype).removeprefix("torch.")
+        text = f"{self.source}: {count:,} row{'s' * (count != 1)} of {dim:,} dimension{'s' * (dim != 1)}, {kind}"
+        if self.labels is None:
+            return text
+        classes = len(set(self.labels.tolist()))
+        where = f" in {self.labels_from}" if self.labels_from else ""
+        return f"{text}, {classes:,} class{'es' * (classes != 1)}{where}"
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Within, errors of the library that say "embeddings" also say whose."""
+        try:
+            yield
+        except FrontrankError as error:
+            raise type(error)(f"{self.source}: {error}") from error
+
+
+def split_source(source: str) -> tuple[str, str | None]:
+    """Split FILE:NAME into the file and the name.
+
+    >>> split_source("both.npz:clip"), split_source("test.npy")
+    (('both.npz', 'clip'), ('test.npy', None))
+    """
+    match = None if os.path.exists(source) else _PART.fullmatch(source)
+    return (match[1], match[2]) if match else (source, None)
+
+
+def read_rows(source: str, key: str | None = None) -> Rows:
+    """Read the rows of a file, whose ids, if it has any, all differ."""
+    from frontrank.data import check_ids, read_embeddings
+
+    path, part = split_source(source)
+    if key is not None and part is not None:
+        raise InputError(f"{source} names an array, and a key names {key!r}; leave one of them out")
+    file = read_embeddings(path, key or part)
+    if file.ids is not None:
+        check_ids(file.ids, f"ids in {path}")
+    return Rows(f"{path}:{key}" if key else source, file.embeddings, file)
+
+
+def _add_labels(rows: Rows, labels: str | None, option: str) -> Rows:
+    """Return the rows with the labels of a file or column, else with those beside them."""
+    from frontrank.data import read_labels
+
+    values = rows.file.labels
+    if labels is not None:
+        values = read_labels(labels, rows.file, len(rows.embeddings), option.strip("-").replace("-", " "))
+    if values is None:
+        raise InputError(f"{rows.source} has no labels in it; give them by {option}, as a file or the name of a column")
+    return replace(rows, labels=values, labels_from=labels or "")
+
+
 # The images of a model
 
 _REVISITED = {"roxford5k": "gnd_roxford5k.pkl", "rparis6k": "gnd_rparis6k.pkl"}
@@ -338,9 +364,7 @@ def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, R
 
     if options.data is None:
         raise InputError(f"{options.embeddings} is a folder, as of a model, which needs --data; add it, or name a file")
-    for flag in _flags(options, _NOT_OF_MODELS):
-        raise InputError(f"{flag} does not go with --data, which has its own; leave it out")
-    check_reading(options)
+    refuse_options(options, _NOT_OF_MODELS, "does not go with --data, which has its own; leave it out")
     table = read_images(options)
     folder = Path(options.embeddings)
     _warn_of_training(folder, table)
@@ -375,10 +399,9 @@ def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> Rows:
     from frontrank.data import EmbeddingFile
 
     labels = table.labels if any(table.labels) else None  # images of the protocol revisited have none
-    if "template" in table.extra:  # a frame may be in several templates, so its path is no id
-        columns = {"template": table.extra["template"]}
-        return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, None, columns))
-    return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, table.paths, {}))
+    columns = {name: table.extra[name] for name in table.extra if name == "template"}
+    ids = None if columns else table.paths  # a frame may be in several templates, so its path is no id
+    return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, ids, columns))
 
 
 def _apply_protocol(options: argparse.Namespace, table: ImageTable) -> ImageTable:
@@ -392,9 +415,8 @@ def _apply_protocol(options: argparse.Namespace, table: ImageTable) -> ImageTabl
     if options.protocol is None:
         options.protocol = "revisited" if dataset in _REVISITED else dataset if dataset in PROTOCOLS else None
     if options.protocol == "revisited" and dataset in _REVISITED:
-        truth = _find_ground_truth(table.root, _REVISITED[dataset])
+        truth = _find_ground_truth(table, _REVISITED[dataset])
         options.ground_truth = options.ground_truth or str(truth)
-        _check_complete(table, truth)
     if "template" in table.extra and options.protocol in ("ijb-c", "vggface2"):
         options.templates = options.templates or "template"
     if dataset == "vehicleid" and options.protocol.startswith("vehicleid-"):
@@ -402,19 +424,16 @@ def _apply_protocol(options: argparse.Namespace, table: ImageTable) -> ImageTabl
     return table
 
 
-def _find_ground_truth(root: Path, name: str) -> Path:
-    for folder in (root, root.parent):
-        if (folder / name).exists():
-            return folder / name
-    raise InputError(f"{root} has no {name}; give it by --ground-truth")
-
-
-def _check_complete(table: ImageTable, file: Path) -> None:
-    """Raise if images are missing: the ground truth names images by their places in its lists."""
+def _find_ground_truth(table: ImageTable, name: str) -> Path:
+    """Return the file beside the images; raise if images are missing, as it names them by their places in its lists."""
+    file = next((folder / name for folder in (table.root, table.root.parent) if (folder / name).exists()), None)
+    if file is None:
+        raise InputError(f"{table.root} has no {name}; give it by --ground-truth")
     truth = fr.evaluation.read_ground_truth(file)
     for role, names in (("query", truth.queries), ("gallery", truth.images)):
         if len(table.of(role=role)) < len(names):
             raise InputError(f"{table.name} lacks some {role} images, and its protocol needs all; unpack it again")
+    return file
 
 
 def _warn_of_training(model: Path, table: ImageTable) -> None:
@@ -426,12 +445,11 @@ def _warn_of_training(model: Path, table: ImageTable) -> None:
         return
     training = {os.path.realpath(file) for file in read_table(run).of("train").files()}
     if count := sum(os.path.realpath(file) in training for file in table.files()):
-        warnings.warn(
+        message = (
             f"{count:,} of the {len(table):,} images were trained on, which makes the figures too good; evaluate "
-            f"others, such as the held-out classes: --data {run} --split validation",
-            FrontrankWarning,
-            stacklevel=2,
+            f"others, such as the held-out classes: --data {run} --split validation"
         )
+        warnings.warn(message, FrontrankWarning, stacklevel=2)
 
 
 def _model_name(folder: Path) -> str:
@@ -479,13 +497,13 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     saved = (options.compare or "").lower().endswith(".json")
     other = fr.Report.load(options.compare) if saved else None
     truth = None
-    if protocol is not None and protocol.kind == "revisited":
+    if options.protocol == "revisited":
         truth = fr.evaluation.read_ground_truth(options.ground_truth).lists
     queries, gallery = read("embeddings", options.key), read("gallery", options.gallery_key)
     assert queries is not None
     if truth is None:
-        queries = add_labels(queries, options.labels, "--labels")
-        gallery = None if gallery is None else add_labels(gallery, options.gallery_labels, "--gallery-labels")
+        queries = _add_labels(queries, options.labels, "--labels")
+        gallery = None if gallery is None else _add_labels(gallery, options.gallery_labels, "--gallery-labels")
         encode_labels(queries.labels, None if gallery is None else gallery.labels)  # type: ignore[arg-type]
     templates = None
     if options.templates is not None:
@@ -511,16 +529,15 @@ def _read_whitening(options: argparse.Namespace) -> fr.Whitening | Rows | None:
         with parsing(path):
             is_saved = set(list_arrays(path)) >= {"mean", "components", "variance"}
         if is_saved:
-            for flag in _flags(options, ("power", "dim")):
-                raise InputError(
-                    f"{flag} is for fitting, but {path} is a saved whitening; leave it out, or give the "
-                    "training embeddings"
-                )
+            reason = f"is for fitting, but {path} is a saved whitening; leave it out, or give the training embeddings"
+            refuse_options(options, ["power", "dim"], reason)
             return fr.Whitening.load(path)
     return read_rows(options.whiten)
 
 
 def _describe_inputs(options: argparse.Namespace, inputs: _Inputs) -> None:
+    import numpy as np
+
     for rows in (inputs.queries, inputs.gallery, inputs.distractors, inputs.whitening, inputs.other):
         if isinstance(rows, Rows):
             say(options.quiet, f"read {rows.describe()}")
@@ -528,28 +545,24 @@ def _describe_inputs(options: argparse.Namespace, inputs: _Inputs) -> None:
         say(options.quiet, f"read {options.whiten}: {inputs.whitening}")
     if isinstance(inputs.other, fr.Report):
         say(options.quiet, f"read {options.compare}: a report of {inputs.other.queries:,} queries")
-    if inputs.gallery is not None and (count := _shared_ids(inputs.queries, inputs.gallery)):
-        ids = f"{count:,} ids are" if count > 1 else "1 id is"
-        say(options.quiet, f"note: {ids} in both queries and gallery; such a query finds itself")
+    ids = [rows.file.ids for rows in (inputs.queries, inputs.gallery) if rows is not None and rows.file.ids is not None]
+    ids = [each for each in ids if each.dtype.kind == "U"]  # numbers may count anything
+    if len(ids) == 2 and (count := len(np.intersect1d(*ids))):
+        both = f"{count:,} ids are" if count > 1 else "1 id is"
+        say(options.quiet, f"note: {both} in both queries and gallery; such a query finds itself")
     say(options.quiet, "")
-
-
-def _shared_ids(queries: Rows, gallery: Rows) -> int:
-    """Return how many ids are text and in both: such a query finds itself."""
-    import numpy as np
-
-    both = queries.file.ids, gallery.file.ids
-    if any(ids is None or ids.dtype.kind != "U" for ids in both):
-        return 0
-    return len(np.intersect1d(*both))  # type: ignore[arg-type]
 
 
 def _check_fit(options: argparse.Namespace, inputs: _Inputs) -> None:
     """Raise if files do not go together, before anything long is done."""
     queries, other, whitening = inputs.queries, inputs.other, inputs.whitening
-    rows = [part for part in (inputs.gallery, inputs.distractors, whitening) if isinstance(part, Rows)]
-    check_dimensions(queries, *rows)
     count, dim = queries.embeddings.shape
+    for part in (inputs.gallery, inputs.distractors, whitening):
+        if isinstance(part, Rows) and part.embeddings.shape[1] != dim:
+            raise InputError(
+                f"{queries.source} has {dim} dimensions and {part.source} has {part.embeddings.shape[1]}; "
+                "both must come from the same model"
+            )
     if isinstance(whitening, fr.Whitening) and whitening.components.shape[1] != dim:
         raise InputError(
             f"{queries.source} has {dim} dimensions, but the whitening of {options.whiten} was "
@@ -560,15 +573,34 @@ def _check_fit(options: argparse.Namespace, inputs: _Inputs) -> None:
             f"{options.ground_truth} is of {len(inputs.ground_truth)} queries, but {queries.source} has {count} rows; "
             "give a row per query, in the same order"
         )
-    if isinstance(other, Rows):
-        check_same_rows(queries, other, labels=options.labels is None)
     averaged = inputs.protocol is not None and inputs.protocol.kind == "templates"  # queries are fewer than rows
-    if isinstance(other, fr.Report) and other.queries != count and not averaged:
+    rows = None if other is None else other.queries if isinstance(other, fr.Report) else len(other.embeddings)
+    if rows not in (None, count) and not (averaged and isinstance(other, fr.Report)):
         raise InputError(
-            f"--compare: {options.compare} is of {other.queries:,} queries, but {queries.source} has {count:,} rows; "
+            f"--compare: {options.compare} is of {rows:,} queries, but {queries.source} has {count:,} rows; "
             "both must be of the same queries in the same order"
         )
+    if isinstance(other, Rows):
+        _check_same_rows(queries, other, ["ids", "labels"] if options.labels is None else ["ids"])
     _check_memory(options, inputs)
+
+
+def _check_same_rows(first: Rows, other: Rows, columns: list[str]) -> None:
+    """Raise if rows are not of the same items in the same order, as far as their ids and labels show."""
+    import numpy as np
+
+    for what in columns:
+        a, b = getattr(first.file, what), getattr(other.file, what)
+        if a is None or b is None:
+            continue
+        differ = np.flatnonzero(a.astype(str) != b.astype(str))
+        if len(differ):
+            remedy = "sort both by id" if what == "ids" and set(a.tolist()) == set(b.tolist()) else "use the same rows"
+            row = differ[0]
+            raise InputError(
+                f"--compare: the {what} of {first.source} and {other.source} differ in {len(differ):,} of {len(a):,} "
+                f"rows, first in row {row} ({a[row]} and {b[row]}); {remedy}, in the same order, in both"
+            )
 
 
 def _check_memory(options: argparse.Namespace, inputs: _Inputs) -> None:
@@ -581,7 +613,7 @@ def _check_memory(options: argparse.Namespace, inputs: _Inputs) -> None:
         size += 4 * len(parts[0].embeddings) * len(parts[-1].embeddings)
     memory = _machine_memory()
     if size > memory:
-        flags = " ".join(_flags(options, ("whiten", "augment", "expand", "rerank")))
+        flags = " ".join(option_flags(options, ["whiten", "augment", "expand", "rerank"]))
         raise InputError(
             f"{flags} would hold {size / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f}; "
             "leave it out, or evaluate fewer rows"
@@ -629,13 +661,12 @@ def _alpha(options: argparse.Namespace) -> float:
 
 
 def _transform(
-    options: argparse.Namespace,
-    whitening: fr.Whitening | None,
-    queries: Rows,
-    gallery: Rows | None = None,
-    distractors: Rows | None = None,
+    options: argparse.Namespace, whitening: fr.Whitening | None, queries: Rows, *others: Rows | None
 ) -> _Sides:
-    """Whiten all rows, augment the gallery and expand the queries, as the options say."""
+    """Whiten all rows, augment the gallery and expand the queries, as the options say.
+
+    others: those of the gallery and the distractors, if there are any
+    """
 
     def whiten(rows: Rows | None) -> Any:
         if whitening is None or rows is None:
@@ -643,42 +674,35 @@ def _transform(
         with rows.named_in_errors():
             return whitening.apply(rows.embeddings, progress=_progress(options))
 
-    sides = _Sides(whiten(queries), whiten(gallery), whiten(distractors))
+    x, gallery, distractors = (whiten(rows) for rows in (queries, *(others or (None, None))))
+    if options.augment is None and options.expand is None:
+        return _Sides(x, gallery, distractors)
+    database = gallery if distractors is None else _join(gallery, distractors)
     settings: Any = {"alpha": _alpha(options), "progress": _progress(options)}
     if options.augment is not None:
-        if sides.gallery is None:
-            sides = replace(sides, queries=fr.augment_database(sides.queries, options.augment, **settings))
+        if gallery is None:
+            x = fr.augment_database(x, options.augment, **settings)
         else:
-            database, items = fr.augment_database(_database(sides), options.augment, **settings), len(sides.gallery)
-            more = None if sides.distractors is None else database[items:]
-            sides = replace(sides, gallery=database[:items], distractors=more)
-    if options.expand is not None:
-        if sides.gallery is None:
-            expanded = fr.expand_queries(sides.queries, k=options.expand, **settings)
-            return _Sides(expanded, gallery=sides.queries, own=True)
-        expanded = fr.expand_queries(sides.queries, _database(sides), options.expand, **settings)
-        sides = replace(sides, queries=expanded)
-    return sides
+            database, items = fr.augment_database(database, options.augment, **settings), len(gallery)
+            gallery, distractors = database[:items], None if distractors is None else database[items:]
+    if options.expand is None:
+        return _Sides(x, gallery, distractors)
+    expanded = fr.expand_queries(x, database, options.expand, **settings)
+    return _Sides(expanded, x, own=True) if gallery is None else _Sides(expanded, gallery, distractors)
 
 
-def _database(sides: _Sides) -> Any:
-    """Return all that is searched; distractors are joined to the gallery in memory."""
-    import torch
-
-    if sides.distractors is None:
-        return sides.gallery
-    return torch.cat([_as_tensor(part) for part in (sides.gallery, sides.distractors)])
-
-
-def _as_tensor(rows: Array | None) -> Tensor:
-    """Return rows in memory; numpy has byte orders and read-only maps that torch has not."""
+def _join(*parts: Array) -> Tensor:
+    """Return rows in memory, as one tensor; numpy has byte orders and read-only maps that torch has not."""
     import numpy as np
     import torch
 
-    if isinstance(rows, torch.Tensor):
-        return rows
-    array = np.asarray(rows)
-    return torch.from_numpy(array.astype(np.float64 if array.itemsize > 4 else np.float32))
+    def as_tensor(rows: Array) -> Tensor:
+        if isinstance(rows, torch.Tensor):
+            return rows
+        array = np.asarray(rows)
+        return torch.from_numpy(array.astype(np.float64 if array.itemsize > 4 else np.float32))
+
+    return torch.cat([as_tensor(part) for part in parts])
 
 
 # Reports
@@ -695,17 +719,28 @@ def _report(
     setup: str,
 ) -> fr.Report:
     """Evaluate some queries: those of the command, or others to compare them with."""
-    settings: dict[str, Any] = {"device": options.device, "progress": _progress(options)}
-    facts = _facts(options, whitening)
+    name, run = options.name or queries.name, {"device": options.device, "progress": _progress(options)}
+    settings: dict[str, Any] = {"metrics": options.metrics} if options.metrics else {}
     if inputs.ground_truth is not None:
-        name = options.name or queries.name
-        settings |= {"distractors": sides.distractors, "name": f"{name} ({setup})" if options.setup == "all" else name}
-        report = fr.evaluate_revisited(sides.queries, sides.gallery, inputs.ground_truth, setup, **settings)  # type: ignore[arg-type]
+        run |= {"distractors": sides.distractors, "name": f"{name} ({setup})" if options.setup == "all" else name}
+        report = fr.evaluate_revisited(sides.queries, sides.gallery, inputs.ground_truth, setup, **run)  # type: ignore[arg-type]
     elif options.rerank:
-        report = _report_reranked(options, inputs, sides, queries)
-        facts["re-ranking"] = ", ".join(f"{name} {value}" for name, value in _RERANK.items())
+        scores = fr.rerank(sides.queries, sides.gallery, **_RERANK, progress=_progress(options))
+        settings |= {"gallery_labels": inputs.gallery_labels, "name": name}
+        report = fr.evaluate_scores(scores, queries.labels, **settings)
     else:
-        report = _report_ranked(options, inputs, sides, queries, settings)
+        if inputs.templates is not None:
+            settings["templates"] = inputs.templates
+        if sides.gallery is not None:
+            labels = queries.labels if sides.own else inputs.gallery_labels
+            settings |= {"gallery": sides.gallery, "gallery_labels": labels}
+        if sides.own:
+            settings["ignored"] = [[row] for row in range(len(sides.queries))]
+        if inputs.protocol is not None:  # it has a name of its own
+            name = options.name or ""
+        evaluate: Callable[..., fr.Report] = inputs.protocol or fr.evaluate
+        report = evaluate(sides.queries, queries.labels, seed=options.seed, name=name, **run, **settings)
+    facts = _facts(options, whitening)
     return replace(report, settings={**report.settings, **facts}) if facts else report
 
 
@@ -718,42 +753,9 @@ def _facts(options: argparse.Namespace, whitening: fr.Whitening | None) -> dict[
     for name, k in (("augmentation", options.augment), ("expansion", options.expand)):
         if k is not None:
             facts[name] = f"k {k}, alpha {_alpha(options):g}"
+    if options.rerank:
+        facts["re-ranking"] = ", ".join(f"{name} {value}" for name, value in _RERANK.items())
     return facts
-
-
-def _report_ranked(
-    options: argparse.Namespace, inputs: _Inputs, sides: _Sides, queries: Rows, settings: dict[str, Any]
-) -> fr.Report:
-    import numpy as np
-
-    from frontrank.evaluation.measures import DEFAULT
-
-    settings |= {"seed": options.seed, "name": options.name or ("" if inputs.protocol else queries.name)}
-    settings["metrics"] = options.metrics or (None if inputs.protocol else DEFAULT)
-    evaluate: Callable[..., fr.Report] = inputs.protocol or fr.evaluate
-    if inputs.protocol is not None and inputs.protocol.kind == "query-gallery":
-        return evaluate(sides.queries, queries.labels, sides.gallery, inputs.gallery_labels, **settings)
-    if inputs.templates is not None:
-        settings["templates"] = inputs.templates
-    elif sides.own:
-        itself = list(np.arange(len(sides.queries))[:, None])
-        settings |= {"gallery": sides.gallery, "gallery_labels": queries.labels, "ignored": itself}
-    elif sides.gallery is not None:
-        settings |= {"gallery": sides.gallery, "gallery_labels": inputs.gallery_labels}
-    return evaluate(sides.queries, queries.labels, **settings)
-
-
-def _report_reranked(options: argparse.Namespace, inputs: _Inputs, sides: _Sides, queries: Rows) -> fr.Report:
-    from frontrank.evaluation.measures import DEFAULT
-
-    scores = fr.rerank(sides.queries, sides.gallery, **_RERANK, progress=_progress(options))
-    return fr.evaluate_scores(
-        scores,
-        queries.labels,
-        gallery_labels=inputs.gallery_labels,
-        metrics=options.metrics or DEFAULT,
-        name=options.name or queries.name,
-    )
 
 
 def _comparison(options: argparse.Namespace, inputs: _Inputs, other: fr.Report, report: fr.Report) -> Comparison:

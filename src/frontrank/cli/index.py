@@ -1,4 +1,24 @@
-"""`frontrank index`: put images into an index, here or on a server."""
+"""Put images into an index that frontrank search and frontrank serve look into: a folder, or a table of a Milvus or
+PostgreSQL server. Images that are in the index with the same content are skipped, so a second call adds what is new,
+and one that was stopped goes on. Broken images are named and left out; that is an error only if no image is left.
+
+where to, by URL:
+  photos.index                                a folder (faiss); needs no server
+  milvus://localhost:19530/photos             a collection of Milvus
+  postgresql://me@localhost/db?table=photos   a table of PostgreSQL (pgvector)
+
+Labels are the names of folders, my_photos/LABEL/1.jpg, or a column of a table; other columns of a table are kept, and
+frontrank search --filter looks at them.
+
+examples:
+  frontrank index runs/first/model my_photos --to photos.index
+  frontrank index runs/first/model my_photos others --to photos.index --prune
+  frontrank index runs/first/model table.csv --to expanded.index --expand
+  torchrun --nproc-per-node 2 -m frontrank index runs/first/model my_photos \\
+      --to photos.index
+  frontrank search photos.index query.jpg
+  frontrank serve photos.index
+"""
 
 from __future__ import annotations
 
@@ -15,8 +35,8 @@ import frontrank as fr
 from frontrank.cli.inputs import (
     add_expansion_arguments,
     add_reading_arguments,
-    check_expansion,
-    check_reading,
+    add_running_arguments,
+    read_expansion,
     read_images,
     reading_settings,
     say,
@@ -29,38 +49,11 @@ if TYPE_CHECKING:
     from frontrank.data import ImageTable
     from frontrank.picture_index import IndexSummary
 
-DESCRIPTION = """\
-Put images into an index that frontrank search and frontrank serve look into: a
-folder, or a table of a Milvus or PostgreSQL server. Images that are in the index
-with the same content are skipped, so a second call adds what is new, and one that
-was stopped goes on. Broken images are named and left out; that is an error only if
-no image is left."""
-
-EPILOG = """\
-where to, by URL:
-  photos.index                                a folder here (faiss); no server needed
-  milvus://localhost:19530/photos             a collection of Milvus
-  postgresql://me@localhost/db?table=photos   a table of PostgreSQL with pgvector
-
-labels are the names of folders, my_photos/LABEL/1.jpg, or a column of a table; other
-columns of a table are kept, and frontrank search --filter looks at them.
-
-examples:
-  frontrank index runs/first/model my_photos --to photos.index
-  frontrank index runs/first/model my_photos more_photos --to photos.index --prune
-  frontrank index runs/first/model table.csv --to expanded.index --expand
-  torchrun --nproc-per-node 2 -m frontrank index runs/first/model my_photos \\
-      --to photos.index
-  frontrank search photos.index query.jpg
-  frontrank serve photos.index
-"""
-
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?", re.ASCII)  # 007 is a name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank index MODEL IMAGES... --to URL [options]"
     parser.add_argument("model", metavar="MODEL", help="folder of a trained model, such as runs/first/model")
     parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, tables, data sets or files of images")
@@ -69,14 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--whiten", metavar="FILE", help="a new index: PCA whitening, saved by Whitening.save")
     add_expansion_arguments(parser, "a new index: query expansion")
     add_reading_arguments(parser)
-    parser.add_argument("--device", metavar="NAME", default="auto", help="such as cpu, cuda or cuda:1")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but broken images and errors")
+    add_running_arguments(parser, quiet="broken images and errors")
 
 
 def run(options: argparse.Namespace) -> None:
     """Embed what is new, add it to the index, and print what happened to the images."""
-    check_expansion(options)
-    check_reading(options)
+    read_expansion(options)
     from frontrank.training.run import processes
 
     try:

@@ -1,22 +1,8 @@
-"""`frontrank report`: write the report of a run, a comparison or a detector."""
+"""Write one HTML file that shows what a run has learnt, beside the model it began with: metrics with intervals, curves,
+ranked rows of pictures, a map of the embedding. Its images are the run's test images, or its held-out classes if it has
+none. RUN can also be the folder of a comparison, or of a detector's run. The file needs no other files: it can be sent
+to somebody.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-from frontrank.cli.inputs import print_page, say
-from frontrank.errors import InputError
-from frontrank.files import atomic_write
-
-DESCRIPTION = """\
-Write one HTML file that shows what a run has learnt, beside the model it began
-with: metrics with intervals, curves, ranked rows of pictures, a map of the
-embedding. Its images are the run's test images, or its held-out classes if it
-has none. RUN can also be the folder of a comparison, or of a detector's run. The
-file needs no other files: it can be sent to somebody."""
-
-EPILOG = """\
 examples:
   frontrank report runs/first
   frontrank report runs/first --out first.html --no-before
@@ -24,45 +10,46 @@ examples:
   frontrank report comparisons/losses
   frontrank report runs/detect
 
-The metrics are written beside the file, as report.before.json and
-report.after.json. The embeddings are kept in RUN/report: a second report is quick.
+The metrics are written beside the file, as report.before.json and report.after.json. The embeddings are kept in
+RUN/report: a second report is quick.
 """
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from frontrank.cli.inputs import add_running_arguments, print_page, refuse_options, say
+from frontrank.files import atomic_write
 
 RESULTS = "results.json"  # of the folder of a comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.usage = "frontrank report RUN [--out FILE] [--data PATH] [--no-before] [--overwrite]"
+    parser.usage = "frontrank report RUN [--out FILE] [--data PATH] [options]"
     parser.add_argument("run", metavar="RUN", help="folder of a run (--out of frontrank train), or of a comparison")
     parser.add_argument("--out", metavar="FILE", help="where to write it; RUN/report.html by default")
     parser.add_argument("--data", metavar="PATH", help="report on these images instead: a folder, a table, a data set")
     parser.add_argument("--no-before", action="store_true", help="show the trained model only")
     parser.add_argument("--overwrite", action="store_true", help="replace a page that is no report")
-    parser.add_argument("--device", metavar="NAME", default="auto", help="where to embed: auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but the path of the file, and errors")
+    add_running_arguments(parser, quiet="the path of the file, and errors")
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the report and print where it is."""
     page = Path(options.out) if options.out else Path(options.run) / "report.html"
     if (Path(options.run) / RESULTS).is_file():
-        if options.data is not None or options.no_before:
-            option = "--no-before" if options.data is None else "--data"
-            raise InputError(f"{option} goes with a run, but {options.run} holds a comparison; leave it out")
-        _report_comparison(options, page)
-        return
+        reason = f"goes with a run, but {options.run} holds a comparison; leave it out"
+        refuse_options(options, ["data", "no_before"], reason)
+        return _report_comparison(options, page)
     from frontrank.reporting.run import read_run
 
-    if read_run(Path(options.run)).get("kind") == "detection":
-        if options.no_before:
-            raise InputError(
-                f"--no-before goes with a model that ranks, but {options.run} trained a detector; leave it out"
-            )
-        _report_detection(options, page)
-    else:
-        _report_run(options)
+    if read_run(Path(options.run)).get("kind") != "detection":
+        return _report_run(options)
+    reason = f"goes with a model that ranks, but {options.run} trained a detector; leave it out"
+    refuse_options(options, ["no_before"], reason)
+    _report_detection(options, page)
 
 
 def _report_run(options: argparse.Namespace) -> None:

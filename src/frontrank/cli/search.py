@@ -1,11 +1,22 @@
-"""`frontrank search`: find the images of an index that are nearest to a picture."""
+"""Find the images of an index that are nearest to a query, best first. If the query has a label (--label, or it is in
+the index itself), the column "right" shows which hits share it.
+
+filters: label=cat  label=cat|dog  category!=birds  year>=2020; all must hold
+
+examples:
+  frontrank search photos.index query.jpg
+  frontrank search photos.index query.jpg -k 20 --filter label=cat \\
+      --sheet found.png
+  frontrank search photos.index queries/*.jpg --json > found.json
+  frontrank search photos.index id:my_photos/cat/1.jpg
+  frontrank search milvus://localhost:19530/photos query.jpg --no-expand
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,29 +24,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import frontrank as fr
-from frontrank.checks import check_integer
-from frontrank.cli.inputs import add_expansion_arguments, check_expansion, check_output, say
+from frontrank.cli.inputs import (
+    add_expansion_arguments,
+    add_running_arguments,
+    check_output,
+    number,
+    read_expansion,
+    refuse_options,
+    say,
+)
 from frontrank.errors import InputError
 from frontrank.files import atomic_write
+from frontrank.tables import Table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-DESCRIPTION = """\
-Find the images of an index that are nearest to a query, best first. If the query
-has a label (--label, or it is in the index itself), the column "right" shows which
-hits share it."""
-
-EPILOG = """\
-filters: label=cat  label=cat|dog  category!=birds  year>=2020; all must hold
-
-examples:
-  frontrank search photos.index query.jpg
-  frontrank search photos.index query.jpg -k 20 --filter label=cat --sheet found.png
-  frontrank search photos.index queries/*.jpg --json > found.json
-  frontrank search photos.index id:my_photos/cat/1.jpg
-  frontrank search milvus://localhost:19530/photos query.jpg --no-expand
-"""
 
 _ID = "id:"
 _LONGEST = 48  # characters of a column before the last
@@ -45,11 +48,10 @@ _SIDE = 256  # pixels of a picture on the sheet
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.usage = "frontrank search URL QUERY... [-k N] [--filter FIELD=VALUE] [options]"
+    parser.usage = "frontrank search URL QUERY... [-k N] [--filter F] [options]"
     parser.add_argument("url", metavar="URL", help="the index, as for frontrank index --to")
     parser.add_argument("queries", metavar="QUERY", nargs="+", help="an image file, or id:ID for an image of the index")
-    parser.add_argument("-k", metavar="N", type=int, default=10, help="how many to find; 10 by default")
+    parser.add_argument("-k", metavar="N", type=number(int, at_least=1), default=10, help="how many; 10 by default")
     parser.add_argument("--filter", metavar="F", action="append", default=[], help="only such items; see filters")
     parser.add_argument("--label", metavar="TEXT", help="of the queries: shows which hits are right")
     add_expansion_arguments(parser, "query expansion")
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write JSON instead of a table")
     parser.add_argument("--sheet", metavar="PNG", help="draw the queries and their hits")
     parser.add_argument("--force", action="store_true", help="let --sheet replace a file")
-    parser.add_argument("--device", metavar="NAME", default="auto", help="such as cpu, cuda or cuda:1")
+    add_running_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -81,21 +83,19 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    if options.no_expand and options.expand is not None:
-        raise InputError("--expand and --no-expand exclude each other; leave one out")
-    check_expansion(options)
-    check_integer("-k", options.k, at_least=1)
+    read_expansion(options)
+    if options.no_expand:
+        refuse_options(options, ["expand"], "does not go with --no-expand; leave one out")
     if options.sheet is not None:
         from frontrank.reporting.contact_sheet import PER_LINE
 
         check_output("--sheet", Path(options.sheet), [".png"], options.force)
         lines = len(options.queries) * -(-options.k // PER_LINE)
         if lines > _MOST_LINES:
-            raise InputError(
-                f"--sheet would have {lines:,} lines, {_MOST_LINES} at most; give fewer queries, or a smaller -k"
-            )
-    elif options.force:
-        raise InputError("--force needs --sheet; add it, or leave out --force")
+            remedy = "give fewer queries, or a smaller -k"
+            raise InputError(f"--sheet would have {lines:,} lines, {_MOST_LINES} at most; {remedy}")
+    else:
+        refuse_options(options, ["force"], "needs --sheet; add it, or leave out --force")
     for query in options.queries:
         if not query.startswith(_ID) and not os.path.exists(query):
             raise InputError(f"{query} does not exist; check its name, or use {_ID}{query} for an image of the index")
@@ -121,9 +121,7 @@ def _search(index: fr.Index, options: argparse.Namespace, conditions: Any) -> li
     from frontrank.retrieval.items import matches
     from frontrank.training.run import build_device
 
-    alpha = 2.0 if options.alpha is None else options.alpha
-    expand = False if options.no_expand else None if options.expand is None else (options.expand, alpha)
-    how: dict[str, Any] = {"filter": conditions, "expand": expand}
+    how: dict[str, Any] = {"filter": conditions, "expand": False if options.no_expand else read_expansion(options)}
 
     @cache
     def embedder() -> Callable[[Any], Any]:  # loaded for the first picture only
@@ -152,15 +150,15 @@ def format_answer(answer: Answer, alone: bool) -> str:
     if not answer.hits:
         return "\n".join([*heading, "nothing matches"])
     has_right = any(answer.is_right(item) is not None for item, _ in answer.hits)
-    rows = [["", "score", *(["right"] if has_right else []), "label", "category", "id"]]
+    header = ["", "score", *(["right"] if has_right else []), "label", "category", "id"]
+    rows = []
     for place, (item, score) in enumerate(answer.hits, 1):
-        right = {True: ["yes"], False: ["no"], None: [""]}[answer.is_right(item)] if has_right else []
-        rows.append([str(place), f"{score:.4f}", *right, item.label or "", item.category or "", item.id])
-    columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
-    cells = [[*(_cut(_printable(row[column])) for column in columns[:-1]), _printable(row[-1])] for row in rows]
-    widths = [max(_width(row[place]) for row in cells) for place in range(len(columns))]
-    lines = [[cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)] for row in cells]
-    return "\n".join([*heading, *("  ".join(line).rstrip() for line in lines)])
+        right = [{True: "yes", False: "no", None: ""}[answer.is_right(item)]] if has_right else []
+        texts = [_cut(_printable(text or "")) for text in (item.label, item.category)]
+        rows.append([str(place), f"{score:.4f}", *right, *texts, _printable(item.id)])
+    columns = [column for column in range(len(header)) if any(row[column] for row in rows)]
+    header, *rows = [[row[column] for column in columns] for row in (header, *rows)]
+    return "\n".join([*heading, Table(header, rows, "l" * len(columns)).render("text")])
 
 
 def _printable(text: str) -> str:
@@ -170,11 +168,6 @@ def _printable(text: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
-def _width(text: str) -> int:
-    """Return how many places a text takes on a terminal; Han characters take two, accents that stand alone none."""
-    return sum(0 if unicodedata.combining(x) else 1 + (unicodedata.east_asian_width(x) in "WF") for x in text)
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
@@ -201,14 +194,10 @@ def _draw_sheet(answers: Sequence[Answer]) -> Image:
     for answer in answers:
         file = answer.query if answer.item is None else answer.item.path
         query = Cell(_thumbnail(file), ("query", answer.label or Path(file).name))
-        cells = [
-            Cell(
-                _thumbnail(item.path),
-                (f"{place}   {score:.3f}", item.label or Path(item.id).name),
-                answer.is_right(item),
-            )
-            for place, (item, score) in enumerate(answer.hits, 1)
-        ]
+        cells = []
+        for place, (item, score) in enumerate(answer.hits, 1):
+            caption = f"{place}   {score:.3f}", item.label or Path(item.id).name
+            cells.append(Cell(_thumbnail(item.path), caption, answer.is_right(item)))
         rows.append((query, cells))
     return contact_sheet(rows)
 

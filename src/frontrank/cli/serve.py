@@ -1,4 +1,15 @@
-"""`frontrank serve`: a web page that searches an index by picture."""
+"""Open a web page that searches an index by picture: drop one on it, or click any result. With two indexes, both answer
+the same query side by side. A JSON API is beside it (/api).
+
+Only this machine can reach the page, unless --host says otherwise. Then a token is needed, by --token or in the
+variable FRONTRANK_TOKEN, and the page asks for it. There is no encryption: put a proxy with TLS in front of it.
+
+examples:
+  frontrank serve photos.index
+  frontrank serve photos.index other.index --names ours,theirs --open
+  frontrank serve photos.index --port 9000 --model runs/first/model
+  frontrank serve photos.index --host 0.0.0.0 --token
+"""
 
 from __future__ import annotations
 
@@ -17,8 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frontrank.checks import check_integer, check_number
-from frontrank.cli.inputs import say
+from frontrank.cli.inputs import add_running_arguments, number, say
 from frontrank.errors import FrontrankWarning, InputError
 
 if TYPE_CHECKING:
@@ -27,44 +37,26 @@ if TYPE_CHECKING:
     import frontrank as fr
     from frontrank.gallery import GalleryIndex
 
-DESCRIPTION = """\
-Open a web page that searches an index by picture: drop one on it, or click any
-result. With two indexes, both answer the same query side by side. A JSON API is
-beside it (/api)."""
-
-EPILOG = """\
-Only this machine can reach the page, unless --host says otherwise. Then a token is
-needed, by --token or in the variable FRONTRANK_TOKEN, and the page asks for it.
-There is no encryption: put a proxy with TLS in front of it.
-
-examples:
-  frontrank serve photos.index
-  frontrank serve photos.index other.index --names ours,theirs --open
-  frontrank serve photos.index --port 9000 --root my_photos --model runs/first/model
-  frontrank serve photos.index --host 0.0.0.0 --token
-"""
-
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # and where this machine itself finds it
 _LOOK = 0.05  # seconds between two looks at whether the server answers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.usage = "frontrank serve URL [URL] [options]"
     parser.add_argument("urls", metavar="URL", nargs="+", help="one index, or two to compare; as for frontrank index")
     parser.add_argument("--names", metavar="A,B", help="names of the indexes on the page")
     parser.add_argument("--model", metavar="DIR", action="append", help="where the model is now; once for each index")
-    parser.add_argument(
-        "--root", metavar="DIR", action="append", help="show only pictures below this folder, not those of the index's"
-    )
-    parser.add_argument("--host", metavar="NAME", default="127.0.0.1", help="address to serve on; this machine only")
-    parser.add_argument("--port", metavar="N", type=int, default=8000, help="8000 by default; 0 takes a free one")
+    parser.add_argument("--root", metavar="DIR", action="append", help="show only pictures below this folder")
+    here, port = "127.0.0.1", number(int, at_least=0, at_most=65535)
+    parser.add_argument("--host", metavar="NAME", default=here, help=f"address to serve on; {here} by default")
+    parser.add_argument("--port", metavar="N", type=port, default=8000, help="8000 by default; 0 takes a free one")
     parser.add_argument("--token", metavar="TEXT", nargs="?", const="", help="ask for it; without TEXT a random one")
-    parser.add_argument("--upload-mb", metavar="N", type=float, default=10.0, help="largest upload; 10 by default")
-    parser.add_argument("--seconds", metavar="S", type=float, default=30.0, help="most a request may take; 30")
-    parser.add_argument("--requests", metavar="N", type=int, default=128, help="answered at once, others get 429; 128")
-    parser.add_argument("--device", metavar="NAME", default="auto", help="such as cpu, cuda or cuda:1")
+    positive, count = number(float, above=0), number(int, at_least=1)
+    parser.add_argument("--upload-mb", metavar="N", type=positive, default=10.0, help="largest upload; 10 by default")
+    parser.add_argument("--seconds", metavar="S", type=positive, default=30.0, help="for a request; 30 by default")
+    parser.add_argument("--requests", metavar="N", type=count, default=128, help="answered at once; 128 by default")
+    add_running_arguments(parser)
     parser.add_argument("--open", action="store_true", help="open the page in your browser")
 
 
@@ -106,10 +98,6 @@ def _check_options(options: argparse.Namespace) -> list[str]:
         raise InputError(f"serve takes one or two indexes, got {len(options.urls)}; leave out the others")
     if options.model and len(options.model) not in (1, len(options.urls)):
         raise InputError(f"--model is there {len(options.model)} times; give it once for each index")
-    check_number("--upload-mb", options.upload_mb, above=0)
-    check_number("--seconds", options.seconds, above=0)
-    check_integer("--requests", options.requests, at_least=1)
-    check_integer("--port", options.port, at_least=0, at_most=65535)
     for root in options.root or ():
         if not os.path.isdir(root):
             raise InputError(f"--root {root} is no folder; give the one that the pictures are in")

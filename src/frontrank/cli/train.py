@@ -1,29 +1,6 @@
-"""`frontrank train`: train a model. Every setting of a run is an option by its full name."""
+"""Train a model to rank: images with the same label come first. Classes held out of the training images choose the
+checkpoint; test images are never looked at.
 
-from __future__ import annotations
-
-import argparse
-import math
-import os
-import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from frontrank.errors import InputError, InterruptedRunError
-from frontrank.settings import Kind, TrainConfig, as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
-
-if TYPE_CHECKING:
-    from frontrank.detection.settings import DetectConfig
-    from frontrank.training.loop import Standing
-    from frontrank.training.run import RetrievalRun
-
-DESCRIPTION = """\
-Train a model to rank: images with the same label come first. Classes held out
-of the training images choose the checkpoint; test images are never looked at."""
-
-EPILOG = """\
 images:
   a folder     root/class/image.jpg or root/category/class/image.jpg, and
                optionally train/, validation/, test/ above the classes
@@ -42,43 +19,45 @@ examples:
   frontrank train --resume runs/first
   torchrun --nproc-per-node 2 -m frontrank train --data my_photos
 
-All settings are listed above with their defaults. A recipe is a YAML file of
-those that differ; frontrank train --recipes lists the ones that are included.
+All settings are listed above with their defaults. A recipe is a YAML file of those that differ; frontrank train
+--recipes lists the ones that are included.
 """
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frontrank.cli.inputs import refuse_options
+from frontrank.errors import InputError, InterruptedRunError
+from frontrank.settings import Kind, TrainConfig, as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
+
+if TYPE_CHECKING:
+    from frontrank.training.loop import Standing
+    from frontrank.training.run import RetrievalRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
-    parser.usage = "frontrank train --data PATH [--recipe NAME] [--out DIR] [--SETTING VALUE ...]"
+    parser.usage = "frontrank train --data PATH [--recipe NAME] [--out DIR] [--SETTING VALUE]"
     add_run_arguments(parser, "the images; see below", TrainConfig)
 
 
 def run(options: argparse.Namespace) -> None:
     """Train, go on, or print the plan."""
     check_start(options, "images; give --data, a folder of images by class, a table, or the root of a data set")
-    from frontrank.training.run import build_run, processes, require_new, resume, train
+    from frontrank.training.run import build_run, resume, train
 
-    if options.resume is not None:
-        folder = Path(options.resume)
-        _report(folder, lambda: resume(folder, overrides(options), quiet=options.quiet))
-        return
-    config = read_options(options, TrainConfig)
-    folder = run_folder(options, config)
-    if options.dry_run:
-        require_new(folder)
-        with processes(config.device) as device:
-            _print_plan(build_run(config, folder, device, quiet=options.quiet, remember=False))
-        return
-    _report(folder, lambda: train(config, folder, quiet=options.quiet))
+    start_run(options, TrainConfig, (train, resume, partial(build_run, remember=False)), _plan, _print_result)
 
 
-def _report(folder: Path, work: Callable[[], Standing]) -> None:
-    """Do the work and print how it went."""
-    with resume_hint("frontrank train", folder):
-        standing = work()
-    if os.environ.get("RANK", "0") != "0":
-        return
+def _print_result(standing: Standing, folder: Path) -> None:
     if standing.best is None:
         print(f"trained {standing.step:,} steps; there were no held-out classes to choose a checkpoint by")
     else:
@@ -93,27 +72,19 @@ def _report(folder: Path, work: Callable[[], Standing]) -> None:
     print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
 
 
-def _print_plan(run: RetrievalRun) -> None:
-    """Print what would be done, and whether it fits."""
-    from frontrank.training import distributed
-    from frontrank.training.loop import steps_of
-
-    if not distributed.is_main():
-        return
-    config, batches, model = run.config, run.config.batches, run.model
-    steps, weights = steps_of(run), sum(each.numel() for each in model.parameters())
-    lines = {
-        "batches": f"{batches.size} images each ({batches.kind}), {len(run.sampler):,} an epoch; {steps:,} steps",
-        "model": f"{config.model.backbone}, {weights / 1e6:.1f} M weights, {model.dim} dimensions; {model.origin}",
+def _plan(run: RetrievalRun, steps: str, weights: str) -> tuple[str, dict[str, str]]:
+    config, batches = run.config, run.config.batches
+    return run.images.all.describe(), {
+        "batches": f"{batches.size} images each ({batches.kind}), {steps}",
+        "model": f"{config.model.backbone}, {weights}, {run.model.dim} dimensions; {run.model.origin}",
         "loss": str(run.loss),
-        "device": f"{run.device}, {distributed.world_size()} process(es), {config.precision}",
+        "precision": config.precision,
         "memory": _memory(run),
-        "out": str(run.folder),
     }
-    print_plan(run.images.all.describe(), lines, config)
 
 
 def _memory(run: RetrievalRun) -> str:
+    """Return what a batch takes, and whether it fits."""
     import torch
 
     from frontrank.training import distributed
@@ -143,7 +114,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, data: str, kind: Kind) ->
     """Add the options of a training run, and every setting of its kind; `data` is the help of --data."""
     parser.add_argument("--data", metavar="PATH", help=data)
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file")
-    parser.add_argument("--recipes", action=_ListRecipes, nargs=0, kind=kind, help="list the recipes and exit")
+    parser.add_argument("--recipes", action=_ListRecipes, nargs=0, const=kind, help="list the recipes and exit")
     parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
     parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
     add_common_arguments(parser)
@@ -167,26 +138,16 @@ def add_settings(parser: argparse.ArgumentParser, kind: Kind, *, in_help: bool =
             continue
         group = name.rpartition(".")[0]
         if group not in groups:
-            groups[group] = parser.add_argument_group(_title(group, kind))
-        default = "" if setting.default in (None, ()) else f" [{setting.default}]"
+            groups[group] = parser.add_argument_group(group)
+        value = ", ".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
+        default = "" if value in (None, "") else f" [{value}]"
         text = (setting.help + default).replace("%", "%%") if in_help else argparse.SUPPRESS
         groups[group].add_argument(f"--{name}", dest=name, metavar="VALUE", help=text)
 
 
-def _title(group: str, kind: Kind) -> str:
-    part: object = kind()
-    for name in group.split("."):
-        part = getattr(part, name)
-    return f"{group}: {(part.__doc__ or '').split('.')[0].lower()}"
-
-
 class _ListRecipes(argparse.Action):
-    def __init__(self, *words: Any, kind: Kind, **more: Any) -> None:
-        super().__init__(*words, **more)
-        self.kind = kind
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        names = recipe_names(self.kind)
+        names = recipe_names(self.const)
         width = max(map(len, names), default=0)
         for name, title in names.items():
             print(f"{name:{width}}  {title}")
@@ -198,14 +159,58 @@ def check_start(options: argparse.Namespace, missing: str) -> None:
 
     missing: what is missing, and what to do
     """
-    if options.resume is None:
-        if options.data is None and options.recipe is None:
-            raise InputError(f"there are no {missing}")
+    if options.resume is None and options.data is None and options.recipe is None:
+        raise InputError(f"there are no {missing}")
+    if options.resume is not None:
+        reason = "does not go with --resume, which takes it from the run's folder; leave it out"
+        refuse_options(options, ["recipe", "out", "dry_run", "allow_partial"], reason)
+
+
+def start_run(
+    options: argparse.Namespace,
+    kind: Kind,
+    functions: tuple[Callable[..., Standing], Callable[..., Standing], Callable[..., Any]],
+    plan: Callable[[Any, str, str], tuple[str, dict[str, str]]],
+    print_result: Callable[[Standing, Path], None],
+) -> None:
+    """Train, go on, or print the plan.
+
+    functions: what trains, what goes on with a run, and what builds a run without starting it
+    plan:      describes the data of a run, and its parts, given its steps and its number of weights
+    """
+    from frontrank.training import distributed
+    from frontrank.training.loop import steps_of
+    from frontrank.training.run import processes, require_new
+
+    train, resume, build = functions
+    if options.resume is not None:
+        folder = Path(options.resume)
+        work = partial(resume, folder, overrides(options, kind))
+    else:
+        recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, kind), kind)
+        config = read_config(recipe, overrides(options, kind), kind)
+        name = options.recipe or f"{Path(config.data.path).resolve().stem}-{config.loss.name}.yaml"
+        folder = Path(options.out or Path("runs") / Path(name).stem)
+        work = partial(train, config, folder)
+    if options.dry_run:
+        require_new(folder)
+        with processes(config.device) as device:
+            run = build(config, folder, device, quiet=options.quiet)
+            if distributed.is_main():
+                steps = f"{len(run.sampler):,} an epoch; {steps_of(run):,} steps"
+                weights = f"{sum(each.numel() for each in run.model.parameters()) / 1e6:.1f} M weights"
+                data, lines = plan(run, steps, weights)
+                lines |= {"device": f"{device}, {distributed.world_size()} process(es)", "out": str(folder)}
+                text = "".join(f"{name:9} {line}\n" for name, line in lines.items())
+                print(f"{data}\n\n{text}\nsettings, as a recipe:\n\n{as_yaml(run.config)}", end="")
         return
-    for option in ("recipe", "out", "dry_run", "allow_partial"):
-        if getattr(options, option):
-            flag = "--" + option.replace("_", "-")
-            raise InputError(f"{flag} does not go with --resume, which takes it from the run's folder; leave it out")
+    try:
+        standing = work(quiet=options.quiet)
+    except InterruptedRunError as error:
+        hint = f"go on with: {kind.command} --resume {shlex.quote(str(folder))}"
+        raise InterruptedRunError(f"{error}; {hint}") from error
+    if os.environ.get("RANK", "0") == "0":
+        print_result(standing, folder)
 
 
 def overrides(options: argparse.Namespace, kind: Kind = TrainConfig) -> dict[str, str]:
@@ -219,33 +224,3 @@ def overrides(options: argparse.Namespace, kind: Kind = TrainConfig) -> dict[str
     if options.allow_partial:
         values["data.allow_partial"] = "true"
     return values
-
-
-def read_options(options: argparse.Namespace, kind: Kind) -> Any:
-    """Return the settings of the recipe and, on top of them, of the command line."""
-    recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, kind), kind)
-    return read_config(recipe, overrides(options, kind), kind)
-
-
-def run_folder(options: argparse.Namespace, config: TrainConfig | DetectConfig) -> Path:
-    """Return --out, or else runs/ and the name of the recipe, or of the data and the loss."""
-    own = f"{Path(config.data.path).resolve().stem}-{config.loss.name}"
-    return Path(options.out) if options.out else Path("runs") / (Path(options.recipe).stem if options.recipe else own)
-
-
-@contextmanager
-def resume_hint(command: str, folder: Path) -> Iterator[None]:
-    """Within, the error of a run that was asked to stop says how to go on with it."""
-    try:
-        yield
-    except InterruptedRunError as error:
-        hint = f"go on with: {command} --resume {shlex.quote(str(folder))}"
-        raise InterruptedRunError(f"{error}; {hint}") from error
-
-
-def print_plan(data: str, lines: Mapping[str, str], config: TrainConfig | DetectConfig) -> None:
-    """Print what a run would work with, a line for each part, and all settings."""
-    print(f"{data}\n")
-    for name, text in lines.items():
-        print(f"{name:9} {text}")
-    print(f"\nsettings, as a recipe:\n\n{as_yaml(config)}", end="")
