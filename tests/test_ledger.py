@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from frontrank.cli import evaluate, parse
+from frontrank.cli.inputs import option_flags
 from frontrank.cli.train import overrides
 from frontrank.detection.settings import DetectConfig
 from frontrank.evaluation.protocols import PROTOCOLS
@@ -146,7 +147,7 @@ def test_every_command_is_read():
             if options.data is None:
                 evaluate.check_combination(options)
             else:
-                assert evaluate._flags(options, evaluate._NOT_OF_MODELS) == []
+                assert option_flags(options, evaluate._NOT_OF_MODELS) == []
 
 
 def _figures_to_quote(paper, table, row):

@@ -3,6 +3,7 @@
 import pickle
 import shlex
 import shutil
+from inspect import cleandoc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -121,7 +122,7 @@ def listing():
 
 def examples(epilog):
     """The examples of a help text, as the words after `frontrank`."""
-    text = epilog.split("examples:\n")[1].split("\n\n")[0].replace("\\\n", " ")
+    text = cleandoc(epilog).split("examples:\n")[1].split("\n\n")[0].replace("\\\n", " ")
     lines = [shlex.split(line) for line in text.splitlines()]
     lines = [line[line.index("frontrank") + 1 :] for line in lines if "frontrank" in line]
     return [line[: line.index(">")] if ">" in line else line for line in lines]

@@ -52,7 +52,7 @@ def test_help_names_every_setting_and_its_examples_name_recipes(run):
     text = run("detect", "train", "--help").out
     names = [name for name in settings(DetectConfig) if name not in ("data.path", "data.allow_partial")]
     assert [name for name in names if f"--{name} " not in text] == []
-    recipes = [parse(words)[1].recipe for words in examples(command.TRAIN_EPILOG)]
+    recipes = [parse(words)[1].recipe for words in examples(command._train.__doc__)]
     assert {recipe for recipe in recipes if recipe} <= {*recipe_names(DetectConfig)}
 
 

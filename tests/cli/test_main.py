@@ -50,8 +50,9 @@ def test_help_is_quick_and_shows_an_example(command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_of_the_help_parse(command):
-    module = vars(importlib.import_module(f"frontrank.cli.{command}"))
-    texts = [text for name, text in module.items() if name.endswith("EPILOG")]
+    module = importlib.import_module(f"frontrank.cli.{command}")
+    texts = [place.__doc__ or "" for place in (module, *vars(module).values()) if callable(place) or place is module]
+    texts = [text for text in texts if "examples:" in text]
     lines = [words for text in texts for words in examples(text)]
     assert len(lines) >= 3 * len(texts)
     assert command in {parse(words)[0] for words in lines}

@@ -180,7 +180,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(train, tmp_path):
     assert lines["batches"].startswith("16 images each (balanced), 1 an epoch")
     assert re.fullmatch(r"test_resnet, [\d.]+ M weights, 8 dimensions; .*", lines["model"])
     assert lines["loss"].startswith("PNP(")
-    assert lines["device"] == "cpu, 1 process(es), float32"
+    assert (lines["device"], lines["precision"]) == ("cpu, 1 process(es)", "float32")
     assert re.search(r" [\d.]+ MB per image; about [\d,]+ .*, 16 are needed$", lines["memory"])
     assert lines["out"] == "runs/my_photos-PNP"
     assert config == read_config({}, {**WORDS, "data.path": "my_photos", "batches.size": "16"})

@@ -1,12 +1,11 @@
-"""Measure how well embeddings rank: each metric over the full ranking by cosine
-similarity, with its 95 % interval. Without --gallery every row is a query and
-searches all the others. Rows with the same label are relevant to each other.
+"""Measure how well embeddings rank: each metric over the full ranking by cosine similarity, with its 95 % interval.
+Without --gallery every row is a query and searches all the others. Rows with the same label are relevant to each other.
 If a model is given in place of the embeddings, it embeds the images of --data.
 
 files:
   embeddings  .npy, .npz, .parquet or .safetensors: a row per image, any float
-              type. FILE:NAME picks one of several arrays. .npy and .safetensors
-              may be larger than memory.
+              type. FILE:NAME picks one of several arrays. Only .npy and
+              .safetensors may be larger than memory.
   labels      the name of an array beside the embeddings, or a file: .txt (one
               per line), .json, .npy, or .csv, .npz, .parquet, .safetensors as
               FILE:COLUMN. Not needed where the embeddings' file has "labels".
@@ -45,6 +44,7 @@ import frontrank as fr
 from frontrank.checks import check_choice
 from frontrank.cli.inputs import (
     NEIGHBOURS,
+    PrintNames,
     add_reading_arguments,
     check_output,
     number,
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metrics = parser.add_argument_group("what is measured")
     metrics.add_argument("--metrics", metavar="LIST", type=_names, help="such as R@1,R@10,P@5,mAP,mAP@R,NMI")
     metrics.add_argument("--protocol", metavar="NAME", help=f"that of a data set: {PROTOCOLS}")
-    metrics.add_argument("--protocols", action=_ListProtocols, nargs=0, help="explain the protocols and exit")
+    metrics.add_argument("--protocols", action=PrintNames, nargs=0, const=_protocols, help="explain them and exit")
     metrics.add_argument("--templates", metavar="LABELS", help="for vggface2 and ijb-c: a template (video) per row")
     metrics.add_argument("--ground-truth", metavar="PKL", help="for revisited: gnd_roxford5k.pkl or gnd_rparis6k.pkl")
     setups = ("easy", "medium", "hard", "all")
@@ -122,14 +122,10 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-class _ListProtocols(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from frontrank.evaluation.protocols import PROTOCOLS
+def _protocols() -> dict[str, str]:
+    from frontrank.evaluation.protocols import PROTOCOLS
 
-        width = max(map(len, PROTOCOLS))
-        for name, protocol in PROTOCOLS.items():
-            print(f"{name:{width}}  {protocol.help}")
-        parser.exit()
+    return {name: protocol.help for name, protocol in PROTOCOLS.items()}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -141,25 +137,22 @@ def run(options: argparse.Namespace) -> None:
         refuse_options(options, _OF_MODELS, reason)
         _check_options(options)
         rows = {}
-    inputs = _read_inputs(options, rows)
-    whitening = _fit_whitening(options, inputs.whitening)
-    sides = _transform(options, whitening, inputs.queries, inputs.gallery, inputs.distractors)
-    reports = {setup: _report(options, inputs, whitening, inputs.queries, sides, setup) for setup in _setups(options)}
+    inputs = _fit_whitening(_read_inputs(options, rows))
+    sides = _transform(inputs, inputs.queries, inputs.gallery, inputs.distractors)
+    reports = {setup: _report(inputs, inputs.queries, sides, setup) for setup in _setups(options)}
     try:
         print("\n\n".join(report.table(options.table) for report in reports.values()), flush=True)
     finally:  # the work is done: keep it even if nobody reads the table
         for setup, target in _targets(options).items():
             reports[setup].save(target, overwrite=options.force)
             say(options.quiet, f"wrote {target}")
-    if inputs.other is not None:
+    if (other := inputs.other) is not None:
         ((setup, report),) = reports.items()
-        other = inputs.other
         if isinstance(other, Rows):
             other = replace(other, labels=inputs.queries.labels)
             with other.named_in_errors():
-                other_sides = _transform(options, whitening, other)
-                other = _report(options, inputs, whitening, other, other_sides, setup)
-        print("\n" + _comparison(options, inputs, other, report).table(options.table), flush=True)
+                other = _report(inputs, other, _transform(inputs, other), setup)
+        print("\n" + _comparison(inputs, other, report).table(options.table), flush=True)
 
 
 # Options that do not go together
@@ -464,6 +457,7 @@ def _model_name(folder: Path) -> str:
 class _Inputs:
     """All that the command was given, read and checked."""
 
+    options: argparse.Namespace
     protocol: Protocol | None
     queries: Rows
     gallery: Rows | None
@@ -476,6 +470,10 @@ class _Inputs:
     @property
     def gallery_labels(self) -> np.ndarray | None:
         return None if self.gallery is None else self.gallery.labels
+
+    @property
+    def progress(self) -> bool | None:
+        return False if self.options.quiet else None
 
 
 def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
@@ -493,12 +491,10 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
 
     if not rows:
         _check_files(options.embeddings, options.gallery, options.distractors)
-    protocol = PROTOCOLS.get(options.protocol)
     saved = (options.compare or "").lower().endswith(".json")
-    other = fr.Report.load(options.compare) if saved else None
-    truth = None
-    if options.protocol == "revisited":
-        truth = fr.evaluation.read_ground_truth(options.ground_truth).lists
+    report = fr.Report.load(options.compare) if saved else None
+    revisited = options.protocol == "revisited"
+    truth = fr.evaluation.read_ground_truth(options.ground_truth).lists if revisited else None
     queries, gallery = read("embeddings", options.key), read("gallery", options.gallery_key)
     assert queries is not None
     if truth is None:
@@ -508,13 +504,13 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     templates = None
     if options.templates is not None:
         templates = read_labels(options.templates, queries.file, len(queries.embeddings), "templates")
-    distractors, whitening = read("distractors"), _read_whitening(options)
-    inputs = _Inputs(
-        protocol, queries, gallery, distractors, templates, truth, whitening, other if saved else read("compare")
-    )
+    whitening, other = _read_whitening(options), report if saved else read("compare")
+    protocol, distractors = PROTOCOLS.get(options.protocol), read("distractors")
+    inputs = _Inputs(options, protocol, queries, gallery, distractors, templates, truth, whitening, other)
     if options.data is None:  # else the images were named already
-        _describe_inputs(options, inputs)
-    _check_fit(options, inputs)
+        _describe_inputs(inputs)
+    _check_fit(inputs)
+    _check_memory(inputs)
     return inputs
 
 
@@ -535,27 +531,30 @@ def _read_whitening(options: argparse.Namespace) -> fr.Whitening | Rows | None:
     return read_rows(options.whiten)
 
 
-def _describe_inputs(options: argparse.Namespace, inputs: _Inputs) -> None:
-    import numpy as np
-
-    for rows in (inputs.queries, inputs.gallery, inputs.distractors, inputs.whitening, inputs.other):
-        if isinstance(rows, Rows):
-            say(options.quiet, f"read {rows.describe()}")
+def _describe_inputs(inputs: _Inputs) -> None:
+    options, queries, gallery = inputs.options, inputs.queries, inputs.gallery
+    lines = [
+        part.describe()
+        for part in (queries, gallery, inputs.distractors, inputs.whitening, inputs.other)
+        if isinstance(part, Rows)
+    ]
     if isinstance(inputs.whitening, fr.Whitening):
-        say(options.quiet, f"read {options.whiten}: {inputs.whitening}")
+        lines.append(f"{options.whiten}: {inputs.whitening}")
     if isinstance(inputs.other, fr.Report):
-        say(options.quiet, f"read {options.compare}: a report of {inputs.other.queries:,} queries")
-    ids = [rows.file.ids for rows in (inputs.queries, inputs.gallery) if rows is not None and rows.file.ids is not None]
-    ids = [each for each in ids if each.dtype.kind == "U"]  # numbers may count anything
-    if len(ids) == 2 and (count := len(np.intersect1d(*ids))):
+        lines.append(f"{options.compare}: a report of {inputs.other.queries:,} queries")
+    for line in lines:
+        say(options.quiet, f"read {line}")
+    ids = [rows.file.ids for rows in (queries, gallery) if rows is not None and rows.file.ids is not None]
+    texts = [set(each.tolist()) for each in ids if each.dtype.kind == "U"]  # numbers may count anything
+    if len(texts) == 2 and (count := len(texts[0] & texts[1])):
         both = f"{count:,} ids are" if count > 1 else "1 id is"
         say(options.quiet, f"note: {both} in both queries and gallery; such a query finds itself")
     say(options.quiet, "")
 
 
-def _check_fit(options: argparse.Namespace, inputs: _Inputs) -> None:
+def _check_fit(inputs: _Inputs) -> None:
     """Raise if files do not go together, before anything long is done."""
-    queries, other, whitening = inputs.queries, inputs.other, inputs.whitening
+    options, queries, other, whitening = inputs.options, inputs.queries, inputs.other, inputs.whitening
     count, dim = queries.embeddings.shape
     for part in (inputs.gallery, inputs.distractors, whitening):
         if isinstance(part, Rows) and part.embeddings.shape[1] != dim:
@@ -573,44 +572,43 @@ def _check_fit(options: argparse.Namespace, inputs: _Inputs) -> None:
             f"{options.ground_truth} is of {len(inputs.ground_truth)} queries, but {queries.source} has {count} rows; "
             "give a row per query, in the same order"
         )
-    averaged = inputs.protocol is not None and inputs.protocol.kind == "templates"  # queries are fewer than rows
-    rows = None if other is None else other.queries if isinstance(other, fr.Report) else len(other.embeddings)
-    if rows not in (None, count) and not (averaged and isinstance(other, fr.Report)):
+    if other is None:
+        return
+    rows = other.queries if isinstance(other, fr.Report) else len(other.embeddings)
+    averaged = isinstance(other, fr.Report) and inputs.protocol is not None and inputs.protocol.kind == "templates"
+    if rows != count and not averaged:  # else queries are fewer than rows
         raise InputError(
-            f"--compare: {options.compare} is of {rows:,} queries, but {queries.source} has {count:,} rows; "
+            f"--compare: {options.compare} has {rows:,} rows or queries, and {queries.source} has {count:,}; "
             "both must be of the same queries in the same order"
         )
     if isinstance(other, Rows):
-        _check_same_rows(queries, other, ["ids", "labels"] if options.labels is None else ["ids"])
-    _check_memory(options, inputs)
+        for what in ("ids", "labels") if options.labels is None else ("ids",):
+            _check_same(what, queries, other)
 
 
-def _check_same_rows(first: Rows, other: Rows, columns: list[str]) -> None:
-    """Raise if rows are not of the same items in the same order, as far as their ids and labels show."""
-    import numpy as np
-
-    for what in columns:
-        a, b = getattr(first.file, what), getattr(other.file, what)
-        if a is None or b is None:
-            continue
-        differ = np.flatnonzero(a.astype(str) != b.astype(str))
-        if len(differ):
-            remedy = "sort both by id" if what == "ids" and set(a.tolist()) == set(b.tolist()) else "use the same rows"
-            row = differ[0]
-            raise InputError(
-                f"--compare: the {what} of {first.source} and {other.source} differ in {len(differ):,} of {len(a):,} "
-                f"rows, first in row {row} ({a[row]} and {b[row]}); {remedy}, in the same order, in both"
-            )
+def _check_same(what: str, first: Rows, other: Rows) -> None:
+    """Raise if the ids or labels of rows show that they are not of the same items in the same order."""
+    a, b = getattr(first.file, what), getattr(other.file, what)
+    if a is None or b is None:
+        return
+    differ = (a.astype(str) != b.astype(str)).nonzero()[0]
+    if len(differ):
+        remedy = "sort both by id" if what == "ids" and set(a.tolist()) == set(b.tolist()) else "use the same rows"
+        row = differ[0]
+        raise InputError(
+            f"--compare: the {what} of {first.source} and {other.source} differ in {len(differ):,} of {len(a):,} "
+            f"rows, first in row {row} ({a[row]} and {b[row]}); {remedy}, in the same order, in both"
+        )
 
 
-def _check_memory(options: argparse.Namespace, inputs: _Inputs) -> None:
+def _check_memory(inputs: _Inputs) -> None:
     """Raise if the machine cannot hold what is asked for: the system may grant memory, and then end the process."""
-    parts = [rows for rows in (inputs.queries, inputs.gallery, inputs.distractors) if rows is not None]
-    size = 0
+    options, size = inputs.options, 0
+    parts = [rows.embeddings for rows in (inputs.queries, inputs.gallery, inputs.distractors) if rows is not None]
     if options.whiten or options.augment or (options.expand and options.distractors):
-        size += sum(4 * len(rows.embeddings) * (options.dim or rows.embeddings.shape[1]) for rows in parts)
+        size += sum(4 * len(part) * (options.dim or part.shape[1]) for part in parts)
     if options.rerank:
-        size += 4 * len(parts[0].embeddings) * len(parts[-1].embeddings)
+        size += 4 * len(parts[0]) * len(parts[-1])
     memory = _machine_memory()
     if size > memory:
         flags = " ".join(option_flags(options, ["whiten", "augment", "expand", "rerank"]))
@@ -644,51 +642,46 @@ class _Sides:
     own: bool = False
 
 
-def _fit_whitening(options: argparse.Namespace, source: fr.Whitening | Rows | None) -> fr.Whitening | None:
+def _fit_whitening(inputs: _Inputs) -> _Inputs:
+    source, options = inputs.whitening, inputs.options
     if not isinstance(source, Rows):
-        return source
+        return inputs
     power = 0.25 if options.power is None else options.power
     with source.named_in_errors():
-        return fr.Whitening.fit(source.embeddings, power, options.dim, progress=_progress(options))
+        fitted = fr.Whitening.fit(source.embeddings, power, options.dim, progress=inputs.progress)
+    return replace(inputs, whitening=fitted)
 
 
-def _progress(options: argparse.Namespace) -> bool | None:
-    return False if options.quiet else None
+def _transform(
+    inputs: _Inputs, queries: Rows, gallery_rows: Rows | None = None, distractor_rows: Rows | None = None
+) -> _Sides:
+    """Whiten all rows, augment the gallery and expand the queries, as the options say."""
+
+    def whiten(rows: Rows | None) -> Any:
+        if not isinstance(inputs.whitening, fr.Whitening) or rows is None:
+            return None if rows is None else rows.embeddings
+        with rows.named_in_errors():
+            return inputs.whitening.apply(rows.embeddings, progress=inputs.progress)
+
+    x, gallery, distractors = (whiten(rows) for rows in (queries, gallery_rows, distractor_rows))
+    augment, expand = inputs.options.augment, inputs.options.expand
+    settings: Any = {"alpha": _alpha(inputs.options), "progress": inputs.progress}
+    database = gallery
+    if distractors is not None and (augment or expand):
+        database = _join(gallery, distractors)
+    if augment is not None and gallery is None:
+        x = fr.augment_database(x, augment, **settings)
+    elif augment is not None:
+        database, items = fr.augment_database(database, augment, **settings), len(gallery)
+        gallery, distractors = database[:items], None if distractors is None else database[items:]
+    if expand is None:
+        return _Sides(x, gallery, distractors)
+    expanded = fr.expand_queries(x, database, expand, **settings)
+    return _Sides(expanded, x, own=True) if gallery is None else _Sides(expanded, gallery, distractors)
 
 
 def _alpha(options: argparse.Namespace) -> float:
     return 2.0 if options.alpha is None else options.alpha
-
-
-def _transform(
-    options: argparse.Namespace, whitening: fr.Whitening | None, queries: Rows, *others: Rows | None
-) -> _Sides:
-    """Whiten all rows, augment the gallery and expand the queries, as the options say.
-
-    others: those of the gallery and the distractors, if there are any
-    """
-
-    def whiten(rows: Rows | None) -> Any:
-        if whitening is None or rows is None:
-            return None if rows is None else rows.embeddings
-        with rows.named_in_errors():
-            return whitening.apply(rows.embeddings, progress=_progress(options))
-
-    x, gallery, distractors = (whiten(rows) for rows in (queries, *(others or (None, None))))
-    if options.augment is None and options.expand is None:
-        return _Sides(x, gallery, distractors)
-    database = gallery if distractors is None else _join(gallery, distractors)
-    settings: Any = {"alpha": _alpha(options), "progress": _progress(options)}
-    if options.augment is not None:
-        if gallery is None:
-            x = fr.augment_database(x, options.augment, **settings)
-        else:
-            database, items = fr.augment_database(database, options.augment, **settings), len(gallery)
-            gallery, distractors = database[:items], None if distractors is None else database[items:]
-    if options.expand is None:
-        return _Sides(x, gallery, distractors)
-    expanded = fr.expand_queries(x, database, options.expand, **settings)
-    return _Sides(expanded, x, own=True) if gallery is None else _Sides(expanded, gallery, distractors)
 
 
 def _join(*parts: Array) -> Tensor:
@@ -710,22 +703,16 @@ def _join(*parts: Array) -> Tensor:
 _RERANK: dict[str, Any] = {"k1": 20, "k2": 6, "lam": 0.3}
 
 
-def _report(
-    options: argparse.Namespace,
-    inputs: _Inputs,
-    whitening: fr.Whitening | None,
-    queries: Rows,
-    sides: _Sides,
-    setup: str,
-) -> fr.Report:
+def _report(inputs: _Inputs, queries: Rows, sides: _Sides, setup: str) -> fr.Report:
     """Evaluate some queries: those of the command, or others to compare them with."""
-    name, run = options.name or queries.name, {"device": options.device, "progress": _progress(options)}
+    options, name = inputs.options, inputs.options.name or queries.name
+    run: dict[str, Any] = {"device": options.device, "progress": inputs.progress}
     settings: dict[str, Any] = {"metrics": options.metrics} if options.metrics else {}
     if inputs.ground_truth is not None:
         run |= {"distractors": sides.distractors, "name": f"{name} ({setup})" if options.setup == "all" else name}
         report = fr.evaluate_revisited(sides.queries, sides.gallery, inputs.ground_truth, setup, **run)  # type: ignore[arg-type]
     elif options.rerank:
-        scores = fr.rerank(sides.queries, sides.gallery, **_RERANK, progress=_progress(options))
+        scores = fr.rerank(sides.queries, sides.gallery, **_RERANK, progress=inputs.progress)
         settings |= {"gallery_labels": inputs.gallery_labels, "name": name}
         report = fr.evaluate_scores(scores, queries.labels, **settings)
     else:
@@ -740,14 +727,14 @@ def _report(
             name = options.name or ""
         evaluate: Callable[..., fr.Report] = inputs.protocol or fr.evaluate
         report = evaluate(sides.queries, queries.labels, seed=options.seed, name=name, **run, **settings)
-    facts = _facts(options, whitening)
+    facts = _facts(inputs)
     return replace(report, settings={**report.settings, **facts}) if facts else report
 
 
-def _facts(options: argparse.Namespace, whitening: fr.Whitening | None) -> dict[str, str]:
+def _facts(inputs: _Inputs) -> dict[str, str]:
     """Return what was done to the embeddings, for a report."""
-    facts = {}
-    if whitening is not None:
+    options, whitening, facts = inputs.options, inputs.whitening, {}
+    if isinstance(whitening, fr.Whitening):
         dims = f"{len(whitening.components)} dimensions, power {whitening.power:g}"
         facts["whitening"] = f"{Path(options.whiten).name}, {dims}"
     for name, k in (("augmentation", options.augment), ("expansion", options.expand)):
@@ -758,8 +745,8 @@ def _facts(options: argparse.Namespace, whitening: fr.Whitening | None) -> dict[
     return facts
 
 
-def _comparison(options: argparse.Namespace, inputs: _Inputs, other: fr.Report, report: fr.Report) -> Comparison:
-    ours = options.name or inputs.queries.name
+def _comparison(inputs: _Inputs, other: fr.Report, report: fr.Report) -> Comparison:
+    options, ours = inputs.options, inputs.options.name or inputs.queries.name
     if isinstance(inputs.other, Rows):
         theirs = inputs.other.name
     else:  # a report named after a data set says nothing here

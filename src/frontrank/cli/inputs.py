@@ -83,6 +83,18 @@ def refuse_options(options: argparse.Namespace, names: Iterable[str], reason: st
         raise InputError(f"{flag} {reason}")
 
 
+class PrintNames(argparse.Action):
+    """Option that prints names with what they stand for, as the function in `const` returns them, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print a line for each name."""
+        names: dict[str, str] = self.const()
+        width = max(map(len, names), default=0)
+        for name, text in names.items():
+            print(f"{name:{width}}  {text}")
+        parser.exit()
+
+
 def add_running_arguments(parser: argparse._ActionsContainer, quiet: str = "") -> None:
     """Add --device and, for a command that prints something beside `quiet`, --quiet."""
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto (the default), cpu, cuda, cuda:1, mps")

@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frontrank.cli.inputs import refuse_options
+from frontrank.cli.inputs import PrintNames, refuse_options
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.settings import Kind, TrainConfig, as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
 
@@ -114,7 +114,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, data: str, kind: Kind) ->
     """Add the options of a training run, and every setting of its kind; `data` is the help of --data."""
     parser.add_argument("--data", metavar="PATH", help=data)
     parser.add_argument("--recipe", metavar="NAME", help="a recipe's name, or a YAML file")
-    parser.add_argument("--recipes", action=_ListRecipes, nargs=0, const=kind, help="list the recipes and exit")
+    names = partial(recipe_names, kind)
+    parser.add_argument("--recipes", action=PrintNames, nargs=0, const=names, help="list the recipes and exit")
     parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
     parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
     add_common_arguments(parser)
@@ -143,15 +144,6 @@ def add_settings(parser: argparse.ArgumentParser, kind: Kind, *, in_help: bool =
         default = "" if value in (None, "") else f" [{value}]"
         text = (setting.help + default).replace("%", "%%") if in_help else argparse.SUPPRESS
         groups[group].add_argument(f"--{name}", dest=name, metavar="VALUE", help=text)
-
-
-class _ListRecipes(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        names = recipe_names(self.const)
-        width = max(map(len, names), default=0)
-        for name, title in names.items():
-            print(f"{name:{width}}  {title}")
-        parser.exit()
 
 
 def check_start(options: argparse.Namespace, missing: str) -> None:
