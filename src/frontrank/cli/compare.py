@@ -99,16 +99,11 @@ def run(options: argparse.Namespace) -> None:
 def _read_plan(options: argparse.Namespace) -> Plan:
     from frontrank.comparison.plan import read_plan
 
-    return read_plan(
-        None if options.recipe is None else read_recipe(find_recipe(options.recipe)),
-        overrides(options),
-        losses=options.losses,
-        axes=options.axis or [],
-        lrs=options.lr,
-        seeds=3 if options.seeds is None else options.seeds,
-        search_steps=options.search_iterations or 0,
-        reference=options.reference or "",
-    )
+    recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe))
+    ways = {"losses": options.losses, "axes": options.axis or [], "lrs": options.lr}
+    seeds, steps = 3 if options.seeds is None else options.seeds, options.search_iterations or 0
+    reference = options.reference or ""
+    return read_plan(recipe, overrides(options), **ways, seeds=seeds, search_steps=steps, reference=reference)
 
 
 def _print_plan(plan: Plan, folder: Path, quiet: bool) -> None:

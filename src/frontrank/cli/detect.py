@@ -160,16 +160,8 @@ def _predict(options: argparse.Namespace) -> None:
     from frontrank.training.run import build_device
 
     detector = Detector.load(find_detector(options.detector).model, device=build_device(options.device))
-    pictures, boxes = predict(
-        detector,
-        options.pictures,
-        options.out,
-        least=options.score,
-        draw=not options.no_drawn,
-        overwrite=options.force,
-        batch=options.batch,
-        show=False if options.quiet else None,
-    )
+    how = {"draw": not options.no_drawn, "overwrite": options.force, "show": False if options.quiet else None}
+    pictures, boxes = predict(detector, options.pictures, options.out, least=options.score, batch=options.batch, **how)
     in_pictures = f"in {pictures:,} picture{'s' * (pictures != 1)}"
     print(f"{boxes:,} boxes {in_pictures}: {os.path.join(options.out, RESULTS)}")
     if not options.no_drawn:

@@ -114,20 +114,18 @@ def _read_tables(options: argparse.Namespace) -> list[ImageTable]:
     from frontrank.data import read_unlabelled
     from frontrank.data.table import IMAGE_ENDINGS
 
-    sources: dict[str, ImageTable | list[str]] = {}
+    files: dict[Path, list[str]] = {}  # by their folder
+    tables: dict[str | Path, ImageTable] = {}
     for source in options.images:
         if os.path.isfile(source) and Path(source).suffix.lower() in IMAGE_ENDINGS:
-            files = sources.setdefault(f"files of {Path(source).parent}", [])
-            assert isinstance(files, list)
-            files.append(source)
-        elif source in sources:
+            folder = Path(source).parent
+            files.setdefault(folder, []).append(source)
+            tables[folder] = _relative_to(folder, read_unlabelled(files[folder]))
+        elif source in tables:
             raise InputError(f"{source} is named twice; name it once")
         else:
-            sources[source] = _read_source(options, source)
-    return [
-        _relative_to(Path(part[0]).parent, read_unlabelled(part)) if isinstance(part, list) else part
-        for part in sources.values()
-    ]
+            tables[source] = _read_source(options, source)
+    return list(tables.values())
 
 
 def _read_source(options: argparse.Namespace, source: str) -> ImageTable:
@@ -208,7 +206,7 @@ def table_roots(table: ImageTable) -> list[str]:
 
 def _open_or_create(options: argparse.Namespace, model: fr.Embedder) -> fr.Index:
     whitening = None if options.whiten is None else fr.Whitening.load(options.whiten)
-    expansion = None if options.expand is None else (options.expand, 2.0 if options.alpha is None else options.alpha)
+    expansion = read_expansion(options)
     settings: dict[str, Any] = {"model": model.fingerprint, "whitening": whitening, "expansion": expansion}
     try:
         return fr.Index(options.to, dim=model.dim, progress=False if options.quiet else None, **settings)

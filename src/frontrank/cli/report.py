@@ -55,15 +55,8 @@ def run(options: argparse.Namespace) -> None:
 def _report_run(options: argparse.Namespace) -> None:
     from frontrank.reporting.run import write_run_report
 
-    report = write_run_report(
-        options.run,
-        options.out,
-        data=options.data,
-        before=not options.no_before,
-        overwrite=options.overwrite,
-        device=options.device,
-        show=False if options.quiet else None,
-    )
+    how = {"before": not options.no_before, "overwrite": options.overwrite, "show": False if options.quiet else None}
+    report = write_run_report(options.run, options.out, data=options.data, device=options.device, **how)
     if not options.quiet:
         table = report.after.table() if report.change is None else report.change.table()
         print("\n".join([table, *(f"note: {note}" for note in report.notes), ""]))

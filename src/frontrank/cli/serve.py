@@ -81,14 +81,17 @@ def run(options: argparse.Namespace) -> None:
         indexes = [stack.enter_context(open_index(url)) for url in options.urls]
         models = options.model or [None]
         models = models * len(indexes) if len(models) == 1 else models
-        pages = [
-            _with_model(name, index, model, options.root, device)
-            for name, index, model in zip(names or _default_names(indexes), indexes, models, strict=True)
-        ]
+        names = names or [_default_name(index.where) for index in indexes]
+        if len(set(names)) < len(names):
+            names = [f"{name} {place}" for place, name in enumerate(names, 1)]
+        parts = zip(names, indexes, models, strict=True)
+        pages = [_with_model(name, index, model, options.root, device) for name, index, model in parts]
         for page in pages:
             facts = page.index.prepare().facts
             say(False, f"{page.name}: {page.index.count():,} images, {facts.get('search', 'exact')} search")
-        with _announcement(host, port, token, random_token, options.open), _end_on_signals():
+        about_token = "" if token is None else "\nthe page asks for the token"
+        about_token += f": {random_token}" if random_token else ""
+        with _announcement(host, port, about_token, options.open), _end_on_signals():
             serve(pages, host=host, port=port, token=token, limits=limits)
 
 
@@ -148,11 +151,8 @@ def _with_model(
     noted = index.settings.notes.get("roots", ())
     folders = [Path(root) for root in roots or ([noted] if isinstance(noted, str) else noted)]
     if not folders:
-        warnings.warn(
-            f"{index.where} does not say where its pictures are: none are shown; give --root",
-            FrontrankWarning,
-            stacklevel=2,
-        )
+        reason = "does not say where its pictures are: none are shown; give --root"
+        warnings.warn(f"{index.where} {reason}", FrontrankWarning, stacklevel=2)
     try:
         embedder = load_index_model(index, model, device)
     except InputError as error:
@@ -162,11 +162,6 @@ def _with_model(
         return GalleryIndex(name, index, roots=folders)
     fingerprint = None if index.settings.model is None else embedder.fingerprint
     return GalleryIndex(name, index, picture_embedder(embedder), folders, fingerprint)
-
-
-def _default_names(indexes: Sequence[fr.Index]) -> list[str]:
-    names = [_default_name(index.where) for index in indexes]
-    return names if len(set(names)) == len(names) else [f"{name} {place}" for place, name in enumerate(names, 1)]
 
 
 def _default_name(where: str) -> str:
@@ -183,20 +178,17 @@ def _default_name(where: str) -> str:
 
 
 @contextmanager
-def _announcement(host: str, port: int, token: str | None, random_token: str | None, browser: bool) -> Iterator[None]:
+def _announcement(host: str, port: int, about_token: str, browser: bool) -> Iterator[None]:
     """Within, print where the page is, and open the browser, as soon as the server answers."""
     over, near = threading.Event(), _EVERYWHERE.get(host, host)
     page = _page_url(near, port)
     others = f", to others at {_page_url(socket.gethostname(), port)}" if near != host else ""
-    lines = [f"serving at {page}{others}; Ctrl-C ends it"]
-    if token is not None:
-        lines.append(f"the page asks for the token{'' if random_token is None else f': {random_token}'}")
 
     def wait() -> None:
         while not over.wait(_LOOK):
             with suppress(OSError):
                 socket.create_connection((near, port), timeout=1.0).close()
-                say(False, "\n".join(lines))
+                say(False, f"serving at {page}{others}; Ctrl-C ends it{about_token}")
                 if browser and not webbrowser.open(page):
                     say(False, f"there is no browser to open; go to {page} yourself")
                 return
