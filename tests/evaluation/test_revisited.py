@@ -193,7 +193,7 @@ def test_distractors_against_the_reference():
 BAD = [
     ([entry([0])], InputError, "ground_truth"),
     ("ab", InputTypeError, "ground_truth"),
-    (GroundTruth([], [], [], []), InputTypeError, "GroundTruth"),
+    (GroundTruth([], [], [], []), InputTypeError, "ground_truth .*GroundTruth"),
     ([entry([0]), [1]], InputError, r"ground_truth\[1\]"),
     ([entry([0]), {"easy": [], "junk": []}], InputError, r"ground_truth\[1\] .*hard"),
     ([entry([0]), entry([], [4])], InputError, r"ground_truth\[1\]\['hard'\] .*4"),

@@ -76,18 +76,11 @@ class Comparison(Mapping[str, Difference]):
         """Return both values in percent, the difference with its interval, p and a verdict on b, as a table."""
         a, b = self.names
         lows, highs = (align_right(_points(getattr(d, end)) for d in self.values()) for end in ("low", "high"))
-        rows = [
-            [
-                name,
-                format_metric(name, d.a),
-                format_metric(name, d.b),
-                _points(d.difference),
-                f"[{low}, {high}]",
-                "<0.0001" if d.p_value < 0.00005 else f"{d.p_value:.4f}",
-                d.verdict,
-            ]
-            for (name, d), low, high in zip(self.items(), lows, highs, strict=True)
-        ]
+        rows = []
+        for (name, d), low, high in zip(self.items(), lows, highs, strict=True):
+            values = [format_metric(name, d.a), format_metric(name, d.b), _points(d.difference)]
+            p = "<0.0001" if d.p_value < 0.00005 else f"{d.p_value:.4f}"
+            rows.append([name, *values, f"[{low}, {high}]", p, d.verdict])
         header = ["metric", a, b, "difference", f"{100 * self.level:g} % interval", "p", f"{b} is"]
         queries = "1 query" if self.queries == 1 else f"the same {self.queries:,} queries"
         before = (f"{b} against {a} on {queries}", f"difference = {b} - {a}, in percentage points")
@@ -95,14 +88,8 @@ class Comparison(Mapping[str, Difference]):
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write everything to a JSON file; an existing one is replaced only with overwrite=True."""
-        content = {
-            "names": self.names,
-            "queries": self.queries,
-            "level": self.level,
-            "settings": self.settings,
-            "notes": self.notes,
-            "differences": {name: {**d._asdict(), "verdict": d.verdict} for name, d in self.items()},
-        }
+        content = {name: getattr(self, name) for name in ("names", "queries", "level", "settings", "notes")}
+        content["differences"] = {name: {**d._asdict(), "verdict": d.verdict} for name, d in self.items()}
         write_json(path, _KIND, _VERSION, content, overwrite)
 
 
@@ -138,16 +125,10 @@ def compare(
     paired = np.stack([report_b.per_query[name] - report_a.per_query[name] for name in metrics], 1)
     means = bootstrap_means(paired, resamples, seed)
     p_values = sign_flip_p_values(paired, flips, seed)
-    differences = {
-        name: Difference(
-            report_a[name],
-            report_b[name],
-            mean_of_defined(paired[:, i]),
-            *percentile_interval(means[:, i], level),
-            float(p_values[i]),
-        )
-        for i, name in enumerate(metrics)
-    }
+    differences = {}
+    for i, name in enumerate(metrics):
+        change = mean_of_defined(paired[:, i]), *percentile_interval(means[:, i], level), float(p_values[i])
+        differences[name] = Difference(report_a[name], report_b[name], *change)
     settings = {"resamples": resamples, "flips": flips, "seed": seed}
     sizes = report_a.gallery_size, report_b.gallery_size
     notes = () if sizes[0] == sizes[1] else (f"the galleries differ: {sizes[0]:,} items and {sizes[1]:,}",)
@@ -176,11 +157,8 @@ def _check_same_queries(a: Report, b: Report) -> None:
         raise InputError(f"report_a has {a.queries} queries and report_b has {b.queries}; {_SAME_QUERIES}")
     differ = np.flatnonzero(a.positives != b.positives)
     if len(differ):
-        first = differ[0]
-        raise InputError(
-            f"positives differ for {len(differ)} of {a.queries} queries (first for number {first}: "
-            f"{a.positives[first]} in report_a, {b.positives[first]} in report_b); {_SAME_QUERIES}"
-        )
+        first = f"number {differ[0]}: {a.positives[differ[0]]} in report_a, {b.positives[differ[0]]} in report_b"
+        raise InputError(f"positives differ for {len(differ)} queries (first for {first}); {_SAME_QUERIES}")
 
 
 def _shared_metrics(a: Report, b: Report) -> list[str]:

@@ -265,21 +265,17 @@ def read_lists(name: str, lists: Any, queries: int, items: int) -> Lists:
     """Return gallery items of each query, from a boolean matrix or from a list of index arrays."""
     if isinstance(lists, np.ndarray) and lists.dtype == object and lists.ndim:
         lists = list(lists)
+    kinds = f"{name} must be a boolean matrix or a list of index arrays, one per query"
     if isinstance(lists, Tensor | np.ndarray) or _is_nested_bool(lists):
         array = as_array(name, lists)
         if array.dtype != bool:
-            raise InputTypeError(
-                f"{name} must be a boolean matrix or a list of index arrays, got an array of {array.dtype}; "
-                f"use {name}.astype(bool) for a matrix, list({name}) for indices"
-            )
+            raise InputTypeError(f"{kinds}, got an array of {array.dtype}; use {name}.astype(bool) or list({name})")
         if array.shape != (queries, items):
             raise InputError(f"{name} must have the shape (queries, gallery) = ({queries}, {items}), got {array.shape}")
         matrix = torch.from_numpy(array.copy())
         return Lists(matrix.nonzero()[:, 1], matrix.sum(1))
     if not isinstance(lists, Sequence) or isinstance(lists, str):
-        raise InputTypeError(
-            f"{name} must be a boolean matrix or a list of index arrays, one per query, got {type(lists).__name__}"
-        )
+        raise InputTypeError(f"{kinds}, got {type(lists).__name__}")
     if len(lists) != queries:
         raise InputError(f"{name} has {len(lists):,} lists for {queries:,} queries; give one per query, empty if none")
     rows = [read_indices(f"{name}[{i}]", of, items) for i, of in enumerate(lists)]

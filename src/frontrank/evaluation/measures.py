@@ -45,15 +45,13 @@ class Measure:
 
 def read_metrics(metrics: Iterable[str]) -> tuple[list[Measure], list[str]]:
     """Return the metrics asked for, each once: those of ranks, and the names of those of groups of embeddings."""
-    if not isinstance(metrics, Iterable):
-        raise InputTypeError(f'metrics must be a list of names such as "R@1", got {metrics!r}')
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
-    if not names:
+    metrics = [metrics] if isinstance(metrics, str) or not isinstance(metrics, Iterable) else list(metrics)
+    if not metrics:
         raise InputError('metrics is empty; name at least one, such as "mAP"')
-    for name in names:
+    for name in metrics:
         if not isinstance(name, str):
             raise InputTypeError(f'metrics must be names such as "R@1", got {name!r}')
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(metrics))
     return [measure(name) for name in names if name not in GROUP_METRICS], [n for n in names if n in GROUP_METRICS]
 
 
@@ -110,9 +108,8 @@ def class_distances(parts: list[tuple[Vectors, Tensor]]) -> tuple[float | None, 
     several = sizes > 1
     squares = (sums[several] ** 2).sum(1)  # |sum|^2 = items + twice the sum of cosines of pairs
     intra = 1 - (squares - sizes[several]) / (sizes[several] * (sizes[several] - 1))
-    present = sums[sizes > 0]
-    means = torch.nn.functional.normalize(present, dim=1)
-    count = len(means)
+    means = torch.nn.functional.normalize(sums[sizes > 0], dim=1)
+    pairs = len(means) * (len(means) - 1)
     between = (means.sum(0) ** 2).sum() - (means**2).sum()
-    inter = float(1 - between / (count * (count - 1))) if count > 1 else None
-    return (float(intra.mean().clamp(min=0)) if len(intra) else None), None if inter is None else max(0.0, inter)
+    inter = max(0.0, float(1 - between / pairs)) if pairs else None
+    return (float(intra.mean().clamp(min=0)) if len(intra) else None), inter

@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 
 from frontrank.checks import check_integer, check_number, join_words
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.statistics import (
-    Floats,
-    Resampling,
-    bootstrap_means,
-    mean_of_defined,
-    percentile_interval,
-)
+from frontrank.evaluation.statistics import Floats, Resampling, bootstrap_means, mean_of_defined, percentile_interval
 from frontrank.files import PathLike, field_of, read_json, write_json
 from frontrank.tables import Table, TableFormat, align_right
 
@@ -178,15 +172,9 @@ class Report(Mapping[str, float]):
             per_query, metrics = (field_of(content, name, dict) for name in ("per_query", "metrics"))
             if missing := [name for name in per_query if name not in metrics]:
                 raise InputError(f"metrics has no {join_words(missing, 'and')}, which is in per_query")
-            return cls(
-                metrics,
-                {name: _read_values(name, of) for name, of in per_query.items()},
-                field_of(content, "positives", list),
-                field_of(content, "gallery_size", int),
-                field_of(content, "name", str),
-                tuple(field_of(content, "notes", list)),
-                field_of(content, "settings", dict),
-            )
+            values = {name: _read_values(name, of) for name, of in per_query.items()}
+            kinds = {"positives": list, "gallery_size": int, "name": str, "notes": list, "settings": dict}
+            return cls(metrics, values, **{name: field_of(content, name, kind) for name, kind in kinds.items()})
         except (InputError, InputTypeError) as error:
             raise InputError(f"{path} is not a whole report: {error}") from error
 

@@ -5,7 +5,7 @@ CVPR 2018.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Literal, get_args
 
 import torch
@@ -77,20 +77,16 @@ def _precision_until_last(k: int, ranks: Ranks) -> Tensor:
 
 _MEASURES = [
     Measure("mAP", trapezoid_average_precision, float("nan")),
-    *(Measure(f"mP@{k}", lambda ranks, k=k: _precision_until_last(k, ranks), float("nan")) for k in (1, 5, 10)),  # type: ignore[misc]
+    *(Measure(f"mP@{k}", partial(_precision_until_last, k), float("nan")) for k in (1, 5, 10)),
 ]
 
 
 def _read_lists(ground_truth: Any, queries: int, items: int) -> dict[str, Lists]:
     if not isinstance(ground_truth, Sequence) or isinstance(ground_truth, str):
-        raise InputTypeError(
-            f"ground_truth must be a list of mappings with easy, hard and junk, got {type(ground_truth).__name__}; "
-            "give the lists of a GroundTruth"
-        )
+        kind = type(ground_truth).__name__
+        raise InputTypeError(f"ground_truth must be a list with easy, hard and junk of each query, got a {kind}")
     if len(ground_truth) != queries:
-        raise InputError(
-            f"ground_truth is of {len(ground_truth)} queries but queries has {queries} rows; give one entry per query"
-        )
+        raise InputError(f"ground_truth has {len(ground_truth)} entries for {queries} queries; give one per query")
     rows: dict[str, list[Tensor]] = {kind: [] for kind in _KINDS}
     for i, entry in enumerate(ground_truth):
         if not isinstance(entry, Mapping) or (missing := [kind for kind in _KINDS if kind not in entry]):

@@ -74,16 +74,12 @@ def sign_flip_p_values(differences: Floats, flips: int, seed: int) -> Floats:
     few = np.count_nonzero(differences, axis=0) <= _ENUMERATED
     p_values = np.empty(differences.shape[1])
     for metric in np.flatnonzero(few):
-        p_values[metric] = _share_of_all_patterns(differences[:, metric])
+        nonzero = differences[differences[:, metric] != 0, metric]
+        signs = np.array(list(itertools.product([-1.0, 1.0], repeat=len(nonzero))))
+        p_values[metric] = np.mean(np.abs(signs @ nonzero) >= _reach(nonzero))
     if not few.all():
         p_values[~few] = _share_of_random_patterns(differences[:, ~few], flips, seed)
     return p_values
-
-
-def _share_of_all_patterns(differences: Floats) -> float:
-    nonzero = differences[differences != 0]
-    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=len(nonzero))))
-    return float(np.mean(np.abs(signs @ nonzero) >= _reach(nonzero)))
 
 
 def _share_of_random_patterns(differences: Floats, flips: int, seed: int) -> Floats:
