@@ -46,33 +46,15 @@ def not_images():
         "zip": archive(),
         "gzip bomb": gzip.compress(bytes(10_000_000)),
         "pickle": pickle.dumps(["a"]),
-        "elf": b"\x7fELF" + bytes(60),
         "avif": b"\0\0\0\x20ftypavif" + bytes(60),
         "riff that says webp": b"RIFF\x24\0\0\0WEBPVP8 " + bytes(30),
         "xbm": b"#define a_width 8\n#define a_height 8\nstatic char a_bits[] = { 0x00 };\n",
         "mvg": b"push graphic-context\nimage over 0,0 0,0 'https://127.0.0.1/a.png'\npop graphic-context\n",
         "msl": b'<?xml version="1.0"?><image><read filename="/etc/passwd"/></image>',
         "jpeg's first bytes only": b"\xff\xd8\xff\xe0",
-        "png's first bytes only": b"\x89PNG\r\n\x1a\n",
-    }
-
-
-def other_formats():
-    """What Pillow can read, but nobody asked for."""
-    image = picture("red")
-    kinds = ("ico", "ppm", "eps", "jpeg2000")
-    found = {}
-    for kind in kinds:
-        found[f"{kind} file"] = written(image, kind)
-    return found
-
-
-def cut_short():
-    whole = {kind: written(noise(), kind) for kind in FORMATS}
-    return {
-        f"{kind} cut to {share:.0%}": data[: int(len(data) * share)]
-        for kind, data in whole.items()
-        for share in (0.1, 0.9)
+        "png cut short": written(noise())[:2000],  # every format is cut in the tests of read_image
+        # what Pillow can read, but nobody asked for
+        **{f"{kind} file": written(picture("red"), kind) for kind in ("ico", "ppm", "eps", "jpeg2000")},
     }
 
 
@@ -87,15 +69,11 @@ def too_many_pixels():
     jpeg[start + 5 : start + 9] = struct.pack(">HH", 65500, 65500)
     tiff = bytearray(written(picture("red"), "tiff"))
     for tag in (256, 257):  # width and length, in a directory of 12 bytes each
-        place = tiff.index(struct.pack("<HH", tag, 4)) if struct.pack("<HH", tag, 4) in tiff else -1
-        place = place if place >= 0 else tiff.index(struct.pack("<HH", tag, 3))
+        place = next(at for kind in (4, 3) if (at := tiff.find(struct.pack("<HH", tag, kind))) >= 0)
         tiff[place : place + 12] = struct.pack("<HHII", tag, 4, 1, 50_000)
     return {
-        "png of 100,000 x 100,000": png(100_000, 100_000, chunk(b"IDAT", _PIXELS)),
         "png of 10,000 x 10,000": png(10_000, 10_000, chunk(b"IDAT", _PIXELS)),
         "png that is very wide": png(2**31 - 1, 1, chunk(b"IDAT", _PIXELS)),
-        "png that is very high": png(1, 2**31 - 1, chunk(b"IDAT", _PIXELS)),
-        "png of zeros, well packed": png(9000, 9000, chunk(b"IDAT", zlib.compress(bytes(9_000_000)))),
         "gif of 65,535 x 65,535": bytes(gif),
         "bmp of 60,000 x 60,000": bytes(bmp),
         "jpeg of 65,500 x 65,500": bytes(jpeg),
@@ -134,15 +112,11 @@ def damaged_pngs():
     return {
         "png without pixels": png(1, 1),
         "png of 0 x 0": png(0, 0, good),
-        "png of 0 x 1": png(0, 1, good),
         "png of 7 bits": png(1, 1, good, depth=7),
-        "png of colour 5": png(1, 1, good, colour=5),
         "png without a palette": png(1, 1, chunk(b"IDAT", zlib.compress(b"\0\x05")), colour=3, depth=16),
-        "png with pixels that are not packed": png(1, 1, chunk(b"IDAT", b"not zlib")),
         "png with too few pixels": png(50, 50, good),
         "png with a wrong sum": bytes(wrong_sum),
         "png with a chunk of 4 GB": b"\x89PNG\r\n\x1a\n\xff\xff\xff\xffIHDR" + bytes(30),
-        "png with no header": b"\x89PNG\r\n\x1a\n" + good + chunk(b"IEND", b""),
         "png with text that swells": png(1, 1, chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(80_000_000))), good),
     }
 
@@ -230,13 +204,10 @@ def forms():
         "a picture alone": (good, "image/jpeg"),
         "a form of a link": (b"image=abc", "application/x-www-form-urlencoded"),
         "json": (b'{"image": "abc"}', "application/json"),
-        "bytes that are no json": (b"\xff\xfe", "application/json"),
         "another kind of form": (part(data=good) + end, "multipart/mixed; boundary=x"),
     }
 
 
-REFUSED = (
-    not_images() | other_formats() | cut_short() | too_many_pixels() | bombs() | damaged_pngs() | polyglots() | hidden()
-)
+REFUSED = not_images() | too_many_pixels() | bombs() | damaged_pngs() | polyglots() | hidden()
 UNCERTAIN = flipped()
 FORMS = forms()

@@ -1,17 +1,25 @@
 """The JSON API: its answers, its errors, and its own description."""
 
-import shutil
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from frontrank.errors import InputError
-from frontrank.gallery import GalleryIndex, Limits, create_app
-from frontrank.gallery import service as service
+from frontrank.gallery import GalleryIndex, Limits, create_app, service
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from tests.gallery.samples import DIM, client_of, embed, index_of, items_of, picture, sent, shown_of, soon, written
+from tests.gallery.samples import (
+    DIM,
+    client_of,
+    embed,
+    index_of,
+    items_of,
+    line,
+    picture,
+    sent,
+    shown_of,
+    soon,
+    written,
+)
 
 RED = written(picture("red"))
 WRONG_FILTERS = (
@@ -92,17 +100,14 @@ def test_a_wrong_filter_is_refused_before_the_picture_is_decoded(client):
         ("/search", {"upload": "nothing"}, 410, "upload"),
         ("/search", {"item": "red/0.png", "index": "other"}, 404, "colours"),
         ("/search", {"item": "red/0.png", "k": 201}, 422, "k:"),
-        ("/search", {"item": "red/0.png", "k": "many"}, 422, "k:"),
         ("/search", {"item": "red/0.png", "expand": "yes"}, 422, "expand:"),
         ("/search", {"item": "x" * 513}, 422, "item:"),
         ("/search", {"item": "a\0b"}, 422, "control"),
         ("/search", {"item": "red/0.png", "label": "a\0b"}, 422, "label"),
         ("/search", {"item": "red/0.png", "filter": ["label=a"] * 17}, 422, "filter:"),
         ("/item", {}, 422, "id:"),
-        ("/item", {"id": "nothing"}, 404, "id"),
         ("/values", {"field": "a b"}, 422, "field"),
         ("/values", {"field": "path"}, 422, "field"),
-        ("/values", {"limit": 0}, 422, "limit:"),
         ("/hardest", {"index": "other"}, 404, "index"),
         ("/nothing", {}, 404, "page"),
         ("/search/", {}, 404, "page"),
@@ -114,13 +119,6 @@ def test_errors_are_one_line_of_json(client, path, params, status, name):
     assert list(response.json()) == ["detail"]
     assert name in response.json()["detail"]
     assert "\n" not in response.json()["detail"]
-
-
-@pytest.mark.parametrize("method", ["PUT", "OPTIONS"])
-def test_other_methods(client, method):
-    response = client.request(method, "/api/v1/search")
-    assert response.status_code == 405
-    assert list(response.json()) == ["detail"]
 
 
 def test_item(client):
@@ -156,21 +154,13 @@ def test_a_model_that_is_not_that_of_the_index_is_refused(folder):
         with pytest.raises(InputError, match="model"):
             create_app([GalleryIndex("colours", index, embed, (folder,), model=model)])
     assert sent(client_of(GalleryIndex("colours", index, embed, (folder,), model="one")), RED).status_code == 200
-    with pytest.raises(InputError, match="model"):
-        create_app([shown_of(folder, model="one")])
 
 
 @pytest.mark.parametrize(
-    ("broken", "status"),
-    [
-        (lambda image: np.full(DIM, np.nan), 422),
-        (lambda image: np.zeros(DIM), 422),
-        (lambda image: np.ones(DIM + 1), 503),
-    ],
-    ids=["nan", "zeros", "dimensions"],
+    ("broken", "status"), [(np.full(DIM, np.nan), 422), (np.zeros(DIM), 422), (np.ones(DIM + 1), 503)]
 )
 def test_embeddings_that_cannot_be_used(folder, broken, status):
-    assert sent(client_of(shown_of(folder, embed=broken)), RED).status_code == status
+    assert sent(client_of(shown_of(folder, embed=lambda image: broken)), RED).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -186,36 +176,15 @@ def test_an_index_that_fails_tells_only_the_log(folder, caplog, path):
     assert "closed" in caplog.text
 
 
-@pytest.fixture
-def kept_index(folder, tmp_path):
-    """An index in a folder, opened twice: by the page, and by another process that writes to it."""
-    with Index(tmp_path / "index", dim=DIM) as writing:
-        items = items_of(folder)
-        writing.add(np.stack([embed(Image.open(folder / item.path)) for item in items]), items)
-        with Index.load(tmp_path / "index") as reading:
-            yield writing, GalleryIndex("colours", reading, embed, (folder,))
-
-
-def test_what_another_process_indexes_is_found_after_a_while(kept_index, monkeypatch):
-    writing, shown = kept_index
-    slow = client_of(shown)
-    monkeypatch.setattr(service, "REFRESH_SECONDS", 0.0)
-    quick = client_of(shown)
-    assert sent(slow, RED, k=1).json()["results"][0]["id"].startswith("red/")
-    writing.upsert(embed(picture("red"))[None], [Item("a new one", label="red")])
-    assert "a new one" not in {row["id"] for row in sent(slow, RED, k=3).json()["results"]}
-    assert "a new one" in {row["id"] for row in sent(quick, RED, k=3).json()["results"]}
-
-
-def test_an_index_whose_folder_is_gone(kept_index, monkeypatch, caplog):
-    writing, shown = kept_index
-    monkeypatch.setattr(service, "REFRESH_SECONDS", 0.0)
-    client = client_of(shown)
-    shutil.rmtree(writing.url)
-    for response in (sent(client, RED), client.get("/?item=red/0.png")):
-        assert response.status_code == 503
-        assert str(writing.url) not in response.text
-    assert str(writing.url) in caplog.text
+def test_what_another_process_indexes_is_found_after_a_while(folder, tmp_path, monkeypatch):
+    with Index(tmp_path / "index", dim=DIM) as writing, Index.load(tmp_path / "index") as reading:
+        slow = client_of(GalleryIndex("colours", reading, embed))
+        monkeypatch.setattr(service, "REFRESH_SECONDS", 0.0)
+        quick = client_of(GalleryIndex("colours", reading, embed))
+        assert ids(sent(slow, RED).json()) == []
+        writing.add(embed(picture("red"))[None], [Item("a new one", label="red")])
+        assert ids(sent(slow, RED).json()) == []
+        assert ids(sent(quick, RED).json()) == ["a new one"]
 
 
 def test_the_error_of_an_index_is_one_line_of_the_log(folder, caplog, monkeypatch):
@@ -309,13 +278,10 @@ def test_an_item_of_the_other_index_is_embedded_again(folder):
     assert response.status_code == 404  # there is no model of the other index
 
 
-def test_a_lower_bound_is_called_one(folder):
-    index = Index(dim=2)
-    angles = np.linspace(0, 1, 30)
-    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
-    index.add(vectors, [Item(f"{i:02}", label="far" if i in (0, 29) else "near") for i in range(30)])
+def test_a_lower_bound_is_called_one():
+    index = line(["far", *["near"] * 28, "far"])
     client = client_of(GalleryIndex("line", index), limits=Limits(results=5, depth=10))
-    answer = client.get("/api/v1/search", params={"item": "00", "k": 5}).json()
+    answer = client.get("/api/v1/search", params={"item": "0", "k": 5}).json()
     assert (answer["relevant"], answer["complete"], answer["looked"]) == (1, False, 10)
     assert answer["average_precision"] == 0.0
 

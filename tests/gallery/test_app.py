@@ -10,7 +10,6 @@ import pytest
 from frontrank import gallery
 from frontrank.errors import InputError
 from frontrank.gallery import app as server
-from frontrank.gallery.app import is_loopback
 from tests.gallery.live import running
 from tests.gallery.samples import TOKEN, shown_of
 
@@ -47,9 +46,7 @@ def test_on_this_machine_no_token_is_needed(folder, ran):
     gallery.serve([shown_of(folder)], port=free_port())
     settings = ran[0][1]
     assert settings["host"] == "127.0.0.1"
-    assert settings["access_log"] is False
-    assert settings["server_header"] is False
-    assert settings["proxy_headers"] is False
+    assert not settings["access_log"] | settings["server_header"] | settings["proxy_headers"]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "example.org", ""])
@@ -64,23 +61,13 @@ def test_with_a_token_it_can_be_reached(folder, ran):
     assert ran[0][1]["host"] == "0.0.0.0"
 
 
-def test_a_port_that_is_taken(folder, ran):
+def test_ports_that_cannot_be_used(folder, ran):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(InputError, match="port"):
-            gallery.serve([shown_of(folder)], port=other.getsockname()[1])
-
-
-@pytest.mark.parametrize("port", [0, 70_000])
-def test_ports_that_are_none(folder, ran, port):
-    with pytest.raises(InputError, match="port"):
-        gallery.serve([shown_of(folder)], port=port)
-
-
-@pytest.mark.parametrize("host", ["127.9.9.9", "LOCALHOST", "[::1]"])
-def test_addresses_of_this_machine(host):
-    assert is_loopback(host)
+        for port in (other.getsockname()[1], 0, 70_000):
+            with pytest.raises(InputError, match="port"):
+                gallery.serve([shown_of(folder)], port=port)
 
 
 @pytest.mark.parametrize("name", ["fastapi", "python_multipart"])

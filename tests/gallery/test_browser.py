@@ -1,7 +1,6 @@
 """The page in a real browser, on a real server: searches, for everybody, and where something goes wrong."""
 
 import base64
-import time
 from contextlib import ExitStack
 from itertools import pairwise
 from urllib.parse import urlsplit
@@ -21,7 +20,7 @@ from tests.gallery.live import (
     ranked_by_hand,
     site_of,
 )
-from tests.gallery.samples import TOKEN, embed
+from tests.gallery.samples import TOKEN, embed, soon
 
 pytestmark = pytest.mark.browser
 
@@ -113,32 +112,6 @@ def drawn(page, item):
     page.wait_for_function("(title) => document.title === title", arg=f"24 results for {named(item)} · Frontrank")
 
 
-def until(page, right):
-    """Wait until something is so, while the handlers of the page's requests are called."""
-    deadline = time.monotonic() + 60
-    while not right():
-        assert time.monotonic() < deadline, "it does not come"
-        page.wait_for_timeout(20)
-
-
-def test_back_and_forward_before_the_answer_leave_the_page(browser, one):
-    with visit(browser, one.of(item=QUERY)) as seen:
-        page = seen.page
-        page.locator(".hit a").first.click()
-        page.wait_for_url(lambda url: not asked(item=[QUERY])(url))
-        before, url, held = hits(page), page.url, []
-        page.route("**/?item=*", lambda route: held.append(route))
-        page.evaluate("history.back()")
-        page.wait_for_url(asked(item=[QUERY]))
-        page.evaluate("history.forward()")
-        page.wait_for_url(url)
-        page.wait_for_function("() => document.querySelector('.waiting')")
-        until(page, lambda: held)
-        held[0].continue_()
-        page.wait_for_function("() => !document.querySelector('.waiting')")
-        assert (hits(page), page.url) == (before, url)
-
-
 def test_arrow_keys_in_a_list_are_one_search(browser, one):
     with visit(browser, one.of(item=QUERY)) as seen:
         page = seen.page
@@ -173,7 +146,7 @@ def test_a_picture_that_is_not_there_is_not_asked_for_again_and_again(browser, o
             page.clock.run_for(1500)
             return {url: len([one for one in asked_for if one.split("&again")[0] == url]) for url in asked_for}
 
-        until(page, lambda: max(counted().values(), default=0) >= 7)
+        soon(counted, lambda counts: max(counts.values(), default=0) >= 7)
         for _ in range(5):  # and then no more: a fourth time would come after 6 s
             counts = counted()
         large = next(url for url in counts if "size=large" in url)
@@ -189,16 +162,14 @@ def named(item):
 def test_results_have_scores_and_say_which_are_right_by_colour_and_sign(browser, one):
     with visit(browser, one.of(item=QUERY)) as seen:
         page, ranked = seen.page, ranked_by_hand(one, QUERY, embed)[:24]
-        assert {right for *_, right in ranked} == {True, False}
         assert page.locator(".hit .score").all_inner_texts() == [f"score\n{score:.3f}" for _, score, _ in ranked]
         signs = page.locator(".hit a b").evaluate_all("(all) => all.map((one) => one.textContent)")
         assert signs == ["✓ right" if right else "✕ wrong" for *_, right in ranked]
         looks = page.locator(".hit .shot").evaluate_all(
-            "(all) => all.map(getComputedStyle).map((style) => [style.borderTopColor, style.borderTopStyle])"
+            "(all) => all.map(getComputedStyle).map((style) => `${style.borderTopColor} ${style.borderTopStyle}`)"
         )
-        of = {state: {tuple(look) for look, (*_, right) in zip(looks, ranked, strict=True) if right is state}
-              for state in (True, False)}  # fmt: skip
-        assert of == {True: {("rgb(17, 117, 58)", "solid")}, False: {("rgb(180, 35, 31)", "dashed")}}
+        assert looks == ["rgb(17, 117, 58) solid" if right else "rgb(180, 35, 31) dashed" for *_, right in ranked]
+        assert len(set(looks)) == 2
 
 
 def test_average_precision_and_curve_are_those_by_hand(browser, one):
@@ -433,13 +404,10 @@ def test_single_keys_do_what_the_help_says_and_can_be_turned_off(browser, one):
         page.keyboard.type("u?/")  # in a field they are text
         assert page.locator("#filter").input_value() == "u?/"
         assert page.locator("#help").is_hidden()
-        page.keyboard.press("Control+A")
-        page.keyboard.press("Delete")  # as it was: nothing is asked for anew
+        page.locator("#filter").fill("")  # as it was: nothing is asked for anew
         page.keyboard.press("Escape")
-        assert page.evaluate("document.activeElement.tagName") == "BODY"
         with page.expect_file_chooser() as opened:
             page.keyboard.press("u")
-        assert opened.value.element.get_attribute("name") == "image"
         opened.value.set_files(one.folder / QUERY)
         page.wait_for_url("**/?upload=*")
         page.keyboard.press("?")
@@ -447,14 +415,11 @@ def test_single_keys_do_what_the_help_says_and_can_be_turned_off(browser, one):
         assert unnamed(page) == []
         page.get_by_role("checkbox", name="Use the keys").uncheck()
         page.keyboard.press("Escape")
-        assert page.locator("#help").is_hidden()
-        page.keyboard.press("?")
-        page.keyboard.press("/")
+        page.reload()
+        for key in "?/":
+            page.keyboard.press(key)
         assert page.locator("#help").is_hidden()
         assert page.evaluate("document.activeElement.id") != "filter"
-        page.reload()
-        page.keyboard.press("?")
-        assert page.locator("#help").is_hidden()
         page.get_by_role("button", name="Keyboard help").click()
         page.get_by_role("dialog").get_by_role("button", name="Close").click()
         assert page.locator("#help").is_hidden()
@@ -490,17 +455,6 @@ def test_it_fits_a_phone_and_a_finger(browser, two):
             assert page.evaluate("document.documentElement.scrollWidth") <= 320, path
             assert too_wide(page) == [], path
             assert too_small(page) == [], path
-
-
-def test_the_cost_of_a_wrong_result_is_explained_where_it_is_shown(browser, two):
-    with visit(browser, two.of(item=QUERY)) as seen:
-        page, visible = seen.page, set()
-        for width in (320, 700, 1280):
-            page.set_viewport_size({"width": width, "height": 800})
-            shown = page.locator(".hit .price").evaluate_all("(all) => all.filter((one) => one.offsetWidth > 1).length")
-            assert page.locator(".keys .price").is_visible() == (shown > 0), width
-            visible.add(shown > 0)
-        assert visible == {True, False}
 
 
 def test_a_tap_on_a_phone_shows_results_above_their_filters(browser, two):
@@ -594,33 +548,6 @@ def test_a_file_that_is_too_large_is_not_even_sent(asking):
     assert sent == []
     asking.keyboard.press("Escape")
     assert asking.get_by_role("alert").is_hidden()
-
-
-def test_progress_goes_on_after_a_request_that_failed(browser, one):
-    with visit(browser, "about:blank") as seen:
-        page, polls = seen.page, []
-        running = '<body><main id="main"><div data-poll><h1>{}</h1></div></main><nav id="ways"></nav></body>'
-
-        def hardest(route):
-            if route.request.resource_type == "document":
-                answer = route.fetch()
-                text = answer.text().replace('<div class="hero"', '<div class="hero" data-poll')
-                route.fulfill(response=answer, body=text)
-            else:
-                polls.append(route.request.url)
-                route.fulfill(content_type="text/html", body=running.format(f"poll {len(polls)}"))
-
-        page.route("**/hardest", hardest)
-        page.route("**/hardest?*", lambda route: route.abort())
-        page.goto(f"{one.url}/hardest")
-        page.evaluate("""() => {
-            const link = Object.assign(document.createElement("a"), { href: "/hardest?index=none" });
-            link.dataset.swap = "";
-            document.getElementById("main").append(link);
-            link.click();
-        }""")
-        page.get_by_role("alert").wait_for()
-        page.get_by_role("heading", name="poll 1").wait_for()
 
 
 def test_a_filter_that_cannot_be_read(asking):

@@ -13,7 +13,7 @@ from frontrank.gallery import service as facets
 from frontrank.gallery.pages import static_files
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from tests.gallery.samples import TOKEN, client_of, embed, picture, shown_of, soon, written
+from tests.gallery.samples import client_of, embed, line, picture, shown_of, soon, written
 
 RED = written(picture("red"))
 VOID = {"meta", "link", "input", "img", "br", "path", "circle"}
@@ -77,17 +77,6 @@ def hit_links(page):
     return [a["href"] for a in page.all("a") if "data-swap" in a and "title" in a]
 
 
-@pytest.fixture(scope="module")
-def both(folder):
-    """A page of two indexes: the second one has fewer items and another embedding."""
-    index = Index(dim=3)
-    some = [Item(f"{label}/0.png", f"{label}/0.png", label) for label in ("red", "green", "blue")]
-    index.add(np.eye(3, dtype=np.float32) + 0.1, some)
-    mean = lambda image: np.asarray(image.resize((1, 1)), dtype=np.float32).ravel()  # noqa: E731
-    with client_of(shown_of(folder), GalleryIndex("means", index, mean, (folder,))) as found:
-        yield found
-
-
 def test_state_is_kept_in_every_link(client):
     page = read(client, "/", item="red/0.png", k=12, filter=["category=coloured"], expand="off")
     link = hit_links(page)[0]
@@ -128,9 +117,7 @@ def test_an_upload_that_is_gone_says_so(folder):
 
 
 def test_an_item_of_one_index_without_a_model_for_the_other(folder):
-    index = Index(dim=2)
-    index.add(np.eye(2, dtype=np.float32), [Item("red/0.png"), Item("other")])
-    client = client_of(shown_of(folder), GalleryIndex("few", index))
+    client = client_of(shown_of(folder), GalleryIndex("few", line("AB")))
     upload = client.post("/upload", files={"image": ("a", RED)}).headers["location"]
     for page in (read(client, "/", item="red/1.png"), read(client, upload)):
         assert len(page.all("p", **{"class": "empty card"})) == 1  # why the other has no results
@@ -164,13 +151,6 @@ def test_text_of_users_is_only_text(folder, text):
     assert len(page.all("script")) == 2
 
 
-def test_text_of_a_url_is_only_text(client):
-    for name in ("item", "upload", "side", "k", "expand"):
-        response = client.get("/", params={name: HOSTILE[0]})
-        assert response.status_code in (404, 410, 422)
-        assert len(Read(response.text).all("script")) == 2
-
-
 def test_an_index_without_items():
     client = client_of(GalleryIndex("empty", Index(dim=2)))
     assert read(client, "/").all("p", **{"class": "empty card"})
@@ -178,22 +158,23 @@ def test_an_index_without_items():
 
 
 def test_only_queries_with_something_to_find_are_said_to_be_shown():
-    index = Index(dim=2)
-    index.add(
-        np.eye(2, dtype=np.float32)[[0, 0, 1]], [Item("a", label="A"), Item("b", label="A"), Item("c", label="C")]
-    )
-    text = settled(client_of(GalleryIndex("some", index)), "/hardest").text
-    assert re.search("3 queries .* the 2 ", text)
+    assert re.search("3 queries .* the 2 ", settled(client_of(GalleryIndex("some", line("AAC"))), "/hardest").text)
 
 
-def test_the_sizes_of_indexes_are_shown(both):
-    assert re.search("colours , 12 pictures.* means , 3 pictures", read(both, "/").text)
+def test_the_sizes_of_indexes_are_shown(folder):
+    text = read(client_of(shown_of(folder), GalleryIndex("few", line("ABC"))), "/").text
+    assert re.search("colours , 12 pictures.* few , 3 pictures", text)
+
+
+def test_text_of_a_url_is_only_text(client):
+    for name in ("item", "upload", "side", "k", "expand"):
+        response = client.get("/", params={name: HOSTILE[0]})
+        assert response.status_code in (404, 410, 422)
+        assert len(Read(response.text).all("script")) == 2
 
 
 def test_costs_are_explained_where_there_are_some(client):
-    index = Index(dim=2)
-    index.add(np.array([[1, 0], [1, 0.1], [1, 0.2]], np.float32), [Item(str(i), label="ABA"[i]) for i in range(3)])
-    assert "costs" in read(client_of(GalleryIndex("costly", index)), "/", item="0").text
+    assert "costs" in read(client_of(GalleryIndex("costly", line("ABA"))), "/", item="0").text
     assert "costs" not in read(client, "/", item="red/0.png").text  # all right ones come first
 
 
@@ -213,14 +194,6 @@ def test_a_page_does_not_wait_for_its_lists(folder, monkeypatch):
     soon(lambda: read(client, "/?item=red/0.png"), lambda page: page.all("option", value="label=blue"))
 
 
-def test_the_login_page(folder):
-    client = client_of(shown_of(folder), token=TOKEN)
-    assert client_of(shown_of(folder)).get("/login").status_code == 404  # nothing to sign in to without a token
-    page = read(client, "/login", next="/?item=a")
-    assert page.all("input", type="password")[0]["autocomplete"] == "current-password"
-    assert page.all("input", type="hidden")[0]["value"] == "/?item=a"
-
-
 def test_the_api_page_tells_of_every_route(client):
     page = read(client, "/api")
     for path in client.get("/api/v1/openapi.json").json()["paths"]:
@@ -229,11 +202,7 @@ def test_the_api_page_tells_of_every_route(client):
     assert references <= {a.get("id") for _, a in page.elements}
 
 
-def test_files_of_the_page_load_nothing():
-    for name, data in static_files().items():
-        text = data.decode("utf-8").replace("http://www.w3.org/2000/svg", "")
-        assert "http:" not in text, name
-        assert "https:" not in text, name
-        assert "@import" not in text, name
-        assert "innerHTML" not in text, name
-        assert "eval(" not in text, name
+@pytest.mark.parametrize("name", static_files())
+def test_files_of_the_page_load_nothing(name):
+    text = static_files()[name].decode("utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert not [word for word in ("http:", "https:", "@import", "innerHTML", "eval(") if word in text]

@@ -1,6 +1,5 @@
 """One search: its state in a URL, average precision by hand and as of `evaluate`, the hardest queries."""
 
-import time
 from urllib.parse import urlencode, urlsplit
 
 import numpy as np
@@ -101,33 +100,20 @@ def test_average_precision_by_hand(labels, total, expected):
     assert [row.relevant for row in result.rows] == [label == "R" for label in labels]
 
 
-def test_points_are_recall_and_precision_at_each_right_item():
-    assert evaluate_hits(pairs_of("WRWR"), 10, "R", 4).points == ((0.25, 0.5), (0.5, 0.5))
-
-
 def test_costs_add_up_to_what_is_missing():
     result = evaluate_hits(pairs_of("WRWRW"), 10, "R", 2)
     assert [row.cost for row in result.rows] == [0.375, None, 0.125, None, 0.0]  # (1/2 + 1/4) / 2, 1/4 / 2
     assert sum(row.cost or 0 for row in result.rows) == pytest.approx(1 - result.average_precision)
-
-
-def test_no_costs_where_the_list_is_cut():
-    assert all(row.cost is None for row in evaluate_hits(pairs_of("WR"), 10, "R", 2).rows)
-
-
-def test_ties_are_settled_against_the_model():
-    result = evaluate_hits(pairs_of("RW", [0.5, 0.5]), 10, "R", 1)
-    assert result.average_precision == 0.5
+    cut = evaluate_hits(pairs_of("WRWR"), 10, "R", 4)  # two are not in the list: no costs
+    assert [row.cost for row in cut.rows] == [None] * 4
+    assert cut.points == ((0.25, 0.5), (0.5, 0.5))  # recall and precision
 
 
 def test_without_a_label_nothing_is_judged():
     result = evaluate_hits(pairs_of("RW"), 1, None, None)
     assert (result.relevant, result.average_precision, result.points, result.complete) == (None, None, (), False)
     assert [row.relevant for row in result.rows] == [None]
-
-
-def test_nothing_to_be_found_has_no_average_precision():
-    result = evaluate_hits(pairs_of("WW"), 10, "R", 0)
+    result = evaluate_hits(pairs_of("WW"), 10, "R", 0)  # with one, but nothing to be found
     assert (result.relevant, result.average_precision) == (0, None)
 
 
@@ -148,31 +134,27 @@ def test_equals_evaluate(rows):
     assert ranks_in_list(scores.astype(np.float64), right).valid.all()
 
 
+def query_of(index, name="red/0.png", label=None):
+    item = index.get([name])[0]
+    return SearchQuery(index.vectors([name])[0], item, label or item.label)
+
+
 def test_the_query_is_not_among_its_results(folder):
     index = index_of(folder)
-    item = index.get(["red/0.png"])[0]
-    result = search(index, SearchQuery(index.vectors([item.id])[0], item, item.label), 24, depth=100)
+    result = search(index, query_of(index), 24, depth=100)
     assert [row.item.id for row in result.rows[:2]] == ["red/1.png", "red/2.png"]
-    assert item.id not in {row.item.id for row in result.rows}
+    assert "red/0.png" not in {row.item.id for row in result.rows}
     assert (len(result.rows), result.relevant, result.average_precision) == (11, 2, 1.0)
+    assert search(index, query_of(index, label="blue"), 24, depth=100).relevant == 3  # another label than its own
 
 
 def test_filters_bound_what_is_relevant(folder):
     index = index_of(folder)
-    item = index.get(["red/0.png"])[0]
-    query = SearchQuery(index.vectors([item.id])[0], item, item.label)
-    result = search(index, query, 24, [parse_filter("year>=2002")], depth=100)
+    result = search(index, query_of(index), 24, [parse_filter("year>=2002")], depth=100)
     assert [row.place for row in result.rows] == [1, 2, 3, 4]
     assert result.relevant == 1  # the query itself does not pass the filter and is not counted
-    result = search(index, query, 24, [parse_filter("year<2002")], depth=100)
+    result = search(index, query_of(index), 24, [parse_filter("year<2002")], depth=100)
     assert (result.relevant, len(result.rows)) == (1, 7)
-
-
-def test_another_label_than_its_own(folder):
-    index = index_of(folder)
-    item = index.get(["red/0.png"])[0]
-    result = search(index, SearchQuery(index.vectors([item.id])[0], item, "blue"), 24, depth=100)
-    assert result.relevant == 3
 
 
 def test_an_empty_index():
@@ -240,15 +222,6 @@ def test_what_was_found_before_it_failed_is_kept():
     break_method(index, "search", lambda call: call > 15)
     progress = done(HardestQueries(index, 20, 20))
     assert (progress.state, progress.done, progress.total, len(progress.hard)) == ("failed", 10, 20, 10)
-
-
-def test_it_can_be_ended():
-    index = line("AABB")
-    hardest = HardestQueries(index, 10, 10)
-    hardest.close()
-    hardest.progress()
-    time.sleep(0.05)
-    assert hardest.progress().done == 0
 
 
 def test_a_sample_is_always_the_same_and_of_labelled_items():

@@ -17,13 +17,9 @@ def test_facets(folder):
     found = {one.field: one for one in count_facets(index_of(folder))}
     assert list(found) == ["label", "category", "year", "kind"]
     assert found["kind"].choices == (("kind=first", "first", 4), ("kind=plain", "plain", 8))
-    assert found["year"].choices[0] == ("year=2000", "2000", 4)
     assert all(one.short for one in found.values())
-
-
-def test_many_values_are_not_all_listed():
-    found = make_facet("label", {f"v{i}": i for i in range(500)})
-    assert (found.short, found.distinct, len(found.choices), found.choices[0][1]) == (False, 500, 100, "v499")
+    many = make_facet("label", {f"v{i}": i for i in range(500)})  # not all are listed
+    assert (many.short, many.distinct, len(many.choices), many.choices[0][1]) == (False, 500, 100, "v499")
 
 
 @pytest.mark.parametrize(
