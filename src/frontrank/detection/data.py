@@ -102,10 +102,9 @@ class SceneTable:
                 raise InputError(f"{name} has {len(getattr(self, name))} rows, files has {count}; give one per picture")
         if count and np.shape(self.sizes) != (count, 2):
             raise InputError(f"sizes must be [{count}, 2] (width, height), got {list(np.shape(self.sizes))}")
-        for file, *columns in zip(self.files, self.boxes, self.labels, self.ignored, strict=True):
-            boxes, labels, ignored = columns
+        for file, boxes, labels, ignored in zip(self.files, self.boxes, self.labels, self.ignored, strict=True):
             if boxes.shape != (len(labels), 4) or ignored.shape != labels.shape:
-                shapes = ", ".join(str(list(column.shape)) for column in columns)
+                shapes = f"{list(boxes.shape)}, {list(labels.shape)}, {list(ignored.shape)}"
                 raise InputError(f"{printable(file)}: boxes, labels, ignored are {shapes}; give [n, 4], [n] and [n]")
             if len(labels) and not (labels.min() >= 1 and labels.max() <= most):
                 given = sorted(set(labels.tolist()))

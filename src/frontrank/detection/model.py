@@ -287,7 +287,8 @@ def _read_settings(settings: Mapping[str, Any], file: str) -> DetectorSettings:
         raise InputError(
             f"{file} has other settings than this version of frontrank ({odd[0]}); use the one that saved it"
         )
-    return DetectorSettings(**{name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()})
+    plain: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()}
+    return DetectorSettings(**plain)
 
 
 @contextmanager
