@@ -141,7 +141,7 @@ class TestSaving:
             with pytest.raises(error, match=r"config\.json|folder"):
                 model.save(folder)
 
-    @pytest.mark.parametrize("step", ["_config", "_put_in_place"])
+    @pytest.mark.parametrize("step", ["_frontrank_version", "_put_in_place"])
     @pytest.mark.parametrize(
         "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["disk", "stop"]
     )
@@ -285,7 +285,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 def save(folder, number, overwrite=True):
     tensors = {"number": torch.tensor([number])}
-    storage.save_model(folder, storage.EMBEDDER, {}, tensors, lambda name, config: name, overwrite)
+    storage.save_model(folder, storage.EMBEDDER, {}, tensors, storage.Card(("task",), "", "", {}), overwrite)
 
 
 def load(folder):

@@ -32,13 +32,7 @@ from frontrank.samples.build import resume_command
 from frontrank.tables import Table
 
 SPLITS = ("train", "test")
-LAYOUTS = {
-    "auto": "found out",
-    "voc07": "Pascal VOC 2007: trainval (5,011 pictures) and test (4,952)",
-    "voc0712": "Pascal VOC 2007 and 2012: trainval of both (16,551 pictures) and test of 2007",
-    "voc": "a folder of your own with an XML file per picture, as in Pascal VOC",
-    "coco": "COCO, or a folder of your own with a JSON file like COCO's",
-}
+LAYOUTS = ("auto", "voc07", "voc0712", "voc", "coco")  # the years of Pascal VOC as published; data of a user
 VOC_CLASSES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
     *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),

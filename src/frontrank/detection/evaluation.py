@@ -61,11 +61,6 @@ class Detections:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def above(self, score: float) -> "Detections":
-        """Return those with at least this score."""
-        high = self.scores >= score
-        return Detections(self.boxes[high], self.scores[high], self.labels[high])
-
 
 # Detections matched to objects, by pycocotools
 

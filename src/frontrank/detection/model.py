@@ -1,11 +1,10 @@
 """The detector: torchvision's Faster R-CNN on any of several backbones, with a classifier that may learn by ranking."""
 
 import math
-import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
@@ -22,8 +21,10 @@ from frontrank.checks import check_choice, check_integer, import_extra, suggesti
 from frontrank.detection.data import SceneTable, all_scenes
 from frontrank.detection.evaluation import Detections
 from frontrank.errors import InputError, InputTypeError
+from frontrank.files import PathLike
 from frontrank.losses import ClassifierAP
 from frontrank.models import storage
+from frontrank.models.backbone import eval_mode
 from frontrank.models.weights import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -66,12 +67,18 @@ RESNETS = (
     *(RESNEXT, "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"),
 )
 MOBILE = {  # layers at 1/4, 1/8, 1/16, 1/32
-    **{"mobilenet_v2": (2, 4, 7, 18), "mobilenet_v3_large": (2, 4, 7, 16), "mobilenet_v3_small": (1, 2, 4, 12)}
+    "mobilenet_v2": (2, 4, 7, 18),
+    "mobilenet_v3_large": (2, 4, 7, 16),
+    "mobilenet_v3_small": (1, 2, 4, 12),
 }
 _SMALL_CHANNELS = (32, 64, 96)  # of the maps at 1/4, 1/8 and 1/16 of the picture's size
 _NORM_GROUPS = 8
 _PROBE = 256  # side of the picture that is used to measure strides
 _STRIDES = (4, 8, 16, 32)  # of maps that a pyramid is built on
+_EXAMPLE = """from frontrank.detection import Detector
+
+detector = Detector.load("path/of/this/folder")
+(found,) = detector.detect([picture])  # found.boxes, found.scores, found.labels; label c is detector.classes[c - 1]"""
 _PREDICTOR = "roi_heads.box_predictor."
 _OLD_NAMES = {  # in the files that torchvision publishes -> now
     r"(fpn\.(?:inner|layer)_blocks\.\d+)\.(weight|bias)$": r"\1.0.\2",
@@ -199,29 +206,32 @@ class Detector(nn.Module):
         """
         device = next(self.parameters()).device
         tensors = [_picture_tensor(each).to(device) for each in pictures]
-        with _eval_mode(self), torch.no_grad():
+        with eval_mode(self), torch.no_grad():
             results = self(tensors) if tensors else []
         names = ("boxes", "scores", "labels")
         return [Detections(**{name: each[name].cpu().numpy() for name in names}) for each in results]
 
-    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+    def save(self, folder: PathLike, overwrite: bool = False) -> None:
         """Write `model.safetensors`, `config.json` and a model card, `README.md`, to a folder: all, or nothing."""
-        tensors = self.network.state_dict()
-        storage.save_model(folder, storage.DETECTOR, asdict(self.settings), tensors, _card, overwrite)
+        of = self.settings
+        card = storage.Card(
+            ("object-detection", "object-detection", of.backbone),
+            f"A Faster R-CNN on {of.backbone} that finds {', '.join(of.classes)}.",
+            _EXAMPLE,
+            {
+                "pictures": f"scaled to a short side of {of.short_side} px, a long one of {of.long_side} px at most",
+                "sorted by": of.scores,
+            },
+        )
+        storage.save_model(folder, storage.DETECTOR, asdict(of), self.network.state_dict(), card, overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> "Detector":
+    def load(cls, path: PathLike, device: str | torch.device = "cpu") -> "Detector":
         """Load a saved detector, in evaluation mode."""
         folder = storage.find_model(path)
         settings, tensors = storage.read_model(folder, storage.DETECTOR)
         detector = cls(_read_settings(settings, str(folder / storage.CONFIG)))
-        try:
-            detector.network.load_state_dict(tensors)
-        except RuntimeError:
-            raise InputError(
-                f"{folder / storage.WEIGHTS} does not hold the weights that {storage.CONFIG} beside it describes; "
-                "save the detector again"
-            ) from None
+        storage.restore_weights(detector.network, tensors, folder)
         detector.origin = str(folder)
         return detector.to(device).eval()
 
@@ -289,47 +299,6 @@ def _read_settings(settings: Mapping[str, Any], file: str) -> DetectorSettings:
         )
     plain: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()}
     return DetectorSettings(**plain)
-
-
-@contextmanager
-def _eval_mode(module: nn.Module) -> Iterator[None]:
-    mode = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(mode)
-
-
-def _card(name: str, config: Mapping[str, Any]) -> str:
-    settings = config["settings"]
-    return f"""---
-library_name: frontrank
-pipeline_tag: object-detection
-tags:
-- frontrank
-- object-detection
-- {settings["backbone"]}
----
-
-# {name}
-
-A Faster R-CNN on {settings["backbone"]} that finds {", ".join(settings["classes"])}.
-
-```python
-from frontrank.detection import Detector
-
-detector = Detector.load("path/of/this/folder")
-(found,) = detector.detect([picture])  # found.boxes, found.scores, found.labels; label c is detector.classes[c - 1]
-```
-
-| | |
-|---|---|
-| pictures | scaled to a short side of {settings["short_side"]} px, a long one of {settings["long_side"]} px at most |
-| sorted by | {settings["scores"]} |
-| fingerprint | {config["fingerprint"]} |
-| frontrank | {config["frontrank_version"]} |
-"""
 
 
 # The loss of the classifier: AP of all sampled proposals, in place of cross-entropy
@@ -524,11 +493,8 @@ def build_pyramid(name: str, channels: int) -> nn.Module:
     if name.startswith(TIMM):
         return _build_timm_pyramid(name.removeprefix(TIMM), channels)
     if name in RESNETS:
-        body: Any = (
-            ResNet(Bottleneck, [3, 4, 23, 3], groups=32, width_per_group=4)
-            if name == RESNEXT
-            else models.get_model(name, weights=None)
-        )
+        x101 = partial(ResNet, Bottleneck, [3, 4, 23, 3], groups=32, width_per_group=4)
+        body: Any = x101() if name == RESNEXT else models.get_model(name, weights=None)
         widths = [body.inplanes // 8 * 2**place for place in range(4)]
         return BackboneWithFPN(body, {f"layer{place + 1}": str(place) for place in range(4)}, widths, channels)
     if name in MOBILE:
@@ -559,7 +525,7 @@ def _build_timm_pyramid(name: str, channels: int) -> Pyramid:
 
 def map_strides(backbone: nn.Module) -> dict[str, int]:
     """Return how many pixels apart the places of each map are, by the map's name."""
-    with _eval_mode(backbone), torch.no_grad():
+    with eval_mode(backbone), torch.no_grad():
         maps: Mapping[str, Tensor] = backbone(torch.zeros(1, 3, _PROBE, _PROBE))
     return {name: round(_PROBE / each.shape[-1]) for name, each in maps.items()}
 
@@ -598,11 +564,16 @@ def colours_of(backbone: str, weights: str) -> tuple[tuple[float, ...], tuple[fl
 
 def load_detector_weights(network: nn.Module, backbone: str, weights: str) -> str:
     """Load first weights into a detector's network; return a phrase about what was loaded."""
+    tensors: Mapping[str, Tensor]
     body = network.get_submodule("backbone.body")
     if weights == "none":
         return "random weights"
     if weights in ("package", "pretrained"):
-        tensors, title = _package_weights(backbone) if weights == "package" else _fetch_weights(backbone, body)
+        if weights == "package":
+            name = _timm_name(backbone)
+            tensors, title = package_weights(name), f"ImageNet weights of {backbone} from {source_of(name)}"
+        else:
+            tensors, title = _fetch_weights(backbone, body)
         load_tensors(body, tensors, title)
         return f"{title}; pyramid and heads start anew"
     path = Path(weights)
@@ -617,16 +588,10 @@ def load_detector_weights(network: nn.Module, backbone: str, weights: str) -> st
     return f"backbone from {weights}; pyramid and heads start anew"
 
 
-def _package_weights(backbone: str) -> tuple[Mapping[str, Tensor], str]:
-    name = _timm_name(backbone)
-    return package_weights(name), f"ImageNet weights of {backbone} from {source_of(name)}"
-
-
 def _timm_name(backbone: str) -> str:
     if not backbone.startswith(TIMM):
-        raise InputError(
-            f"weights package need a backbone of timm, got {backbone}; give {TIMM}NAME, such as timm.mobilenetv2_100"
-        )
+        example = "timm.mobilenetv2_100"
+        raise InputError(f"weights package need a backbone of timm, got {backbone}; give another, such as {example}")
     return backbone.removeprefix(TIMM)
 
 

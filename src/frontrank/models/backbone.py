@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -33,17 +33,14 @@ def build_backbone(
     reserved = sorted(_RESERVED_OPTIONS & set(options))
     if reserved:
         raise InputError(f"{reserved[0]} is not an option of a backbone here; leave it out")
-    more = dict(options)
+    more = {**options, "pretrained": pretrained, "num_classes": 0}
     if config is not None and config.fixed_input_size and image_size != config.input_size[-1]:
         more["img_size"] = image_size
-    if not pooled:
-        more["global_pool"] = ""
     try:
         try:
-            return timm.create_model(name, pretrained=pretrained, num_classes=0, **more)
+            return timm.create_model(name, **more, **({} if pooled else {"global_pool": ""}))
         except AssertionError:  # a few models cannot be built without their pooling; it is not used
-            more.pop("global_pool", None)
-            return timm.create_model(name, pretrained=pretrained, num_classes=0, **more)
+            return timm.create_model(name, **more)
     except (TypeError, AssertionError, ValueError, RuntimeError) as error:
         if pretrained:
             raise
@@ -75,6 +72,17 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
+@contextlib.contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, and back into its own afterwards."""
+    mode = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(mode)
+
+
 def feature_maps(backbone: Any, images: Tensor, stage: int = 0) -> Tensor:
     """Return features [image, channel, height, width]; [image, channel, place] if the tokens fit no grid.
 
@@ -103,10 +111,9 @@ def examine_backbone(backbone: Any, name: str, image_size: int, stage: int = 0) 
 
     Some models of timm have parameters that only their own head uses.
     """
-    mode = backbone.training
-    backbone.eval()  # a single blank image must not change the statistics, nor draw random numbers
     try:
-        maps = feature_maps(backbone, torch.zeros(1, 3, image_size, image_size), stage)
+        with eval_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
+            maps = feature_maps(backbone, torch.zeros(1, 3, image_size, image_size), stage)
         if 0 in maps.shape:
             raise ValueError("only class tokens")
     except (AttributeError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -115,8 +122,6 @@ def examine_backbone(backbone: Any, name: str, image_size: int, stage: int = 0) 
             f"backbone {name} has no feature map{after} for images of {image_size} px ({first_line(error)}); "
             f"give another {'stage, ' if stage else ''}image_size or backbone"
         ) from error
-    finally:
-        backbone.train(mode)
     return maps.shape, _parameters_behind(maps)
 
 

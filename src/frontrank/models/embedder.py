@@ -3,10 +3,8 @@
 import contextlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,12 +13,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError, InputTypeError
+from frontrank.files import PathLike
 from frontrank.models import storage
 from frontrank.models.backbone import build_backbone, examine_backbone, feature_maps, first_line
 from frontrank.models.export import export_onnx
 from frontrank.models.pooling import Pooling, unit
 from frontrank.models.weights import IMAGENET_MEAN, IMAGENET_STD, find_weights, load_weights
 
+_USAGE = """import frontrank as fr
+
+model = fr.Embedder.load("path/of/this/folder")
+embeddings = model(images)  # {}"""
 _LARGEST_DIM = 100_000  # far above any in use: a typing error must not fill the memory
 
 
@@ -73,7 +76,7 @@ class Embedder(nn.Module):
         self,
         backbone: str = "resnet50",
         *,
-        weights: str | os.PathLike[str] | None = None,
+        weights: PathLike | None = None,
         pooling: Literal["average", "max", "gem", "rmac", "flat"] = "average",
         stage: int = 0,
         dim: int | None = 512,
@@ -87,17 +90,24 @@ class Embedder(nn.Module):
         **backbone_options: Any,
     ) -> None:
         super().__init__()
-        resize = _check_sizes(image_size, resize)
-        _check_head(dim, batch_norm, layer_norm, dropout)
+        check_integer("image_size", image_size, at_least=1)
+        resize = image_size * 8 // 7 if resize is None else check_integer("resize", resize, at_least=1)
+        if resize < image_size:
+            raise InputError(f"resize is {resize}, smaller than image_size, {image_size}, the crop out of it; raise it")
+        check_integer("stage", stage, at_least=0)
+        check_integer("dim", dim or 0, at_least=0, at_most=_LARGEST_DIM)
+        check_choice("batch_norm", batch_norm, ("auto", "frozen", "train"))
+        if not isinstance(layer_norm, bool):
+            raise InputTypeError(f"layer_norm must be true or false, got {layer_norm!r}")
+        check_number("dropout", dropout, at_least=0, at_most=0.99)
         options = _as_saved(backbone_options)
         self.pooling = Pooling(pooling)
         with torch.inference_mode(False), torch.enable_grad():  # else a model built inside no_grad could not be trained
             self.backbone = build_backbone(backbone, image_size, options)
-            check_integer("stage", stage, at_least=0)
             shape, used = examine_backbone(self.backbone, backbone, image_size, stage)
             if pooling == "rmac" and len(shape) != 4:
                 raise InputError(
-                    f"pooling rmac needs a map, but the tokens of {backbone} fit no grid; give another pooling"
+                    f"pooling rmac needs a map, but tokens of {backbone} fit no grid; give another pooling"
                 )
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
@@ -151,9 +161,8 @@ class Embedder(nn.Module):
 
     def head_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Return names and parameters of pooling and head that are trained."""
-        return [
-            (name, p) for name, p in self.named_parameters() if not name.startswith("backbone.") and p.requires_grad
-        ]
+        own = dict(self.backbone_parameters())
+        return [(name, p) for name, p in self.named_parameters() if name not in own and p.requires_grad]
 
     def names_without_decay(self) -> set[str]:
         """Return names of parameters without weight decay: biases, norms, GeM's power, position embeddings."""
@@ -165,16 +174,25 @@ class Embedder(nn.Module):
         """The SHA-256 of the weights and of the settings that embeddings depend on: equal models, equal embeddings."""
         return storage.fingerprint(asdict(self.settings), self.state_dict())
 
-    def save(self, folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+    def save(self, folder: PathLike, overwrite: bool = False) -> None:
         """Write `model.safetensors`, `config.json` and a model card, `README.md`, to a folder: all, or nothing.
 
         overwrite: replace a model that is there; a folder of anything else is never replaced
         """
-        settings, card = asdict(self.settings), partial(_card, self.dim)
-        storage.save_model(folder, storage.EMBEDDER, settings, self.state_dict(), card, overwrite)
+        of, side = self.settings, self.settings.image_size
+        text = f"An image embedder: {of.backbone}, {of.pooling} pooling, {self.dim} dimensions, vectors of length 1."
+        colours = {"mean": of.mean, "std": of.std}
+        card = storage.Card(
+            ("image-feature-extraction", "image-retrieval", "metric-learning", of.backbone),
+            f"{text}\nThe cosine of two embeddings says how alike two images are.",
+            _USAGE.format(f"[image, 3, {side}, {side}]"),
+            {"images": f"made {of.resize} px large, the middle {side} px taken"}
+            | {name: ", ".join(f"{x:g}" for x in values) for name, values in colours.items()},
+        )
+        storage.save_model(folder, storage.EMBEDDER, asdict(of), self.state_dict(), card, overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: str | torch.device = "cpu") -> "Embedder":
+    def load(cls, path: PathLike, device: str | torch.device = "cpu") -> "Embedder":
         """Load a saved model, in evaluation mode.
 
         path: the folder, or `user/name` of a model on the Hugging Face hub
@@ -182,13 +200,7 @@ class Embedder(nn.Module):
         folder = storage.find_model(path)
         settings, tensors = storage.read_model(folder)
         model = cls.from_settings(settings, f"{folder / storage.CONFIG}")
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError:
-            raise InputError(
-                f"{folder / storage.WEIGHTS} does not hold the weights that {storage.CONFIG} beside it describes; "
-                "save the model again"
-            ) from None
+        storage.restore_weights(model, tensors, folder)
         model.origin = f"{folder}"
         try:
             return model.to(device).eval()
@@ -213,7 +225,7 @@ class Embedder(nn.Module):
         except (InputError, InputTypeError) as error:
             raise InputError(f"{title} cannot be used: {error}") from error
 
-    def export_onnx(self, path: str | os.PathLike[str], overwrite: bool = False, tolerance: float = 1e-4) -> None:
+    def export_onnx(self, path: PathLike, overwrite: bool = False, tolerance: float = 1e-4) -> None:
         """Write one ONNX file, for any number of normalised images, after comparing it with this model.
 
         tolerance: the largest difference allowed in an entry of an embedding; above it no file is left
@@ -230,10 +242,8 @@ class Embedder(nn.Module):
             raise InputError(f"{wanted}, got {list(images.shape)}{remedy}")
         if self._fixed_size and images.shape[2:] != (self.image_size, self.image_size):
             size, part = self.image_size, "pooling flat" if self.settings.pooling == "flat" else self.settings.backbone
-            raise InputError(
-                f"images are {images.shape[2]} x {images.shape[3]}, but {part} was built for "
-                f"{size} x {size}; resize them, or build it with another image_size"
-            )
+            text = f"images are {images.shape[2]} x {images.shape[3]}, but {part} was built for {size} x {size}"
+            raise InputError(f"{text}; resize them, or build it with another image_size")
         weight = next(self.parameters())
         if images.device != weight.device:
             raise InputError(f"images are on {images.device}, the model is on {weight.device}; move one of them")
@@ -268,23 +278,6 @@ class Head(nn.Module):
         return unit(projected if projected.dtype == torch.float64 else projected.float())
 
 
-def _check_sizes(image_size: int, resize: int | None) -> int:
-    """Return the size that images are resized to before they are cropped."""
-    check_integer("image_size", image_size, at_least=1)
-    resize = image_size * 8 // 7 if resize is None else check_integer("resize", resize, at_least=1)
-    if resize < image_size:
-        raise InputError(f"resize is {resize}, smaller than image_size, {image_size}, the crop out of it; raise it")
-    return resize
-
-
-def _check_head(dim: int | None, batch_norm: str, layer_norm: bool, dropout: float) -> None:
-    check_integer("dim", dim or 0, at_least=0, at_most=_LARGEST_DIM)
-    check_choice("batch_norm", batch_norm, ("auto", "frozen", "train"))
-    if not isinstance(layer_norm, bool):
-        raise InputTypeError(f"layer_norm must be true or false, got {layer_norm!r}")
-    check_number("dropout", dropout, at_least=0, at_most=0.99)
-
-
 def _check_colours(name: str, colours: object, default: tuple[float, ...]) -> tuple[float, ...]:
     values = default if colours is None else colours
     if not isinstance(values, list | tuple) or len(values) != 3:
@@ -297,41 +290,5 @@ def _as_saved(options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return json.loads(json.dumps(options, allow_nan=False))
     except (TypeError, ValueError):
-        raise InputTypeError(
-            f"options of the backbone must be numbers, text, lists or true/false, to be saved; got {options!r}"
-        ) from None
-
-
-def _card(dim: int, name: str, config: Mapping[str, Any]) -> str:
-    """Return the text of the model card."""
-    settings = config["settings"]
-    colours = "\n".join(f"| {key} | {', '.join(f'{x:g}' for x in settings[key])} |" for key in ("mean", "std"))
-    return f"""---
-library_name: frontrank
-pipeline_tag: image-feature-extraction
-tags:
-- frontrank
-- image-retrieval
-- metric-learning
-- {settings["backbone"]}
----
-
-# {name}
-
-An image embedder: {settings["backbone"]}, {settings["pooling"]} pooling, {dim} dimensions, vectors of length 1.
-The cosine of two embeddings says how alike two images are.
-
-```python
-import frontrank as fr
-
-model = fr.Embedder.load("path/of/this/folder")
-embeddings = model(images)  # [image, 3, {settings["image_size"]}, {settings["image_size"]}]
-```
-
-| | |
-|---|---|
-| images | made {settings["resize"]} px large, the middle {settings["image_size"]} px taken |
-{colours}
-| fingerprint | {config["fingerprint"]} |
-| frontrank | {config["frontrank_version"]} |
-"""
+        kinds = "numbers, text, lists or true/false, to be saved"
+        raise InputTypeError(f"options of the backbone must be {kinds}; got {options!r}") from None

@@ -5,7 +5,6 @@ import copy
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from frontrank.checks import check_number, import_extra
 from frontrank.errors import FrontrankError, InputError
-from frontrank.files import as_path, atomic_write, unwritable
+from frontrank.files import PathLike, as_path, atomic_write, unwritable
 from frontrank.models.backbone import first_line
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _LARGEST = 2**31 - 2**20  # bytes that a single file of this format may have, and some room
 
 
-def export_onnx(model: "Embedder", path: str | os.PathLike[str], overwrite: bool, tolerance: float) -> None:
+def export_onnx(model: "Embedder", path: PathLike, overwrite: bool, tolerance: float) -> None:
     """Write one ONNX file that computes the model's embeddings within the tolerance, for any number of images.
 
     Its input `images` is float [image, 3, image_size, image_size], normalised; its output is `embeddings`. Its metadata
@@ -42,7 +41,9 @@ def export_onnx(model: "Embedder", path: str | os.PathLike[str], overwrite: bool
         raise InputError(f"model has {size / 2**30:.1f} GB of weights, an ONNX file holds 2; export a smaller one")
     plain = copy.deepcopy(model).cpu().float().eval()
     program = _onnx_model(plain)
-    onnx.helper.set_model_props(program, _metadata(model))
+    values = {"mean": model.mean, "std": model.std, "image_size": model.image_size, "resize": model.resize}
+    source = {"fingerprint": model.fingerprint, "backbone": model.settings.backbone, "library": "frontrank"}
+    onnx.helper.set_model_props(program, {name: json.dumps(value) for name, value in values.items()} | source)
     data = program.SerializeToString()
     for difference in _differences(data, plain):
         if not difference <= tolerance:
@@ -88,15 +89,6 @@ def _silence() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def _metadata(model: "Embedder") -> dict[str, str]:
-    values = {"mean": model.mean, "std": model.std, "image_size": model.image_size, "resize": model.resize}
-    return {name: json.dumps(value) for name, value in values.items()} | {
-        "fingerprint": model.fingerprint,
-        "backbone": model.settings.backbone,
-        "library": "frontrank",
-    }
 
 
 def _differences(data: bytes, model: "Embedder", counts: tuple[int, ...] = (1, 3)) -> list[float]:

@@ -4,22 +4,21 @@ import contextlib
 import glob
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
-from frontrank.files import as_path, unwritable
+from frontrank.files import PathLike, as_path, unwritable
 from frontrank.models.backbone import first_line
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -27,9 +26,51 @@ _VERSION = 1
 _KINDS = {"frontrank.model": "Embedder", "frontrank.detector": "Detector"}  # the class that writes each format
 EMBEDDER, DETECTOR = _KINDS
 _NEW, _OLD = ".frontrank-new", ".frontrank-old"  # endings of the folders beside a model that is being replaced
-_STALE_SECONDS = 3600.0  # an unfinished folder of this age is of a process that was killed
+_STALE_SECONDS = 3600.0
 _TRAINING_SETTINGS = ("batch_norm", "dropout")
 _PURPOSE = "saving and loading a model"
+_CARD = """---
+library_name: frontrank
+pipeline_tag: {task}
+tags:
+{tags}
+---
+
+# {name}
+
+{text}
+
+```python
+{code}
+```
+
+| | |
+|---|---|
+{rows}
+"""
+
+
+class Card(NamedTuple):
+    """What the README of a saved model says.
+
+    tags:  of the hub, of which the first is its task
+    text:  what the model does
+    code:  how it is used
+    facts: the rows of a table, by their titles
+    """
+
+    tags: tuple[str, ...]
+    text: str
+    code: str
+    facts: Mapping[str, str]
+
+    def render(self, name: str, config: Mapping[str, Any]) -> str:
+        """Return the README of a model with this name and `config.json`."""
+        task, *tags = self.tags
+        facts = {**self.facts, "fingerprint": config["fingerprint"], "frontrank": config["frontrank_version"]}
+        rows = "\n".join(f"| {title} | {fact} |" for title, fact in facts.items())
+        lines = "\n".join(f"- {tag}" for tag in ("frontrank", *tags))
+        return _CARD.format(task=task, tags=lines, name=name, text=self.text, code=self.code, rows=rows)
 
 
 def fingerprint(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -44,18 +85,9 @@ def fingerprint(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> s
 
 
 def save_model(
-    folder: str | os.PathLike[str],
-    kind: str,
-    settings: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    card: Callable[[str, Mapping[str, Any]], str],
-    overwrite: bool,
+    folder: PathLike, kind: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor], card: Card, overwrite: bool
 ) -> None:
-    """Write the three files to a folder that appears when all of them are there.
-
-    kind: the format, EMBEDDER or DETECTOR
-    card: returns the text of the README, from the folder's name and the content of `config.json`
-    """
+    """Write the three files to a folder that appears when all of them are there; kind: EMBEDDER or DETECTOR."""
     safetensors = import_extra("safetensors.torch", "train", _PURPOSE)
     target = as_folder("folder", folder).absolute()
     target = target.resolve() if target.is_symlink() else target
@@ -63,7 +95,13 @@ def save_model(
         _clean_up(target)
         _check_target(target, overwrite)
         own = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}  # no shared memory
-        config = _config(kind, settings, own)
+        config = {
+            "format": kind,
+            "format_version": _VERSION,
+            "frontrank_version": _frontrank_version(),
+            "fingerprint": fingerprint(settings, own),
+            "settings": dict(settings),
+        }
         target.parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(_NEW, f".{target.name}.", target.parent))
         try:
@@ -72,7 +110,7 @@ def save_model(
             safetensors.save_file(own, unfinished / WEIGHTS, {"format": "pt"})
             (unfinished / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)  # else its owner alone could read it
-            (unfinished / CARD).write_text(card(target.name, config), encoding="utf-8")
+            (unfinished / CARD).write_text(card.render(target.name, config), encoding="utf-8")
             _put_in_place(unfinished, target)
         finally:
             shutil.rmtree(room, ignore_errors=True)
@@ -80,19 +118,11 @@ def save_model(
         raise unwritable(target, error) from error
 
 
-def _config(kind: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the content of `config.json`."""
+def _frontrank_version() -> str:
     try:
-        ours = version("frontrank")
+        return version("frontrank")
     except PackageNotFoundError:  # run from a source tree that was never installed
-        ours = "unknown"
-    return {
-        "format": kind,
-        "format_version": _VERSION,
-        "frontrank_version": ours,
-        "fingerprint": fingerprint(settings, tensors),
-        "settings": dict(settings),
-    }
+        return "unknown"
 
 
 def as_folder(name: str, path: object) -> Path:
@@ -100,7 +130,7 @@ def as_folder(name: str, path: object) -> Path:
     return Path() if str(path) == "." else as_path(name, path)
 
 
-def find_model(path: str | os.PathLike[str]) -> Path:
+def find_model(path: PathLike) -> Path:
     """Return the folder of this name; fetch it from the hub if there is none and the name is like `user/name`."""
     folder = as_folder("path", path)
     if folder.is_dir():
@@ -114,10 +144,8 @@ def find_model(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(hub.snapshot_download(str(path), allow_patterns=[WEIGHTS, CONFIG, CARD]))
     except Exception as error:  # the hub's client, its http library and the disk all have errors of their own
-        raise InputError(
-            f"{path} does not exist here, and cannot be fetched from the hub ({first_line(error)}); "
-            "check the name and the connection"
-        ) from error
+        reason = f"cannot be fetched from the hub ({first_line(error)})"
+        raise InputError(f"{path} does not exist here, and {reason}; check the name and the connection") from error
 
 
 def refuse_half_saved(folder: Path) -> None:
@@ -145,11 +173,19 @@ def read_model(folder: Path, kind: str = EMBEDDER) -> tuple[dict[str, Any], dict
     config = read_model_config(folder, kind)
     tensors = read_safetensors(folder / WEIGHTS)
     if fingerprint(config["settings"], tensors) != config["fingerprint"]:
-        raise InputError(
-            f"{folder / WEIGHTS} and {CONFIG} beside it do not belong together: the fingerprint differs; "
-            "copy or save the model again"
-        )
+        text = f"{folder / WEIGHTS} and {CONFIG} beside it do not belong together: the fingerprint differs"
+        raise InputError(f"{text}; copy or save the model again")
     return config["settings"], tensors
+
+
+def restore_weights(network: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Load the weights of a saved model into a network that was built from its settings."""
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError:
+        raise InputError(
+            f"{folder / WEIGHTS} does not hold the weights that {CONFIG} beside it describes; save the model again"
+        ) from None
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -175,29 +211,23 @@ def read_model_config(folder: Path, kind: str = EMBEDDER) -> dict[str, Any]:
     if not isinstance(config, dict) or config.get("format") not in list(_KINDS):
         raise InputError(f"{path} is not of a Frontrank model; give a folder that {_KINDS[kind]}.save wrote")
     if config["format"] != kind:
-        raise InputError(
-            f"{folder} holds a model of {_KINDS[config['format']]}; give a folder that {_KINDS[kind]}.save wrote"
-        )
-    if config.get("format_version") != _VERSION:
-        raise InputError(
-            f"{path} has version {config.get('format_version')} of the format, not {_VERSION}; update frontrank"
-        )
+        other, wanted = _KINDS[config["format"]], _KINDS[kind]
+        raise InputError(f"{folder} holds a model of {other}; give a folder that {wanted}.save wrote")
+    if (given := config.get("format_version")) != _VERSION:
+        raise InputError(f"{path} has version {given} of the format, not {_VERSION}; update frontrank")
     if not isinstance(config.get("settings"), dict) or not isinstance(config.get("fingerprint"), str):
         raise InputError(f"{path} is damaged: settings or fingerprint are missing; save the model again")
     return config
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.exists():
-        return
-    if not target.is_dir():
+    if target.exists() and not target.is_dir():
         raise InputError(f"{target} is a file; give another folder")
-    if not any(target.iterdir()):
-        return
-    if not is_model(target):
-        raise InputError(f"{target} holds something other than a model; give another folder")
-    if not overwrite:
-        raise InputError(f"{target} exists already; give another folder, or overwrite=True")
+    if target.is_dir() and any(target.iterdir()):
+        if not is_model(target):
+            raise InputError(f"{target} holds something other than a model; give another folder")
+        if not overwrite:
+            raise InputError(f"{target} exists already; give another folder, or overwrite=True")
 
 
 def _put_in_place(unfinished: Path, target: Path) -> None:
@@ -220,15 +250,20 @@ def _put_in_place(unfinished: Path, target: Path) -> None:
 
 def _clean_up(target: Path) -> None:
     """Undo or finish a save that was killed, and remove what old killed saves left beside the target."""
-    for room in target.parent.glob(f".{glob.escape(target.name)}.*{_NEW}"):
-        with contextlib.suppress(OSError):  # gone in the meantime
-            if time.time() - room.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(room)
+    remove_stale(target.parent.glob(f".{glob.escape(target.name)}.*{_NEW}"))
     old = _old(target)
     if is_model(target) and old.is_dir():
         _empty_into(old, target)
     elif is_model(old) and not target.exists():
         old.rename(target)
+
+
+def remove_stale(leftovers: Iterable[Path]) -> None:
+    """Remove unfinished files and folders that are so old that their process was killed."""
+    for path in leftovers:
+        with contextlib.suppress(OSError):  # gone in the meantime
+            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _empty_into(old: Path, target: Path) -> None:

