@@ -53,8 +53,6 @@ from frontrank.training.run import (
 _TEST_SHARE = 0.5  # of the classes, where the data set has no test images
 _LEAST = 8  # classes of two images: two to train with, two to choose by and, of as many again, half to test
 _OF_FROZEN = ("model.backbone", "model.weights", "model.pooling", "model.stage", "data.size", "data.resize")
-
-
 _OTHER_PICTURES = "files of the pictures changed while they were compared: runs before and after may not be alike"
 _WAIT = 12.0  # seconds that the processes of a killed comparison have to end
 
@@ -310,7 +308,7 @@ class _Runner:
 
     def _run_task(self, task: Task, config: TrainConfig, target: Path, beside: Path, title: str) -> str:
         """Run a task in a process of its own; return why it failed, or "" if it did not."""
-        failure = run_task(task, config, target, beside, title, stop=self.stop, held=self.held, quiet=self.quiet)
+        failure = run_task(task, config, target, beside, "" if self.quiet else title, stop=self.stop, held=self.held)
         if failure is None:
             done = f"{self.total - len(self._steps_left())} of {self.total} runs are done"
             raise InterruptedRunError(f"stopped, {done}; go on with: {tasks.command_to_resume(self.out)}")

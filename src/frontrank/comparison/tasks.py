@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,19 +217,12 @@ def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
 
 
 def run_task(
-    task: Task,
-    config: TrainConfig,
-    target: Path,
-    beside: Path,
-    title: str,
-    *,
-    stop: StopRequest,
-    held: tuple[int, ...] = (),
-    quiet: bool = False,
+    task: Task, config: TrainConfig, target: Path, beside: Path, title: str, *, stop: StopRequest, held: tuple[int, ...]
 ) -> str | None:
     """Run a task in a process of its own; return why it failed, "" if it did not, None if it was stopped.
 
     target: where its results go; beside: what its recipe (.yaml) and its output (.txt) are named after
+    title:  of a progress bar, "" for none
     stop:   passed on to the process, which saves its run; held: files that stay open as long as it lives
     """
     beside.parent.mkdir(parents=True, exist_ok=True)
@@ -243,7 +236,7 @@ def run_task(
             command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, pass_fds=held
         )
     try:
-        _watch(child, log, start, title if not quiet and sys.stderr.isatty() else "", stop)
+        _watch(child, log, start, title if sys.stderr.isatty() else "", stop)
     finally:
         if child.poll() is None:
             child.kill()
@@ -257,8 +250,7 @@ def run_task(
 
 def _watch(child: "subprocess.Popen[bytes]", log: Path, start: int, title: str, stop: StopRequest) -> None:
     """Wait for the end and draw the progress; a stop that is asked for is passed on once."""
-    stopped, done = False, 0
-    tick: Callable[[float], None] | None = None
+    stopped, done, tick = False, 0, None
     with ExitStack() as bar:
         while True:
             with suppress(subprocess.TimeoutExpired):

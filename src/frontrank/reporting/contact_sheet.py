@@ -98,13 +98,12 @@ def _draw(
 
 def _font_for(text: str, usual: "Font") -> "Font":
     """Return the usual font, or the first one of the system that has more letters of a text."""
-    return usual if text.isascii() else max((usual, *_system_fonts()), key=lambda font: _letters_of(font, text))
 
+    def letters(font: "Font") -> int:  # a missing one looks like a letter that no font has
+        nothing = bytes(font.getmask(_NO_LETTER))
+        return sum(bytes(font.getmask(letter)) != nothing for letter in text if letter.isprintable())
 
-def _letters_of(font: "Font", text: str) -> int:
-    """Count the letters of a text that a font has; a missing one looks like a letter that no font has."""
-    nothing = bytes(font.getmask(_NO_LETTER))
-    return sum(bytes(font.getmask(letter)) != nothing for letter in text if letter.isprintable())
+    return usual if text.isascii() else max((usual, *_system_fonts()), key=letters)
 
 
 @lru_cache(maxsize=1)
