@@ -33,6 +33,7 @@ from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import as_uri, faults_note, format_count, render_page
 from frontrank.reporting.run import (
     RunFacts,
+    command_of_run,
     log_curves,
     path_name,
     read_credits,
@@ -41,7 +42,6 @@ from frontrank.reporting.run import (
     require_target,
     run_versions,
     training_charts,
-    typed_command,
 )
 
 _GROUP_SIZE = 6  # pictures
@@ -232,7 +232,7 @@ def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFa
     evaluation = shlex.join(["frontrank", "detect", "evaluate", str(run or place.model), *own])
     return RunFacts(
         title=f"{place.name if config is None else config.loss.name} on {path_name(data)}",
-        command="\n".join(filter(None, [typed_command(facts), evaluation])),
+        command="\n".join(filter(None, [command_of_run(facts), evaluation])),
         settings="" if run is None else (run / "config.yaml").read_text(encoding="utf-8"),
         curves={} if run is None else log_curves(read_run_log(run), _CURVES),
         facts={name: text for name, text in rows.items() if text},

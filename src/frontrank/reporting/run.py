@@ -359,7 +359,7 @@ def read_run_facts(
     again = f"frontrank train --recipe {shlex.quote(str(folder / 'config.yaml'))} --out NEW"
     return RunFacts(
         title=f"{loss_name(config.loss)} on {reported}",
-        command=typed_command(run) or again,
+        command=command_of_run(run) or again,
         settings=(folder / "config.yaml").read_text(encoding="utf-8"),
         curves=log_curves(log),
         facts={name: text for name, text in facts.items() if text},
@@ -486,7 +486,7 @@ def _describe_time(log: list[dict[str, Any]], run: Mapping[str, Any]) -> str:
     return f"{taken} on {run['device']}" if run.get("device") else taken
 
 
-def typed_command(run: Mapping[str, Any]) -> str:
+def command_of_run(run: Mapping[str, Any]) -> str:
     """Return the command of a run as it was typed, "" for a run without one."""
     with suppress(ValueError):
         program, *words = shlex.split(str(run.get("command", ""))) or [""]
