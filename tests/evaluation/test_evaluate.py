@@ -80,9 +80,8 @@ LIST_KINDS = {
     "index lists": lambda sets, items: [list(one) for one in sets],
     "index arrays": lambda sets, items: [np.array(sorted(one), dtype=np.int32) for one in sets],
     "index tensors": lambda sets, items: tuple(torch.tensor(sorted(one)[::-1]) for one in sets),
-    "ranges and tuples": lambda sets, items: [
-        tuple(one) if len(one) != 1 else range(*one, max(one) + 1) for one in sets
-    ],
+    "array of lists": lambda sets, items: np.array([*map(sorted, sets), None], dtype=object)[:-1],
+    "tuples": lambda sets, items: [tuple(one) for one in sets],
 }
 
 
@@ -165,9 +164,7 @@ def test_by_hand():
     nan = math.nan
     by_hand = {
         "R@1": [0, 0, 1],
-        "R@2": [0, 0, 1],
         "R@10": [1, 0, 1],
-        "P@1": [0, 0, 1],
         "P@3": [1 / 3, 0, 1 / 3],
         "P@1000": [3 / 1000, 0, 2 / 1000],
         "mAP": [(1 / 3 + 2 / 5 + 3 / 6) / 3, nan, (1 / 1 + 2 / 5) / 2],
@@ -181,17 +178,6 @@ def test_by_hand():
         assert report[name] == pytest.approx(sum(defined) / len(defined)), name
     assert report.positives.tolist() == [3, 0, 2]
     assert (report.queries, report.without_positive, report.gallery_size) == (3, 1, 6)
-
-
-def test_the_report_says_how_many_have_no_positive():
-    report = fr.evaluate(X, LABELS, metrics=["R@1", "P@3", "MRR", "mAP", "mAP@R", "R-precision"], name="model A")
-    assert report.without_positive == 2
-    for name in ("R@1", "P@3", "MRR"):
-        assert report.per_query[name][[5, 10]].tolist() == [0, 0]
-    for name in ("mAP", "mAP@R", "R-precision"):
-        assert np.isnan(report.per_query[name]).nonzero()[0].tolist() == [5, 10]
-        assert report[name] == pytest.approx(np.nanmean(report.per_query[name]))
-    assert report.name == "model A"
 
 
 def test_metrics_asked_for():

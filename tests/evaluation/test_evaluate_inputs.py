@@ -9,7 +9,7 @@ import torch
 
 import frontrank as fr
 from frontrank.errors import FrontrankError, InputError, InputTypeError
-from frontrank.evaluation.evaluate import check_labels, encode_labels, read_indices, read_lists, read_relevance
+from frontrank.evaluation.evaluate import check_labels, encode_labels, read_lists
 
 X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), [0, 0, 1, 1, 2, 2]
 Z, ZY = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)), [0, 1, 1, 5]
@@ -23,13 +23,6 @@ def refused(error, message, call, *args, **more):
     with pytest.raises(error, match=message) as caught:
         call(*args, **more)
     assert "\n" not in str(caught.value)
-
-
-def test_labels_are_read_as_they_are():
-    assert check_labels("labels", torch.tensor([3, 1]), 2).tolist() == [3, 1]
-    assert check_labels("labels", [None, "a"][1:], 1).tolist() == ["a"]
-    assert check_labels("labels", np.array([5, "b"], dtype=object), 2).tolist() == ["5", "b"]
-    assert check_labels("labels", [True, False], 2).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -81,18 +74,6 @@ def test_text_and_numbers_are_not_compared():
     refused(InputTypeError, "gallery_labels", encode_labels, np.array(["1"]), np.array([1]))
 
 
-def test_lists_of_indices_and_matrices():
-    sets = [[2, 0], [], [1]]
-    found = read_lists("relevant", sets, 3, 4)
-    assert (found.items.tolist(), found.counts.tolist()) == ([0, 2, 1], [2, 0, 1])
-    matrix = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]], dtype=bool)
-    ragged = np.empty(3, dtype=object)
-    ragged[:] = sets
-    for same in (matrix, matrix.tolist(), torch.tensor(matrix), list(matrix), ragged, tuple(map(np.array, sets))):
-        again = read_lists("relevant", same, 3, 4)
-        assert (again.items.tolist(), again.counts.tolist()) == ([0, 2, 1], [2, 0, 1])
-
-
 def test_whole_numbers_in_a_square_list_are_indices():
     """[[1, 0], [0, 1]] names items; only True and False make a matrix."""
     assert read_lists("relevant", [[1, 0], [0, 1]], 2, 2).counts.tolist() == [2, 2]
@@ -124,22 +105,6 @@ def test_whole_numbers_in_a_square_list_are_indices():
 )
 def test_wrong_lists(lists, error, name):
     refused(error, name, read_lists, "relevant", lists, 3, 4)
-
-
-def test_indices_in_any_order_once():
-    assert read_indices("x", [3, 0, 2], 4).tolist() == [0, 2, 3]
-    assert read_indices("x", np.array([], dtype=np.float64), 4).dtype == torch.long
-    assert read_indices("x", torch.tensor([1], dtype=torch.uint8), 4).tolist() == [1]
-
-
-def test_relevance_without_oneself_and_without_what_is_ignored():
-    labels = (torch.tensor([0, 0, 0]),) * 2
-    relevance, removed = read_relevance(labels, None, [[0, 1], [2], []], 3, 3, own=True)
-    assert relevance.counts.tolist() == [1, 1, 2]
-    assert removed.counts.tolist() == [1, 1, 0]  # a query is not in its own list anyway
-    relevance, removed = read_relevance(None, [[0, 1], [1], [2]], None, 3, 3, own=True)
-    assert relevance.counts.tolist() == [1, 0, 0]
-    assert removed is None
 
 
 WRONG = {
@@ -237,14 +202,5 @@ def test_odd_settings_are_refused_or_fine(argument):
 
 
 def test_a_query_without_a_positive_is_looked_at_too():
-    queries = torch.ones(2, 3)
-    queries[1, 0] = math.nan
-    refused(
-        InputError,
-        r"embeddings has NaN .*\(number 1\)",
-        fr.evaluate,
-        queries,
-        [0, 1],
-        gallery=X,
-        gallery_labels=[0] * len(X),
-    )
+    of_items = {"gallery": X, "gallery_labels": [0] * len(X)}
+    refused(InputError, "embeddings .*1", fr.evaluate, NAN_ROW[:2], [0, 1], **of_items)

@@ -53,15 +53,7 @@ def entry(easy=(), hard=(), junk=()):
 
 @pytest.mark.parametrize("setup", SETUPS)
 @pytest.mark.parametrize(
-    "dtypes",
-    [
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-        (torch.float32, torch.float64),
-        (torch.float64, torch.float16),
-        (torch.bfloat16, torch.float32),
-    ],
-    ids=str,
+    "dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float16), (torch.bfloat16, torch.float32)], ids=str
 )
 def test_equal_to_the_reference(setup, dtypes):
     queries, gallery = torch.randn(9, 5).to(dtypes[0]), torch.randn(40, 5).to(dtypes[1])
@@ -199,7 +191,6 @@ BAD = [
     ([entry([0]), entry([], [4])], InputError, r"ground_truth\[1\]\['hard'\] .*4"),
     ([entry([0], junk=[-1]), entry()], InputError, r"ground_truth\[0\]\['junk'\] .*-1"),
     ([entry([0]), entry([2, 1, 2])], InputError, r"ground_truth\[1\]\['easy'\] .*2"),
-    ([entry([0]), entry([1], [2, 1])], InputError, r"ground_truth\[1\] .*1"),
     ([entry([0], [3], [3]), entry()], InputError, r"ground_truth\[0\] .*3"),
     ([entry([0]), entry([1.0])], InputTypeError, r"ground_truth\[1\]\['easy'\]"),
     ([entry([True]), entry()], InputTypeError, r"ground_truth\[0\]\['easy'\]"),
