@@ -118,18 +118,6 @@ def test_mined_pairs(name, miner):
     assert torch.equal(loss(embeddings, LABELS), plain)
 
 
-def test_contrastive_by_hand():
-    """Query 0 of class 0; the gallery is itself, (0, 1) of class 0 and (0.6, 0.8) of class 1; query 1 likewise."""
-    embeddings, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
-    memory = EmbeddingMemory(4)
-    memory.add(torch.tensor([[0.6, 0.8]]), torch.tensor([1]))
-    ref_emb, ref_labels, candidates = memory.gallery(embeddings, labels)
-    loss = peer_loss("ContrastiveLoss", {"neg_margin": 1.0})
-    value = loss(embeddings, labels, ref_emb=ref_emb, ref_labels=ref_labels, candidates=candidates)
-    far, near = (0.4**2 + 0.8**2) ** 0.5, (0.6**2 + 0.2**2) ** 0.5
-    torch.testing.assert_close(value, torch.tensor(2**0.5 + ((1 - far) + (1 - near)) / 2))
-
-
 def test_triplets_are_those_of_the_library():
     """All of them, in its order."""
     loss, embeddings = peer_loss("TripletMarginLoss"), batch()
@@ -214,16 +202,6 @@ def test_a_gallery_of_its_own():
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
     itself = build("NTXentLoss")(embeddings, LABELS, ref_emb=embeddings.detach().clone(), ref_labels=LABELS)
     assert itself != build("NTXentLoss")(embeddings, LABELS)
-
-
-def test_no_pair_at_all():
-    embeddings = batch()
-    nobody = torch.zeros(12, 12, dtype=torch.bool)
-    loss = build("ContrastiveLoss")
-    value = loss(embeddings, LABELS, candidates=nobody)
-    assert value == 0
-    assert torch.equal(torch.autograd.grad(value, embeddings)[0], torch.zeros_like(embeddings))
-    assert loss.last == {"queries_used": 0, "queries_skipped": 12}
 
 
 @pytest.mark.parametrize("name", OF_CLASSES)

@@ -109,11 +109,11 @@ def read_state(path: str | os.PathLike[str]) -> Any:
                 raise InputError(f"{source} is damaged, or not a file of this version of frontrank; use an earlier one")
             file.seek(_HEADER_SIZE)
             return torch.load(file, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{source} cannot be read: {error.strerror}") from error
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{source} holds more than tensors and plain values, and is not read") from error
 
 

@@ -6,7 +6,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -205,7 +205,8 @@ def _write_npz(file: BinaryIO, blocks: _Blocks, columns: _Columns) -> None:
 def _write_safetensors(file: BinaryIO, blocks: _Blocks, columns: _Columns) -> None:
     (rows, dim), blocks = _shape(blocks, columns)
     texts = columns["label"].tolist() if "label" in columns else []
-    labels = np.array([_label_number(label) for label in texts], dtype="<i8")
+    digests = (hashlib.blake2b(label.encode(), digest_size=8).digest() for label in texts)
+    labels = np.array([int.from_bytes(digest, "little") >> 1 for digest in digests], dtype="<i8")
     ends = labels.nbytes, labels.nbytes + 4 * rows * dim
     entries: dict[str, Any] = {"embeddings": {"dtype": "F32", "shape": [rows, dim], "data_offsets": ends}}
     if len(labels):
@@ -215,11 +216,6 @@ def _write_safetensors(file: BinaryIO, blocks: _Blocks, columns: _Columns) -> No
     file.write(struct.pack("<Q", len(header)) + header + labels.tobytes())
     for block in blocks:
         file.write(block.astype("<f4", copy=False).data)
-
-
-def _label_number(label: str) -> int:
-    """Return 63 bits of a digest of the label."""
-    return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def _write_parquet(file: BinaryIO, blocks: _Blocks, columns: _Columns) -> None:
@@ -360,15 +356,12 @@ def _read_manifest(folder: Path) -> Manifest:
 
 def _missing_shards(folder: Path, manifest: Manifest) -> list[int]:
     """Return the numbers of the shards that are not there, or damaged."""
-    shards = enumerate(manifest.shards())
-    return [number for number, rows in shards if not _is_shard(_shard(folder, number), rows)]
-
-
-def _is_shard(path: Path, rows: tuple[int, int]) -> bool:
-    try:
-        return path.exists() and read_state(path)["rows"] == rows
-    except InputError:
-        return False
+    missing = set(range(len(manifest.shards())))
+    for number, rows in enumerate(manifest.shards()):
+        with suppress(InputError):
+            if read_state(_shard(folder, number))["rows"] == rows:
+                missing.remove(number)
+    return sorted(missing)
 
 
 def _shard(folder: Path, number: int) -> Path:
