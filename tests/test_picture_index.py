@@ -13,18 +13,9 @@ import frontrank as fr
 from frontrank import picture_index
 from frontrank.data.images import read_image
 from frontrank.errors import FrontrankError, InputError
-from frontrank.picture_index import (
-    IndexSummary,
-    index_images,
-    item_ids,
-    load_index_model,
-    open_index,
-    picture_embedder,
-    refuse_unreadable,
-)
+from frontrank.picture_index import IndexSummary, item_ids, load_index_model, open_index, picture_embedder
 from frontrank.retrieval.index import Index
 from tests.cli.images import picture, small_model
-from tests.data.files import write_arrays
 
 EACH = 4
 
@@ -80,7 +71,7 @@ def embedded(monkeypatch):
 
 def put(model, index, *sources, **settings):
     tables = [source if isinstance(source, fr.data.ImageTable) else fr.data.read_folder(source) for source in sources]
-    return index_images(model, tables, index, **{"workers": 0, "show": False, **settings})
+    return picture_index.index_images(model, tables, index, **{"workers": 0, "show": False, **settings})
 
 
 def break_some(photos):
@@ -95,16 +86,16 @@ def break_some(photos):
 
 def test_items_hold_what_is_known_about_an_image(model, index, photos):
     table = fr.data.read_folder(photos)
-    table = replace(
-        table, extra={"year": np.arange(len(table)) + 2000, "note": np.array(["", "old"] * 6), "id": table.paths}
-    )
+    own = {"year": np.arange(12) + 2000, "good": np.arange(12) % 2 == 0, "note": np.array(["", "old"] * 6)}
+    table = replace(table, extra={**own, "id": table.paths})
     assert put(model, index, table) == IndexSummary(added=12)
     items = {item.id: item for item in index.items()}
     assert list(items) == sorted(f"photos/{path}" for path in table.paths)
     second = items["photos/cat/1.png"]
     assert (second.label, second.category, second.path) == ("cat", None, str(photos / "cat" / "1.png"))
-    assert dict(second.metadata).keys() == {"year", "note", "sha256"}  # id is a field of its own
+    assert dict(second.metadata).keys() == {"year", "good", "note", "sha256"}  # id is a field of its own
     assert (second.metadata["year"], second.metadata["note"]) == (2001, "old")
+    assert (index.count("year>=2010"), index.count("good=true")) == (2, 6)
     assert "note" not in items["photos/cat/0.png"].metadata  # it is empty
     vectors = fr.embed_table(model, table, workers=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -198,12 +189,12 @@ def test_images_of_which_none_can_be_read(photos, monkeypatch):
     files, own = [], picture_index.image_fault
     monkeypatch.setattr(picture_index, "image_fault", lambda file, decode: files.append(file) or own(file, decode))
     table = fr.data.read_folder(photos)
-    refuse_unreadable([table])
+    picture_index.refuse_unreadable([table])
     assert len(files) == 1
     for file in photos.rglob("*.png"):
         file.write_bytes(b"no picture")
     with pytest.raises(InputError, match=f"12 images .*{photos}/cat/0.png"):
-        refuse_unreadable([table])
+        picture_index.refuse_unreadable([table])
 
 
 def test_stopped_in_the_middle_it_goes_on(model, index, photos, embedded, monkeypatch):
@@ -269,14 +260,6 @@ def test_crops_of_one_image(model, index, photos):
     assert [file for file, _ in summary.broken] == [f"{photos}/cat/1.png"]
     first, second, _ = index.vectors(ids)
     assert not np.allclose(first, second, atol=1e-6)
-
-
-def test_metadata_of_a_parquet_table(model, index, photos):
-    table = fr.data.read_folder(photos)
-    columns = {"path": table.paths, "label": table.labels, "year": np.arange(12) + 2000, "good": np.arange(12) % 2 == 0}
-    write_arrays(photos / "table.parquet", **columns)
-    assert put(model, index, fr.data.read_table(photos / "table.parquet")) == IndexSummary(added=12)
-    assert (index.count("year>=2010"), index.count("good=true")) == (2, 6)
 
 
 def test_names_and_metadata_that_no_index_can_hold(model, index, tmp_path):

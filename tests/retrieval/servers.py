@@ -9,7 +9,6 @@ nothing but loopback; the keeper hands it the connections of one port of 127.0.0
 and then runs as `nobody`, from a copy of its programs that this user can read.
 """
 
-import asyncio
 import contextlib
 import fcntl
 import functools
@@ -33,6 +32,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 PASSWORD = "a pass/word:of@tests"  # with what must be escaped in a URL
+QUOTED_PASSWORD = quote(PASSWORD, safe="")
 MILVUS_USER = ("root", "Milvus")  # as the server comes
 _SESSION = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(8)
 _PATIENCE = 300  # seconds; a busy machine takes one of them
@@ -51,16 +51,16 @@ def postgres():
     return _started("postgres")
 
 
-def milvus_url():
-    """A URL of the Milvus server where nothing is."""
-    host, port = milvus()
-    return f"milvus://{':'.join(MILVUS_USER)}@{host}:{port}/t{secrets.token_hex(8)}"
+def milvus_url(name="", user=MILVUS_USER[0], password=MILVUS_USER[1], address=None, options=""):
+    """A URL of the Milvus server, where nothing is if there is no name."""
+    host, port = address or milvus()
+    return f"milvus://{user}:{password}@{host}:{port}/{name or 't' + secrets.token_hex(8)}{options}"
 
 
-def postgres_url():
-    """A URL of the PostgreSQL server where nothing is."""
-    host, port = postgres()
-    return f"postgresql://postgres:{quote(PASSWORD, safe='')}@{host}:{port}/postgres?table=t%20{secrets.token_hex(8)}"
+def postgres_url(name="", user="postgres", password=QUOTED_PASSWORD, address=None, database="postgres"):
+    """A URL of the PostgreSQL server, where nothing is if there is no name."""
+    host, port = address or postgres()
+    return f"postgresql://{user}:{password}@{host}:{port}/{database}?table={quote(name or 't ' + secrets.token_hex(8))}"
 
 
 def remove_collection(url):
@@ -121,9 +121,9 @@ def _end_of_logs(folder):
 class Relay:
     """Hands on connections to a server until it is cut; then the server seems gone."""
 
-    def __init__(self, to):
+    def __init__(self, to, listener=None):
         self._to, self._open = to, []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.address = self._listener.getsockname()
         self._start(self._accept)
 
@@ -177,7 +177,10 @@ def keep(name, folder, tests, listener):
             time.sleep(0.1)
         (folder / "address.new").write_text(f"{host} {port}")
         (folder / "address.new").rename(folder / "address")
-        asyncio.run(_serve(listener if name == "milvus" else None, server, tests))
+        if name == "milvus":
+            Relay(("127.0.0.1", 19530), listener)
+        while _runs(tests) and server.poll() is None:
+            time.sleep(_ALIVE)
     except BaseException:
         (folder / "failed").touch()
         raise
@@ -205,30 +208,6 @@ def _runs(process):
     except ProcessLookupError:
         return False
     return True
-
-
-async def _serve(listener, server, tests):
-    connections = await asyncio.start_server(_forward, sock=listener) if listener else None
-    while _runs(tests) and server.poll() is None:
-        await asyncio.sleep(_ALIVE)
-    if connections:
-        connections.close()
-
-
-async def _forward(from_tests, to_tests):
-    from_server, to_server = await asyncio.open_connection("127.0.0.1", 19530)
-    await asyncio.gather(_copy(from_tests, to_server), _copy(from_server, to_tests))
-
-
-async def _copy(reader, writer):
-    try:
-        while some := await reader.read(1 << 16):
-            writer.write(some)
-            await writer.drain()
-    except OSError:
-        pass
-    finally:
-        writer.close()
 
 
 def _start_milvus(folder, _):

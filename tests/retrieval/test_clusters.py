@@ -19,16 +19,11 @@ def rows(tensor):
     return Vectors("embeddings", tensor)
 
 
-def groups(each=20, spread=0.05):
-    labels = torch.arange(4).repeat(each)
-    lengths = torch.rand(len(labels), 1) * 5 + 0.1
-    return (torch.eye(4, 6)[labels] + spread * torch.randn(len(labels), 6)) * lengths, labels
-
-
 @pytest.mark.usefixtures("library")
 def test_finds_directions_whatever_the_lengths():
     """Four bunches of directions; random starts may merge two of them, so the best of a few seeds is taken."""
-    embeddings, labels = groups()
+    labels, lengths = torch.arange(4).repeat(20), torch.rand(80, 1) * 5 + 0.1
+    embeddings = (torch.eye(4, 6)[labels] + 0.05 * torch.randn(80, 6)) * lengths
     has_all = []
     for seed in range(4):
         got = kmeans_labels(rows(embeddings), 4, seed)

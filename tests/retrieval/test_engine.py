@@ -1,11 +1,10 @@
-"""What both servers must do as engines: hostile items and filters, settings, threads, errors without a password."""
+"""What engines must do: hostile items and filters; and servers: settings, threads, errors without a password."""
 
 import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -16,18 +15,6 @@ from frontrank.retrieval import milvus, pgvector
 from frontrank.retrieval.items import Condition, Item, parse_filter
 from tests.retrieval import engines, servers
 from tests.retrieval.engines import halves, some_items
-
-PASSWORD = quote(servers.PASSWORD, safe="")
-
-
-def milvus_url(name="", user="root", password="Milvus", address=None, options=""):
-    host, port = address or servers.milvus()
-    return f"milvus://{user}:{password}@{host}:{port}/{name or 't' + secrets.token_hex(8)}{options}"
-
-
-def postgres_url(name="", user="postgres", password=PASSWORD, address=None, database="postgres"):
-    host, port = address or servers.postgres()
-    return f"postgresql://{user}:{password}@{host}:{port}/{database}?table={quote(name or 't ' + secrets.token_hex(8))}"
 
 
 @dataclass(frozen=True)
@@ -41,8 +28,8 @@ class Server:
     noun: str
 
 
-MILVUS = Server(milvus.MilvusEngine, milvus_url, servers.milvus, milvus, "collection")
-POSTGRES = Server(pgvector.PgvectorEngine, postgres_url, servers.postgres, pgvector, "table")
+MILVUS = Server(milvus.MilvusEngine, servers.milvus_url, servers.milvus, milvus, "collection")
+POSTGRES = Server(pgvector.PgvectorEngine, servers.postgres_url, servers.postgres, pgvector, "table")
 
 
 @pytest.fixture(scope="module", params=[MILVUS, POSTGRES], ids=["milvus", "pgvector"])
@@ -66,34 +53,41 @@ def make(server):
         engine.close()
 
 
-@pytest.fixture(scope="module")
-def hostile(make):
-    engine, items = make(dim=4)[0], engines.hostile_items()
-    engine.add(np.repeat(np.eye(1, 4, dtype=np.float32), len(items), 0), items)
-    return engine, items
+@pytest.fixture(scope="module", params=engines.ENGINES[1:])
+def shared(request, tmp_path_factory):
+    """An empty engine of four dimensions."""
+    maker = engines.IndexMaker(request.param, tmp_path_factory.mktemp("index"))
+    yield maker(dim=4)._open
+    maker.close()
 
 
 @pytest.fixture(scope="module")
-def shared(make):
-    return make(dim=4)[0]
+def hostile(shared):
+    items = engines.hostile_items()
+    shared.upsert(np.repeat(np.eye(1, 4, dtype=np.float32), len(items), 0), items)
+    return shared, items
 
 
 def check_message(error, *secret):
     """One line without a password."""
     text = str(error.value)
     assert "\n" not in text
-    for hidden in (":Milvus", servers.PASSWORD, PASSWORD, *secret):
+    for hidden in (":Milvus", servers.PASSWORD, servers.QUOTED_PASSWORD, *secret):
         assert hidden not in text
 
 
-@pytest.mark.servers
+@given(engines.item_lists)
+@settings(max_examples=15)
+def test_items_come_back_as_they_were(shared, items):
+    engines.check_round_trip(shared, items)
+
+
 @given(engines.filters)
 @settings(max_examples=40)
 def test_filters_mean_what_matches_says(hostile, conditions):
     engines.check_filter(*hostile, conditions)
 
 
-@pytest.mark.servers
 def test_every_hostile_value_is_found_and_counted(hostile):
     for value in (*engines.HOSTILE, *engines.NUMBERS):
         engines.check_filter(*hostile, (Condition("label", "=", (value,)),))
@@ -102,13 +96,6 @@ def test_every_hostile_value_is_found_and_counted(hostile):
     engine, items = hostile
     for field in engines.FIELDS:
         assert sum(engine.values(field).values()) == sum(item.value(field) is not None for item in items)
-
-
-@pytest.mark.servers
-@given(engines.item_lists)
-@settings(max_examples=15)
-def test_items_come_back_as_they_were(shared, items):
-    engines.check_round_trip(shared, items)
 
 
 @pytest.mark.servers

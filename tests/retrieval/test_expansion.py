@@ -26,8 +26,9 @@ def check(result, queries, gallery, k, alpha, own=False):
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_one_neighbour_at_a_time(dtype):
-    queries, gallery = torch.randn(5, 4, dtype=dtype), torch.randn(11, 4, dtype=dtype)
-    for k, alpha in itertools.product((1, 3, 50), (0, 0.5, 2.0, 3)):
+    queries, gallery = torch.randn(5, 4, dtype=dtype), torch.randn(9, 4, dtype=dtype)
+    gallery = torch.cat([gallery, gallery[:2]])  # an exact copy of an item is its neighbour
+    for k, alpha in itertools.product((1, 3, 50), (0, 0.5, 2.0)):
         check(expand_queries(queries, gallery, k, alpha), queries, gallery, k, alpha)
         check(expand_queries(gallery, None, k, alpha), gallery, gallery, k, alpha, own=True)
         check(augment_database(gallery, k, alpha), gallery, gallery, k, alpha, own=True)
@@ -40,14 +41,6 @@ def test_by_hand():
     torch.testing.assert_close(found, torch.tensor([[1.728, -0.096]]) / (1.728**2 + 0.096**2) ** 0.5)
     nearest_only = expand_queries(torch.tensor([[2.0, 0.0]]), gallery, k=1)  # (1, 0) + 0.64 (0.8, -0.6)
     torch.testing.assert_close(nearest_only, torch.tensor([[1.512, -0.384]]) / (1.512**2 + 0.384**2) ** 0.5)
-
-
-def test_the_own_copy_is_a_neighbour_but_not_the_query_itself():
-    rows = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]])
-    found = expand_queries(rows, k=1, alpha=1.0)
-    torch.testing.assert_close(found[0], torch.tensor([1.0, 0.0]))  # item 2
-    moved = torch.tensor([0.6, 0.8]) + 0.6 * torch.tensor([1.0, 0.0])
-    torch.testing.assert_close(found[1], moved / moved.norm())
 
 
 def test_an_only_item_stays():

@@ -44,18 +44,6 @@ def test_finds_the_best_and_orders_ties_by_id(engine, filled):
         index.vectors(["item-5", "none"])
 
 
-def test_finds_the_best_of_vectors_of_any_length(index):
-    rng = np.random.default_rng(0)
-    rows, items, model = rng.standard_normal((50, 8)) * rng.uniform(0.01, 100, (50, 1)), some_items(50), Model()
-    index.add(rows, items)
-    model.upsert(rows, items)
-    for query in rng.standard_normal((9, 8)):
-        (hits,) = index.search(query[None] * 1000, k=7)
-        expected = model.best(query, 7)
-        assert list(hits.ids) == [name for _, name in expected]
-        np.testing.assert_allclose(hits.scores, [score for score, _ in expected], rtol=0, atol=1e-6)
-
-
 def test_filters_mean_what_matches_says(engine, filled):
     index, model = filled
     queries = halves(2, seed=3)
@@ -135,34 +123,6 @@ def test_values_are_counted(index):
     assert index.labels() == {"dog": 2, "cat": 2}
     assert index.values("a") == {"1": 2, "0.5": 1, "true": 1}
     assert index.values("nowhere") == {}
-
-
-def test_any_text_comes_back_and_is_found(index):
-    texts = [
-        "日本語",
-        "🐈‍⬛",
-        "é",
-        "e\u0301",
-        "x" * 512,
-        " a ",
-        "a'b",
-        'a"b',
-        "a\\b",
-        "a%b_c",
-        "a|b",
-        "a;b--",
-        "$1",
-        "{}",
-    ]
-    items = [Item(text, text, text, text, {"any": text}) for text in texts]
-    index.add(halves(len(texts)), items)
-    assert index.get(texts) == items
-    for text, item in zip(texts, items, strict=True):
-        for field in ("id", "path", "label", "category", "any"):
-            (hits,) = index.search(halves(1), 99, filter=Condition(field, "=", (text,)))
-            assert hits.items == (item,)
-    assert index.labels() == dict.fromkeys(sorted(texts), 1)
-    assert index.delete(texts) == len(texts)
 
 
 def test_whitening_is_applied_to_both_sides(make):
@@ -262,17 +222,10 @@ def test_other_settings_than_those_of_the_index(durable):
     first, second = (Whitening.fit(rng.standard_normal((30, 8)), dim=4) for _ in range(2))
     whitened, plain = durable(model="abc", whitening=first, expansion=(5, 3.0)), durable()
     durable.open_again(whitened, dim=8, model="abc", whitening=first, expansion=(5, 3))
-    for index, other in [
-        (plain, {"dim": 9}),
-        (whitened, {"model": "xyz"}),
-        (plain, {"model": "xyz"}),
-        (whitened, {"whitening": second}),
-        (plain, {"whitening": first}),
-        (whitened, {"expansion": (5, 2.0)}),
-        (plain, {"expansion": (5, 2.0)}),
-    ]:
-        with pytest.raises(InputError, match=f"^{next(iter(other))} is"):
-            durable.open_again(index, **other)
+    for index in (plain, whitened):
+        for name, value in {"dim": 9, "model": "xyz", "whitening": second, "expansion": (5, 2.0)}.items():
+            with pytest.raises(InputError, match=f"^{name} is"):
+                durable.open_again(index, **{name: value})
 
 
 def test_notes_of_several_who_have_it_open(durable):

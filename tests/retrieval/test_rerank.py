@@ -114,25 +114,6 @@ def test_two_thirds_are_enough():
     close(rerank(line, k1=4, k2=2), reference.reranked(line.tolist(), None, 4, 2, 0.3), 1e-12)
 
 
-def test_shared_neighbours_beat_a_stray_item():
-    """Item -15 is the nearest of query 0, but has 8 nearer ones itself; of item 20 the query is a neighbour."""
-    angles = torch.tensor([0.0, 20, -15, 30, 40, 50, 60, 70, 80, *range(-29, -21)]).deg2rad()
-    rows = torch.stack([angles.cos(), angles.sin()], 1)
-    cosines = rows[:1] @ rows[1:].T
-    assert cosines.argmax() == 1
-    assert rerank(rows[:1], rows[1:], k1=8, k2=1).argmax() == 0
-
-
-@pytest.mark.parametrize("k1", [1, 3, 30])
-def test_few_and_equal_items(k1):
-    assert rerank(torch.ones(1, 4), k1=k1, k2=1).tolist() == [[-INF]]
-    close(rerank(torch.ones(1, 4), torch.ones(1, 4), k1=k1, k2=1), [[1.0]], 1e-6)
-    same = torch.ones(6, 4)
-    found = rerank(same, k1=k1, k2=1)
-    assert bool((found.diagonal() == -INF).all())
-    close(found, reference.reranked(same.tolist(), None, k1, 1, 0.3), 1e-6)
-
-
 def test_a_mapped_file_and_other_kinds(tmp_path):
     items = groups(4, 6).float()
     queries, gallery = items[:6], items[6:]
