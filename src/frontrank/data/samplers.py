@@ -547,5 +547,6 @@ def _check_count(name: str, count: int | None) -> int | None:
     return None if count is None else check_integer(name, count, at_least=1)
 
 
-def _large_batch(size: int, per_class: int, classes: int) -> InputError:
-    return InputError(f"batch_size {size} is more than all classes can fill; use at most {classes * per_class}")
+def _large_batch(size: int, per_class: int, count: int) -> InputError:
+    needs = f"{size // per_class} {'images' if per_class == 1 else 'classes'}"
+    return InputError(f"batch_size {size} needs {needs}, but {count} can be drawn; use at most {count * per_class}")
