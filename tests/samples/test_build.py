@@ -7,20 +7,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import frontrank as fr
-from frontrank.data.table import ImageTable, read_table
+from frontrank.data.table import read_table
 from frontrank.errors import InputError
 from frontrank.packages import Package
 from frontrank.samples import build as module
 from frontrank.samples.build import (
     PictureSource,
     finish_table,
+    label_split,
+    picture_table,
     read_built,
     resume_command,
-    run_all,
     start_build,
     start_workers,
 )
@@ -32,11 +32,11 @@ ART, NAMES = Package("npm", "@art/boxes", "1.2", "a" * 64, 1.5), Package("apt", 
 SOURCES = [PictureSource("round", ART, "MIT"), PictureSource("flat", ART, "CC-BY-4.0")]
 
 
-def table_in(folder):
-    paths = ["images/a-flat.png", "images/a-round.png", "images/b-flat.png"]
-    extra = {"design": np.array(["flat", "round", "flat"]), "licence": np.array(["CC-BY-4.0", "MIT", "CC-BY-4.0"])}
-    return ImageTable(
-        Path(folder), np.array(paths), list("aab"), ["x"] * 3, ["train", "train", "test"], [""] * 3, extra
+def table_in(folder, name="of a"):
+    round_, flat = SOURCES
+    rows = [("a", flat), ("a", round_), ("b", flat)]
+    return picture_table(
+        Path(folder), [(f"images/{label}-{of.name}.png", label, "x", "y", of, name) for label, of in rows]
     )
 
 
@@ -44,7 +44,7 @@ def build(folder, settings=SETTINGS):
     assert read_built(folder, settings) is None
     with start_build(folder, settings):
         draw(folder)
-        return finish_table(folder, table_in(folder), settings, SOURCES, [NAMES], "Drawn by hand.")
+        return finish_table(folder, table_in(folder), settings, SOURCES, NAMES, "Drawn by hand.")
 
 
 def draw(folder):
@@ -73,7 +73,7 @@ def test_a_folder_from_begin_to_end(tmp_path, there):
     for again in (table, read_built(str(out), SETTINGS), read_table(out / "images.csv")):
         assert again.paths.tolist() == table_in(out).paths.tolist()
         assert again.labels.tolist() == ["a", "a", "b"]
-        assert again.splits.tolist() == ["train", "train", "test"]
+        assert again.splits.tolist() == [label_split(label) for label in "aab"]
         assert again.extra["licence"].tolist() == ["CC-BY-4.0", "MIT", "CC-BY-4.0"]
         assert again.root == out
     assert sorted(path.name for path in out.iterdir()) == ["LICENCES.md", "data.json", "images", "images.csv"]
@@ -84,10 +84,7 @@ def test_what_a_finished_folder_says(tmp_path):
     state = json.loads((tmp_path / "out" / "data.json").read_text())
     assert state["finished"] is True
     assert state["settings"] == SETTINGS
-    assert [(row["split"], row["classes"], row["images"]) for row in state["counts"]] == [
-        ("train", 1, 2),
-        ("test", 1, 1),
-    ]
+    assert [(row["classes"], row["images"]) for row in state["counts"]] == [(1, 1), (1, 2)]
     assert state["packages"] == [
         {"client": "npm", "name": "@art/boxes", "version": "1.2", "sha256": "a" * 64},
         {"client": "apt", "name": "names", "version": "3-1", "sha256": "b" * 64},
@@ -167,22 +164,6 @@ def test_two_at_once(tmp_path, monkeypatch):
         assert len(waiting.result()) == 3
 
 
-@pytest.mark.parametrize("name", ["a", 'a "b"', "a, b", "long" * 40])
-def test_the_table_is_read_as_any_other(tmp_path, name):
-    """Whether quickly or not, and names may be anything."""
-    out = tmp_path / "out"
-    with start_build(out, SETTINGS):
-        draw(out)
-        table = table_in(out)
-        table.extra["name"] = np.array([name, "", "c"])
-        finish_table(out, table, SETTINGS, SOURCES)
-    again = read_built(out, SETTINGS)
-    assert_same(again, read_table(out / "images.csv"))
-    assert again.extra["name"].tolist() == [name, "", "c"]
-    assert again.extra["name"].dtype == read_table(out / "images.csv").extra["name"].dtype
-    assert (again.name, again.root) == ("boxes", out)
-
-
 def test_a_table_that_was_changed(tmp_path):
     """Rows that somebody took out are not put back without asking, nor is another set taken for this one."""
     build(tmp_path / "out")
@@ -211,7 +192,7 @@ def test_the_command_that_goes_on(tmp_path):
     with start_build(out, settings):
         draw(out)
         assert resume_command(out) == f"frontrank data x '{out}' --any-version --names p,q --size 8"
-        finish_table(out, table_in(out), settings, SOURCES)
+        finish_table(out, table_in(out), settings, SOURCES, NAMES, "")
     assert resume_command(out) is None
     (out / "images.csv").unlink()
     assert resume_command(out) == f"frontrank data x '{out}' --any-version --names p,q --size 8"
@@ -255,7 +236,8 @@ def test_no_room(tmp_path, monkeypatch):
     with start_build(tmp_path / "out", SETTINGS):
         draw(tmp_path / "out")
     monkeypatch.setattr(Path, "open", full)
-    refusal(lambda: finish_table(tmp_path / "out", table_in(tmp_path / "out"), SETTINGS, SOURCES), "No space left")
+    out = tmp_path / "out"
+    refusal(lambda: finish_table(out, table_in(out), SETTINGS, SOURCES, NAMES, ""), "No space left")
     monkeypatch.undo()
     assert read_built(tmp_path / "out", SETTINGS) is None
 
@@ -291,20 +273,19 @@ def end_with(number):
 
 
 def test_results_come_in_the_order_of_the_tasks():
-    with start_workers() as pool:
-        assert run_all(pool, [(square, (number,), 1) for number in range(20)], "squares") == [n * n for n in range(20)]
-        assert run_all(pool, [], "nothing") == []
-        pids = set(run_all(pool, [(os.getpid, (), 1)] * 10, "looking"))
-        assert run_all(pool, [(end_with, (signal.SIGINT,), 1), (square, (3,), 1)], "interrupted") == [None, 9]
+    with start_workers() as run:
+        assert run([(square, (number,), 1) for number in range(20)], "squares") == [n * n for n in range(20)]
+        assert run([], "nothing") == []
+        pids = set(run([(os.getpid, (), 1)] * 10, "looking"))
+        assert run([(end_with, (signal.SIGINT,), 1), (square, (3,), 1)], "interrupted") == [None, 9]
     assert os.getpid() not in pids
     assert len(pids) <= len(os.sched_getaffinity(0))
 
 
 def test_an_error_of_a_task_is_raised_and_the_rest_is_left(tmp_path):
     def work():
-        with start_workers() as pool:
-            marks = [(mark, (tmp_path / str(number),), 1) for number in range(1000)]
-            run_all(pool, [(fail, ("wrong",), 1), *marks], "x")
+        with start_workers() as run:
+            run([(fail, ("wrong",), 1), *((mark, (tmp_path / str(number),), 1) for number in range(1000))], "x")
 
     assert refusal(work) == "wrong"
     assert len(list(tmp_path.iterdir())) < 1000
@@ -312,8 +293,8 @@ def test_an_error_of_a_task_is_raised_and_the_rest_is_left(tmp_path):
 
 def test_a_worker_that_is_killed():
     def work():
-        with start_workers() as pool:
-            run_all(pool, [(end_with, (signal.SIGKILL,), 1)], "dying")
+        with start_workers() as run:
+            run([(end_with, (signal.SIGKILL,), 1)], "dying")
 
     refusal(work, "killed")
 
@@ -323,10 +304,10 @@ def test_a_worker_that_is_killed():
 def test_workers_go_when_their_parent_is_killed():
     code = """
 import os, time
-from frontrank.samples.build import run_all, start_workers
-with start_workers() as pool:
-    print(*set(run_all(pool, [(os.getpid, (), 1)] * 20, "")), flush=True)
-    run_all(pool, [(time.sleep, (0.1,), 1)] * 10000, "")
+from frontrank.samples.build import start_workers
+with start_workers() as run:
+    print(*set(run([(os.getpid, (), 1)] * 20, "")), flush=True)
+    run([(time.sleep, (0.1,), 1)] * 10000, "")
 """
     with subprocess.Popen([sys.executable, "-c", BARE + code], stdout=subprocess.PIPE, text=True) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]

@@ -15,7 +15,8 @@ from PIL import Image
 
 from frontrank.data import read_table
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.samples import emoji
+from frontrank.samples import build, emoji
+from frontrank.samples.build import label_split
 from frontrank.samples.emoji import build_emoji
 from tests.fetch import require_packages
 from tests.samples import fake_emoji
@@ -169,8 +170,7 @@ def test_the_split_stays_as_it_is(few, tmp_path):
     expected = {"0023-20E3": "test", "1F431": "train", FAMILY: "train", "1F600": "test", "1F604": "train"}
     assert {label: splits[label] for label in expected} == expected
     assert all(len(set(table.splits[table.labels == label])) == 1 for label in splits)
-    labels = [f"{number:04X}" for number in range(4000)]
-    assert 1900 < Counter(map(emoji._split, labels))["train"] < 2100
+    assert 1900 < Counter(label_split(f"{number:04X}") for number in range(4000))["train"] < 2100
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -275,13 +275,13 @@ def test_counts_that_are_not_as_they_were(few, tmp_path, monkeypatch):
     monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table))})
     build_emoji(tmp_path / "same")
     monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table) + 2)})
-    counts = rf"{len(table)} emoji of 9 classes, not {len(table) + 2} of 9"
+    counts = rf"{len(table)} images, not 9 and {len(table) + 2}"
     with pytest.raises(InputError, match=counts):
         build_emoji(tmp_path / "other")
     assert json.loads((tmp_path / "other" / "data.json").read_text())["finished"] is False
     build_emoji(tmp_path / "of another size", size=20)
     build_emoji(tmp_path / "of some", classes=4)
-    monkeypatch.setattr(emoji, "_TOLERANCE", 0.04)
+    monkeypatch.setattr(build, "_TOLERANCE", 0.04)
     with pytest.warns(FrontrankWarning, match=counts):
         build_emoji(tmp_path / "other")
 

@@ -22,7 +22,7 @@ from PIL import Image
 from frontrank.data.table import read_table
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.packages import Package
-from frontrank.samples import glyphs
+from frontrank.samples import build, glyphs
 from frontrank.samples.build import PINNED
 from frontrank.samples.glyphs import (
     MISSING,
@@ -360,9 +360,9 @@ def test_the_choice_does_not_depend_on_the_order_of_rows(order):
 PLACEHOLDER = (50, 0, 800, 800)  # of all fonts here
 ONE, TWO = (Package("apt", name, "1-1", "0" * 64, 1) for name in ("fonts-one", "fonts-two"))
 FACES = {
-    "flat": Typeface("flat", ONE, ("flat.ttf", "flat-more.ttf"), 0, "MIT"),
-    "tall": Typeface("tall", ONE, ("tall.ttf",), 0, "OFL-1.1"),
-    "slim": Typeface("slim", TWO, ("slim.ttc",), 1, "public domain"),
+    "flat": Typeface("flat", ONE, "MIT", ("flat.ttf", "flat-more.ttf"), 0),
+    "tall": Typeface("tall", ONE, "OFL-1.1", ("tall.ttf",), 0),
+    "slim": Typeface("slim", TWO, "public domain", ("slim.ttc",), 1),
 }
 SHAPES = {
     "flat.ttf": {
@@ -570,7 +570,7 @@ def test_the_counts_are_checked(registry, tmp_path, monkeypatch):
     for settings_ in ({"size": 32}, {"classes": 2}, {"typefaces": ["flat", "tall"]}, {"any_version": True}):
         build_glyphs(tmp_path / "-".join(settings_), **settings_)  # other counts are not known
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 3), "test": (1, 3)})
-    monkeypatch.setattr(glyphs, "_TOLERANCE", 0.4)
+    monkeypatch.setattr(build, "_TOLERANCE", 0.4)
     with pytest.warns(FrontrankWarning, match="2 images, not 1 and 3"):
         build_glyphs(tmp_path / "out")
 

@@ -13,20 +13,21 @@ import time
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from frontrank.checks import printable, shorten
-from frontrank.data.table import COLUMNS, ImageTable, read_table
-from frontrank.errors import InputError
-from frontrank.files import UNFINISHED, atomic_write, folder_lock, unwritable
+from frontrank.data.table import ImageTable, read_table
+from frontrank.errors import FrontrankWarning, InputError
+from frontrank.files import UNFINISHED, atomic_write, file_digest, folder_lock, unwritable
 from frontrank.packages import Package
 from frontrank.progress import progress
 
@@ -37,7 +38,7 @@ WORK = ".work"  # a folder for files that are deleted at the end
 _FORMAT = "frontrank.data.1"
 _STATE = "data.json"
 _LICENCES = "LICENCES.md"
-_LONG = 128  # characters of a text, beyond which it does not set the width of its whole column
+_TOLERANCE = 0.01  # of known counts; a larger difference is an error
 _PATIENCE = 3.0  # seconds in which the processes of a killed build end
 
 Settings = Mapping[str, object]
@@ -48,9 +49,9 @@ PINNED = {key: Package(*row) for key, row in SOURCES["packages"].items()}
 
 @dataclass(frozen=True)
 class PictureSource:
-    """The package and the licence of the pictures of one design."""
+    """A design of the pictures, its package and its licence."""
 
-    design: str
+    name: str
     package: Package
     licence: str
 
@@ -65,7 +66,7 @@ def read_build_state(out: str | os.PathLike[str], settings: Settings) -> dict[st
               that holds anything else. Nothing is written
     """
     folder = Path(out)
-    with _write_errors(folder):
+    with write_errors(folder):
         state = _check_state(folder, _as_json(settings))
     return state if state is not None and state["finished"] else None
 
@@ -75,10 +76,9 @@ def read_built(out: str | os.PathLike[str], settings: Settings) -> ImageTable | 
     folder, state = Path(out), read_build_state(out, settings)
     if state is None or "table" not in state or not (folder / TABLE).is_file():
         return None
-    content = (folder / TABLE).read_bytes()
-    if hashlib.sha256(content).hexdigest() != state["table"]:
+    if file_digest(folder / TABLE) != state["table"]:
         raise InputError(f"{printable(folder / TABLE)} was changed; delete it, and run this again")
-    table = replace(_parse_table(folder, content) or read_table(folder / TABLE), name=str(settings["data"]))
+    table = replace(read_table(folder / TABLE), name=str(settings["data"]))
     return table if all(has_content(f"{folder}/{path}") for path in table.paths.tolist()) else None
 
 
@@ -86,13 +86,13 @@ def read_built(out: str | os.PathLike[str], settings: Settings) -> ImageTable | 
 def start_build(out: str | os.PathLike[str], settings: Settings) -> Iterator[None]:
     """Lock a folder and write down its settings; inside the with block it is built, or gone on with."""
     folder, wanted = Path(out), _as_json(settings)
-    with _write_errors(folder):
+    with write_errors(folder):
         _check_state(folder, wanted)
         folder.mkdir(parents=True, exist_ok=True)
     with folder_lock(folder, _PATIENCE) as alone:
         if not alone:
             raise InputError(f"{printable(folder)} is being built by another process; wait for its end")
-        with _write_errors(folder):
+        with write_errors(folder):
             state = _check_state(folder, wanted)  # again: another process may have changed it
             if state is None or state["settings"] != wanted:
                 shutil.rmtree(folder / WORK, ignore_errors=True)
@@ -124,40 +124,61 @@ def has_content(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def label_split(label: str) -> str:
+    """Return "train" for about half of all labels, "test" for the others, by a hash that never changes."""
+    return "train" if hashlib.sha256(label.encode()).digest()[0] < 128 else "test"
+
+
+def picture_table(folder: Path, rows: Iterable[tuple[str, str, str, str, PictureSource, str]]) -> ImageTable:
+    """Return the table of pictures, of which rows has path, label, category, subcategory, source and name."""
+    paths, labels, categories, subcategories, sources, names = zip(*rows, strict=True)
+    extra = {
+        "subcategory": subcategories,
+        "design": [source.name for source in sources],
+        "licence": [source.licence for source in sources],
+        "name": names,
+    }
+    columns: Any = (paths, labels, categories, list(map(label_split, labels)), [""] * len(paths))
+    return ImageTable(folder, *columns, {name: np.array(column, dtype=str) for name, column in extra.items()})
+
+
+def check_counts(what: str, table: ImageTable, known: tuple[int, int]) -> None:
+    """Compare the numbers of classes and images with the known ones; a few pictures depend on the libraries."""
+    counts = len(np.unique(table.labels)), len(table)
+    if counts == known:
+        return
+    fault = f"{what} has {counts[0]:,} classes and {counts[1]:,} images, not {known[0]:,} and {known[1]:,}"
+    reason = f"{fault}: another pillow or resvg_py draws them otherwise"
+    if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(counts, known, strict=True)):
+        raise InputError(f"{reason}; use the versions that frontrank names")
+    warnings.warn(f"{reason}; compare figures of this machine only", FrontrankWarning, stacklevel=3)
+
+
 def finish_table(
-    out: str | os.PathLike[str],
-    table: ImageTable,
-    settings: Settings,
-    sources: Sequence[PictureSource],
-    others: Sequence[Package] = (),
-    notes: str = "",
+    folder: Path, table: ImageTable, settings: Settings, sources: Sequence[PictureSource], names: Package, notes: str
 ) -> ImageTable:
     """Write the table and the licences, end the build, and read the table again.
 
-    table:  with the extra columns "design" and "licence"
-    others: packages without pictures, such as the one with the names of the classes
-    notes:  a paragraph for the file of licences
+    table: with the extra columns "design" and "licence"
+    names: the package with the names and groups of the classes
+    notes: a paragraph for the file of licences
     """
-    folder = Path(out)
-    packages = list(dict.fromkeys([*(source.package for source in sources), *others]))
+    packages = list(dict.fromkeys([*(source.package for source in sources), names]))
     table.save(folder / TABLE, overwrite=True)
-    digest = hashlib.sha256((folder / TABLE).read_bytes()).hexdigest()
     counts = [{key: value for key, value in row.items() if key != "role"} for row in table.counts()]
-    licences = _licence_table(str(settings["data"]), table, sources, others, notes)
-    finish_build(folder, licences, {"table": digest, "settings": dict(settings), "counts": counts}, packages)
+    state = {"table": file_digest(folder / TABLE), "settings": dict(settings), "counts": counts}
+    finish_build(folder, _licence_table(str(settings["data"]), table, sources, names, notes), state, packages)
     again = read_built(folder, settings)
     if again is None:
         raise InputError(f"{printable(folder)} was changed while it was built; run this again")
     return again
 
 
-def finish_build(
-    out: str | os.PathLike[str], licences: str, state: Mapping[str, object], packages: Sequence[Package]
-) -> None:
+def finish_build(folder: Path, licences: str, state: Mapping[str, object], packages: Sequence[Package]) -> None:
     """Write the licences and, last of all, the state of a folder whose build has ended."""
     entries = [{key: getattr(each, key) for key in ("client", "name", "version", "sha256")} for each in packages]
-    atomic_write(Path(out) / _LICENCES, licences)
-    _write_state(Path(out), {"finished": True, **state, "packages": entries})
+    atomic_write(folder / _LICENCES, licences)
+    _write_state(folder, {"finished": True, **state, "packages": entries})
 
 
 def _as_json(settings: Settings) -> dict[str, object]:
@@ -187,7 +208,8 @@ def _check_state(folder: Path, wanted: Settings) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
+def write_errors(folder: Path) -> Iterator[None]:
+    """Turn an error of the file system into one that names the folder, and what to do."""
     try:
         yield
     except OSError as error:
@@ -200,21 +222,6 @@ def _sweep(folder: Path) -> None:
         for name in names:
             if name.endswith(UNFINISHED):
                 Path(place, name).unlink(missing_ok=True)
-
-
-def _parse_table(folder: Path, content: bytes) -> ImageTable | None:
-    """Return the result of `read_table` for a file that is known to be good, faster; None if it has quotes."""
-    if b'"' in content:
-        return None
-    head, _, body = content.decode("utf-8").partition("\r\n")
-    names = head.split(",")
-    fields = body.removesuffix("\r\n").replace("\r\n", ",").split(",")
-    parts = {name: fields[place :: len(names)] for place, name in enumerate(names)}
-    columns = {
-        name: np.array(part, dtype=object if max(map(len, part)) > _LONG else str) for name, part in parts.items()
-    }
-    known = {field: columns.pop(name) for field, name in COLUMNS.items()}
-    return ImageTable(folder, **known, extra=columns, name="")
 
 
 def _load_state(folder: Path) -> dict[str, Any] | None:
@@ -234,31 +241,38 @@ def _as_text(value: object) -> str:
     return shorten(value if isinstance(value, str) else json.dumps(value), 40)
 
 
-def _licence_table(
-    data: str, table: ImageTable, sources: Sequence[PictureSource], others: Sequence[Package], notes: str
-) -> str:
+def _licence_table(data: str, table: ImageTable, sources: Sequence[PictureSource], names: Package, notes: str) -> str:
     pictures = Counter(table.extra["design"].tolist())
-    rows = [
-        f"| {source.design} | {source.package} | {source.licence} | {pictures[source.design]:,} |"
-        for source in sorted(sources, key=lambda source: source.design)
+    lines = [
+        f"# Licences of the {data} pictures\n",
+        "Each picture keeps the licence of the art it is made from; `licence` in images.csv says which.\n",
+        f"{notes.strip()}\n",
+        "| design | package | licence of the pictures | pictures |",
+        "|---|---|---|---:|",
+        *(
+            f"| {source.name} | {source.package} | {source.licence} | {pictures[source.name]:,} |"
+            for source in sorted(sources, key=lambda source: source.name)
+        ),
+        f"\n{names} brought the names and groups of the classes.\n",
     ]
-    also = "".join(f"\n{package} brought the names and groups of the classes.\n" for package in others)
-    head = "| design | package | licence of the pictures | pictures |\n|---|---|---|---:|\n"
-    paragraph = f"\n{notes.strip()}\n" if notes else ""
-    text = "Each picture keeps the licence of the art it is made from; `licence` in images.csv says which.\n"
-    return f"# Licences of the {data} pictures\n\n{text}{paragraph}\n{head}" + "\n".join(rows) + f"\n{also}"
+    return "\n".join(lines)
 
 
 # Processes that draw pictures
 
 Task = tuple[Callable[..., Any], tuple[Any, ...], float]  # a function, its arguments and its amount of work
+RunTasks = Callable[[Sequence[Task], str], list[Any]]
 
 _MOST = 61  # more are not possible on Windows
 
 
 @contextmanager
-def start_workers() -> Iterator[ProcessPoolExecutor]:
-    """Start a process for each core; they end with this one, however it ends."""
+def start_workers(show: bool | None = None) -> Iterator[RunTasks]:
+    """Start a process for each core; they end with this one, however it ends.
+
+    Yields a function of tasks and what they do, for the progress bar. It returns their results in their order; the
+    first error ends all of them.
+    """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     pool = ProcessPoolExecutor(min(cores, _MOST), context, _prepare_worker, (os.getpid(),))
@@ -266,15 +280,14 @@ def start_workers() -> Iterator[ProcessPoolExecutor]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(?s).*fork", DeprecationWarning)
             pool.submit(int).result()  # forks all of them, before a progress bar starts a thread
-        yield pool
+        yield partial(_run_all, pool, show)
     except BrokenProcessPool:
         raise InputError("a process that draws pictures was killed; check the memory, and run this again") from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def run_all(pool: ProcessPoolExecutor, tasks: Sequence[Task], what: str, show: bool | None = None) -> list[Any]:
-    """Return the results of the tasks, in their order; the first error ends all of them."""
+def _run_all(pool: ProcessPoolExecutor, show: bool | None, tasks: Sequence[Task], what: str) -> list[Any]:
     futures: dict[Future[Any], float] = {}
     with progress(what, sum(amount for *_, amount in tasks), show) as advance:
         try:

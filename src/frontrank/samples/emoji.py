@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,26 +17,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from frontrank.checks import check_choice, check_integer, import_extra
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
-from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import atomic_write, unwritable
+from frontrank.errors import InputError
+from frontrank.files import atomic_write, file_digest
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
 from frontrank.samples.build import (
     PINNED,
     SOURCES,
     PictureSource,
-    Task,
+    check_counts,
     finish_table,
     has_content,
+    label_split,
+    picture_table,
     read_built,
-    run_all,
     start_build,
     start_workers,
+    write_errors,
 )
 
 if TYPE_CHECKING:
@@ -66,17 +65,14 @@ class Emoji:
 
 
 @dataclass(frozen=True)
-class Design:
+class Design(PictureSource):
     """One vendor's drawings.
 
     read:   yields all of them from the archives of its package and of those with names of emoji
     credit: who drew them, as the licence demands
     """
 
-    name: str
-    package: Package
     read: Callable[[Archives], Drawings]
-    licence: str
     credit: str
 
 
@@ -163,9 +159,7 @@ def _files(package: Package, path: str) -> Callable[[Archives], Drawings]:
 
     def read(archives: Archives) -> Drawings:
         for path, content in members(archives[package], lambda path: pattern.fullmatch(path) is not None):
-            match = pattern.fullmatch(path)
-            assert match is not None
-            yield match[1], content
+            yield pattern.sub(r"\1", path), content
 
     return read
 
@@ -198,7 +192,7 @@ def _drawings(names: Mapping[str, str], icons: Mapping[str, Any]) -> Drawings:
 def _read_design(row: Mapping[str, str]) -> Design:
     package = PINNED[row["package"]]
     read = _icons(package, PINNED[row["icons"]]) if "icons" in row else _files(package, row["files"])
-    return Design(row["name"], package, read, row["licence"], row["credit"])
+    return Design(row["name"], package, row["licence"], read, row["credit"])
 
 
 INDEPENDENT = tuple(map(_read_design, SOURCES["emoji"]["independent"]))
@@ -216,7 +210,6 @@ COUNTS: Mapping[tuple[str, bool], tuple[int, int]] = {  # (designs, skin tones):
     ("independent", True): (3_216, 18_053),
     ("all", False): (1_875, 19_274),
 }
-_TOLERANCE = 0.01  # of these counts; a larger difference is an error
 _NOTES = """\
 Each picture is a drawing of one of these sets, made small and laid on white, and not changed otherwise. Whoever passes
 pictures on passes this list on with them. They were drawn by:"""
@@ -265,25 +258,24 @@ def build_emoji(
     require_emoji_drawing()
     settings = {"data": "emoji", "designs": designs, "skin_tones": bool(skin_tones), "size": size, "classes": classes}
     folder = Path(out)
-    table = read_built(folder, settings)
-    if table is not None:
+    if (table := read_built(folder, settings)) is not None:
         return table
     with start_build(folder, settings):
         vendors = DESIGNS[designs]
         packages = list(dict.fromkeys(design.package for design in vendors))
         archives = dict(zip(packages, fetch(packages, show=show), strict=True))
         jobs = _pick_classes(_list_jobs(vendors, archives, skin_tones, show), classes)
-        try:
+        with write_errors(folder):
             _draw_all(folder, [job for job in jobs if not has_content(folder / job.path)], size, show)
             jobs = _keep_distinct(folder, jobs)
-        except OSError as error:
-            raise unwritable(folder, error) from error
-        table = _table(folder, jobs)
-        if classes is None and size == SIZE:
-            _check_counts(designs, skin_tones, table)
-        sources = [PictureSource(design.name, design.package, design.licence) for design in vendors]
+        rows = (
+            (job.path, job.emoji.label, job.emoji.group, job.emoji.subgroup, job.design, job.emoji.name) for job in jobs
+        )
+        table = picture_table(folder, rows)
+        if classes is None and size == SIZE and (designs, skin_tones) in COUNTS:
+            check_counts("emoji", table, COUNTS[designs, skin_tones])
         credits = "".join(f"\n- {design.name}: {design.credit}" for design in vendors)
-        return finish_table(folder, table, settings, sources, [OPENMOJI], f"{_NOTES}\n{credits}")
+        return finish_table(folder, table, settings, vendors, OPENMOJI, f"{_NOTES}\n{credits}")
 
 
 def _list_jobs(designs: Sequence[Design], archives: Archives, skin_tones: bool, show: bool | None) -> list[_Job]:
@@ -296,12 +288,7 @@ def _list_jobs(designs: Sequence[Design], archives: Archives, skin_tones: bool, 
             jobs += [_Job(emoji[label], design, drawing) for label, drawing in drawings.items()]
             advance(1)
     jobs = _enough(jobs)
-    return _enough(_of_one_class(jobs, [hashlib.sha256(job.drawing).digest() for job in jobs]))
-
-
-def _split(label: str) -> str:
-    """Return "train" for about half of all labels, "test" for the others."""
-    return "train" if hashlib.sha256(label.encode()).digest()[0] < 128 else "test"
+    return _enough(_of_one_class(jobs, [hashlib.sha256(job.drawing).hexdigest() for job in jobs]))
 
 
 def _enough(jobs: Sequence[_Job]) -> list[_Job]:
@@ -317,7 +304,7 @@ def _pick_classes(jobs: list[_Job], classes: int | None) -> list[_Job]:
     labels = sorted({job.emoji.label for job in jobs})
     picks: set[str] = set()
     for split, many in (("train", classes - classes // 2), ("test", classes // 2)):
-        candidates = [label for label in labels if _split(label) == split]
+        candidates = [label for label in labels if label_split(label) == split]
         if many > len(candidates):
             raise InputError(f"classes must be at most {2 * len(candidates):,}, got {classes:,}; leave it out for all")
         picks |= {candidates[(2 * i + 1) * len(candidates) // (2 * many)] for i in range(many)}
@@ -329,16 +316,13 @@ def _draw_all(folder: Path, jobs: Sequence[_Job], size: int, show: bool | None) 
     pictures = [(str(folder / job.path), job.drawing, size) for job in jobs]
     for place in {os.path.dirname(path) for path, _, _ in pictures}:
         os.makedirs(place, exist_ok=True)
-    tasks: list[Task] = []
-    for start in range(0, len(pictures), _CHUNK):
-        some = pictures[start : start + _CHUNK]
-        tasks.append((_draw_chunk, (some,), len(some)))
-    if len(tasks) < _FEW:
-        for function, arguments, _ in tasks:
-            function(*arguments)
+    chunks = [pictures[start : start + _CHUNK] for start in range(0, len(pictures), _CHUNK)]
+    if len(chunks) < _FEW:
+        for chunk in chunks:
+            _draw_chunk(chunk)
         return
-    with start_workers() as pool:
-        run_all(pool, tasks, f"drawing {len(pictures):,} emoji", show)
+    with start_workers(show) as run:
+        run([(_draw_chunk, (chunk,), len(chunk)) for chunk in chunks], f"drawing {len(pictures):,} emoji")
 
 
 def _draw_chunk(pictures: Sequence[tuple[str, bytes, int]]) -> None:
@@ -355,8 +339,7 @@ def _draw_chunk(pictures: Sequence[tuple[str, bytes, int]]) -> None:
 def _keep_distinct(folder: Path, jobs: Sequence[_Job]) -> list[_Job]:
     """Return the jobs whose pictures are in one class only, and delete the files of the others."""
     drawn = [job for job in jobs if has_content(folder / job.path)]
-    distinct = _of_one_class(drawn, [hashlib.sha256((folder / job.path).read_bytes()).digest() for job in drawn])
-    distinct = _enough(distinct)
+    distinct = _enough(_of_one_class(drawn, [file_digest(folder / job.path) for job in drawn]))
     for path in {job.path for job in drawn} - {job.path for job in distinct}:
         (folder / path).unlink()
         with suppress(OSError):  # there are others in it
@@ -364,40 +347,9 @@ def _keep_distinct(folder: Path, jobs: Sequence[_Job]) -> list[_Job]:
     return distinct
 
 
-def _of_one_class(jobs: Sequence[_Job], digests: Sequence[bytes]) -> list[_Job]:
+def _of_one_class(jobs: Sequence[_Job], digests: Sequence[str]) -> list[_Job]:
     """Return the jobs whose digest is in no other class."""
-    classes: dict[bytes, set[str]] = defaultdict(set)
+    classes: dict[str, set[str]] = defaultdict(set)
     for job, each in zip(jobs, digests, strict=True):
         classes[each].add(job.emoji.label)
     return [job for job, each in zip(jobs, digests, strict=True) if len(classes[each]) == 1]
-
-
-def _table(folder: Path, jobs: Sequence[_Job]) -> ImageTable:
-    emoji = [job.emoji for job in jobs]
-    extra = {
-        "subcategory": [each.subgroup for each in emoji],
-        "design": [job.design.name for job in jobs],
-        "licence": [job.design.licence for job in jobs],
-        "name": [each.name for each in emoji],
-    }
-    return ImageTable(
-        folder,
-        np.array([job.path for job in jobs], dtype=str),
-        np.array([each.label for each in emoji], dtype=str),
-        np.array([each.group for each in emoji], dtype=str),
-        np.array([_split(each.label) for each in emoji], dtype=str),
-        np.full(len(jobs), ""),
-        extra={name: np.array(column, dtype=str) for name, column in extra.items()},
-    )
-
-
-def _check_counts(designs: str, skin_tones: bool, table: ImageTable) -> None:
-    """Raise if the counts are not nearly the known ones; a few pictures depend on the library that draws them."""
-    counts, expected = (len(np.unique(table.labels)), len(table)), COUNTS.get((designs, skin_tones))
-    if expected is None or counts == expected:
-        return
-    fault = f"there are {counts[1]:,} emoji of {counts[0]:,} classes, not {expected[1]:,} of {expected[0]:,}"
-    reason = "another resvg_py or pillow draws them otherwise"
-    if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(counts, expected, strict=True)):
-        raise InputError(f"{fault}: {reason}; use the versions that frontrank names")
-    warnings.warn(f"{fault}: {reason}; compare figures of this machine only", FrontrankWarning, stacklevel=3)

@@ -11,9 +11,7 @@ import os
 import re
 import shutil
 import unicodedata
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,21 +22,25 @@ import numpy as np
 from frontrank.checks import check_integer, import_extra, printable, suggestion
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.files import atomic_write, unwritable
+from frontrank.errors import InputError, InputTypeError
+from frontrank.files import atomic_write
 from frontrank.packages import Package, actual_package, fetch, members
 from frontrank.samples.build import (
     PINNED,
     SOURCES,
     WORK,
     PictureSource,
+    RunTasks,
     Task,
+    check_counts,
     finish_table,
     has_content,
+    label_split,
+    picture_table,
     read_built,
-    run_all,
     start_build,
     start_workers,
+    write_errors,
 )
 
 # Han characters in Unicode: the radical, the other strokes, and the meaning.
@@ -105,23 +107,20 @@ def _parse_unihan(content: bytes, radicals: dict[int, tuple[int, int]], meanings
 
 
 @dataclass(frozen=True)
-class Typeface:
+class Typeface(PictureSource):
     """One design: fonts of one package; the first font that has a character draws it.
 
     files: their names in the package
     index: of the font in a collection (.ttc)
     """
 
-    name: str
-    package: Package
     files: tuple[str, ...]
     index: int
-    licence: str
 
 
 UNICODE_DATA = PINNED["unicode-data"]
 TYPEFACES = {
-    name: Typeface(name, PINNED[package], tuple(files), index, licence)
+    name: Typeface(name, PINNED[package], licence, tuple(files), index)
     for name, package, files, index, licence in SOURCES["glyphs"]["typefaces"]
 }
 SMALL = ("motoya-cedar", "motoya-maruberi", "sawarabi-gothic", "sawarabi-mincho")  # 5 MB of packages
@@ -197,7 +196,7 @@ def fingerprints(file: str, index: int, size: int, codes: np.ndarray, cache: Pat
         if picture is not None:
             digest = hashlib.blake2b(picture.tobytes(), digest_size=8).digest()
             numbers[place] = int.from_bytes(digest, "big")
-    _write_file(cache, partial(_save_array, numbers))
+    _write_file(cache, partial(np.save, arr=numbers))
     return numbers
 
 
@@ -208,15 +207,9 @@ def write_pictures(file: str, index: int, size: int, codes: np.ndarray, targets:
         _write_file(Path(target), partial(draw_glyph(font, chr(code), size).save, format="png"))
 
 
-def _save_array(numbers: np.ndarray, file: Any) -> None:
-    np.save(file, numbers)
-
-
 def _write_file(path: Path, content: Any) -> None:
-    try:
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
     atomic_write(path, content, sync=False)
 
 
@@ -235,30 +228,20 @@ class Font:
     codes: np.ndarray
 
 
-def unpack_fonts(
-    pool: ProcessPoolExecutor,
-    faces: Sequence[Typeface],
-    archives: Mapping[Package, Path],
-    characters: Iterable[int],
-    work: Path,
-    notices: Path,
-    show: bool | None = None,
+def _unpack_fonts(
+    run: RunTasks, faces: Iterable[Typeface], archives: Mapping[Package, Path], characters: Iterable[int], folder: Path
 ) -> list[Font]:
-    """Unpack the fonts of typefaces; each has the characters that no earlier file of its typeface has.
+    """Unpack the fonts of typefaces, and the copyright notices of all packages.
 
-    characters: code points that are wanted
-    work:       a folder for the files
-    notices:    a folder for the copyright notices of all packages
+    characters: code points that are wanted; a font has those that no earlier file of its typeface has
     """
-    files: dict[Package, set[str]] = {package: set() for package in archives}
-    for face in faces:
-        files[face.package].update(face.files)
-    tasks: list[Task] = [
-        (_unpack, (archives[package], names, work, notices / f"{package.name}.txt"), package.megabytes)
-        for package, names in files.items()
-    ]
-    tasks.sort(key=lambda task: -task[2])  # the longest first, or all wait for it at the end
-    run_all(pool, tasks, "unpacking typefaces", show)
+    work = folder / WORK
+    tasks: list[Task] = []
+    for package in sorted(archives, key=lambda package: -package.megabytes):  # or all wait for the longest at the end
+        files = {name for face in faces if face.package == package for name in face.files}
+        notice = folder / "licences" / f"{package.name}.txt"
+        tasks.append((_unpack, (archives[package], files, work, notice), package.megabytes))
+    run(tasks, "unpacking typefaces")
     known, fonts = np.array(sorted(characters), dtype=np.int64), []
     for face in faces:
         left = known
@@ -312,7 +295,7 @@ def character_split(code: int) -> str:
     >>> character_split(ord("水")), character_split(ord("金"))
     ('train', 'test')
     """
-    return "train" if _lot(character_label(code)) < 2**63 else "test"
+    return label_split(character_label(code))
 
 
 def choose_pictures(
@@ -339,20 +322,19 @@ def choose_pictures(
         here = _by_lot(rows, codes, split)
         if classes is None:
             chosen += _like_sop(here, split, codes, designs)
-            continue
-        wanted = (classes + 1 - place) // 2
-        needs = f"classes={classes} needs {wanted:,} of the {split} split"
-        _require(len(here) >= wanted, f"{needs}, {len(here):,} are available")
-        chosen += here[:wanted]
+        else:
+            wanted = (classes + 1 - place) // 2
+            _require(len(here), wanted, f"classes={classes} needs {wanted:,} {split} classes")
+            chosen += here[:wanted]
     return rows[np.isin(rows, np.concatenate(chosen))]
 
 
 def first_by_lot(codes: np.ndarray, count: int) -> np.ndarray:
     """Return the characters that occur twice or more, at most so many of each split, in the order of their lots."""
-    labels, counts = np.unique(codes, return_counts=True)
-    lots = sorted(labels[counts >= _LEAST].tolist(), key=lambda code: _lot(character_label(code)))
-    splits = [[code for code in lots if character_split(code) == split] for split in ("train", "test")]
-    return np.array([code for split in splits for code in split[:count]], dtype=np.int64)
+    rows = np.argsort(codes)
+    rows = rows[_counts(codes[rows]) >= _LEAST]
+    groups = [group for split in ("train", "test") for group in _by_lot(rows, codes, split)[:count]]
+    return np.array([codes[group[0]] for group in groups], dtype=np.int64)
 
 
 def _lot(text: str) -> int:
@@ -365,10 +347,8 @@ def _distinct(codes: np.ndarray, prints: np.ndarray) -> np.ndarray:
     This removes placeholders too: one is the picture of many characters, or of MISSING.
     """
     kinds = np.unique(prints, return_inverse=True)[1]
-    least, most = (
-        np.full(kinds.max(initial=0) + 1, codes.max(initial=0)),
-        np.zeros(kinds.max(initial=0) + 1, codes.dtype),
-    )
+    size = kinds.max(initial=0) + 1
+    least, most = np.full(size, codes.max(initial=0)), np.zeros(size, codes.dtype)
     np.minimum.at(least, kinds, codes)
     np.maximum.at(most, kinds, codes)
     first = np.zeros(len(codes), dtype=bool)
@@ -394,32 +374,28 @@ def _like_sop(classes: list[np.ndarray], split: str, codes: np.ndarray, designs:
     """Return two pictures of each class, and others by lot; the most a class may have is drawn by lot too."""
     number, images = LIKE_SOP[split]
     needs = f"like='sop' needs {number:,} {split} classes of {_KNOWN} typefaces or more"
-    _require(len(classes) >= number, f"{needs}, {len(classes):,} are available")
-    chosen, others, lots = [], [], []
+    _require(len(classes), number, needs)
+    chosen: list[int] = []
+    others: list[tuple[int, int]] = []
     for group in classes[:number]:
         label = character_label(int(codes[group[0]]))
-        by_lot = sorted(
-            (_lot(f"{label} {design}"), row)
-            for design, row in zip(designs[group].tolist(), group.tolist(), strict=True)
-        )
+        pairs = zip(designs[group].tolist(), group.tolist(), strict=True)
+        by_lot = sorted((_lot(f"{label} {design}"), row) for design, row in pairs)
         most = _LEAST + _lot(f"{label} size") % (_MOST - _LEAST + 1)
-        chosen.append(np.array([row for _, row in by_lot[:_LEAST]]))
-        lots += [lot for lot, _ in by_lot[_LEAST:most]]
-        others += [row for _, row in by_lot[_LEAST:most]]
-    missing = images - _LEAST * number
-    _require(len(others) >= missing, f"{needs} and {images:,} images, {len(others) + _LEAST * number:,} are available")
-    return [*chosen, np.array(others)[np.argsort(np.array(lots, dtype=np.uint64))[:missing]]]
+        chosen += [row for _, row in by_lot[:_LEAST]]
+        others += by_lot[_LEAST:most]
+    _require(len(chosen) + len(others), images, f"{needs} and {images:,} images")
+    return [np.array(chosen + [row for _, row in sorted(others)[: images - len(chosen)]])]
 
 
-def _require(enough: bool, message: str) -> None:
-    if not enough:
-        raise InputError(f"{message}; use more typefaces, or ask for less")
+def _require(count: int, least: int, needs: str) -> None:
+    if count < least:
+        raise InputError(f"{needs}, {count:,} are available; use more typefaces, or ask for less")
 
 
 # The data set
 
 _COUNTS = {"train": (34_945, 285_369), "test": (35_068, 286_763)}  # classes, images of the whole set at 48 pixels
-_TOLERANCE = 0.01  # of these counts; a larger difference is an error
 _SLACK = 3  # this many times the wanted classes are drawn to choose from
 _CHUNK = 1000  # characters that a worker draws at a time
 _BYTES = 4096  # that a picture takes on disk
@@ -463,41 +439,32 @@ def build_glyphs(
     named = None if len(faces) == len(TYPEFACES) else list(faces)
     settings: dict[str, object] = {"data": "glyphs", "like": like, "typefaces": named, "classes": classes, "size": size}
     settings["any_version"] = bool(any_version)
-    folder, work = Path(out), Path(out) / WORK
+    folder = Path(out)
     table = read_built(folder, settings)
     if table is None:
         with start_build(folder, settings):
             packages = list(dict.fromkeys([UNICODE_DATA, *(face.package for face in faces.values())]))
             archives = dict(zip(packages, fetch(packages, any_version=any_version, show=show), strict=True))
-            table = _draw_all(folder, work, list(faces.values()), archives, like, classes, size, show)
+            characters = read_characters(archives[UNICODE_DATA])
+            with start_workers(show) as run:
+                fonts = _unpack_fonts(run, faces.values(), archives, characters, folder)
+                codes, drawers = _choose(run, fonts, like, classes, size)
+                rows = []
+                for code, drawer in zip(codes.tolist(), drawers.tolist(), strict=True):
+                    label, here, face = character_label(code), characters[code], fonts[drawer].typeface
+                    path = f"images/{code >> 8:03X}/{label}-{face.name}.png"  # 256 characters share a folder
+                    name = f"{chr(code)} {here.meaning}".strip()
+                    rows.append((path, label, here.category, here.subcategory, face, name))
+                table = picture_table(folder, rows)
+                _write_missing(run, table, fonts, codes, drawers, size)
             if like or (named is None and size == 48 and not (classes or any_version)):
-                _check_counts(table, LIKE_SOP if like else _COUNTS)
+                for split, known in (LIKE_SOP if like else _COUNTS).items():
+                    check_counts(f"the {split} split", table.of(split), known)
             used = {package: actual_package(package, path) for package, path in archives.items()}
-            sources = [PictureSource(face.name, used[face.package], face.licence) for face in faces.values()]
-            table = finish_table(folder, table, settings, sources, [used[UNICODE_DATA]], _NOTES)
-    shutil.rmtree(work, ignore_errors=True)
+            sources = [replace(face, package=used[face.package]) for face in faces.values()]
+            table = finish_table(folder, table, settings, sources, used[UNICODE_DATA], _NOTES)
+    shutil.rmtree(folder / WORK, ignore_errors=True)
     return table
-
-
-def _draw_all(
-    folder: Path,
-    work: Path,
-    faces: Sequence[Typeface],
-    archives: Mapping[Package, Path],
-    like: str | None,
-    classes: int | None,
-    size: int,
-    show: bool | None,
-) -> ImageTable:
-    """Write the pictures, and return their table."""
-    characters = read_characters(archives[UNICODE_DATA])
-    with start_workers() as pool:
-        fonts = unpack_fonts(pool, faces, archives, characters, work, folder / "licences", show)
-        codes, drawers = _choose(pool, fonts, like, classes, size, show)
-        names = [fonts[each].typeface.name for each in drawers.tolist()]
-        paths = [_path(code, name) for code, name in zip(codes.tolist(), names, strict=True)]
-        _write_missing(pool, folder, fonts, codes, drawers, paths, size, show)
-    return _table(folder, paths, codes.tolist(), [fonts[each].typeface for each in drawers.tolist()], characters)
 
 
 def _find_typefaces(names: Sequence[str] | None) -> dict[str, Typeface]:
@@ -517,12 +484,7 @@ def _find_typefaces(names: Sequence[str] | None) -> dict[str, Typeface]:
 
 
 def _choose(
-    pool: ProcessPoolExecutor,
-    fonts: Sequence[Font],
-    like: str | None,
-    classes: int | None,
-    size: int,
-    show: bool | None,
+    run: RunTasks, fonts: Sequence[Font], like: str | None, classes: int | None, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the code point and the number of the font of each chosen picture.
 
@@ -534,7 +496,7 @@ def _choose(
         some = first_by_lot(np.concatenate([font.codes for font in fonts]), _SLACK * classes)
         tries = [[replace(font, codes=np.intersect1d(font.codes, some)) for font in fonts], fonts]
     while True:
-        codes, drawers, prints = _survey(pool, tries.pop(0), size, show)
+        codes, drawers, prints = _survey(run, tries.pop(0), size)
         try:
             rows = choose_pictures(codes, names[drawers], prints, like, classes)
         except InputError:
@@ -546,9 +508,7 @@ def _choose(
         return codes[rows], drawers[rows]
 
 
-def _survey(
-    pool: ProcessPoolExecutor, fonts: Sequence[Font], size: int, show: bool | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _survey(run: RunTasks, fonts: Sequence[Font], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the code point, the number of the font and the fingerprint of all possible pictures, one per row."""
     tasks: list[Task] = []
     codes, drawers = [], []
@@ -558,81 +518,28 @@ def _survey(
             tasks.append((fingerprints, (str(font.file), font.typeface.index, size, part, cache), len(part)))
             codes.append(part)
             drawers.append(np.full(len(part), number))
-    prints = run_all(pool, tasks, f"comparing {sum(map(len, codes)):,} glyphs", show)
+    prints = run(tasks, f"comparing {sum(map(len, codes)):,} glyphs")
     return np.concatenate(codes), np.concatenate(drawers), np.concatenate(prints)
 
 
 def _write_missing(
-    pool: ProcessPoolExecutor,
-    folder: Path,
-    fonts: Sequence[Font],
-    codes: np.ndarray,
-    drawers: np.ndarray,
-    paths: Sequence[str],
-    size: int,
-    show: bool | None,
+    run: RunTasks, table: ImageTable, fonts: Sequence[Font], codes: np.ndarray, drawers: np.ndarray, size: int
 ) -> None:
     """Write the pictures that do not exist yet."""
-    missing = np.array([not has_content(folder / path) for path in paths])
-    need, free = int(missing.sum()) * _BYTES, shutil.disk_usage(folder).free
+    files = table.files()
+    missing = np.array([not has_content(file) for file in files])
+    need, free = int(missing.sum()) * _BYTES, shutil.disk_usage(table.root).free
     if free < need:
-        room = f"{printable(folder)} has {free / 1e6:,.0f} MB free, but {need / 1e6:,.0f} MB are needed"
+        room = f"{printable(table.root)} has {free / 1e6:,.0f} MB free, but {need / 1e6:,.0f} MB are needed"
         raise InputError(f"{room}; free some space, or give another folder")
     tasks: list[Task] = []
     for number, font in enumerate(fonts):
         for _, rows in _chunks(np.flatnonzero(missing & (drawers == number))):
-            targets = [str(folder / paths[row]) for row in rows]
+            targets = [files[row] for row in rows]
             arguments = (str(font.file), font.typeface.index, size, codes[rows], targets)
             tasks.append((write_pictures, arguments, len(rows)))
-    run_all(pool, tasks, f"writing {missing.sum():,} pictures", show)
+    run(tasks, f"writing {missing.sum():,} pictures")
 
 
 def _chunks(items: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     return ((start, items[start : start + _CHUNK]) for start in range(0, len(items), _CHUNK))
-
-
-def _path(code: int, design: str) -> str:
-    """Return the path of a picture; 256 characters share a folder."""
-    return f"images/{code >> 8:03X}/{character_label(code)}-{design}.png"
-
-
-def _table(
-    folder: Path,
-    paths: Sequence[str],
-    codes: Sequence[int],
-    faces: Sequence[Typeface],
-    characters: Mapping[int, Character],
-) -> ImageTable:
-    here = [characters[code] for code in codes]
-    extra = {
-        "subcategory": [each.subcategory for each in here],
-        "design": [face.name for face in faces],
-        "licence": [face.licence for face in faces],
-        "name": [f"{chr(code)} {each.meaning}".strip() for code, each in zip(codes, here, strict=True)],
-    }
-    return ImageTable(
-        folder,
-        np.array(paths),
-        labels=np.array([character_label(code) for code in codes]),
-        categories=np.array([each.category for each in here]),
-        splits=np.array([character_split(code) for code in codes]),
-        roles=np.full(len(codes), ""),
-        extra={name: np.array(column) for name, column in extra.items()},
-        name="glyphs",
-    ).check()
-
-
-def _check_counts(table: ImageTable, known: Mapping[str, tuple[int, int]]) -> None:
-    """Raise if the counts are not nearly the known ones; a few pictures depend on the FreeType of Pillow.
-
-    known: classes and images of each split
-    """
-    for split, numbers in known.items():
-        part = table.of(split)
-        counts = len(np.unique(part.labels)), len(part)
-        if counts != numbers:
-            expected = f"{numbers[0]:,} and {numbers[1]:,}"
-            fault = f"the {split} split has {counts[0]:,} classes and {counts[1]:,} images, not {expected}"
-            if any(abs(one / other - 1) > _TOLERANCE for one, other in zip(counts, numbers, strict=True)):
-                raise InputError(f"{fault}: this Pillow draws glyphs otherwise; use the version that frontrank names")
-            warnings.warn(f"{fault}, as this Pillow draws some glyphs otherwise", FrontrankWarning, stacklevel=3)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from frontrank.checks import check_integer
 from frontrank.data.published import list_names
 from frontrank.errors import InputError
-from frontrank.files import atomic_write, unwritable
+from frontrank.files import atomic_write
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
 from frontrank.samples.build import (
@@ -28,6 +28,7 @@ from frontrank.samples.build import (
     has_content,
     read_build_state,
     start_build,
+    write_errors,
 )
 from frontrank.samples.emoji import (
     INDEPENDENT,
@@ -332,14 +333,12 @@ def build_emoji_scenes(
     with start_build(folder, settings):
         packages = scene_packages()
         archives = dict(zip(packages, fetch(packages, show=show), strict=True))
-        try:
+        with write_errors(folder):
             home = folder / SCENES
             for place in ("Annotations", "JPEGImages", "ImageSets/Main"):
                 (home / place).mkdir(parents=True, exist_ok=True)
             _draw_all(home, numbers, archives, size, seed, show)
             counts = _write_lists(home, numbers)
-        except OSError as error:
-            raise unwritable(folder, error) from error
         finish_build(folder, _licences(), {"scenes": vars(counts), "settings": settings}, packages)
         return counts
 
