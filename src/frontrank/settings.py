@@ -67,7 +67,12 @@ class BatchConfig:
     groups: int = setting(0, "groups of categories per epoch; 0 is all of them (kind categories)", at_least=0)
     chunk: int = setting(0, "images in memory at once (multistage backprop); 0 is the whole batch", at_least=0)
     accumulate: int = setting(1, "batches whose gradients are added up before a step", at_least=1)
-    memory: int = setting(0, "past embeddings that join the gallery; 0 is none", at_least=0)
+    memory: int = setting(
+        0, "past embeddings that are ranked beside the batch, as a gallery of their own; 0 is none", at_least=0
+    )
+    memory_weight: float = setting(
+        0.5, "weight of the loss against the memory; that against the batch has the rest", at_least=0, at_most=1
+    )
     memory_after: int = setting(0, "steps before the memory is used", at_least=0)
 
 

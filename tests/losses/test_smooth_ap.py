@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytorch_metric_learning import losses
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,9 +70,17 @@ def test_approaches_exact_ap_step_by_step():
 
 @pytest.mark.parametrize(("classes", "size"), [(28, 4), (4, 28), (16, 7)])
 def test_perfect_clusters_have_no_loss(classes, size):
-    """The case where a library's port says 0.616: classes and samples per class are not the same number."""
+    """Where classes and samples per class are not the same number, a library's port says otherwise (below)."""
     embeddings = torch.eye(classes).repeat_interleave(size, 0).requires_grad_()
     loss = fr.SmoothAP()(embeddings, torch.arange(classes).repeat_interleave(size))
     loss.backward()
     assert abs(loss.item()) < 1e-6
     assert embeddings.grad.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(("classes", "size", "theirs"), [(4, 4, 0.0), (16, 4, 0.5217), (28, 4, 0.6154)])
+def test_the_port_of_pytorch_metric_learning_is_wrong(classes, size, theirs):
+    """As docs/losses/smooth_ap.md and a warning say; if this fails, it is mended, and both can go."""
+    embeddings, labels = torch.eye(classes).repeat_interleave(size, 0), torch.arange(classes).repeat_interleave(size)
+    assert losses.SmoothAPLoss()(embeddings, labels).item() == pytest.approx(theirs, abs=1e-4)
+    assert fr.SmoothAP()(embeddings, labels).item() == pytest.approx(0, abs=1e-6)

@@ -45,17 +45,10 @@ def past(n=20, seed=5, dtype=torch.float64):
     return embeddings, LABELS[torch.randint(len(LABELS), (n,), generator=generator)]
 
 
-def with_memory(loss, embeddings, labels, memory_embeddings, memory_labels):
-    """The loss of a batch against itself and a memory, written out as docs/decisions/0003 does."""
-    candidates = torch.ones(len(embeddings), len(embeddings) + len(memory_embeddings), dtype=torch.bool)
-    candidates.fill_diagonal_(False)
-    return loss(
-        embeddings,
-        labels,
-        ref_emb=torch.cat([embeddings, memory_embeddings]),
-        ref_labels=torch.cat([labels, memory_labels]),
-        candidates=candidates,
-    )
+def with_memory(loss, embeddings, labels, memory_embeddings, memory_labels, weight=0.5):
+    """The loss of a batch against itself, and against a memory."""
+    of_memory = loss(embeddings, labels, ref_emb=memory_embeddings, ref_labels=memory_labels)
+    return (1 - weight) * loss(embeddings, labels) + weight * of_memory
 
 
 def gradients(model):

@@ -27,6 +27,7 @@ LABELS = random_labels([12, 10, 8, 8, 6, 3, 1], 2)
 CLASS_NUMBERS = LABELS.unique(return_inverse=True)[1]
 CASES = [
     *((name, mode) for name in ("PNP-D_q", "pml-triplet") for mode in ("plain", "memory", "multistage and memory")),
+    ("BlackboxAP", "multistage and memory"),
     *((name, "multistage") for name in ("QuantizedAP-balanced", "BlackboxRecall-loglog", "FastAP-squared")),
     *(("pml-proxies", mode) for mode in ("plain", "multistage")),
 ]

@@ -67,16 +67,16 @@ def test_equals_the_whole_batch_at_once(name):
     assert largest_difference(gradients(listed), gradients(plain)) < 1e-11
 
 
-@pytest.mark.parametrize("chunk", [4, None])
+@pytest.mark.parametrize(("chunk", "weight"), [(4, 0.5), (None, 0.2)])
 @pytest.mark.parametrize("name", LOSSES)
-def test_with_a_memory(name, chunk):
+def test_with_a_memory(name, chunk, weight):
     images, (old, old_labels) = build_images(), past()
     plain, chunked = build_model(), build_model()
-    expected = with_memory(LOSSES[name](), plain(images), LABELS, old, old_labels)
+    expected = with_memory(LOSSES[name](), plain(images), LABELS, old, old_labels, weight)
     expected.backward()
-    memory = EmbeddingMemory(30)
+    memory, more = EmbeddingMemory(30), {} if weight == 0.5 else {"memory_weight": weight}
     memory.add(old, old_labels)
-    value = multistage_backward(chunked, LOSSES[name](), images, LABELS, chunk=chunk, memory=memory)
+    value = multistage_backward(chunked, LOSSES[name](), images, LABELS, chunk=chunk, memory=memory, **more)
     torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-14)
     assert largest_difference(gradients(chunked), gradients(plain)) < 1e-11
     held = memory.state_dict()
@@ -97,14 +97,46 @@ def test_a_step_returns_all_rows_and_adds_nothing_to_the_memory(chunk):
     assert len(memory) == 20
 
 
-@pytest.mark.parametrize("chunk", [4, None])
-def test_include_query_keeps_the_query_with_an_empty_memory(chunk):
+MEMORIES = {  # labels in a memory, and its weight
+    "empty": ([], 0.5),
+    "no positives": ([1, 2, 3], 0.5),
+    "no weight": (LABELS.tolist(), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_memory_without_effect_is_the_batch_alone(name):
+    old_labels, weight = MEMORIES[name]
     loss = fr.SmoothAP(temperature=0.1, include_query=True)
-    alone, beside = build_model(), build_model()
-    expected = multistage_backward(alone, loss, build_images(), LABELS, chunk=chunk)
-    value = multistage_backward(beside, loss, build_images(), LABELS, chunk=chunk, memory=EmbeddingMemory(9))
+    alone, beside, memory = build_model(), build_model(), EmbeddingMemory(20)
+    memory.add(past(len(old_labels))[0], torch.tensor(old_labels).long())
+    expected = multistage_backward(alone, loss, build_images(), LABELS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value = multistage_backward(beside, loss, build_images(), LABELS, chunk=4, memory=memory, memory_weight=weight)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
     assert largest_difference(gradients(beside), gradients(alone)) < 1e-11
+
+
+def test_a_full_memory_with_few_positives_is_pointed_out_once():
+    model, loss, memory = build_model(), fr.PNP(temperature=0.1), EmbeddingMemory(4)
+    memory.add(past(4)[0], torch.tensor([LABELS[0], 1, 2, 3]))
+    share = (LABELS[0] == LABELS).double().mean()
+    with pytest.warns(FrontrankWarning, match=f"{share:.0%}.*batches.memory"):
+        step_gradient(model, loss, build_images(), LABELS, memory=memory)
+    assert loss.last["queries_used"] == int((LABELS[:, None] == LABELS).sum(1).gt(1).sum())  # of the batch
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step_gradient(model, loss, build_images(), LABELS, memory=memory)
+        memory = EmbeddingMemory(5)  # may still get some
+        memory.add(past(4)[0], torch.tensor([LABELS[0], 1, 2, 3]))
+        step_gradient(model, loss, build_images(), LABELS, memory=memory)
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, None])
+def test_weights_of_a_memory_that_are_not_valid(weight):
+    with pytest.raises((InputError, InputTypeError), match="memory_weight"):
+        step_gradient(build_model(), fr.PNP(), build_images(), LABELS, memory=EmbeddingMemory(4), memory_weight=weight)
 
 
 @pytest.mark.parametrize("chunk", [4, None])

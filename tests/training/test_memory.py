@@ -1,4 +1,4 @@
-"""The memory of past embeddings: what it holds, what gallery it makes, and that losses treat it as one."""
+"""The memory of past embeddings: what it holds, and what gallery it makes."""
 
 import io
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import frontrank as fr
 from frontrank.errors import InputError, InputTypeError
 from frontrank.training import EmbeddingMemory
-from tests.training.steps import DIM, LABELS, LOSSES, past
+from tests.training.steps import DIM, past
 
 
 def rows(n, start=0, dim=2):
@@ -59,38 +59,21 @@ def test_dtypes(given_dtype, stored):
     memory.add(embeddings.to(given_dtype), labels.int())
     assert memory.state_dict()["embeddings"].dtype == stored
     assert memory.state_dict()["labels"].dtype == torch.int64
-    ref_emb, ref_labels, _ = memory.gallery(embeddings.to(given_dtype), labels)
+    ref_emb, ref_labels = memory.gallery(embeddings.to(given_dtype))
     assert (ref_emb.dtype, ref_labels.dtype) == (stored, torch.int64)
-    ref_emb, _, _ = memory.gallery(embeddings, labels)  # the gallery is as wide as the batch
+    ref_emb, _ = memory.gallery(embeddings)  # the gallery is as wide as the batch
     assert ref_emb.dtype == torch.float32
 
 
-def test_gallery_is_the_batch_and_then_the_memory():
+def test_gallery_is_the_memory_alone():
     memory = EmbeddingMemory(3)
     memory.add(*rows(5))
-    batch, labels = rows(2, 50)
-    ref_emb, ref_labels, candidates = memory.gallery(batch.requires_grad_(), labels)
-    assert ref_emb[:, 0].tolist() == [50, 51, 2, 3, 4]
-    assert ref_labels.tolist() == [150, 151, 102, 103, 104]
-    assert memory.gallery(batch, labels, include_query=True)[2] is None
-    assert candidates.tolist() == [[False, True, True, True, True], [True, False, True, True, True]]
-    assert content(memory) == [102, 103, 104]
-    (ref_emb * torch.arange(5.0)[:, None]).sum().backward()
-    assert batch.grad.tolist() == [[0, 0], [1, 1]]
-
-
-# With losses
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_an_empty_memory_changes_nothing(name):
-    batch, again = (past(len(LABELS), seed=8)[0].requires_grad_() for _ in range(2))
-    ref_emb, ref_labels, candidates = EmbeddingMemory(5).gallery(batch, LABELS)
-    value = LOSSES[name]()(batch, LABELS, ref_emb=ref_emb, ref_labels=ref_labels, candidates=candidates)
-    expected = LOSSES[name]()(again, LABELS)
-    (slopes,), (wanted,) = torch.autograd.grad(value, [batch]), torch.autograd.grad(expected, [again])
-    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(slopes, wanted, rtol=1e-9, atol=1e-12)
+    ref_emb, ref_labels = memory.gallery(rows(2, 50)[0].requires_grad_())
+    assert ref_emb[:, 0].tolist() == [2, 3, 4]
+    assert ref_labels.tolist() == [102, 103, 104]
+    assert not ref_emb.requires_grad
+    assert memory.share_with_positive(torch.tensor([104, 104, 104, 7])) == 0.75
+    assert EmbeddingMemory(3).share_with_positive(torch.tensor([104])) == 0
 
 
 def test_a_positive_of_the_past_is_found():
@@ -98,10 +81,10 @@ def test_a_positive_of_the_past_is_found():
     loss, memory = fr.SmoothAP(), EmbeddingMemory(4)
     memory.add(torch.tensor([[1.0, 0.0], [0.8, 0.6]]), torch.tensor([1, 3]))
     batch, labels = torch.tensor([[0.6, 0.8], [0.0, 1.0]]), torch.tensor([1, 2])
-    ref_emb, ref_labels, candidates = memory.gallery(batch, labels)
-    value = loss(batch, labels, ref_emb=ref_emb, ref_labels=ref_labels, candidates=candidates)
-    # the positive (0.6) comes after the other query (0.8) and the item of class 3 (0.96): AP is 1/3
-    torch.testing.assert_close(value, torch.tensor(2 / 3))
+    ref_emb, ref_labels = memory.gallery(batch)
+    value = loss(batch, labels, ref_emb=ref_emb, ref_labels=ref_labels)
+    # the positive (0.6) comes after the item of class 3 (0.96): AP is 1/2
+    torch.testing.assert_close(value, torch.tensor(1 / 2))
     assert loss.last == {"queries_used": 1, "queries_skipped": 1}
 
 
@@ -158,7 +141,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("call", ["add", "gallery", "load_state_dict"])
+@pytest.mark.parametrize("call", ["add", "load_state_dict"])
 @pytest.mark.parametrize("name", BAD)
 def test_batches_that_do_not_fit(name, call):
     embeddings, labels, error, argument = BAD[name]

@@ -7,8 +7,8 @@ import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
 import frontrank as fr
-from frontrank.errors import InputError, InputTypeError
-from frontrank.training import EmbeddingMemory, PeerLoss, peer_loss
+from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.training import PeerLoss, peer_loss, peer_losses
 
 DIM = 6
 LABELS = torch.tensor([0, 3, 1, 1, 0, 2, 3, 0, 1, 2, 4, 0])
@@ -41,11 +41,11 @@ def batch():
     return unit(len(LABELS), 1).requires_grad_()
 
 
-def gallery(embeddings, filled=True):
-    memory = EmbeddingMemory(20)
-    if filled:
-        memory.add(unit(len(OLD_LABELS), 2), OLD_LABELS)
-    return dict(zip(("ref_emb", "ref_labels", "candidates"), memory.gallery(embeddings, LABELS), strict=True))
+def gallery(embeddings, old_labels=OLD_LABELS):
+    """The batch and other items as one gallery, without a query in its own list."""
+    ref_emb, ref_labels = torch.cat([embeddings, unit(len(old_labels), 2)]), torch.cat([LABELS, old_labels])
+    candidates = torch.ones(len(LABELS), len(ref_labels), dtype=torch.bool).fill_diagonal_(False)
+    return {"ref_emb": ref_emb, "ref_labels": ref_labels, "candidates": candidates}
 
 
 def cross_batch_memory(name, **more):
@@ -90,7 +90,7 @@ def test_an_empty_memory_is_the_batch_alone(name):
     """Which it is only if no query is paired with itself, and every other pair is there."""
     embeddings = batch()
     expected = value_and_slopes(build(name), embeddings)
-    found = value_and_slopes(build(name), embeddings, **gallery(embeddings, filled=False))
+    found = value_and_slopes(build(name), embeddings, **gallery(embeddings, old_labels=OLD_LABELS[:0]))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
@@ -305,7 +305,11 @@ def test_labels_beyond_the_classes(name):
 
 
 def test_what_the_library_refuses_is_said_in_one_line():
-    with pytest.raises(InputError, match="SmoothAPLoss") as raised:
+    peer_losses._warn_of_smooth_ap.cache_clear()
+    with (
+        pytest.warns(FrontrankWarning, match="SmoothAPLoss"),
+        pytest.raises(InputError, match="SmoothAPLoss") as raised,
+    ):
         build("SmoothAPLoss")(batch(), LABELS)
     assert "\n" not in str(raised.value)
 

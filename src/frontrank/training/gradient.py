@@ -30,10 +30,11 @@ from torch.nn.parallel import DistributedDataParallel
 from frontrank.checks import check_integer, check_number
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.training.checkpoints import random_state, seed_everything, set_random_state
-from frontrank.training.distributed import from_main, gather, gather_rows, world_size
+from frontrank.training.distributed import from_main, gather, gather_rows, is_main, world_size
 from frontrank.training.memory import EmbeddingMemory
 
 _TOLERANCE = 0.05  # of stage 3 against stage 1, as a share of the largest number: more than any rounding
+_FEW_POSITIVES = 0.5  # share of queries with a positive in a full memory, below which it is of doubtful use
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def multistage_backward(
     *,
     chunk: int | None = None,
     memory: EmbeddingMemory | None = None,
+    memory_weight: float = 0.5,
     autocast: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
     weight: float = 1.0,
@@ -62,7 +64,9 @@ def multistage_backward(
     images:   [image, ...], or a list of chunks of it, each of its own height and width; on any device
     labels:   [image], whole numbers
     chunk:    images whose activations are held at once; None, or as many as there are, is the plain pass
-    memory:   past embeddings that join the gallery; the batch is then added to it
+    memory:   past embeddings, a gallery of their own; the batch is then added to them
+    memory_weight: of the loss of the batch against the memory; that of the batch against itself has the rest. A memory
+              without a positive of any query is not used
     autocast: torch.bfloat16 or torch.float16 for the model; the loss is computed in float32
     scaler:   of float16; the gradients are then scaled, as after scaler.scale(loss).backward()
     weight:   factor of the gradient, such as 1 / n if the gradients of n batches are added up
@@ -80,7 +84,16 @@ def multistage_backward(
     tensor(0.1059)
     """
     step = step_gradient(
-        model, loss, images, labels, chunk=chunk, memory=memory, autocast=autocast, scaler=scaler, weight=weight
+        model,
+        loss,
+        images,
+        labels,
+        chunk=chunk,
+        memory=memory,
+        memory_weight=memory_weight,
+        autocast=autocast,
+        scaler=scaler,
+        weight=weight,
     )
     if memory is not None:
         memory.add(step.embeddings, step.labels)
@@ -95,12 +108,14 @@ def step_gradient(
     *,
     chunk: int | None = None,
     memory: EmbeddingMemory | None = None,
+    memory_weight: float = 0.5,
     autocast: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
     weight: float = 1.0,
 ) -> Step:
     """Do the same as `multistage_backward` for a training loop: return the whole Step, add nothing to the memory."""
     check_number("weight", weight)
+    check_number("memory_weight", memory_weight, at_least=0, at_most=1)
     chunks = _chunks(images, chunk)
     sizes = [len(each) for each in chunks]
     device = _device(model)
@@ -112,7 +127,7 @@ def step_gradient(
             embeddings = _embed(model, chunks[0], autocast)
         else:
             embeddings, states = _embed_all(inner, chunks, autocast)
-        step, slopes = _loss_and_slopes(embeddings.detach(), labels, loss, memory, scaler, weight)
+        step, slopes = _loss_and_slopes(embeddings.detach(), labels, loss, memory, memory_weight, scaler, weight)
         if one_pass:
             _push(embeddings, slopes)
         else:
@@ -137,6 +152,7 @@ def _loss_and_slopes(
     labels: Tensor,
     loss: Callable[..., Tensor],
     memory: EmbeddingMemory | None,
+    memory_weight: float,
     scaler: torch.amp.GradScaler | None,
     weight: float,
 ) -> tuple[Step, Tensor]:
@@ -144,22 +160,52 @@ def _loss_and_slopes(
     own = embeddings.requires_grad_()
     everyone, all_labels = gather(own), gather_rows(labels)
     everyone.retain_grad()
-    gallery: dict[str, Any] = {}
-    if memory is not None:
-        parts = memory.gallery(everyone, all_labels, include_query=getattr(loss, "include_query", False))
-        gallery = dict(zip(("ref_emb", "ref_labels", "candidates"), parts, strict=True))
     with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False):
-        value = loss(everyone, all_labels, **gallery)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise InputTypeError(f"loss must return one number as a tensor, got {_describe(value)}")
+        value = _loss_value(loss, everyone, all_labels, memory, memory_weight)
         _check_finite("loss", value)
         if value.requires_grad:
-            weighted = value.reshape(()) * weight
+            weighted = value * weight
             (weighted if scaler is None else scaler.scale(weighted)).backward()
     slopes = torch.zeros_like(own) if own.grad is None else own.grad
     if scaler is None and everyone.grad is not None:  # a scaler looks for infinite gradients itself
         _check_finite("gradient of the loss", everyone.grad)
-    return Step(value.detach().reshape(()), everyone.detach(), all_labels), slopes
+    return Step(value.detach(), everyone.detach(), all_labels), slopes
+
+
+def _loss_value(
+    loss: Callable[..., Tensor], queries: Tensor, labels: Tensor, memory: EmbeddingMemory | None, memory_weight: float
+) -> Tensor:
+    """Return the loss of the queries against themselves, averaged with that against the memory if that has positives.
+
+    The batch comes last, so that `loss.last` tells of it.
+    """
+    of_memory = None
+    if memory is not None and memory_weight and len(memory):
+        share = memory.share_with_positive(labels)
+        if len(memory) == memory.size and share < _FEW_POSITIVES and not memory.has_warned:
+            memory.has_warned = True
+            _warn_few_positives(memory.size, share)
+        if share:
+            ref_emb, ref_labels = memory.gallery(queries)
+            of_memory = _one_number(loss(queries, labels, ref_emb=ref_emb, ref_labels=ref_labels))
+    of_batch = _one_number(loss(queries, labels))
+    return of_batch if of_memory is None else (1 - memory_weight) * of_batch + memory_weight * of_memory
+
+
+def _one_number(value: object) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise InputTypeError(f"loss must return one number as a tensor, got {_describe(value)}")
+    return value.reshape(())
+
+
+def _warn_few_positives(size: int, share: float) -> None:
+    if is_main():
+        warnings.warn(
+            f"only {share:.0%} of the queries have a positive in the memory of {size}, and the others learn nothing "
+            "from it; make the memory (batches.memory) larger, or train without it",
+            FrontrankWarning,
+            stacklevel=6,
+        )
 
 
 def _push_all(

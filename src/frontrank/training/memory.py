@@ -1,4 +1,4 @@
-"""A memory of past embeddings: a gallery larger than the batch, at no cost in activations."""
+"""A memory of past embeddings: a second gallery beside the batch, at no cost in activations."""
 
 from collections.abc import Mapping
 
@@ -15,17 +15,20 @@ class EmbeddingMemory:
     size: number of items. RaMBO's memory of the last tau batches (Sec. 4.3, there of scores) is tau * batch size.
     dim:  dimension of the embeddings; None takes it from the first ones
 
-    `gallery` puts the batch before the memory. Gradients reach the batch only, as queries and as gallery; past
-    embeddings stay as the weights of their time computed them. This is the cross-batch memory of X. Wang, H. Zhang,
-    W. Huang, M. R. Scott: Cross-Batch Memory for Embedding Learning, CVPR 2020, for any loss. Several processes have
-    the same memory as long as each adds the batch of all of them.
+    The memory is a gallery of its own: the queries of a batch rank the batch, and they rank the memory. In one list of
+    both, a model could rank the batch first by moving away from its past, without telling classes apart. Gradients
+    reach the batch only; past embeddings stay as the weights of their time computed them. This is the cross-batch
+    memory of X. Wang, H. Zhang, W. Huang, M. R. Scott: Cross-Batch Memory for Embedding Learning, CVPR 2020, for any
+    loss. Several processes have the same memory as long as each adds the batch of all of them.
 
     >>> memory = EmbeddingMemory(size=3)
     >>> memory.add(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([5, 6]))
     >>> memory.add(torch.tensor([[0.6, 0.8], [0.8, 0.6]]), torch.tensor([7, 8]))
-    >>> embeddings, labels, candidates = memory.gallery(torch.tensor([[0.0, 1.0]]), torch.tensor([9]))
-    >>> labels, candidates
-    (tensor([9, 6, 7, 8]), tensor([[False,  True,  True,  True]]))
+    >>> embeddings, labels = memory.gallery(torch.tensor([[0.0, 1.0]]))
+    >>> labels
+    tensor([6, 7, 8])
+    >>> memory.share_with_positive(torch.tensor([5, 8]))
+    0.5
     """
 
     def __init__(self, size: int, dim: int | None = None) -> None:
@@ -33,6 +36,7 @@ class EmbeddingMemory:
         self.dim = None if dim is None else check_integer("dim", dim, at_least=1)
         self._embeddings = torch.empty(0, dim or 0)
         self._labels = torch.empty(0, dtype=torch.int64)
+        self.has_warned = False  # of few positives, once
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -49,20 +53,14 @@ class EmbeddingMemory:
         self._embeddings = torch.cat([*past, embeddings[-self.size :]])
         self._labels = torch.cat([self._labels[first:].to(labels.device), labels[-self.size :]])
 
-    def gallery(
-        self, embeddings: Tensor, labels: Tensor, include_query: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ref_emb, ref_labels and candidates for a loss whose queries are a batch: the batch, then the memory.
+    def gallery(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ref_emb and ref_labels for a loss whose queries are these embeddings, on their device and as wide."""
+        wide, _ = self._check(embeddings, torch.zeros(len(embeddings), dtype=torch.int64))
+        return self._embeddings.to(wide), self._labels.to(wide.device)
 
-        candidates: boolean [query, gallery] that keeps every query out of its own list; None with include_query
-        """
-        wide, labels = self._check(embeddings, labels)
-        ref_emb = torch.cat([wide, self._embeddings.to(wide)]) if len(self) else wide
-        ref_labels = torch.cat([labels, self._labels.to(labels.device)])
-        if include_query:
-            return ref_emb, ref_labels, None
-        candidates = torch.ones(len(labels), len(ref_labels), dtype=torch.bool, device=embeddings.device)
-        return ref_emb, ref_labels, candidates.fill_diagonal_(False)
+    def share_with_positive(self, labels: Tensor) -> float:
+        """Return the share of queries of which the memory holds a positive."""
+        return float(torch.isin(labels, self._labels.to(labels.device)).float().mean())
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the embeddings and labels in the memory, oldest first."""

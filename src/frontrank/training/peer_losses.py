@@ -1,7 +1,9 @@
 """The losses of pytorch-metric-learning with the call of ours, so that both train in the same way."""
 
 import inspect
+import warnings
 from collections.abc import Collection, Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.checks import suggestion
-from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.errors import FrontrankError, FrontrankWarning, InputError, InputTypeError
 
 # These compute exactly the pairs of the indices they are given, so that a pair can be left out.
 _BY_INDICES = ("GenericPairLoss", "TripletMarginLoss", "MarginLoss")
@@ -26,9 +28,8 @@ class PeerLoss(nn.Module):
     loss:  a BaseMetricLossFunction, such as TripletMarginLoss(); its parameters, such as proxies, are parameters here
     miner: a BaseMiner, or None for all pairs
 
-    With a gallery of batch and memory (`candidates`), the pairs of a query with itself are left out. A miner chooses
-    among the whole gallery first, as in that library's CrossBatchMemory, so a query that it pairs only with itself is
-    left out too. Losses that cannot leave a pair out, or compare within a batch only, are refused with a gallery.
+    Pairs that `candidates` rules out are left out. A miner chooses among the whole gallery first, as in that library's
+    CrossBatchMemory. Losses that cannot leave a pair out, or compare within a batch only, are refused with a gallery.
     Losses with weights per class need labels 0 .. classes - 1.
 
     >>> from pytorch_metric_learning.losses import ContrastiveLoss
@@ -187,6 +188,8 @@ def peer_loss(
     """
     library = _library()
     kind = _find_class("loss", name, library.losses, library.losses.BaseMetricLossFunction)
+    if name == "SmoothAPLoss":
+        _warn_of_smooth_ap()
     sizes = {"num_classes": classes, "embedding_size": dim}
     needed = {key: value for key, value in sizes.items() if value is not None and key in _arguments(kind)[0]}
     loss = _build(library, name, kind, {**needed, **(options or {})})
@@ -196,6 +199,16 @@ def peer_loss(
         return PeerLoss(loss)
     kind = _find_class("miner", miner, library.miners, library.miners.BaseMiner)
     return PeerLoss(loss, _build(library, miner, kind, miner_options or {}))
+
+
+@cache
+def _warn_of_smooth_ap() -> None:
+    warnings.warn(
+        "SmoothAPLoss of pytorch-metric-learning is wrong unless a batch has as many classes as images per class: "
+        "16 perfect classes of 4 have a loss of 0.52; use SmoothAP",
+        FrontrankWarning,
+        stacklevel=3,
+    )
 
 
 def _library() -> ModuleType:

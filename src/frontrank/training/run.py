@@ -201,6 +201,7 @@ class RetrievalRun:
             *batch,
             chunk=config.batches.chunk or None,
             memory=self.memory if use_memory else None,
+            memory_weight=config.batches.memory_weight,
             autocast=PRECISIONS[config.precision],
             scaler=self.scaler,
             weight=1 / config.batches.accumulate,
