@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from pytorch_metric_learning import losses
 from hypothesis import given
 from hypothesis import strategies as st
+from pytorch_metric_learning import losses
 
 import frontrank as fr
 from tests.reference import exact
