@@ -20,12 +20,12 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 from urllib.parse import unquote
 
 from frontrank.errors import FrontrankWarning, InputError
@@ -68,9 +68,8 @@ def members(archive: Path, wanted: Callable[[str], bool] | Sequence[str]) -> Ite
     except InputError:
         raise
     except _DAMAGE as error:
-        raise InputError(
-            f"{archive} cannot be read ({error or type(error).__name__}); delete it, and run this again"
-        ) from error
+        reason = error or type(error).__name__
+        raise InputError(f"{archive} cannot be read ({reason}); delete it, and run this again") from error
 
 
 Entry = tuple[str, int, Callable[[], bytes]]
@@ -93,13 +92,9 @@ def _entries(archive: Path) -> Iterator[Entry]:
 def _tar_entries(file: IO[bytes], mode: str) -> Iterator[Entry]:
     with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]
         for member in tar:
-            if member.isreg():
-                yield member.name.removeprefix("./"), member.size, partial(_read, tar, member)
-
-
-def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member)
-    return file.read() if file else b""
+            content = tar.extractfile(member) if member.isreg() else None
+            if content is not None:
+                yield member.name.removeprefix("./"), member.size, content.read
 
 
 def _zip_entries(file: IO[bytes]) -> Iterator[Entry]:
@@ -208,9 +203,7 @@ class _Clients:
         {"npm": self._npm, "pip": self._pip, "apt": self._apt}[package.client](package, place)
         archives = sorted(path for path in place.iterdir() if path.name.endswith(_ENDINGS[package.client]))
         if len(archives) != 1:
-            raise InputError(
-                f"{package.client} left {len(archives)} archives of {package}, not 1; update {package.client}"
-            )
+            raise InputError(f"{package.client} left {len(archives)} archives of {package}, not 1; update it")
         return archives[0]
 
     def _npm(self, package: Package, place: Path) -> None:
@@ -241,14 +234,13 @@ class _Clients:
             return status, output
 
         status, output = download()
-        if status and _UNKNOWN.search(output):  # its lists may be old, or empty as in a fresh container
-            update = self._update_lists(apt, private, _LISTS_LAST)
-            status, output = download(*private)
-            if status and not update[0] and _UNKNOWN.search(output) and self._lists_age() > _LISTS_LAST_UNKNOWN:
-                update = self._update_lists(apt, private, _LISTS_LAST_UNKNOWN)
+        update = 0, ""
+        for lasts in (_LISTS_LAST, _LISTS_LAST_UNKNOWN):
+            if status and not update[0] and _UNKNOWN.search(output):  # its lists may be old, or empty as in a container
+                update = self._update_lists(apt, private, lasts)
                 status, output = download(*private)
-            if status:
-                self._require(package, update)
+        if status:
+            self._require(package, update)
         self._require(package, (status, output))
 
     def _lists_age(self) -> float:
@@ -274,16 +266,8 @@ class _Clients:
         if self._stopped:
             return 1, "stopped"
         environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place), "npm_config_update_notifier": "false"}
-        process = subprocess.Popen(
-            command,
-            cwd=place,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=place, env=environment, text=True, errors="replace", **pipes)
         self._running.add(process)
         if self._stopped:  # since the check above
             process.terminate()
@@ -300,10 +284,8 @@ class _Clients:
             return
         reason = _telling_line(output) or f"exit status {status}"
         if _UNREACHABLE.search(output):
-            raise InputError(
-                f"{package.client} cannot reach its registry for {package} ({reason}); "
-                "check the network and the client's proxy settings, and run this again"
-            )
+            fault = f"{package.client} cannot reach its registry for {package} ({reason})"
+            raise InputError(f"{fault}; check the network and the proxy settings, and run this again")
         if _UNKNOWN.search(output):
             remedy = "use a newer frontrank, or another registry"
             if package.client == "apt":
@@ -366,11 +348,13 @@ def fetch(packages: Sequence[Package], *, any_version: bool = False, show: bool 
     folder = cache_folder() / "packages"
     missing = [each for each in dict.fromkeys(packages) if _find_archive(folder, each, any_version) is None]
     if missing:
-        with _cache_errors(folder):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
             _require_room(folder, missing)
             _sweep(folder)
             _fetch_all(folder, missing, any_version, show)
+        except OSError as error:
+            raise InputError(f"{unwritable(folder, error)}, or set FRONTRANK_CACHE to another folder") from error
     archives = []
     for each in packages:
         path = _find_archive(folder, each, any_version)
@@ -388,9 +372,8 @@ def _find_archive(folder: Path, package: Package, any_version: bool) -> Path | N
     if _intact(path, package.sha256):
         return path
     other = folder / package.file_name("any")
-    return (
-        other if any_version and package.client == "apt" and _intact(other, str(_stamp(other).get("sha256"))) else None
-    )
+    accepted = any_version and package.client == "apt" and _intact(other, str(_stamp(other).get("sha256")))
+    return other if accepted else None
 
 
 def _intact(path: Path, sha256: str) -> bool:
@@ -423,22 +406,12 @@ def _write_stamp(path: Path, sha256: str, archive: str) -> None:
     atomic_write(path.with_name(f"{path.name}.json"), text, sync=False)
 
 
-@contextmanager
-def _cache_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{unwritable(folder, error)}, or set FRONTRANK_CACHE to another folder") from error
-
-
 def _require_room(folder: Path, packages: Iterable[Package]) -> None:
     """Raise unless there is room for the archives twice: a client may hold a second copy while it works."""
     need, free = 2 * sum(each.megabytes for each in packages), shutil.disk_usage(folder).free / 1e6
     if free < need:
-        raise InputError(
-            f"the cache {folder} has {free:,.0f} MB free, but {need:,.0f} MB are needed; "
-            "free some space, or set FRONTRANK_CACHE to another folder"
-        )
+        room = f"the cache {folder} has {free:,.0f} MB free, but {need:,.0f} MB are needed"
+        raise InputError(f"{room}; free some space, or set FRONTRANK_CACHE to another folder")
 
 
 def _sweep(folder: Path) -> None:
@@ -495,16 +468,11 @@ def _store(folder: Path, package: Package, archive: Path, any_version: bool) -> 
     """Move an archive into the cache if its checksum is right."""
     sha256, name = file_digest(archive), package.file_name()
     if sha256 != package.sha256:
+        fault = f"{package} has another checksum here (sha256 {sha256[:12]}..., not {package.sha256[:12]}...)"
         if package.client != "apt":
-            raise InputError(
-                f"{package} has another checksum (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
-                "a mirror or proxy may have changed it; use another, or a newer frontrank"
-            )
+            raise InputError(f"{fault}; use another mirror or proxy, or a newer frontrank")
         if not any_version:
-            raise InputError(
-                f"{package} has another checksum here (sha256 {sha256[:12]}..., not {package.sha256[:12]}...); "
-                "accept it with --any-version (any_version=True)"
-            )
+            raise InputError(f"{fault}; accept it with --any-version (any_version=True)")
         name = package.file_name("any")
     target = folder / name
     target.with_name(f"{name}.json").unlink(missing_ok=True)

@@ -132,14 +132,15 @@ def label_split(label: str) -> str:
 def picture_table(folder: Path, rows: Iterable[tuple[str, str, str, str, PictureSource, str]]) -> ImageTable:
     """Return the table of pictures, of which rows has path, label, category, subcategory, source and name."""
     paths, labels, categories, subcategories, sources, names = zip(*rows, strict=True)
-    extra = {
+    columns = {
         "subcategory": subcategories,
         "design": [source.name for source in sources],
         "licence": [source.licence for source in sources],
         "name": names,
     }
-    columns: Any = (paths, labels, categories, list(map(label_split, labels)), [""] * len(paths))
-    return ImageTable(folder, *columns, {name: np.array(column, dtype=str) for name, column in extra.items()})
+    extra = {name: np.array(column) for name, column in columns.items()}
+    splits, roles = np.array(list(map(label_split, labels))), np.full(len(paths), "")
+    return ImageTable(folder, np.array(paths), np.array(labels), np.array(categories), splits, roles, extra)
 
 
 def check_counts(what: str, table: ImageTable, known: tuple[int, int]) -> None:

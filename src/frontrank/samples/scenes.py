@@ -202,8 +202,9 @@ def draw_scene(parts: Parts, size: int, random: Generator) -> tuple["Image", lis
         left, top = _place(varied, owner, size, random)
         picture.paste(varied, (left, top), varied)
         solid = np.asarray(varied.getchannel("A")) >= _SOLID
-        whole, inside = int(solid.sum()), _claim(owner, solid, left, top, number)
-        areas.append((name, whole, inside))
+        rows, columns, inside = _inside(solid, left, top, size)
+        owner[rows, columns][inside] = number
+        areas.append((name, int(solid.sum()), int(inside.sum())))
     objects = [_visible_object(owner, number, *area) for number, area in enumerate(areas) if area[0]]
     return picture, [each for each in objects if each is not None]
 
@@ -254,13 +255,6 @@ def _place(drawing: "Image", owner: NDArray[np.int64], size: int, random: Genera
     return min(places)[1:]
 
 
-def _claim(owner: NDArray[np.int64], solid: NDArray[np.bool_], left: int, top: int, number: int) -> int:
-    """Write the number of a drawing into its pixels, and return how many they are."""
-    rows, columns, part = _inside(solid, left, top, len(owner))
-    owner[rows, columns][part] = number
-    return int(part.sum())
-
-
 def _inside(solid: NDArray[np.bool_], left: int, top: int, size: int) -> tuple[slice, slice, NDArray[np.bool_]]:
     """Return the rows and columns of a drawing in the scene, and the part of it that is inside."""
     height, width = solid.shape
@@ -289,6 +283,15 @@ _VALIDATION = 5  # every fifth training scene is in val.txt, the others in train
 _QUALITY = 92
 _DETAIL = 4  # a photograph is decoded at up to this many times the size of a scene
 _STREAMS = {"train": 0, "test": 1}  # of random numbers
+_LICENCES = """\
+# Licences of the emoji scenes
+
+Each scene is composed of drawings of several of these sets, made small, turned and recoloured a little,
+on a part of a photograph out of a package. The packages of the photographs are under the MIT licence;
+they do not say more of single photographs. Whoever passes scenes on passes this list on with them.
+
+| what | in | package | licence | by |
+|---|---|---|---|---|"""
 
 
 @dataclass(frozen=True)
@@ -435,18 +438,4 @@ def _licences() -> str:
         if design.name in vendors
     ]
     taken = [f"| photographs | train, test | {each.package} | {each.licence} | {each.credit} |" for each in PHOTOGRAPHS]
-    return "\n".join(
-        [
-            "# Licences of the emoji scenes",
-            "",
-            "Each scene is composed of drawings of several of these sets, made small, turned and recoloured a little,",
-            "on a part of a photograph out of a package. The packages of the photographs are under the MIT licence;",
-            "they do not say more of single photographs. Whoever passes scenes on passes this list on with them.",
-            "",
-            "| what | in | package | licence | by |",
-            "|---|---|---|---|---|",
-            *drawn,
-            *taken,
-            "",
-        ]
-    )
+    return "\n".join([_LICENCES, *drawn, *taken, ""])
