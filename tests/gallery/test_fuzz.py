@@ -107,28 +107,17 @@ def test_every_status_is_answered_as_described(operation, status):
     assert case.call_and_validate(BASE, excluded_checks=undescribed).status_code == status
 
 
-ANY = {200, 414, 421, 429, 500}
-STATUSES = {
-    "GET /api/v1/search": ANY | {404, 410, 422, 503},
-    "POST /api/v1/search": ANY | {400, 403, 404, 408, 410, 413, 422, 503},
-    "GET /api/v1/item": ANY | {404, 422, 503},
-    "GET /api/v1/values": ANY | {404, 422, 503},
-    "GET /api/v1/hardest": ANY | {404, 422},
-    "GET /api/v1/stats": ANY | {503},
-    "GET /api/v1/health": ANY,
-}
-
-
 @pytest.mark.parametrize("description", [locked, unlocked], ids=["locked", "unlocked"])
 def test_the_description_is_complete(description):
     operations = {one.ok().label: one.ok().definition.raw for one in description.get_all_operations()}
-    assert set(operations) == set(STATUSES) == set(ASKED)
+    assert set(operations) == set(ASKED)
     for name, what in operations.items():
         needs_token = description is locked and name != "GET /api/v1/health"
-        assert ("security" in what) == needs_token
-        assert {int(status) for status in what["responses"]} == STATUSES[name] | ({401} if needs_token else set())
+        assert ("security" in what) == ("401" in what["responses"]) == needs_token
+        assert {str(status) for status in {*ASKED[name], 414, 421, 429, 500} - {405}} <= set(what["responses"])
         assert what["summary"]
         busy = what["responses"]["429"]
         assert busy["headers"]["Retry-After"]["required"]
         assert busy["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+    assert {"403", "408", "413", "503"} <= set(operations["POST /api/v1/search"]["responses"])
     assert "HTTPValidationError" not in description.raw_schema["components"]["schemas"]

@@ -68,7 +68,6 @@ def create_app(
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.state.service = service
     routers = [api_router(service, token=token is not None), page_router(service, signed_in=token is not None)]
     if token is not None:
         routers.append(login_router())

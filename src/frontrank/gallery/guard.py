@@ -347,9 +347,7 @@ def _host(header: str) -> str:
 
 
 def _check_length(headers: Headers, most: int) -> None:
-    length = headers.get("content-length")
-    if length is None:
-        return
+    length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdecimal()):
         raise HTTPException(400, "Content-Length must be a number; let your client set it")
     if len(length) > 15 or int(length) > most:

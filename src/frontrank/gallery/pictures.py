@@ -37,10 +37,7 @@ _REFUSED = "the picture of this item does not exist, or is not below a folder th
 
 
 class RecentValues(Generic[T]):
-    """Values by key. The one unused for longest is dropped if there are too many, or they take too many bytes.
-
-    The last one is kept in any case.
-    """
+    """Values by key: the last ones used, within a number and a memory; the newest is kept in any case."""
 
     def __init__(self, most_bytes: int, most: float = math.inf) -> None:
         self._most_bytes, self._most, self.held_bytes = most_bytes, most, 0

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Expansion = bool | tuple[int, float] | None
 
 DEFAULT_K = 24  # results
 MOST_FILTERS = 16
@@ -192,7 +191,7 @@ def search(
     query: SearchQuery,
     k: int,
     conditions: Sequence[Condition] = (),
-    expand: Expansion = None,
+    expand: bool | tuple[int, float] | None = None,
     depth: int = 0,
 ) -> SearchResult:
     """Return the first k items without the query itself; AP is computed by its label over the first `depth` places."""
