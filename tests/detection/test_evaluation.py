@@ -29,7 +29,12 @@ def evaluated(objects, found, **more):
     return evaluate_detections(table_of(objects, **more), found_of(found))
 
 
-@pytest.mark.parametrize("seed", range(6))
+def judged(objects, found):
+    table, detections = table_of(objects), found_of(found)
+    return table, detections, judge_detections(table, detections)
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_equal_to_the_devkit(seed):
     """Where no detection overlaps two objects by half, pycocotools and the devkit of Pascal VOC agree."""
     objects, found = random_scenes(np.random.default_rng(seed), ignored=0.0 if seed % 3 == 0 else 0.25)
@@ -45,20 +50,10 @@ def test_equal_to_the_devkit(seed):
         assert of["AP50-07"] == pytest.approx(slow.ap_eleven_points(scenes, label), abs=1e-12)
         assert of["mAP"] == pytest.approx(slow.ap_coco(scenes, label, THRESHOLDS, recalls), abs=1e-12)
         assert of["AP75"] == pytest.approx(slow.ap_coco(scenes, label, THRESHOLDS[5:6], recalls), abs=1e-12)
+    assert 0.1 < report["AP50"] < 0.9
     for metric, value in report.items():
         means = [report.per_class[name].metrics[metric] for name in with_objects]
         assert value == pytest.approx(np.mean(means), abs=1e-12)
-
-
-def test_that_the_scenes_are_a_test():
-    """The random scenes have right, wrong and ignored detections, and AP is neither 0 nor 1."""
-    objects, found = random_scenes(np.random.default_rng(1))
-    verdicts = judge_detections(table_of(objects), found_of(found))
-    right, ignored = (np.concatenate([getattr(each, name) for each in verdicts]) for name in ("right", "ignored"))
-    assert right.any()
-    assert ignored.any()
-    assert (~right & ~ignored).any()
-    assert 0.1 < evaluated(objects, found)["AP50"] < 0.9
 
 
 def test_recall_that_is_a_tenth_counts_at_that_tenth():
@@ -99,10 +94,14 @@ def test_coco_counts_a_hundred_of_a_picture():
 
 
 def test_nothing_found_is_zero_and_finite():
-    report = evaluated([[(BOX, 1, False)], []], [[], []])
+    scenes = judged([[(BOX, 1, False)], []], [[], []])
+    report = evaluate_detections(*scenes[:2])
     assert dict(report) == dict.fromkeys(("AP50", "AP50-07", "mAP", "AP75"), 0.0)
     assert len(report.curves["ant"].recall) == 0
     assert report.per_class["ant"].recall == 0
+    assert best_score(*scenes) == 0.5
+    assert tally_scenes(*scenes, 0.5) == [Tally(0, 0, 1, 0.0), Tally(0, 0, 0, 0.0)]
+    assert count_mistakes(*scenes, 0.0) == dict.fromkeys(MISTAKES, 0)
 
 
 def test_classes_without_objects_are_in_no_mean():
@@ -195,12 +194,7 @@ def test_curves_are_interpolated_precision():
 # Mistakes
 
 
-def judged(objects, found):
-    table, detections = table_of(objects), found_of(found)
-    return table, detections, judge_detections(table, detections)
-
-
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_score_of_the_best_f1(seed):
     scenes = judged(*random_scenes(np.random.default_rng(seed)))
     scores = sorted({float(score) for each in scenes[1] for score in each.scores})
@@ -218,13 +212,6 @@ def test_equal_scores_are_taken_together():
     wrong = [([80, 10 * number, 90, 10 * number + 9], 1, 0.5) for number in range(3)]
     objects = [[(BOX, 1, False), (OTHER, 1, False)]]
     assert best_score(*judged(objects, [[(BOX, 1, 0.9), (OTHER, 1, 0.5), *wrong]])) == 0.9
-
-
-def test_mistakes_where_nothing_is_found():
-    scenes = judged([[(BOX, 1, False)]], [[]])
-    assert best_score(*scenes) == 0.5
-    assert tally_scenes(*scenes, 0.5) == [Tally(0, 0, 1, 0.0)]
-    assert count_mistakes(*scenes, 0.0) == dict.fromkeys(MISTAKES, 0)
 
 
 def test_a_picture_in_numbers():

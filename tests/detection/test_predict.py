@@ -105,7 +105,8 @@ def near(picture, at, colour):
 
 def test_marks_of_a_picture():
     objects = [([10, 10, 30, 30], 1, False), ([50, 50, 70, 70], 2, False), ([50, 10, 70, 30], 2, True)]
-    found = [([10, 10, 30, 30], 1, 0.9), ([50, 10, 70, 30], 2, 0.8), ([80, 80, 90, 90], 3, 0.7), ([0, 0, 9, 9], 3, 0.1)]
+    found = [([10, 10, 30, 30], 1, 0.9), ([50, 10, 70, 30], 2, 0.8), ([80, 80, 90, 90], 3, 0.7)]
+    found += [([50, 50, 70, 70], 2, 0.4)]  # below the score: its object is missed
     table, detections = table_of([[*objects, ([10, 70, 30, 90], 2, True)]]), found_of([found])
     marks = scene_marks(table, 0, detections[0], judge_detections(table, detections)[0], least=0.5)
     assert [(mark.kind, mark.text) for mark in marks] == [
@@ -115,12 +116,6 @@ def test_marks_of_a_picture():
         ("right", "ant 0.90"),
     ]
     assert [mark.kind for mark in detection_marks(detections[0], CLASSES, 0.5)] == ["found"] * 3
-
-
-def test_an_object_is_missed_if_its_box_is_below_the_score():
-    table, found = table_of([[([10, 10, 30, 30], 1, False)]]), found_of([[([10, 10, 30, 30], 1, 0.4)]])
-    marks = scene_marks(table, 0, found[0], judge_detections(table, found)[0], least=0.5)
-    assert [mark.kind for mark in marks] == ["missed"]
 
 
 @pytest.mark.parametrize("kind", COLOURS)
@@ -161,13 +156,13 @@ def _ground(marks, kind):
     return int(same.sum())
 
 
-@pytest.mark.parametrize("box", [(-20, -20, 5, 5), (590, 390, 700, 500), (5, 5, 5, 5), (700, 700, 800, 800)])
+@pytest.mark.parametrize("box", [(-20, -20, 5, 5), (5, 5, 5, 5), (700, 700, 800, 800)])
 def test_boxes_beyond_the_edges(box):
     drawing = draw_marks(Image.new("RGB", (600, 400)), [Mark(box, "a very long name " * 9, "wrong")])
     assert drawing.size == (600, 400)
     assert (np.asarray(drawing).max(axis=2) > 0).any()
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 300)])
-def test_odd_pictures(size):
-    assert max(draw_marks(Image.new("L", size), [Mark((0, 0, 1, 1), "ünïcode 猫", "right")]).size) == LEAST
+def test_odd_pictures():
+    for size in ((1, 1), (1, 300)):
+        assert max(draw_marks(Image.new("L", size), [Mark((0, 0, 1, 1), "ünïcode 猫", "right")]).size) == LEAST

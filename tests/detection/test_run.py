@@ -107,6 +107,7 @@ def test_numbers_that_are_not_finite_are_one_line(loss, scenes, tmp_path):
         train_loop(run)
 
 
+@pytest.mark.training
 def test_pictures_without_any_object_in_a_batch(tmp_path):
     """Batches of one picture, of which the first has no object: no proposal is a positive, and none is remembered."""
     scenes = draw_scenes(tmp_path / "scenes", count=2)
@@ -120,6 +121,7 @@ def test_pictures_without_any_object_in_a_batch(tmp_path):
     assert len(without) == 2
 
 
+@pytest.mark.training
 def test_the_margin_grows_and_then_memory_begins(scenes, tmp_path):
     run = run_of(config_of(scenes, loss={"warmup": 4, "margin": 0.2, "memory": 2}, iterations=7), tmp_path / "run")
     loss, margins, sizes = run.model.classifier_loss, [], []
@@ -196,7 +198,7 @@ def test_batch_norm_is_settled_by_the_weights(scenes, tmp_path):
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("step", [1, 3, 5])
+@pytest.mark.parametrize("step", [1, 3])
 def test_stopped_and_resumed_it_is_the_same(step, scenes, whole, tmp_path, monkeypatch):
     """Weights, momentum, remembered scores, random numbers, the log: all of it; and workers make no difference."""
     out, standing = whole
@@ -309,26 +311,16 @@ def both(tmp_path_factory):
 @pytest.mark.processes
 def test_the_ranked_lists_span_the_global_batch(both):
     results, _ = both
+    halves = two_steps("logits", (0, 1))  # a list of its own: this comparison can fail
+    assert not torch.allclose(halves["losses"], two_steps("logits", (0, 1, 2, 3))["losses"])
     for scores in ("softmax", "logits"):
         for name, shares in SHARES.items():
             expected = two_steps(scores, [row for share in shares for row in share])
             assert expected["changes"].norm() > 1e-3
             for each in results:
                 for part in ("losses", "changes", "memory"):
-                    torch.testing.assert_close(
-                        each[scores, name][part],
-                        expected[part],
-                        rtol=1e-10,
-                        atol=1e-12,
-                        msg=f"{scores}, {name}, {part}",
-                    )
+                    torch.testing.assert_close(each[scores, name][part], expected[part], rtol=1e-10, atol=1e-12)
             assert torch.equal(results[0][scores, name]["changes"], results[1][scores, name]["changes"])
-
-
-def test_a_share_alone_is_another_list():
-    """The comparison above can fail."""
-    whole, half = (two_steps("logits", share) for share in ((0, 1, 2, 3), (0, 1)))
-    assert not torch.allclose(whole["losses"], half["losses"])
 
 
 @pytest.mark.processes
