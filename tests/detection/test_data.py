@@ -53,8 +53,7 @@ def test_rows(table):
 def test_counts(table):
     assert (len(table), table.objects) == (3, 2)
     assert table.counts().tolist() == [[1, 0, 1], [1, 0, 1], [0, 1, 1]]
-    first = table.describe().splitlines()[0]
-    assert first == "made: 3 pictures (1 without objects), 2 objects of 3 classes, 1 ignored"
+    assert re.findall(r"\d+", table.describe().splitlines()[0]) == ["3", "1", "2", "3", "1"]
 
 
 def test_labels_of_other_classes(table):
