@@ -1,8 +1,10 @@
 """A folder with what the examples of the commands' --help name, and some more."""
 
 import pickle
+import re
 import shlex
 import shutil
+import warnings
 from inspect import cleandoc
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 
 import frontrank as fr
 from frontrank.cli import main
+from frontrank.errors import FrontrankWarning
 from tests.cli.images import photos, small_model
 from tests.data.files import write_arrays
 
@@ -83,12 +86,23 @@ def folder(originals, tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def here(originals, tmp_path, monkeypatch):
+    """A current folder with my_photos in it."""
+    folder = tmp_path / "here"
+    shutil.copytree(originals / "my_photos", folder / "my_photos")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
 def run(capsys):
     """A function that runs `frontrank` with these words and returns its status, stdout and stderr."""
 
     def command(*words):
         try:
-            status = main([str(word) for word in words])
+            with warnings.catch_warnings():
+                warnings.simplefilter("default", FrontrankWarning)  # a line of stderr, as a user gets it
+                status = main([str(word) for word in words])
         except SystemExit as end:
             status = end.code
         out, err = capsys.readouterr()
@@ -104,7 +118,7 @@ def refused(run):
     def check(words, name):
         before = listing()
         result = run(*words)
-        lines = [line for line in result.err.splitlines() if line and not line.startswith("read ")]
+        lines = [line for line in result.err.splitlines() if line and not re.search("^read |: warning: ", line)]
         assert (result.status, result.out) == (2, ""), result
         assert len(lines) == 1, lines
         assert lines[0].startswith(f"frontrank {words[0]}")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
@@ -14,15 +13,6 @@ from tests.cli.images import TINY
 from tests.comparison.comparisons import count_tasks, done_without_training
 
 SMALL = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] != "--iterations" for word in pair]
-
-
-@pytest.fixture
-def here(originals, tmp_path, monkeypatch):
-    """A current folder with my_photos in it."""
-    folder = tmp_path / "here"
-    shutil.copytree(originals / "my_photos", folder / "my_photos")
-    monkeypatch.chdir(folder)
-    return folder
 
 
 def test_every_setting_is_an_option_and_every_loss_is_in_the_help(run):

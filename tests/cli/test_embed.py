@@ -2,9 +2,6 @@
 
 import json
 import os
-import warnings
-from argparse import Namespace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +9,9 @@ import pytest
 
 import frontrank as fr
 from frontrank.cli import embed as command
+from frontrank.cli import parse
 from frontrank.cli.inputs import reading_settings
-from frontrank.errors import FrontrankWarning, InputError
+from frontrank.errors import InputError
 from frontrank.training import embedding
 from tests.cli.images import EACH, TEST, TRAIN, published
 
@@ -52,11 +50,12 @@ def test_every_ending_can_be_evaluated(embed, report, ending):
     assert not list(Path().glob("*.parts"))
 
 
-def test_how_images_are_read():
-    defaults = reading_settings(Namespace(batch_size=None, workers=None, quiet=False))
-    assert defaults == {"batch_size": 64, "workers": 2, "show": None}
-    given = reading_settings(Namespace(batch_size=5, workers=0, quiet=True))
-    assert given == {"batch_size": 5, "workers": 0, "show": False}
+@pytest.mark.parametrize(
+    ("words", "settings"), [("", (64, 2, None)), ("--batch-size 5 --workers 0 --quiet", (5, 0, False))]
+)
+def test_how_images_are_read(words, settings):
+    options = parse(["embed", MODEL, "--data", "my_photos", "--out", "out.npz", *words.split()])[1]
+    assert tuple(reading_settings(options).values()) == settings
 
 
 def test_without_test_images_all_are_embedded(folder, run):
@@ -81,38 +80,10 @@ def test_a_published_data_set_that_is_not_complete(folder, run):
     published("in-shop", folder / "shop")
     words = ["embed", MODEL, "--data", "shop", *WORKERS, "--out", "out.npz"]
     assert run(*words).status == 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", FrontrankWarning)
-        result = run(*words, "--allow-partial", "--layout", "in-shop", "--quiet")
+    result = run(*words, "--allow-partial", "--layout", "in-shop", "--quiet")
     assert result.status == 0
     assert result.err.startswith("frontrank embed: warning: In-Shop Clothes")
     assert len(fr.data.read_embeddings("out.npz").embeddings) == 3
-
-
-def test_it_goes_on_where_it_was(embed, monkeypatch):
-    monkeypatch.setattr(embedding, "embed_to_folder", partial(embedding.embed_to_folder, shard_rows=4))
-    seen, own = [], embedding.embedded_batches
-
-    def batches(model, table, fails, **options):
-        for number, block in enumerate(own(model, table, **options)):
-            if fails and number == 2:
-                raise KeyboardInterrupt
-            seen.extend(table.paths[4 * number :][: len(block)].tolist())
-            yield block
-
-    words = ("--out", "out.npz", "--batch-size", "4")
-    monkeypatch.setattr(embedding, "embedded_batches", partial(batches, fails=True))
-    assert embed(*words).status == 130
-    assert not Path("out.npz").exists()
-    assert len(list(Path("out.npz.parts").glob("shard-*"))) == 2
-    assert "out.npz.parts" in embed(*words, "--split", "all").err  # begun with other images
-    monkeypatch.setattr(embedding, "embedded_batches", partial(batches, fails=False))
-    assert embed(*words).status == 0
-    monkeypatch.setattr(embedding, "embedded_batches", own)
-    embeddings, table = expected(batch_size=4)
-    assert seen == table.paths.tolist()  # each once
-    assert np.array_equal(fr.data.read_embeddings("out.npz").embeddings, embeddings)
-    assert not Path("out.npz.parts").exists()
 
 
 def test_a_full_disk_keeps_what_was_embedded(embed, monkeypatch):
@@ -122,6 +93,7 @@ def test_a_full_disk_keeps_what_was_embedded(embed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(embedding, "merge_embeddings", fail)
         assert embed("--out", "out.npz").status == 2
+    assert "out.npz.parts" in embed("--out", "out.npz", "--split", "all").err  # begun with other images
     monkeypatch.setattr(embedding, "embedded_batches", lambda *_, **__: pytest.fail("it embeds again"))
     assert embed("--out", "out.npz").status == 0
 
@@ -140,7 +112,6 @@ def test_existing_files_are_replaced_only_by_force(embed, folder, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ("runs/first/model --data my_photos", "--out"),
         ("runs/first/model --out a.npz", "--data"),
         ("runs/first/model --data my_photos --out a.npy", "--out a.npy"),
         ("runs/first/model --data my_photos --out no/a.npz", "--out"),
@@ -149,7 +120,6 @@ def test_existing_files_are_replaced_only_by_force(embed, folder, monkeypatch):
         ("ALL --split validation", "validation"),
         ("ALL --batch-size 0", "--batch-size"),
         ("ALL --workers -1", "--workers"),
-        ("ALL --layout sopp", "sop?"),
         ("ALL --device cuda:9", "cuda:9"),
         ("my/lost/model --data my_photos --out a.npz", "my/lost/model"),
     ],

@@ -98,12 +98,11 @@ def test_gallery(folder, run, report):
     assert re.fullmatch(r"read queries.*\nread gallery.*40 rows.*10 classes\n\n", run("evaluate", *GALLERY).err)
 
 
-@pytest.mark.parametrize(("count", "note"), [(1, "note: 1 id is"), (2, "note: 2 ids are")])
-def test_queries_in_the_gallery_are_noted(folder, run, count, note):
+def test_queries_in_the_gallery_are_noted(folder, run):
     ids = np.array([f"{i}.jpg" for i in range(36)])
     np.savez("a.npz", embeddings=x_of_test(), labels=LABELS, ids=ids)
-    np.savez("b.npz", embeddings=x_of_test(), labels=LABELS, ids=np.r_[ids[:count], [f"b{x}" for x in ids[count:]]])
-    assert note in run("evaluate", "a.npz", "--gallery", "b.npz").err
+    np.savez("b.npz", embeddings=x_of_test(), labels=LABELS, ids=np.r_[ids[:2], [f"b{x}" for x in ids[2:]]])
+    assert "note: 2 ids" in run("evaluate", "a.npz", "--gallery", "b.npz").err
     np.savez("c.npz", embeddings=x_of_test(), labels=LABELS, ids=np.arange(36))  # numbers may count anything
     assert "note" not in run("evaluate", "c.npz", "--gallery", "c.npz").err
 
@@ -124,18 +123,9 @@ def test_tables(folder, run, name):
     assert result.err == ""
 
 
-def test_json_is_replaced_only_by_force(folder, run, monkeypatch):
-    target, own = folder / "new.json", fr.evaluate
-
-    def evaluate(*arguments, **options):
-        target.write_text("mine")
-        return own(*arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fr, "evaluate", evaluate)
-        result = run("evaluate", "test.npz", "--json", "new.json")  # it appears during the work
-    assert (result.status, target.read_text()) == (2, "mine")
-    assert "mAP" in result.out
+def test_json_is_replaced_only_by_force(folder, run):
+    target = folder / "new.json"
+    target.write_text("mine")
     result = run("evaluate", "test.npz", "--json", "new.json")
     assert (result.status, result.out, target.read_text()) == (2, "", "mine")
     assert "--force" in result.err
@@ -339,13 +329,7 @@ def test_the_report_is_printed_and_saved_before_the_comparison_fails(folder, run
 @pytest.fixture
 def of_model(folder, report):
     """A function that returns the report of the model on some images."""
-
-    def evaluate(path, *words):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FrontrankWarning)
-            return report(MODEL, "--data", path, "--workers", "0", *words)
-
-    return evaluate
+    return lambda path, *words: report(MODEL, "--data", path, "--workers", "0", *words)
 
 
 def embed(table):
@@ -401,10 +385,8 @@ def test_vehicleid_needs_one_of_its_lists(of_model, folder, run, refused):
     table = table.rows(table.extra["small"].astype(bool))
     words = ("cars", "--allow-partial", "--protocol", "vehicleid-small")
     assert same(of_model(*words), protocols.vehicleid(embed(table), table.labels, "small"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FrontrankWarning)
-        refused(["evaluate", MODEL, "--data", "cars", "--allow-partial"], "--protocol")
-        refused(["evaluate", MODEL, "--data", *words, "--split", "train"], "--data cars")
+    refused(["evaluate", MODEL, "--data", "cars", "--allow-partial"], "--protocol")
+    refused(["evaluate", MODEL, "--data", *words, "--split", "train"], "--data cars")
 
 
 @pytest.mark.parametrize("words", ["", "--setup easy --expand 2"])
@@ -424,21 +406,14 @@ def test_revisited_images(of_model, folder, words):
 
 
 @pytest.mark.parametrize(("image", "side"), [("all_souls_000013", "gallery"), ("q", "query")])
-def test_revisited_with_an_image_missing(folder, refused, image, side):
+def test_revisited_with_an_image_missing(folder, refused, monkeypatch, image, side):
     """Its ground truth counts images: with one missing every later one would be taken for another."""
     published("roxford5k", folder / "oxford", side=200)
     (folder / "oxford" / "jpg" / f"{image}.jpg").unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FrontrankWarning)
-        refused(["evaluate", MODEL, "--data", "oxford", "--allow-partial", "--workers", "0"], f"some {side} images")
-
-
-def test_a_ground_truth_that_is_missing(folder, refused, monkeypatch):
-    published("roxford5k", folder / "oxford", side=200)
+    words = ["evaluate", MODEL, "--data", "oxford", "--allow-partial", "--workers", "0"]
+    refused(words, f"some {side} images")
     monkeypatch.setitem(command._REVISITED, "roxford5k", "gnd_other.pkl")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FrontrankWarning)
-        refused(["evaluate", MODEL, "--data", "oxford", "--allow-partial"], "--ground-truth")
+    refused(words, "--ground-truth")  # which is missing
 
 
 def test_compare_models(of_model, folder, run):
@@ -464,23 +439,12 @@ def test_a_broken_image_is_named(folder, refused):
     refused(["evaluate", MODEL, "--data", "my_photos", "--workers", "0"], "cup/1.png")
 
 
-@pytest.mark.parametrize(
-    ("path", "name"), [("runs/first/model", "first"), ("saved", "saved"), (".", "first"), ("../model", "first")]
-)
-def test_the_name_of_a_model(folder, monkeypatch, path, name):
-    if path.startswith("."):
-        monkeypatch.chdir(folder / "runs" / "first" / "model")
-    assert command._model_name(Path(path)) == name
-
-
 @pytest.mark.training
 def test_images_that_were_trained_on_are_warned_of(folder, run):
     words = ("evaluate", "run/model", "--data", "my_photos", "--workers", "0", "--quiet")
     assert run("train", "--data", "my_photos", *TINY, "--out", "run", "--quiet").status == 0
     trained = len(fr.data.read_table("run/images.csv").of("train"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        every, unseen = run(*words, "--split", "all"), run(*words)
+    every, unseen = run(*words, "--split", "all"), run(*words)
     assert (every.status, unseen.status, unseen.err) == (0, 0, "")
     assert every.err.startswith(f"frontrank evaluate: warning: {trained} of the 36 images")
     assert every.err.count("\n") == 1
@@ -494,18 +458,12 @@ REFUSALS = [
     ("test.npz --augment=x", "--augment"),
     ("--expand test.npz", "--expand"),
     ("test.npz --whiten train.npy --dim 0", "--dim"),
-    ("test.npz --seed 2147483648", "--seed"),
     ("test.npz --protocol cup", "--protocol"),
     ("test.npz --metrics recall@1", "recall@1"),
-    ("test.npz --whiten train.npy --power 2", "--power"),
-    ("test.npz --expand --alpha nan", "--alpha"),
     ("test.npz --device gpu", "gpu"),
     ("test.npz --whiten train.npy --dim 50", "train.npy: dim"),
     # options that need another
-    ("test.npz --power 0.5", "--power needs --whiten"),
-    ("test.npz --alpha 1", "--alpha needs --expand or --augment"),
     ("test.npz --force", "--force needs --json"),
-    ("test.npz --setup hard", "--setup needs --protocol revisited"),
     ("test.npz --templates group", "--templates needs --protocol"),
     ("q.npy --protocol revisited --gallery g.npy", "--ground-truth"),
     # options that do not go together
@@ -520,7 +478,6 @@ REFUSALS = [
     (f"{G} --compare other.npz", "--gallery"),
     # files
     ("tset.npz", "test.npz?"),
-    ("test.npz --gallery galery.npy", "gallery.npy?"),
     ("test.npz --compare zzz.json", "zzz.json"),
     (f"{R}.gz", "gnd_roxford5k.pkl.gz"),
     ("distractors.npz:more --key more", "distractors.npz:more"),
@@ -541,13 +498,9 @@ REFUSALS = [
     ("q.npy --labels 4.txt --compare old.json", "--compare"),
     (R.replace("q.npy", "g.npy"), "gnd_roxford5k.pkl"),
     ("ids.npz --compare shuffled.npz", "35.jpg"),
-    ("ids.npz --compare renamed.npz", "x.jpg"),
     ("test.npz --compare relabelled.npz", "labels"),
     # where to write
-    ("test.npz --json out.txt", "--json out.txt"),
     ("test.npz --json old.json", "--json old.json"),
-    ("test.npz --json missing/out.json", "--json"),
-    ("test.npz --json folder.json --force", "--json folder.json"),
     ("test.npz --labels labels.json --json ./labels.json --force", "--json labels.json"),
     (f"{R} --setup all --json out.json", "--json out-hard.json"),
     # a model
@@ -577,12 +530,10 @@ def more(originals, tmp_path_factory):
         np.savez("narrow.npz", embeddings=x[:5, :3], labels=LABELS[:5])
         np.savez("ids.npz", embeddings=x, labels=LABELS, ids=ids)
         np.savez("shuffled.npz", embeddings=x, ids=ids[::-1])
-        np.savez("renamed.npz", embeddings=x, ids=np.r_[ids[:3], ["x.jpg"], ids[4:]])
         np.savez("relabelled.npz", embeddings=x, labels=LABELS + 1)
         fr.Whitening.fit(np.load("train.npy"), dim=4).save("white.safetensors")
         for name, text in (("4.txt", "0\n1\n0\n1\n"), ("labels.json", f"{LABELS.tolist()}"), ("out-hard.json", "mine")):
             Path(name).write_text(text)
-        Path("folder.json").mkdir()
         table = fr.data.read_folder("my_photos").of("test")
         replace(table, roles=np.full(len(table), "distractor")).save("more.csv")
         replace(table, roles=np.where(np.arange(len(table)) < 8, "", "distractor")).save("mixed.csv")

@@ -182,18 +182,17 @@ def test_broken_images_are_all_named(index, folder):
     assert f"{COUNT} unchanged, 7 broken; {COUNT} images" in result.err
 
 
-@pytest.mark.parametrize("header", [False, True])
-def test_broken_images_prune_nothing_if_there_are_no_others(index, header):
+def test_broken_images_prune_nothing_if_there_are_no_others(index):
     assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
     before = stored("photos.index")
     for file in Path("my_photos/test").rglob("*.png"):
-        file.write_bytes(file.read_bytes()[:-200] if header else b"no picture")
+        file.write_bytes(b"no picture")
     result = index("my_photos/test", "--to", "photos.index", "--quiet", "--prune")
     assert result.status == 2
     assert f"none of the {SOME} images" in result.err.splitlines()[-1]
     assert same(before, stored("photos.index"))
     assert index("my_photos/test", "--to", "new.index", "--quiet").status == 2
-    assert header or not Path("new.index").exists()
+    assert not Path("new.index").exists()
 
 
 # Stopped, killed, and several processes
@@ -291,7 +290,6 @@ def test_the_other_processes_do_not_wait_for_the_graph(index, monkeypatch):
 ALL = f"{MODEL} my_photos --to a.index"
 REFUSALS = [
     (f"{MODEL} my_photos", "--to"),
-    (f"{MODEL} --to a.index", "IMAGES"),
     ("my/lost/model my_photos --to a.index", "my/lost/model"),
     (f"{MODEL} nowhere --to a.index", "nowhere"),
     (f"{MODEL} empty --to a.index", "empty"),
@@ -299,9 +297,6 @@ REFUSALS = [
     (f"{MODEL} my_photos my_photos --to a.index", "my_photos"),
     (f"{MODEL} my_photos ./my_photos --to a.index", "my_photos/test/a,b/0.png"),
     (f"{ALL} --batch-size 0", "--batch-size"),
-    (f"{ALL} --layout sopp", "sop?"),
-    (f"{ALL} --device gpu", "gpu"),
-    (f"{ALL} --alpha 1", "--alpha"),
     (f"{ALL} --expand 0", "--expand"),
     (f"{ALL} --whiten wide.safetensors", "whitening"),
     (f"{MODEL} my_photos --to milvs://localhost/x", "milvus?"),

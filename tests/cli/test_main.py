@@ -70,11 +70,7 @@ def test_examples_of_the_help_parse(command):
         ("evaluate", "EMBEDDINGS"),
         ("data", "ACTION"),
         ("data chekc my_photos", "ACTION"),
-        ("data check", "PATH"),
-        ("data check a --leekage", "--leakage?"),
-        ("data check a b", "'b'"),
         ("data emoji a --size large", "--size"),
-        ("detect trian", "ACTION"),
         ("detect train --loss.lamb 1", "--loss.lam?"),
     ],
 )

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import warnings
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,6 @@ from frontrank.training import run as training_run
 from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, tree
 
 WORDS = dict(zip([word.removeprefix("--") for word in TINY[::2]], TINY[1::2], strict=True))
-
-
-@pytest.fixture
-def here(originals, tmp_path, monkeypatch):
-    """A current folder with my_photos in it."""
-    folder = tmp_path / "here"
-    shutil.copytree(originals / "my_photos", folder / "my_photos")
-    monkeypatch.chdir(folder)
-    return folder
 
 
 @pytest.fixture
@@ -65,9 +55,7 @@ def test_help_shows_every_setting_with_its_default(run):
 def test_recipes_are_listed(run):
     result = run("train", "--recipes")
     assert (result.status, result.err) == (0, "")
-    assert [re.split(r"  +", line) for line in result.out.splitlines()] == [
-        list(pair) for pair in recipe_names().items()
-    ]
+    assert [tuple(re.split(r"  +", line)) for line in result.out.splitlines()] == [*recipe_names().items()]
 
 
 # Settings: defaults < recipe < command line
@@ -104,14 +92,9 @@ def test_a_recipe_by_name_and_its_data(here, run, train):
     ("words", "name"),
     [
         ("extra", "'extra'"),
-        ("--recipe pnp-sopp", "pnp-sop?"),
         ("--data.layout fodler", "folder?"),
         ("--loss.name SmoothAPP", "SmoothAP?"),
-        ("--loss.name SmoothAP --loss.alpha 2", "loss.alpha"),
-        ("--loss.temperature -1", "temperature"),
-        ("--epochs many", "epochs"),
         ("--batches.size 6", "batches.size"),
-        ("--epochs 0 --seed -1", "seed"),
         ("--model.backbone test_resnett --model.weights none", "test_resnett"),
         ("--backbone resnet18 --model.backbone test_resnet", "--backbone"),
         ("--model.weights nowhere.safetensors", "nowhere.safetensors"),
@@ -119,8 +102,7 @@ def test_a_recipe_by_name_and_its_data(here, run, train):
         ("--metric R@x", "R@x"),
         ("--out my_photos --dry-run", "--out my_photos"),
         ("--out my_photos/train/it's/0.png/run", "0.png/run"),
-        ("--batches.kind categories", "batches.kind"),
-        ("--batches.size 112", "28 classes"),
+        ("--batches.size 112", "112"),
         ("--data.merge_classes 9", "9"),
     ],
 )
@@ -137,8 +119,6 @@ def test_refusals(here, refused, words, name):
         ("--recipe pnp-sop", "--data"),
         ("--data nowhere", "--data nowhere"),
         ("--resume my_photos", "--resume my_photos"),
-        ("--resume nowhere", "--resume nowhere"),
-        ("--resume my_photos --recipe pnp-sop", "--recipe"),
         ("--resume my_photos --dry-run", "--dry-run"),
         ("--resume my_photos --weights none --model.weights package", "--weights"),
     ],
@@ -148,18 +128,14 @@ def test_refusals_without_more(here, refused, words, name):
 
 
 def test_images_that_cannot_be_trained_on(here, refused):
-    shutil.copytree("my_photos/train/it's", "one/only")
-    words = ["train", *TINY, "--batches.size", "0", "--data"]
-    refused([*words, "one"], "1 classes")
-    refused([*words, "one", "--data.validation", "0"], "class")
-    (here / "empty").mkdir()
-    refused([*words, "empty"], "empty")
     shutil.copytree("my_photos/test", "tested/test")
-    refused([*words, "tested"], "--data tested")
+    refused(["train", *TINY, "--data", "tested"], "--data tested")
     for number in range(12):
         picture(here / "single" / f"bird {number}" / "1.png", number)
-    refused([*words, "single"], "class")
+    refused(["train", *TINY, "--batches.size", "0", "--data", "single"], "class")
     refused(["compare", *TINY, "--data", "single"], "class")
+    Path("my_photos/train/it's/1.png").write_bytes(b"no picture")
+    refused(["train", *TINY, "--data", "my_photos"], "train/it's/1.png")
 
 
 # The plan
@@ -292,31 +268,13 @@ def test_a_published_data_set_that_is_not_complete(here, run, refused):
     refused(words, "59,551")
     (here / "sop" / "cabinet_final" / "333_0.JPG").unlink()
     refused(words, "cabinet_final/333_0.JPG")
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        result = run(*words, "--allow-partial")
+    result = run(*words, "--allow-partial")
     assert result.status == 0, result.err
     assert result.err.startswith("frontrank train: warning: Stanford Online Products")
     assert result.err.count("\n") == 1
     assert ".py" not in result.err
     assert config_in("runs/sop-PNP").data.allow_partial
     assert len(fr.data.read_table("runs/sop-PNP/images.csv").of("train")) == 3  # what is left
-
-
-@pytest.mark.training
-def test_broken_images(train, refused):
-    Path("my_photos/test/cup/1.png").write_bytes(b"no picture")  # broken test images do not matter
-    Path("my_photos/train/it's/1.png").write_bytes(b"no picture")
-    refused(["train", "--data", "my_photos", *TINY], "train/it's/1.png")
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        result = train("--data.broken", "skip", "--data.check", "quick", "--quiet")
-    assert re.fullmatch("frontrank train: warning: .* train/it's/1.png .* runs/my_photos-PNP/broken.csv\n", result.err)
-    assert result.status == 0, result.err
-    table = fr.data.read_table("runs/my_photos-PNP/images.csv")
-    paths = table.rows(table.splits != "test").paths.tolist()
-    assert len(paths) == len(TRAIN) * EACH - 1
-    assert not any(path.endswith("it's/1.png") for path in paths)
 
 
 def test_names_that_are_not_utf8(train):
@@ -327,29 +285,6 @@ def test_names_that_are_not_utf8(train):
     assert "run/images.csv" in result.err
     assert list(Path("run").iterdir()) == []
     assert train("--quiet", "--dry-run").status == 0
-
-
-@pytest.mark.training
-def test_validation_images_of_the_user_are_taken_as_they_are(train):
-    shutil.move("my_photos/test", "my_photos/val")
-    for number in range(5):
-        picture(Path(f"my_photos/train/rare {number}/1.png"), number)  # classes of one image are trained around
-    assert train("--quiet").status == 0
-    table = fr.data.read_table("runs/my_photos-PNP/images.csv")
-    assert set(table.of("validation").labels) == set(TEST)
-    assert len(table.of("train")) == len(TRAIN) * EACH + 5
-
-
-@pytest.mark.training
-def test_two_classes(here, run, refused):
-    """They train only without held-out classes; the report says that its images were trained on."""
-    for number, (name, count) in enumerate({"cats": 6, "dogs": 5}.items()):
-        for i in range(count):
-            picture(here / "photos" / name / f"{i}.png", 100 * number + i, 60 * number + 40)
-    refused(["train", "--data", "photos", *TINY], "data.validation")
-    assert run("train", "--data", "photos", *TINY, "--data.validation", 0, "--out", "first", "--quiet").status == 0
-    assert run("report", "first", "--data", "photos", "--quiet").status == 0
-    assert "11 of the 11 images" in (here / "first/report.html").read_text()
 
 
 @pytest.mark.slow
