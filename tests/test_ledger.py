@@ -191,7 +191,7 @@ def gap_of(*rows, columns=("R@1",), **table):
 def test_order_of_rows():
     text = gap_of((["3"], {"R@1": [0.5] * 2}), (["2"], {"R@1": [0.7] * 2}), (["1"], {"R@1": [0.501, 0.499]}))
     assert "1 of 3 pairs" in text
-    assert "other way round: a and b;" in text
+    assert "round: a and b;" in text
     assert "counts: a and c." in text
     assert text.endswith(": 2.0 there, 20.0 here.")
 
@@ -209,7 +209,7 @@ def test_rows_are_in_an_order_by_the_rule_of_the_studies(here_a, here_b, counts)
         text = gap_of((["2"], {"R@1": first}), (["1"], {"R@1": second}))
         assert ("counts: a and b" in text) is not counts
         assert f"{int(counts and first is here_a)} of 1 pairs" in text
-        assert ("other way round: a and b" in text) is (counts and second is here_a)
+        assert ("round: a and b" in text) is (counts and second is here_a)
 
 
 def test_rows_without_an_order():
@@ -294,11 +294,8 @@ def test_what_notes_say_of_the_emoji():
 
 def study_results():
     """Return results of the studies of the ledger, with invented figures."""
-    columns = {
-        "temperature": ("0.001", "0.01", "0.1"),
-        "positives": ("2", "4", "8"),
-        "batch, same steps": ("64", "128", "256"),
-    }
+    columns = {"temperature": ("0.001", "0.01", "0.1"), "positives": ("2", "4", "8")}
+    columns |= {"batch, same steps": ("64", "128", "256")}
     ablation = {
         name: [{"value": value, "mAP": [0.4 + 0.1 * place, 0.4 + 0.1 * place]} for place, value in enumerate(values)]
         for name, values in columns.items()
@@ -306,13 +303,8 @@ def study_results():
     budgets = (("AP_Q", 448, 40, 0.5), ("triplet", 448, 40, 0.45), ("triplet", 112, 320, 0.4))
     rows = [
         {
-            "loss": loss,
-            "size": size,
-            "updates": steps,
-            "backwards": size * steps,
-            "forwards": size * steps,
-            "seconds": [0.9, 0.9],
-            "values": {"mAP": [value, value]},
+            **{"loss": loss, "size": size, "updates": steps, "backwards": size * steps, "forwards": size * steps},
+            **{"seconds": [0.9, 0.9], "values": {"mAP": [value, value]}},
         }
         for loss, size, steps, value in budgets
     ]

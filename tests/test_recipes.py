@@ -55,6 +55,7 @@ CHUNKS = {"batches.size": 256, "batches.chunk": 96}
 FACES = SMOOTH | CONSTANT | {"data.layout": "vggface2", "batches.size": 224, "epochs": 5, "metric": "mAP"}
 SHOP = {"data.layout": "in-shop", "batches.per_group": 2}
 SOP = {"data.layout": "sop"}
+PAIRS_OF_5 = {"batches.kind": "categories", "batches.per_group": 5}
 CARS = VEHICLES | {"batches.per_group": 1}
 
 EXPECTED = {
@@ -93,10 +94,8 @@ EXPECTED = {
     },
     "rambo-cub-log": RAMBO | {"data.layout": "cub", "batches.kind": "balanced", "loss.weighting": "log"},
     "rambo-cub-loglog": RAMBO | {"data.layout": "cub", "batches.kind": "balanced", "loss.weighting": "loglog"},
-    "rambo-sop-log": RAMBO | SOP | {"batches.kind": "categories", "batches.per_group": 5, "loss.weighting": "log"},
-    "rambo-sop-loglog": RAMBO
-    | SOP
-    | {"batches.kind": "categories", "batches.per_group": 5, "loss.weighting": "loglog"},
+    "rambo-sop-log": RAMBO | SOP | PAIRS_OF_5 | {"loss.weighting": "log"},
+    "rambo-sop-loglog": RAMBO | SOP | PAIRS_OF_5 | {"loss.weighting": "loglog"},
     "rambo-in-shop-log": RAMBO | SHOP | {"batches.kind": "categories", "loss.weighting": "log"},
     "rambo-in-shop-loglog": RAMBO | SHOP | {"batches.kind": "categories", "loss.weighting": "loglog"},
 }

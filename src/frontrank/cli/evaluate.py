@@ -20,8 +20,7 @@ examples:
   frontrank evaluate test.npz --whiten train.npy --dim 16 --rerank
   frontrank evaluate queries.npy --labels queries.txt \\
       --gallery gallery.npy --gallery-labels gallery.txt
-  frontrank evaluate queries.parquet --gallery gallery.parquet \\
-      --augment --expand 5
+  frontrank evaluate queries.parquet --gallery gallery.parquet --expand 5
   frontrank evaluate faces.npz --protocol ijb-c --templates template
   frontrank evaluate q.npy --gallery g.npy --protocol revisited \\
       --ground-truth gnd_roxford5k.pkl --setup all
@@ -133,8 +132,7 @@ def run(options: argparse.Namespace) -> None:
     if os.path.isdir(options.embeddings):
         options, rows = _embed(options)
     else:
-        reason = f"goes with a model, and {options.embeddings} is no folder; leave it out"
-        refuse_options(options, _OF_MODELS, reason)
+        refuse_options(options, _OF_MODELS, f"goes with a model, and {options.embeddings} is no folder; leave it out")
         _check_options(options)
         rows = {}
     inputs = _fit_whitening(_read_inputs(options, rows))
@@ -374,9 +372,7 @@ def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, R
     if "embeddings" not in sides:
         raise InputError(f"--data {options.data} has no images that search others; give some with another role")
     if "distractors" in sides and options.protocol != "revisited":
-        raise InputError(
-            f"--data {options.data} has distractors, which only the protocol revisited searches; drop them"
-        )
+        raise InputError(f"--data {options.data} has distractors, which need --protocol revisited; drop them")
     for side in sides:
         setattr(options, side, f"{side} of {options.data}")
     _check_options(options)
@@ -556,17 +552,14 @@ def _check_fit(inputs: _Inputs) -> None:
     """Raise if files do not go together, before anything long is done."""
     options, queries, other, whitening = inputs.options, inputs.queries, inputs.other, inputs.whitening
     count, dim = queries.embeddings.shape
-    for part in (inputs.gallery, inputs.distractors, whitening):
-        if isinstance(part, Rows) and part.embeddings.shape[1] != dim:
-            raise InputError(
-                f"{queries.source} has {dim} dimensions and {part.source} has {part.embeddings.shape[1]}; "
-                "both must come from the same model"
-            )
-    if isinstance(whitening, fr.Whitening) and whitening.components.shape[1] != dim:
-        raise InputError(
-            f"{queries.source} has {dim} dimensions, but the whitening of {options.whiten} was "
-            f"fitted on {whitening.components.shape[1]}; use both with the same model"
-        )
+    others = [part for part in (inputs.gallery, inputs.distractors, whitening) if isinstance(part, Rows)]
+    dims = {part.source: part.embeddings.shape[1] for part in others}
+    if isinstance(whitening, fr.Whitening):
+        dims[f"the whitening {options.whiten}"] = whitening.components.shape[1]
+    for source, other_dim in dims.items():
+        if other_dim != dim:
+            remedy = "both must come from the same model"
+            raise InputError(f"{queries.source} has {dim} dimensions and {source} has {other_dim}; {remedy}")
     if inputs.ground_truth is not None and len(inputs.ground_truth) != count:
         raise InputError(
             f"{options.ground_truth} is of {len(inputs.ground_truth)} queries, but {queries.source} has {count} rows; "

@@ -206,35 +206,34 @@ def table_roots(table: ImageTable) -> list[str]:
 
 def _open_or_create(options: argparse.Namespace, model: fr.Embedder) -> fr.Index:
     whitening = None if options.whiten is None else fr.Whitening.load(options.whiten)
-    expansion = read_expansion(options)
-    settings: dict[str, Any] = {"model": model.fingerprint, "whitening": whitening, "expansion": expansion}
+    settings: dict[str, Any] = {"whitening": whitening, "expansion": read_expansion(options)}
     try:
-        return fr.Index(options.to, dim=model.dim, progress=False if options.quiet else None, **settings)
+        progress = False if options.quiet else None
+        return fr.Index(options.to, dim=model.dim, model=model.fingerprint, progress=progress, **settings)
     except InputError as error:
         try:
             index = fr.Index.load(options.to, progress=False)
         except InputError:
             raise error from None
         with index:
-            raise _other_settings(options, index, model, expansion) or error from None
+            raise _other_settings(options, index, model) or error from None
 
 
-def _other_settings(
-    options: argparse.Namespace, index: fr.Index, model: fr.Embedder, expansion: tuple[int, float] | None
-) -> InputError | None:
+def _other_settings(options: argparse.Namespace, index: fr.Index, model: fr.Embedder) -> InputError | None:
     """Return the error for an index that was made with other settings, in the words of the command."""
-    stored, where = index.settings, index.where
+    stored, where, expansion = index.settings, index.where, read_expansion(options)
     if (stored.model, stored.dim) != (model.fingerprint, model.dim):
         its = f", {stored.notes['model']}" if "model" in stored.notes else ""
         return InputError(f"{options.model} is not the model of {where}{its}; give that one, or another --to")
-    for option, given, own in (
-        ("--expand", expansion if expansion != stored.expansion else None, stored.expansion),
-        ("--whiten", options.whiten, stored.whitening),
-    ):
-        if given is not None:
-            how = "with another one" if own is not None else "without it"
-            return InputError(f"{option}: {where} was made {how}; leave it out, or give another --to")
-    return None
+    own: object
+    if expansion not in (None, stored.expansion):
+        option, own = "--expand", stored.expansion
+    elif options.whiten is not None:
+        option, own = "--whiten", stored.whitening
+    else:
+        return None
+    how = "without it" if own is None else "with another one"
+    return InputError(f"{option}: {where} was made {how}; leave it out, or give another --to")
 
 
 def _print_result(result: IndexSummary, index: fr.Index, quiet: bool) -> None:

@@ -154,7 +154,8 @@ def format_answer(answer: Answer, alone: bool) -> str:
     rows = []
     for place, (item, score) in enumerate(answer.hits, 1):
         right = [{True: "yes", False: "no", None: ""}[answer.is_right(item)]] if has_right else []
-        texts = [_cut(_printable(text or "")) for text in (item.label, item.category)]
+        texts = [_printable(text or "") for text in (item.label, item.category)]
+        texts = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in texts]
         rows.append([str(place), f"{score:.4f}", *right, *texts, _printable(item.id)])
     columns = [column for column in range(len(header)) if any(row[column] for row in rows)]
     header, *rows = [[row[column] for column in columns] for row in (header, *rows)]
@@ -166,24 +167,12 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
 def _as_json(answer: Answer) -> dict[str, Any]:
-    results = [
-        {
-            "place": place,
-            "score": round(score, 6),
-            "id": item.id,
-            "path": item.path,
-            "label": item.label,
-            "category": item.category,
-            "metadata": dict(item.metadata),
-            "right": answer.is_right(item),
-        }
-        for place, (item, score) in enumerate(answer.hits, 1)
-    ]
+    results = []
+    for place, (item, score) in enumerate(answer.hits, 1):
+        known = {name: getattr(item, name) for name in ("id", "path", "label", "category")}
+        more = {"metadata": dict(item.metadata), "right": answer.is_right(item)}
+        results.append({"place": place, "score": round(score, 6), **known, **more})
     return {"query": answer.query, "label": answer.label, "results": results}
 
 
