@@ -28,7 +28,7 @@ SETTINGS = {
     "optimizer.weight_decay": 0.0,
 }
 FIRST = {"loss.variant": "D_s", "loss.temperature": 0.05, "optimizer.lr": 1e-2, "iterations": 25}
-THEN = {"optimizer.lr": 5e-3, "iterations": 60, "log_every": 10, "batches.memory": 32, "batches.memory_after": 10}
+THEN = {"optimizer.lr": 5e-3, "iterations": 60, "log_every": 10, "batches.memory": 256, "batches.memory_after": 10}
 LOSSES = {
     "PNP": {"loss.variant": "D_q", "loss.temperature": 0.05},
     "triplet": {"loss.name": "pml.TripletMarginLoss", "loss.miner": "TripletMarginMiner"},
