@@ -289,8 +289,7 @@ def test_a_bar_for_all_of_the_images(model, index, photos, monkeypatch):
     monkeypatch.setattr(picture_index, "_STORE_BATCHES", 1)
     break_some(photos)
     put(model, index, photos, batch_size=4, show=True)
-    assert bars == [("indexing", 13, True)]
-    assert sum(steps) == 13
+    assert (bars, sum(steps)) == ([("indexing", 13, True)], 13)
     assert len(steps) > 3
 
 

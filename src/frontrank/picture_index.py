@@ -44,7 +44,6 @@ _OWN_NAMES = "rename one of the folders, or make an index of each"
 
 Embed = Callable[[ImageTable], Iterator[np.ndarray]]
 EmbedPicture = Callable[["Image"], np.ndarray]
-Fault = tuple[str, str]  # a file, and what is wrong with it
 
 
 @dataclass
@@ -60,7 +59,7 @@ class IndexSummary:
     relabelled: int = 0
     unchanged: int = 0
     removed: int = 0
-    broken: list[Fault] = field(default_factory=list)
+    broken: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def readable(self) -> int:

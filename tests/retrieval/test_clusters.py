@@ -25,7 +25,7 @@ def test_finds_directions_whatever_the_lengths():
     labels, lengths = torch.arange(4).repeat(20), torch.rand(80, 1) * 5 + 0.1
     embeddings = (torch.eye(4, 6)[labels] + 0.05 * torch.randn(80, 6)) * lengths
     has_all = []
-    for seed in range(4):
+    for seed in range(3):
         got = kmeans_labels(rows(embeddings), 4, seed)
         assert got.dtype == torch.long
         assert got.shape == labels.shape

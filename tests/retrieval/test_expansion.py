@@ -28,7 +28,7 @@ def check(result, queries, gallery, k, alpha, own=False):
 def test_equals_one_neighbour_at_a_time(dtype):
     queries, gallery = torch.randn(5, 4, dtype=dtype), torch.randn(9, 4, dtype=dtype)
     gallery = torch.cat([gallery, gallery[:2]])  # an exact copy of an item is its neighbour
-    for k, alpha in itertools.product((1, 3, 50), (0, 0.5, 2.0)):
+    for k, alpha in itertools.product((1, 3, 50), (0, 2.0)):
         check(expand_queries(queries, gallery, k, alpha), queries, gallery, k, alpha)
         check(expand_queries(gallery, None, k, alpha), gallery, gallery, k, alpha, own=True)
         check(augment_database(gallery, k, alpha), gallery, gallery, k, alpha, own=True)

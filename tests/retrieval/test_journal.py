@@ -130,7 +130,7 @@ def test_files_that_are_not_a_journal(path, monkeypatch):
     with pytest.raises(InputError, match="text is damaged"):
         Journal(path.parent / "text")
     monkeypatch.setattr(journal, "_VERSION", 2)
-    with pytest.raises(InputError, match="journal has version 1"):
+    with pytest.raises(InputError, match=r"journal .*version 1"):
         read(path)
 
 
@@ -455,7 +455,7 @@ def test_folders_that_are_not_an_index(tmp_path):
 
 
 def test_names_and_folders_that_cannot_be_used(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="xxx has no index"):
+    with pytest.raises(InputError, match=r"xxx .*no index"):
         Index.load(tmp_path / ("x" * 300))
     with pytest.raises(InputError, match=r"xxx .*written"):
         Index(tmp_path / ("x" * 300), dim=8)

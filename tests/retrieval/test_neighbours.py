@@ -152,15 +152,14 @@ def test_products_are_in_full_precision(monkeypatch):
     assert set(seen) == {("highest", False)}
 
 
-def test_dtypes():
-    for queries, gallery, dtype in [
-        (torch.float64, torch.float32, torch.float64),
-        (torch.float32, torch.float64, torch.float64),
-        (torch.float16, torch.bfloat16, torch.float32),
-    ]:
-        one, other = torch.randn(3, 4).to(queries), torch.randn(6, 4).to(gallery)
-        assert nearest(rows_of(one), rows_of(other), 2)[0].dtype == dtype
-        check(one, other, 2)
+@pytest.mark.parametrize(
+    ("queries", "gallery", "dtype"),
+    [("float64", "float32", "float64"), ("float32", "float64", "float64"), ("float16", "bfloat16", "float32")],
+)
+def test_dtypes(queries, gallery, dtype):
+    one, other = torch.randn(3, 4).to(getattr(torch, queries)), torch.randn(6, 4).to(getattr(torch, gallery))
+    assert nearest(rows_of(one), rows_of(other), 2)[0].dtype == getattr(torch, dtype)
+    check(one, other, 2)
 
 
 def test_the_gallery_is_read_once_per_group(sizes, monkeypatch):
