@@ -261,32 +261,6 @@ def test_every_row_once_in_order(table, workers):
         assert [label for _, labels in batches for label in labels.tolist()] == table.codes().tolist()
 
 
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        ({"workers": -1}, InputError),
-        ({"workers": True}, InputTypeError),
-        ({"batch_size": 0}, InputError),
-        ({"batch_size": 2.5}, InputError),
-    ],
-    ids=str,
-)
-def test_settings_that_cannot_be_used(table, settings, error):
-    (name,) = settings
-    with pytest.raises(error, match=name):
-        evaluation_loader(table, plain, **settings)  # at once, not at the first batch
-    if name == "workers":
-        with pytest.raises(error, match=name):
-            training_loader(table, sampler(table), plain, **settings)
-
-
-def test_no_images(table):
-    empty = table.rows(np.arange(0))
-    for call in (lambda: evaluation_loader(empty, plain), lambda: training_loader(empty, sampler(table), plain)):
-        with pytest.raises(InputError, match="images"):
-            call()
-
-
 @pytest.mark.parametrize(("workers", "chunk"), [(0, 1), (2, 3), (0, 100)])
 def test_chunks_are_the_batch_in_pieces(table, workers, chunk):
     whole = list(training_loader(table, sampler(table), plain, workers=0, stop=3))
@@ -297,3 +271,17 @@ def test_chunks_are_the_batch_in_pieces(table, workers, chunk):
         assert 1 <= len(parts[-1]) <= chunk
         assert torch.equal(torch.cat(parts), images)
         assert torch.equal(of_parts, labels)
+
+
+def test_what_cannot_be_used(table):
+    for name, value, error in (
+        ("workers", -1, InputError),
+        ("workers", True, InputTypeError),
+        ("batch_size", 0, InputError),
+    ):
+        with pytest.raises(error, match=name):
+            evaluation_loader(table, plain, **{name: value})  # at once, not at the first batch
+    with pytest.raises(InputError, match="chunk"):
+        training_loader(table, sampler(table), plain, chunk=0)
+    with pytest.raises(InputError, match="images"):
+        training_loader(table.rows(np.arange(0)), sampler(table), plain)

@@ -14,16 +14,12 @@ from hypothesis import strategies as st
 from frontrank.data.samplers import (
     AllClassesBatches,
     BalancedBatches,
-    BatchPlan,
     CategoryBatches,
     category_groups,
     category_plan,
     deal_classes,
     even_shares,
-    level,
-    plan_rows,
     shard_bounds,
-    shuffle_within,
 )
 from frontrank.errors import InputError, InputTypeError
 
@@ -36,22 +32,6 @@ def generator(seed=0):
 
 
 # Plans
-
-
-@given(st.lists(st.integers(0, 4), max_size=30), seeds)
-def test_shuffled_sorts_and_is_a_permutation(segments, seed):
-    order = shuffle_within(np.array(segments, dtype=np.int64), generator(seed))
-    assert [segments[i] for i in order] == sorted(segments)
-    assert sorted(order) == list(range(len(segments)))
-
-
-def test_level_by_hand():
-    assert level(np.array([5, 5]), 0) == 0
-    assert level(np.array([5, 5]), 5) == 2  # one over
-    assert level(np.array([1, 5, 5]), 9) == 4  # one small
-    assert level(np.array([1, 5, 5]), 11) == 5  # all
-    assert level(np.array([0, 0, 3]), 2) == 2  # two without room
-    assert level(np.array([0, 0]), 0) == 0
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data(), seeds)
@@ -99,18 +79,6 @@ def test_each_batch_has_a_class_as_often_as_its_turns_say():
     assert np.abs(seen / 600 - counts / 5).max() < 4.5 * (0.25 / 600) ** 0.5
 
 
-def test_rows_go_round_each_class():
-    codes = np.array([1, 0, 1, 0, 1])
-    plan = BatchPlan(np.array([0, 1, 1, 0, 1]), np.array([2, 2, 2, 3, 1]), np.array([2, 3, 5]))
-    rows, ends = plan_rows(plan, codes, generator())
-    assert ends.tolist() == [4, 6, 10]
-    zeros, ones = rows[[0, 1, 6, 7, 8]].tolist(), rows[[2, 3, 4, 5, 9]].tolist()
-    assert set(zeros) == {1, 3}
-    assert zeros == (zeros[:2] * 3)[:5]
-    assert set(ones) == {0, 2, 4}
-    assert ones == (ones[:3] * 2)[:5]
-
-
 def test_all_groups_or_so_many():
     assert [tuple(group) for group in category_groups(4, 2, None, generator())] == list(combinations(range(4), 2))
     drawn = category_groups(7, 3, 14, generator())
@@ -145,15 +113,6 @@ def test_a_class_cut_to_one_image_gets_a_second_from_the_largest():
     assert {tuple(sorted(counts.items())) for counts in shares} == {((0, 6), (1, 2))}
     for seed in range(4):  # here no other has three
         assert sorted(one_batch([2, 2], [0, 0], 3, group=(0,), seed=seed).values()) == [1, 2]
-
-
-def test_classes_take_turns():
-    """Shares of 2 units among 5 classes: after 5 batches each has been twice, and no two turns of it are adjacent."""
-    plan = category_plan(np.ones(10, int), np.repeat([0, 1], 5), np.tile([0, 1], (5, 1)), 4, generator())
-    assert np.bincount(plan.classes).tolist() == [2] * 10
-    batches = np.split(plan.classes, plan.ends[:-1])
-    assert all(len(set(batch.tolist())) == 4 for batch in batches)
-    assert all(not set(a) & set(b) for a, b in pairwise(batches))
 
 
 # Batches
@@ -247,15 +206,6 @@ def test_balanced_of_a_given_length(asked):
     assert_nothing_comes_early(found, labels)
     if asked >= 4:
         assert {row for batch in found for row in batch} == set(range(24))
-
-
-def test_a_giant_class_is_in_every_batch():
-    labels = rows_of([40, 2, 2, 3])
-    found = list(BalancedBatches(labels, 8, 4))
-    assert len(found) == 10
-    assert all(0 in labels[batch] for batch in found)
-    turns = Counter(label for batch in found for label in set(labels[batch].tolist()))
-    assert sorted(turns[label] for label in (1, 2, 3)) == [3, 3, 4]
 
 
 def categories_of(labels, categories):

@@ -25,7 +25,6 @@ from frontrank.packages import Package
 from frontrank.samples import build, glyphs
 from frontrank.samples.build import PINNED
 from frontrank.samples.glyphs import (
-    MISSING,
     SMALL,
     TEST_PACKAGES,
     TYPEFACES,
@@ -67,12 +66,6 @@ def test_radicals_strokes_and_meanings(tmp_path):
     assert len(characters) == UNIHAN.count("kRSUnicode") - 1
     files = {"Unihan_RadicalStrokeCounts.txt": "U+6C34\tkRSUnicode\t85.0\n", "Unihan_Readings.txt": ""}
     assert read_characters(archive(tmp_path / "u.deb", files)) == {ord("水"): Character(85, 0, "")}
-
-
-def test_categories():
-    assert (Character(96, -1, "").category, Character(96, -1, "").subcategory) == ("096 jade", "096 jade -1")
-    assert (Character(214, 11, "").category, Character(214, 11, "").subcategory) == ("214 flute", "214 flute +11")
-    assert len({Character(radical, 0, "").category[4:] for radical in range(1, 215)}) == 214
 
 
 @pytest.mark.parametrize(
@@ -228,38 +221,6 @@ def many(classes, designs=8, start=0x4E00):
     """Characters in many typefaces, all pictures different."""
     codes = range(start, start + classes)
     return [(code, f"d{design}", 100 * code + design) for code in codes for design in range(designs)]
-
-
-@pytest.mark.parametrize(
-    ("pictures", "left"),
-    [
-        pytest.param([], "", id="nothing"),
-        pytest.param([(WATER, "a", 1), (WATER, "b", 2)], "水a 水b", id="a class of two"),
-        pytest.param([(WATER, "a", 1), (FIRE, "a", 2)], "", id="classes of one"),
-        pytest.param([(WATER, "a", 0), (WATER, "b", 2), (WATER, "c", 3)], "水b 水c", id="a blank one"),
-        pytest.param([(WATER, "a", 0), (WATER, "b", 2)], "", id="one beside a blank one"),
-        pytest.param([(WATER, "a", 1), (WATER, "b", 1), (WATER, "c", 2)], "水a 水c", id="one drawing in two typefaces"),
-        pytest.param(
-            [(WATER, "a", 1), (WATER, "b", 2), (WATER, "c", 3), (FIRE, "a", 1), (FIRE, "b", 5), (FIRE, "c", 6)],
-            "水b 水c 火b 火c",
-            id="a picture of two classes is dropped in both",
-        ),
-        pytest.param(
-            [(WATER, "a", 9), (WATER, "b", 2), (WATER, "c", 3), (FIRE, "b", 9), (FIRE, "c", 6)],
-            "水b 水c",
-            id="in different typefaces too",
-        ),
-        pytest.param(
-            [(WATER, "a", 7), (WATER, "b", 2), (WATER, "c", 3), (MISSING, "a", 7)], "水b 水c", id="a missing glyph"
-        ),
-        pytest.param([(MISSING, "a", 7), (MISSING, "b", 8)], "", id="missing glyphs are no class"),
-        pytest.param(
-            [(FIRE, "b", 4), (WATER, "c", 1), (FIRE, "a", 3), (WATER, "a", 2)], "水a 水c 火a 火b", id="sorted by code"
-        ),
-    ],
-)
-def test_which_pictures_are_left(pictures, left):
-    assert [f"{chr(code)}{design}" for code, design, _ in choose(pictures)] == left.split()
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from("abcd"), st.integers(0, 9)), max_size=20))
