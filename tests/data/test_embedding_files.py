@@ -214,11 +214,7 @@ def test_nothing_is_unpickled(tmp_path):
     assert sprung.exists()  # so it would have been seen
 
 
-LISTS = {
-    "list": pa.list_(pa.float32()),
-    "large": pa.large_list(pa.float64()),
-    "fixed": pa.list_(pa.float16(), DIM),
-}
+LISTS = {"list": pa.list_(pa.float32()), "large": pa.large_list(pa.float64()), "fixed": pa.list_(pa.float16(), DIM)}
 
 
 @pytest.mark.parametrize("batch", [1, 3, 100])

@@ -129,10 +129,7 @@ SIXTEEN = GREY.astype(np.uint16) * 257
 MODES = {  # an image of a mode, and the greys it must be read as
     "L": (Image.fromarray(GREY), GREY),
     "LA": (Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)]), np.where(ALPHA, GREY, 255)),
-    "RGBA": (
-        Image.merge("RGBA", [Image.fromarray(GREY)] * 3 + [Image.fromarray(ALPHA)]),
-        np.where(ALPHA, GREY, 255),
-    ),
+    "RGBA": (Image.merge("RGBA", [Image.fromarray(GREY)] * 3 + [Image.fromarray(ALPHA)]), np.where(ALPHA, GREY, 255)),
     "P": (Image.fromarray(GREY).convert("P"), GREY),
     "I;16 with odd values": (Image.fromarray(SIXTEEN + np.uint16(100)), GREY),
 }
@@ -571,8 +568,7 @@ HEAD = b'{"format": "frontrank.good-images.1", "good": '
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"[]", b'{"good": {}}', b'{"format": "x", "good": {}}', b"\xff\xfe", HEAD + b'{"a": [1, null]}}'],
+    "content", [b"", b"[]", b'{"good": {}}', b'{"format": "x", "good": {}}', b"\xff\xfe", HEAD + b'{"a": [1, null]}}']
 )
 def test_a_damaged_memory_is_made_anew(table, tmp_path, content):
     memory = tmp_path / "good.json"

@@ -329,12 +329,7 @@ WRONG = {  # data set, file, its content, what the message names
     "ijb-c: no media": ("ijb-c", METADATA, ["SUBJECT_ID,FILENAME", "1,a.jpg"], "SIGHTING_ID"),
     "ijb-c: no box": ("ijb-c", METADATA, [FACE, "1,img/1.jpg,1,1,x,3,4,"], "line 2"),
     "ijb-c: an open quote": ("ijb-c", METADATA, [FACE, '1,"img/1.jpg,1,1,x,3,4,'], "CSV"),
-    "landmarks-clean: alike": (
-        "landmarks-clean",
-        ADDRESSES,
-        ["http://a/1.jpg 3", "http://b/1.jpg 3"],
-        "3/1.jpg",
-    ),
+    "landmarks-clean: alike": ("landmarks-clean", ADDRESSES, ["http://a/1.jpg 3", "http://b/1.jpg 3"], "3/1.jpg"),
     "roxford5k: three numbers": ("roxford5k", TRUTH, trees.truth(boxes=[[1, 2, 3], [1, 2, 3, 4]]), "gnd[0]"),
     "roxford5k: a query in the gallery": ("roxford5k", TRUTH, trees.truth(queries=("b", "q")), "jpg/b.jpg"),
     "roxford5k: a path": ("roxford5k", TRUTH, trees.truth(images=("../a",)), "'../a'"),

@@ -58,12 +58,7 @@ def test_what_is_built(few, tmp_path):
     row = table.paths.tolist().index("images/0023-20E3/fluent-3d.png")
     assert (table.labels[row], table.categories[row], table.roles[row]) == ("0023-20E3", "symbols", "")
     extra = {name: column[row] for name, column in table.extra.items()}
-    assert extra == {
-        "subcategory": "keycap",
-        "design": "fluent-3d",
-        "licence": "MIT",
-        "name": "name of 0023-20E3",
-    }
+    assert extra == {"subcategory": "keycap", "design": "fluent-3d", "licence": "MIT", "name": "name of 0023-20E3"}
     again = read_table(tmp_path / "out" / "images.csv")
     assert again.paths.tolist() == table.paths.tolist() == sorted(table.paths, key=lambda path: path.split("/")[1])
     assert all(Path(file).is_file() for file in table.files())

@@ -24,7 +24,7 @@ import numpy as np
 from frontrank.checks import check_choice, check_integer, import_extra, printable
 from frontrank.data.table import Box, ImageTable
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.files import atomic_write
+from frontrank.files import PathLike, atomic_write
 from frontrank.progress import progress
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ _PART = 1 << 20  # pixels that are computed with at once
 
 
 def read_image(
-    path: str | os.PathLike[str],
-    box: Sequence[float] | None = None,
-    at_least: int | None = None,
-    max_pixels: int = MAX_PIXELS,
+    path: PathLike, box: Sequence[float] | None = None, at_least: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> "Image":
     """Read an image file as an upright RGB picture; the head of this module says how other modes are converted.
 
@@ -81,7 +78,7 @@ def read_image(
         return _decode(path, None if box is None else _whole_box(box), at_least, max_pixels)
 
 
-def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None:
+def image_fault(path: PathLike, decode: bool = True) -> str | None:
     """Return why an image cannot be read, such as "is empty (0 bytes)"; None if it can be read.
 
     decode: False reads the header only
@@ -93,7 +90,7 @@ def image_fault(path: str | os.PathLike[str], decode: bool = True) -> str | None
         return str(fault)
 
 
-def box_faults(path: str | os.PathLike[str], boxes: Sequence[Sequence[float]]) -> list[str | None]:
+def box_faults(path: PathLike, boxes: Sequence[Sequence[float]]) -> list[str | None]:
     """Return why each box of an image cannot be cut out; None for those that can. Only a TIFF is decoded for it."""
     faults: list[str | None] = []
     size = None
@@ -107,14 +104,14 @@ def box_faults(path: str | os.PathLike[str], boxes: Sequence[Sequence[float]]) -
     return faults
 
 
-def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+def image_size(path: PathLike) -> tuple[int, int]:
     """Return width and height of the upright picture. Only a TIFF is decoded for it."""
     require_pillow()
     with _image_errors(path):
         return _upright_size(path)
 
 
-def _upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+def _upright_size(path: PathLike) -> tuple[int, int]:
     with _quiet, _open_image(path) as image:
         if image.format == "TIFF":  # its size may be that of the upright picture before it is decoded, or not
             image.load()
@@ -122,7 +119,7 @@ def _upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 @contextmanager
-def _image_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+def _image_errors(path: PathLike) -> Iterator[None]:
     try:
         yield
     except _FaultError as fault:
@@ -184,7 +181,7 @@ if hasattr(os, "register_at_fork"):  # a child must not wait for a lock that a t
 
 
 @contextmanager
-def _open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Iterator["Image"]:
+def _open_image(path: PathLike, max_pixels: int = MAX_PIXELS) -> Iterator["Image"]:
     """Open an image and read its header; every error, also inside the with block, is a _FaultError."""
     from PIL import Image, UnidentifiedImageError
 
@@ -206,7 +203,7 @@ def _open_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> I
         raise _FaultError(f"cannot be decoded ({reason})") from error
 
 
-def _regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
+def _regular_file(path: PathLike) -> IO[bytes]:
     """Open a file, but no pipe or device: opening one could wait forever."""
     try:
         kind = os.stat(path)
@@ -223,20 +220,19 @@ def _regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
         raise _FaultError(f"cannot be opened ({getattr(error, 'strerror', None) or error})") from error
 
 
-def _guess_kind(path: str | os.PathLike[str]) -> str:
+def _guess_kind(path: PathLike) -> str:
     with open(path, "rb") as file:
         head = file.read(1024)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    kind = next((what for start, what in _STARTS.items() if text.startswith(start)), "no image")
-    if text.startswith(b"<?xml") and b"<svg" in text:
-        kind = "an SVG drawing"
+    start = b"<svg" if text.startswith(b"<?xml") and b"<svg" in text else text
+    kind = next((what for known, what in _STARTS.items() if start.startswith(known)), "no image")
     if head[4:8] == b"ftyp":
         kind = "a HEIC or AVIF image or a video"
     return f"is {kind}, not JPEG, PNG, WebP, BMP, GIF or TIFF"
 
 
 def _decode(
-    path: str | os.PathLike[str], box: _Edges | None = None, at_least: int | None = None, max_pixels: int = MAX_PIXELS
+    path: PathLike, box: _Edges | None = None, at_least: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> "Image":
     from PIL.Image import Transpose
 
@@ -252,7 +248,7 @@ def _decode(
         return picture if box is None else picture.crop(_cut_box(box, picture.size))
 
 
-def _jpeg_ends(path: str | os.PathLike[str]) -> bool:
+def _jpeg_ends(path: PathLike) -> bool:
     """Return whether the end marker follows the pixels; the decoder reads the zeros of a half-written file as grey."""
     with open(path, "rb") as file:
         data = file.read()
@@ -356,7 +352,7 @@ def check_images(
     how: Literal["full", "quick", "none"] = "full",
     broken: Literal["fail", "skip", "list"] = "fail",
     workers: int = 2,
-    remembered: str | os.PathLike[str] | None = None,
+    remembered: PathLike | None = None,
     show: bool | None = None,
 ) -> ImageCheck:
     """Check that all images of a table can be read, and that each box of its column "box" is inside its image.

@@ -69,10 +69,11 @@ def near_duplicates(
         part = table.of(split)
         if not len(part):
             raise InputError(f"{table.name or table.root} has no images in the split {split!r}; compare other splits")
-        split_hashes, plain = _hash_files(part.files(), workers, show)
+        halves = list(map_images(picture_hash, part.files(), workers, "hashing images", show))
+        plain = np.array([each is None for each in halves])
         blank += part.paths[plain].tolist()
         paths.append(part.paths[~plain].tolist())
-        hashes.append(split_hashes[~plain])
+        hashes.append(np.array([each for each in halves if each], dtype=np.uint64).reshape(-1, 2))
     found, rows = _near_pairs(hashes[0], hashes[-1], len(hashes) == 1, threshold, most, show)
     pairs = [(paths[0][first], paths[-1][second], distance) for first, second, distance in rows]
     return NearDuplicates(pairs, found, blank)
@@ -86,12 +87,11 @@ def conflicting_labels(table: ImageTable, split: str = "train", show: bool | Non
     for row, file in enumerate(files):
         by_size[_read(os.path.getsize, file)].append(row)
     by_content: dict[str, list[int]] = defaultdict(list)
-    suspects = [rows for rows in by_size.values() if len({part.labels[row] for row in rows}) > 1]
-    with progress("comparing files", sum(map(len, suspects)), show) as step:
-        for rows in suspects:
-            for row in rows:
-                by_content[_read(file_digest, files[row])].append(row)
-                step(1)
+    suspects = [row for rows in by_size.values() if len({part.labels[row] for row in rows}) > 1 for row in rows]
+    with progress("comparing files", len(suspects), show) as step:
+        for row in suspects:
+            by_content[_read(file_digest, files[row])].append(row)
+            step(1)
     groups = [rows for rows in by_content.values() if len({part.labels[row] for row in rows}) > 1]
     return sorted(tuple(sorted(part.paths[rows].tolist())) for rows in groups)
 
@@ -108,13 +108,6 @@ def picture_hash(file: str) -> tuple[int, int] | None:
     right = grey[:-1, 1:] - grey[:-1, :-1] > _NOISE
     down = grey[1:, :-1] - grey[:-1, :-1] > _NOISE
     return tuple(int.from_bytes(np.packbits(bits).tobytes(), "big") for bits in (right, down))  # type: ignore[return-value]
-
-
-def _hash_files(files: list[str], workers: int, show: bool | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return hashes [file, half], uint64, and which files are blank [file]."""
-    hashes = list(map_images(picture_hash, files, workers, "hashing images", show))
-    blank = np.array([one is None for one in hashes])
-    return np.array([one or (0, 0) for one in hashes], dtype=np.uint64), blank
 
 
 def _near_pairs(

@@ -205,7 +205,10 @@ def category_plan(
     at = np.zeros(len(queues), dtype=np.int64)
     classes, counts = [], []
     for group in groups:
-        chosen = _with_room(group, capacity, total, rng)
+        chosen = group
+        if capacity[group].sum() < total:  # further categories join at random
+            order = np.concatenate([group, rng.permutation(np.setdiff1d(np.arange(len(capacity)), group))])
+            chosen = order[: np.searchsorted(np.cumsum(capacity[order]), total) + 1]
         parts = []
         for category, share in zip(chosen, even_shares(capacity[chosen], total, rng), strict=True):
             parts.append(_turns(np.roll(queues[category], -at[category]), room, int(share)))
@@ -215,14 +218,6 @@ def category_plan(
         counts.append(np.concatenate([part[1] for part in parts])[order])
     ends = np.cumsum([len(batch) for batch in classes])
     return BatchPlan(np.concatenate(classes), np.concatenate(counts), ends)
-
-
-def _with_room(group: np.ndarray, capacity: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the group, with further random categories if it is too small for a batch."""
-    if capacity[group].sum() >= total:
-        return group
-    order = np.concatenate([group, rng.permutation(np.setdiff1d(np.arange(len(capacity)), group))])
-    return order[: np.searchsorted(np.cumsum(capacity[order]), total) + 1]
 
 
 def _turns(queue: np.ndarray, room: np.ndarray, share: int) -> tuple[np.ndarray, np.ndarray]:

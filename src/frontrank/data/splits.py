@@ -52,19 +52,15 @@ def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTabl
         return table
     groups = [sorted(classes[start : start + every]) for start in range(0, len(classes), every)]
     if len(groups) < 2:
-        raise InputError(
-            f"every is {every}, but there are {len(classes)} training classes, and two merged ones at least must be "
-            f"left; use at most {max(1, len(classes) - 1)} (data.merge_classes)"
-        )
+        fault = f"every is {every}, but there are {len(classes)} training classes, too few for two merged ones"
+        raise InputError(f"{fault}; use at most {max(1, len(classes) - 1)} (data.merge_classes)")
     merged = {label: "+".join(group) for group in groups for label in group}
-    labels = table.labels.tolist()
-    training = (table.splits == "train").tolist()
+    training = table.splits == "train"
     new = {"+".join(group) for group in groups if len(group) > 1}
-    others = {label for label, train in zip(labels, training, strict=True) if not train}
-    if len(set(merged.values())) < len(groups) or new & others:
+    if len(set(merged.values())) < len(groups) or new & set(table.labels[~training].tolist()):
         raise InputError("labels with '+' in them become the same when they are merged; rename these classes")
-    renamed = [merged.get(label, label) if train else label for label, train in zip(labels, training, strict=True)]
-    return replace(table, labels=np.array(renamed, dtype=str))
+    pairs = zip(table.labels.tolist(), training.tolist(), strict=True)
+    return replace(table, labels=np.array([merged.get(label, label) if train else label for label, train in pairs]))
 
 
 def _move_classes(table: ImageTable, to: str, share: float, seed: int) -> ImageTable:
@@ -74,10 +70,8 @@ def _move_classes(table: ImageTable, to: str, share: float, seed: int) -> ImageT
         return table
     several = [label for label in classes if sizes[label] > 1]
     if len(several) < 2 * _LEAST:
-        raise InputError(
-            f"the training split has {len(several)} classes of two images or more (of {len(classes)} classes), too few "
-            f"to move some to {to!r}: both sides need {_LEAST}; give more classes, or set the share to 0 (data.{to} 0)"
-        )
+        fault = f"the training split has {len(several)} classes of two images or more, too few to move some to {to!r}"
+        raise InputError(f"{fault}: both sides need {_LEAST}; give more, or set the share to 0 (data.{to} 0)")
     first, last = several[:_LEAST], several[-_LEAST:]
     others = [label for label in classes if label not in first and label not in last]
     number = min(max(round(share * len(classes)), _LEAST), len(classes) - _LEAST)

@@ -17,7 +17,7 @@ import numpy as np
 from frontrank.checks import import_extra, nearest_word, printable, suggestion
 from frontrank.data.embedding_files import check_file, name_list, parsing, read_csv
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.files import atomic_write
+from frontrank.files import PathLike, atomic_write
 from frontrank.tables import Table
 
 SPLITS = ("train", "validation", "test")
@@ -170,7 +170,7 @@ class ImageTable:
         ]
         return Table([*names, *header], rows, "l" * len(names) + "r" * len(header)).render("text")
 
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+    def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write a .csv or .parquet file of columns path, label, category, split, role and the extra ones.
 
         Paths are written relative to the folder of that file, so that `read_table` finds the images.
@@ -273,7 +273,7 @@ def list_images(folder: Path) -> tuple[list[str], Counter[str]]:
     return images, Counter(sorted(ending for ending in endings.values() if ending not in IMAGE_ENDINGS))
 
 
-def read_folder(root: str | os.PathLike[str]) -> ImageTable:
+def read_folder(root: PathLike) -> ImageTable:
     """Read the images of `root/<class>/<image>` or `root/<category>/<class>/<image>`.
 
     If the folders at the top are named train, validation (or val, valid), test, query or gallery, each of them is such
@@ -303,7 +303,7 @@ def read_folder(root: str | os.PathLike[str]) -> ImageTable:
     return ImageTable(root, np.array(images), labels, categories, splits, roles, name=root.resolve().name).check()
 
 
-def read_unlabelled(paths: Sequence[str | os.PathLike[str]]) -> ImageTable:
+def read_unlabelled(paths: Sequence[PathLike]) -> ImageTable:
     """Read images without labels, to be embedded or searched: files of any name, and folders with all their images.
 
     An image that is given twice is taken once. The split is "test", the role "".
@@ -329,7 +329,7 @@ def read_unlabelled(paths: Sequence[str | os.PathLike[str]]) -> ImageTable:
     return table.check(labelled=False)
 
 
-def read_table(path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> ImageTable:
+def read_table(path: PathLike, root: PathLike | None = None) -> ImageTable:
     """Read the images of a .csv or .parquet file with the columns path and label, and perhaps category, split and role.
 
     root: the folder that paths start from; None is the folder of the table. Absolute paths stay as they are
@@ -358,7 +358,7 @@ def read_table(path: str | os.PathLike[str], root: str | os.PathLike[str] | None
     return table
 
 
-def _check_folder(folder: str | os.PathLike[str]) -> Path:
+def _check_folder(folder: PathLike) -> Path:
     if not isinstance(folder, str | os.PathLike):
         raise InputTypeError(f"the folder of images must be a path, got {folder!r}")
     if not os.path.isdir(folder):
@@ -389,7 +389,7 @@ def _walk(folder: Path, inside: str, above: tuple[tuple[int, int], ...]) -> Iter
             yield inside + name
 
 
-def _check_listing(folders: Iterable[str | os.PathLike[str]], images: Collection[str], others: Counter[str]) -> None:
+def _check_listing(folders: Iterable[PathLike], images: Collection[str], others: Counter[str]) -> None:
     """Raise if there are no images, and warn of pictures that are left out."""
     where = ", ".join(map(printable, folders))
     if not images:

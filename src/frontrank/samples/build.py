@@ -27,7 +27,7 @@ import numpy as np
 from frontrank.checks import printable, shorten
 from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import UNFINISHED, atomic_write, file_digest, folder_lock, unwritable
+from frontrank.files import UNFINISHED, PathLike, atomic_write, file_digest, folder_lock, unwritable
 from frontrank.packages import Package
 from frontrank.progress import progress
 
@@ -59,7 +59,7 @@ class PictureSource:
 # The state of the folder
 
 
-def read_build_state(out: str | os.PathLike[str], settings: Settings) -> dict[str, Any] | None:
+def read_build_state(out: PathLike, settings: Settings) -> dict[str, Any] | None:
     """Return the state of a folder whose build has ended; None if it must be built or gone on with.
 
     settings: all that decides what is built, with "data" for the kind; a folder built with others is refused, and one
@@ -71,7 +71,7 @@ def read_build_state(out: str | os.PathLike[str], settings: Settings) -> dict[st
     return state if state is not None and state["finished"] else None
 
 
-def read_built(out: str | os.PathLike[str], settings: Settings) -> ImageTable | None:
+def read_built(out: PathLike, settings: Settings) -> ImageTable | None:
     """Return the table of a folder whose build has ended, with all its pictures; else None, as `read_build_state`."""
     folder, state = Path(out), read_build_state(out, settings)
     if state is None or "table" not in state or not (folder / TABLE).is_file():
@@ -83,7 +83,7 @@ def read_built(out: str | os.PathLike[str], settings: Settings) -> ImageTable | 
 
 
 @contextmanager
-def start_build(out: str | os.PathLike[str], settings: Settings) -> Iterator[None]:
+def start_build(out: PathLike, settings: Settings) -> Iterator[None]:
     """Lock a folder and write down its settings; inside the with block it is built, or gone on with."""
     folder, wanted = Path(out), _as_json(settings)
     with write_errors(folder):
@@ -101,7 +101,7 @@ def start_build(out: str | os.PathLike[str], settings: Settings) -> Iterator[Non
         yield
 
 
-def resume_command(out: str | os.PathLike[str]) -> str | None:
+def resume_command(out: PathLike) -> str | None:
     """Return the command that goes on with a folder whose build did not end; None for any other folder."""
     folder = Path(out)
     state = _load_state(folder)
@@ -116,7 +116,7 @@ def resume_command(out: str | os.PathLike[str]) -> str | None:
     return shlex.join(words)
 
 
-def has_content(path: str | os.PathLike[str]) -> bool:
+def has_content(path: PathLike) -> bool:
     """Return whether there is a file that is not empty."""
     try:
         return os.stat(path).st_size > 0

@@ -21,7 +21,7 @@ from frontrank.checks import check_choice, check_integer, import_extra
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.files import atomic_write, file_digest
+from frontrank.files import PathLike, atomic_write, file_digest
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
 from frontrank.samples.build import (
@@ -231,7 +231,7 @@ class _Job:
 
 
 def build_emoji(
-    out: str | os.PathLike[str],
+    out: PathLike,
     *,
     designs: str = "independent",
     skin_tones: bool = False,

@@ -7,7 +7,6 @@ fetched and read, not installed. A category is a Kangxi radical.
 import bz2
 import hashlib
 import io
-import os
 import re
 import shutil
 import unicodedata
@@ -23,7 +22,7 @@ from frontrank.checks import check_integer, import_extra, printable, suggestion
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError, InputTypeError
-from frontrank.files import atomic_write
+from frontrank.files import PathLike, atomic_write
 from frontrank.packages import Package, actual_package, fetch, members
 from frontrank.samples.build import (
     PINNED,
@@ -406,7 +405,7 @@ _NOTES = (
 
 
 def build_glyphs(
-    out: str | os.PathLike[str],
+    out: PathLike,
     *,
     like: Literal["sop"] | None = None,
     typefaces: Sequence[str] | Literal["small"] | None = None,

@@ -2,7 +2,6 @@
 
 import io
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from frontrank.checks import check_integer
 from frontrank.data.published import list_names
 from frontrank.errors import InputError
-from frontrank.files import atomic_write
+from frontrank.files import PathLike, atomic_write
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
 from frontrank.samples.build import (
@@ -311,12 +310,7 @@ class SceneCounts:
 
 
 def build_emoji_scenes(
-    out: str | os.PathLike[str],
-    *,
-    scenes: int = SCENES_TO_TRAIN,
-    size: int = SIZE,
-    seed: int = 0,
-    show: bool | None = None,
+    out: PathLike, *, scenes: int = SCENES_TO_TRAIN, size: int = SIZE, seed: int = 0, show: bool | None = None
 ) -> SceneCounts:
     """Draw scenes into the folder `out`, `scenes` for training and a quarter as many for the test; existing ones stay.
 
