@@ -23,17 +23,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "data": ("SceneTable", "read_scenes"),
-    "evaluation": ("Detections", "evaluate_detections"),
-    "model": ("Detector", "DetectorSettings", "ProposalAP", "find_objects"),
+    **dict.fromkeys(("SceneTable", "read_scenes"), "data"),
+    **dict.fromkeys(("Detections", "evaluate_detections"), "evaluation"),
+    **dict.fromkeys(("Detector", "DetectorSettings", "ProposalAP", "find_objects"), "model"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"frontrank.detection.{module}"), name)
-    raise AttributeError(f"module 'frontrank.detection' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'frontrank.detection' has no attribute {name!r}")
+    return getattr(import_module(f"frontrank.detection.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -51,13 +51,7 @@ tags:
 
 
 class Card(NamedTuple):
-    """What the README of a saved model says.
-
-    tags:  of the hub, of which the first is its task
-    text:  what the model does
-    code:  how it is used
-    facts: the rows of a table, by their titles
-    """
+    """What the README of a saved model says; the first of its tags is the task, `facts` are rows of a table."""
 
     tags: tuple[str, ...]
     text: str
