@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frontrank.cli import add_action
-from frontrank.cli.inputs import check_output, number
+from frontrank.cli.inputs import check_output, number_type
 from frontrank.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
     check.add_argument("--quick", action="store_true", help="read the headers of images only")
     check.add_argument("--leakage", action="store_true", help="look for near-duplicates between train and test")
-    workers = number(int, at_least=1)
+    workers = number_type(int, at_least=1)
     check.add_argument("--workers", metavar="N", type=workers, default=2, help="images read at once; 2 by default")
     check.add_argument("--save", metavar="FILE", help="write the images that can be read as a table, .csv or .parquet")
 

@@ -22,7 +22,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frontrank.cli.inputs import number
+from frontrank.cli.inputs import number_type
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe, value_of
 
@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "frontrank demo [--out DIR] [options]"
     out = "frontrank-demo"
     parser.add_argument("--out", metavar="DIR", default=out, help=f"folder for all of it; {out} by default")
-    classes, steps = number(int, at_least=40), number(int, at_least=1)  # fewer make no batch, and no held-out classes
+    classes, steps = (
+        number_type(int, at_least=40),
+        number_type(int, at_least=1),
+    )  # fewer classes make no batch
     parser.add_argument("--classes", metavar="N", type=classes, help="only so many emoji, for a quick look")
     parser.add_argument("--iterations", metavar="N", type=steps, help="steps of training, instead of the recipe's")
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frontrank.cli import add_action
-from frontrank.cli.inputs import add_running_arguments, check_output, number, print_page, say
-from frontrank.cli.train import add_run_arguments, check_start, start_run
+from frontrank.cli.inputs import add_running_arguments, check_output, number_type, print_page, say
+from frontrank.cli.train import add_run_arguments, check_start, train_or_plan
 from frontrank.detection.settings import DetectConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     predict = add_action(actions, "predict", _predict, "find objects in pictures")
     for action, batch in ((evaluate, 8), (predict, 4)):
         action.add_argument("detector", metavar="RUN|MODEL", help="folder of a run, or of a saved detector")
-        size, text = number(int, at_least=1), f"pictures at once; {batch} by default"
+        size, text = number_type(int, at_least=1), f"pictures at once; {batch} by default"
         action.add_argument("--batch", metavar="N", type=size, default=batch, help=text)
         add_running_arguments(action, quiet="results and errors")
     evaluate.add_argument("--data", metavar="PATH", help="pictures with boxes; those of the run by default")
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--json", metavar="OUT", help="save all numbers and curves as OUT.json")
     evaluate.add_argument("--page", metavar="OUT", help="write a page with pictures and curves, as OUT.html")
     evaluate.add_argument("--force", action="store_true", help="let --json and --page replace other files")
-    workers, score = number(int, at_least=0), number(float, at_least=0, at_most=1)
+    workers, score = number_type(int, at_least=0), number_type(float, at_least=0, at_most=1)
     evaluate.add_argument("--workers", metavar="N", type=workers, default=2, help="processes that read; 2 by default")
     predict.add_argument("pictures", metavar="PICTURE", nargs="+", help="files, or folders with all pictures in them")
     predict.add_argument("--out", metavar="DIR", required=True, help="new folder for the results")
@@ -82,7 +82,7 @@ def _train(options: argparse.Namespace) -> None:
     from frontrank.detection.run import build_detection_run, resume_detector, train_detector
 
     functions = train_detector, resume_detector, build_detection_run
-    start_run(options, DetectConfig, functions, _plan, _print_result)
+    train_or_plan(options, DetectConfig, functions, _plan, _print_result)
 
 
 def _print_result(standing: Standing, folder: Path) -> None:

@@ -46,7 +46,7 @@ from frontrank.cli.inputs import (
     PrintNames,
     add_reading_arguments,
     check_output,
-    number,
+    number_type,
     option_flags,
     read_images,
     reading_settings,
@@ -95,9 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     before = parser.add_argument_group("what is done to the embeddings first, in this order")
     before.add_argument("--whiten", metavar="FILE", help="PCA whitening: training embeddings, or a saved whitening")
-    power, alpha = number(float, at_least=0, at_most=1), number(float, at_least=0)
+    power, alpha = number_type(float, at_least=0, at_most=1), number_type(float, at_least=0)
     before.add_argument("--power", metavar="P", type=power, help="of the variances; 0.25 by default, 0.5 is full")
-    before.add_argument("--dim", metavar="N", type=number(int, at_least=1), help="components to keep; all by default")
+    before.add_argument("--dim", metavar="N", type=number_type(int, at_least=1), help="components kept; all by default")
     before.add_argument("--augment", **NEIGHBOURS, help="move every gallery item to its K nearest; 10 by default")
     before.add_argument(
         "--expand", **NEIGHBOURS, help="move every query to its K nearest in the gallery; 10 by default"
@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--compare", metavar="OTHER", help="a saved report (.json), or embeddings of the same rows")
     output.add_argument("--name", metavar="TEXT", help="name of these embeddings in tables")
     output.add_argument("--device", metavar="NAME", help="where scores are computed, such as cuda or cuda:1")
-    seed = number(int, at_least=0, at_most=2**31 - 1)
+    seed = number_type(int, at_least=0, at_most=2**31 - 1)
     output.add_argument("--seed", metavar="N", type=seed, default=0, help="of the k-means of NMI, and of --compare")
     output.add_argument("--quiet", action="store_true", help="print nothing but tables and errors")
 
@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> None:
         ((setup, report),) = reports.items()
         if isinstance(other, Rows):
             other = replace(other, labels=inputs.queries.labels)
-            with other.named_in_errors():
+            with other.name_in_errors():
                 other = _report(inputs, other, _transform(inputs, other), setup)
         print("\n" + _comparison(inputs, other, report).table(options.table), flush=True)
 
@@ -301,7 +301,7 @@ class Rows:
         return f"{text}, {classes:,} class{'es' * (classes != 1)}{where}"
 
     @contextmanager
-    def named_in_errors(self) -> Iterator[None]:
+    def name_in_errors(self) -> Iterator[None]:
         """Within, errors of the library that say "embeddings" also say whose."""
         try:
             yield
@@ -640,7 +640,7 @@ def _fit_whitening(inputs: _Inputs) -> _Inputs:
     if not isinstance(source, Rows):
         return inputs
     power = 0.25 if options.power is None else options.power
-    with source.named_in_errors():
+    with source.name_in_errors():
         fitted = fr.Whitening.fit(source.embeddings, power, options.dim, progress=inputs.progress)
     return replace(inputs, whitening=fitted)
 
@@ -653,7 +653,7 @@ def _transform(
     def whiten(rows: Rows | None) -> Any:
         if not isinstance(inputs.whitening, fr.Whitening) or rows is None:
             return None if rows is None else rows.embeddings
-        with rows.named_in_errors():
+        with rows.name_in_errors():
             return inputs.whitening.apply(rows.embeddings, progress=inputs.progress)
 
     x, gallery, distractors = (whiten(rows) for rows in (queries, gallery_rows, distractor_rows))

@@ -48,7 +48,7 @@ def check_output(option: str, path: Path, endings: Sequence[str], force: bool | 
 # Options
 
 
-def number(kind: type[int] | type[float], *, remedy: str = "", **bounds: Any) -> Callable[[str], Any]:
+def number_type(kind: type[int] | type[float], *, remedy: str = "", **bounds: Any) -> Callable[[str], Any]:
     """Return the argparse type of a number within bounds; they are `above` (float only), `at_least` and `at_most`."""
 
     def read(text: str) -> Any:
@@ -67,7 +67,7 @@ def number(kind: type[int] | type[float], *, remedy: str = "", **bounds: Any) ->
 
 NEIGHBOURS: dict[str, Any] = {  # an option that also stands without its K
     **{"metavar": "K", "nargs": "?", "const": 10},
-    "type": number(int, at_least=1, at_most=2**31 - 1, remedy="; put files before the option"),
+    "type": number_type(int, at_least=1, at_most=2**31 - 1, remedy="; put files before the option"),
 }
 
 
@@ -105,7 +105,7 @@ def add_running_arguments(parser: argparse._ActionsContainer, quiet: str = "") -
 def add_expansion_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the options of query expansion."""
     parser.add_argument("--expand", **NEIGHBOURS, help=f"{what} by the K nearest; 10 by default")
-    alpha = number(float, at_least=0)
+    alpha = number_type(float, at_least=0)
     parser.add_argument("--alpha", metavar="A", type=alpha, help="of --expand: score^A weighs them; 2 by default")
 
 
@@ -125,7 +125,7 @@ def add_reading_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--layout", metavar="NAME", help="detected by default: folder, table, sop, ...")
     parser.add_argument("--split", metavar="NAME", help="train, validation, test or all")
     parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
-    batch, workers = number(int, at_least=1), number(int, at_least=0)
+    batch, workers = number_type(int, at_least=1), number_type(int, at_least=0)
     parser.add_argument("--batch-size", metavar="N", type=batch, help="images at once; 64 by default")
     parser.add_argument("--workers", metavar="N", type=workers, help="processes that read images; 2 by default")
 

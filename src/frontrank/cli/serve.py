@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frontrank.cli.inputs import add_running_arguments, number, say
+from frontrank.cli.inputs import add_running_arguments, number_type, say
 from frontrank.errors import FrontrankWarning, InputError
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--names", metavar="A,B", help="names of the indexes on the page")
     parser.add_argument("--model", metavar="DIR", action="append", help="where the model is now; once for each index")
     parser.add_argument("--root", metavar="DIR", action="append", help="show only pictures below this folder")
-    here, port = "127.0.0.1", number(int, at_least=0, at_most=65535)
+    here, port = "127.0.0.1", number_type(int, at_least=0, at_most=65535)
     parser.add_argument("--host", metavar="NAME", default=here, help=f"address to serve on; {here} by default")
     parser.add_argument("--port", metavar="N", type=port, default=8000, help="8000 by default; 0 takes a free one")
     parser.add_argument("--token", metavar="TEXT", nargs="?", const="", help="ask for it; without TEXT a random one")
-    positive, count = number(float, above=0), number(int, at_least=1)
+    positive, count = number_type(float, above=0), number_type(int, at_least=1)
     parser.add_argument("--upload-mb", metavar="N", type=positive, default=10.0, help="largest upload; 10 by default")
     parser.add_argument("--seconds", metavar="S", type=positive, default=30.0, help="for a request; 30 by default")
     parser.add_argument("--requests", metavar="N", type=count, default=128, help="answered at once; 128 by default")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.usage = "frontrank train --data PATH [--recipe NAME] [--out DIR] [--SETTING VALUE]"
+    parser.usage = "frontrank train --data PATH [--recipe NAME] [--out DIR] ..."
     add_run_arguments(parser, "the images; see below", TrainConfig)
 
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     check_start(options, "images; give --data, a folder of images by class, a table, or the root of a data set")
     from frontrank.training.run import build_run, resume, train
 
-    start_run(options, TrainConfig, (train, resume, partial(build_run, remember=False)), _plan, _print_result)
+    train_or_plan(options, TrainConfig, (train, resume, partial(build_run, remember=False)), _plan, _print_result)
 
 
 def _print_result(standing: Standing, folder: Path) -> None:
@@ -158,7 +158,7 @@ def check_start(options: argparse.Namespace, missing: str) -> None:
         refuse_options(options, ["recipe", "out", "dry_run", "allow_partial"], reason)
 
 
-def start_run(
+def train_or_plan(
     options: argparse.Namespace,
     kind: Kind,
     functions: tuple[Callable[..., Standing], Callable[..., Standing], Callable[..., Any]],
