@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "frontrank search URL QUERY... [-k N] [--filter F] [options]"
     parser.add_argument("url", metavar="URL", help="the index, as for frontrank index --to")
     parser.add_argument("queries", metavar="QUERY", nargs="+", help="an image file, or id:ID for an image of the index")
-    parser.add_argument("-k", metavar="N", type=number_type(int, at_least=1), default=10, help="10 by default")
+    parser.add_argument("-k", metavar="N", type=number_type(int, at_least=1), default=10, help="hits; 10 by default")
     parser.add_argument("--filter", metavar="F", action="append", default=[], help="only such items; see filters")
     parser.add_argument("--label", metavar="TEXT", help="of the queries: shows which hits are right")
     add_expansion_arguments(parser, "query expansion")
