@@ -65,8 +65,10 @@ def test_pip(python, cache, copy):
 
 def test_apt(clients, cache, copy):
     client(clients, "apt-get", *copy("apt"))
-    fetch([THING["apt"]])
+    (path,) = fetch([THING["apt"]], any_version=True)
     assert calls(clients) == ["apt-get download -q thing=1.0"]
+    assert path.name == "apt-thing-1.0.deb"
+    assert actual_package(THING["apt"], path) == THING["apt"]
 
 
 @pytest.mark.parametrize(("kind", "program"), [("npm", "npm"), ("apt", "apt-get")])
@@ -113,21 +115,16 @@ def test_another_number_of_archives(clients, cache, left, many):
 
 def apt(folder, own, elsewhere=("exit 9",), update=("exit 0",)):
     """apt-get whose own lists do one thing, and whose private ones another, once they are updated."""
-    client(
-        folder,
-        "apt-get",
+    client(folder, "apt-get", *case({'*" update "*': update, "*Dir::State::lists=*": elsewhere, "*": own}))
+
+
+def case(commands):
+    """Lines that run some others by the pattern that the arguments match."""
+    return [
         'case "$*" in',
-        '*" update "*)',
-        *update,
-        ";;",
-        "*Dir::State::lists=*)",
-        *elsewhere,
-        ";;",
-        "*)",
-        *own,
-        ";;",
+        *(line for pattern, lines in commands.items() for line in (f"{pattern})", *lines, ";;")),
         "esac",
-    )
+    ]
 
 
 def test_apt_whose_lists_are_empty(clients, cache, copy):
@@ -195,16 +192,7 @@ def test_apt_has_another_version(clients, cache, copy):
     """It is an error, or a warning each time."""
     here = "thing_2.0_all.deb"
     content = fakes.deb(fakes.tar({"a": b"2"}, "w:xz"))
-    by_name = [
-        'case "$*" in',
-        "*=1.0)",
-        *saying(fakes.OTHER_APT, 100),
-        ";;",
-        "*)",
-        *copy("apt", content, here),
-        ";;",
-        "esac",
-    ]
+    by_name = case({"*=1.0": saying(fakes.OTHER_APT, 100), "*": copy("apt", content, here)})
     apt(clients, by_name, by_name)
     assert "--any-version" in refused("apt")
     for many in (2, 0):
@@ -217,13 +205,6 @@ def test_apt_has_another_version(clients, cache, copy):
         assert len(calls(clients)) == many
     assert not is_cached(THING["apt"])
     refused("apt")
-
-
-def test_any_version_takes_the_pinned_one_where_it_is(clients, cache, copy):
-    apt(clients, copy("apt"))
-    (path,) = fetch([THING["apt"]], any_version=True)
-    assert path.name == "apt-thing-1.0.deb"
-    assert actual_package(THING["apt"], path) == THING["apt"]
 
 
 def test_another_archive_of_the_same_version(clients, cache, copy):

@@ -252,7 +252,7 @@ def test_counts_that_are_not_as_they_were(few, tmp_path, monkeypatch):
     monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table))})
     build_emoji(tmp_path / "same")
     monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table) + 2)})
-    counts = rf"{len(table)} images, not 9 and {len(table) + 2}"
+    counts = rf"{len(table)} images.* {len(table) + 2}"
     with pytest.raises(InputError, match=counts):
         build_emoji(tmp_path / "other")
     assert json.loads((tmp_path / "other" / "data.json").read_text())["finished"] is False

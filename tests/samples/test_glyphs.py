@@ -527,12 +527,12 @@ def test_another_version_is_said(registry, tmp_path):
 
 def test_the_counts_are_checked(registry, tmp_path, monkeypatch):
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 4), "test": (1, 2)})
-    refusal(lambda: build_glyphs(tmp_path / "out"), "train", "3 images, not 1 and 4")
+    refusal(lambda: build_glyphs(tmp_path / "out"), "train", "3 images", "4")
     for settings_ in ({"size": 32}, {"classes": 2}, {"typefaces": ["flat", "tall"]}, {"any_version": True}):
         build_glyphs(tmp_path / "-".join(settings_), **settings_)  # other counts are not known
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 3), "test": (1, 3)})
     monkeypatch.setattr(build, "_TOLERANCE", 0.4)
-    with pytest.warns(FrontrankWarning, match="2 images, not 1 and 3"):
+    with pytest.warns(FrontrankWarning, match="2 images.* 3"):
         build_glyphs(tmp_path / "out")
 
 

@@ -97,7 +97,8 @@ def start_build(out: PathLike, settings: Settings) -> Iterator[None]:
             if state is None or state["settings"] != wanted:
                 shutil.rmtree(folder / WORK, ignore_errors=True)
                 _write_state(folder, {"finished": False, "settings": wanted})
-            _sweep(folder)
+            for unfinished in folder.rglob(f"*{UNFINISHED}"):  # of a build that was killed
+                unfinished.unlink(missing_ok=True)
         yield
 
 
@@ -215,14 +216,6 @@ def write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise unwritable(folder, error) from error
-
-
-def _sweep(folder: Path) -> None:
-    """Delete the unfinished files of a build that was killed."""
-    for place, _, names in os.walk(folder):
-        for name in names:
-            if name.endswith(UNFINISHED):
-                Path(place, name).unlink(missing_ok=True)
 
 
 def _load_state(folder: Path) -> dict[str, Any] | None:

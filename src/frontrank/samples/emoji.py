@@ -167,12 +167,9 @@ def _files(package: Package, path: str) -> Callable[[Archives], Drawings]:
 def _icons(package: Package, named_by: Package) -> Callable[[Archives], Drawings]:
     """Return the reader of drawings in one file of icons; `named_by` is the package with their names."""
 
-    def read(archives: Archives) -> Drawings:
-        names = _read_json(archives[named_by], "package/chars.json")
-        icons = _read_json(archives[package], "package/icons.json")
-        return _drawings(names, icons)
-
-    return read
+    return lambda archives: _drawings(
+        _read_json(archives[named_by], "package/chars.json"), _read_json(archives[package], "package/icons.json")
+    )
 
 
 def _drawings(names: Mapping[str, str], icons: Mapping[str, Any]) -> Drawings:
@@ -181,11 +178,9 @@ def _drawings(names: Mapping[str, str], icons: Mapping[str, Any]) -> Drawings:
         alias = icons.get("aliases", {}).get(name)
         icon = icons["icons"].get(name if alias is None else alias["parent"])
         if icon is not None:
-            left, top, width, height = (
-                icon.get(key, icons.get(key, usual))
-                for key, usual in (("left", 0), ("top", 0), ("width", 16), ("height", 16))
-            )
-            head = f'<svg {_NAMESPACES} viewBox="{left} {top} {width} {height}">'
+            usual = {"left": 0, "top": 0, "width": 16, "height": 16}
+            box = " ".join(str(icon.get(key, icons.get(key, default))) for key, default in usual.items())
+            head = f'<svg {_NAMESPACES} viewBox="{box}">'
             yield hexcode, f"{head}{icon['body']}</svg>".encode()
 
 
