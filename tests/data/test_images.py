@@ -481,6 +481,13 @@ def test_a_full_check_that_leaves_out(table, workers):
     assert "cut.png" in check.note
 
 
+def test_a_report_lists_all(table, tmp_path):
+    broken = check_images(table, broken="list").broken
+    lines = images.write_report(tmp_path / "broken.csv", [*broken, ("\udc80.jpg", "is empty")]).read_text().splitlines()
+    assert lines[0] == "path,reason"
+    assert [line.partition(",")[0] for line in lines[1:]] == [*BROKEN, "\\udc80.jpg"]
+
+
 def test_a_check_that_fails(table):
     message = refusal(lambda: check_images(table), "4 of 9", *BROKEN[:3], "broken: skip")
     assert "text.jpg" not in message
