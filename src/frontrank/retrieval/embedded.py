@@ -22,7 +22,7 @@ from frontrank.errors import InputError
 from frontrank.files import folder_lock
 from frontrank.retrieval import journal
 from frontrank.retrieval.approximate_search import Graph, build_graph, extend_graph, graph_best, read_graph, write_graph
-from frontrank.retrieval.engine import Batches, Facts, Hits, close_on_error, refuse_known, refuse_unknown
+from frontrank.retrieval.engine import Batches, Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
 from frontrank.retrieval.exact_search import Allowed, exact_best, import_faiss
 from frontrank.retrieval.items import ORDER, Condition, Conditions, Item, text_of
 from frontrank.retrieval.journal import Delete, Event, IndexFolder, Put
@@ -49,7 +49,7 @@ class FaissEngine:
         self._rows = ItemRows(VectorRows(dim, np.inf), settings)
         self._graph: Graph | None = None
         self._writer = threading.RLock()  # held by whoever changes rows, graph or folder,
-        self._lock = ReadWriteLock()  # together with this one in the moment of the change
+        self._reading = ReadLock()  # which is paused in the moment of the change
         self._is_stale = False  # whether the folder may have more than this engine knows
         self._finalizer: Any = None
         if path is not None:
@@ -100,30 +100,30 @@ class FaissEngine:
         return len(known)
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
-        with self._lock.read():
+        with self._reading:
             return [None if row is None else self._rows.items[row] for row in map(self._rows.row_of.get, ids)]
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
-        with self._lock.read():
+        with self._reading:
             refuse_unknown(name for name in ids if name not in self._rows.row_of)
             return self._rows.vectors.rows[[self._rows.row_of[name] for name in ids]]
 
     def count(self, conditions: Conditions) -> int:
-        with self._lock.read():
+        with self._reading:
             allowed = self._rows.select(conditions)
             return len(self._rows) if allowed is None else allowed.count
 
     def scan(self, after: str | None, limit: int) -> list[Item]:
-        with self._lock.read():
+        with self._reading:
             return self._rows.scan(after, limit)
 
     def values(self, field: str) -> dict[str, int]:
-        with self._lock.read():
+        with self._reading:
             return self._rows.count_values(field)
 
     def search(self, queries: np.ndarray, k: int, conditions: Conditions, with_vectors: bool = False) -> list[Hits]:
         self.prepare()
-        with self._lock.read():
+        with self._reading:
             allowed, vectors, graph = self._rows.select(conditions), self._rows.vectors.rows, self._active_graph()
             items = cast(list[Item], self._rows.items)  # only dead rows have None, and no search returns these
             possible = len(vectors) if allowed is None else allowed.count
@@ -140,7 +140,7 @@ class FaissEngine:
         return [Hits(*hit) for hit in zip(best_items, scores, best_vectors, strict=True)]
 
     def describe(self) -> Facts:
-        with self._lock.read():
+        with self._reading:
             facts: dict[str, str | int | float | bool] = {"search": "exact", "rows": len(self._rows)}
             if (graph := self._active_graph()) is not None:
                 facts |= {"search": graph.kind, "recall@10": graph.recall, "effort": graph.effort}
@@ -156,10 +156,10 @@ class FaissEngine:
             vectors, rows, graph = self._rows.vectors, self._rows, self._graph
             if graph is None or graph.index is None or (graph.kind == "hnsw") != vectors.in_memory:
                 graph = build_graph(vectors.rows, rows.alive, rows.items, vectors.in_memory, self._progress)
-                with self._lock.write():
+                with self._reading.pause():
                     self._graph = graph
             else:
-                with self._lock.write():
+                with self._reading.pause():
                     self._graph = None  # if this is interrupted, a graph that is half extended must not be used
                     self._graph = extend_graph(graph, vectors.rows, rows.alive, rows.items, self._progress)
             self._save_graph()
@@ -169,7 +169,7 @@ class FaissEngine:
             return self._catch_up()
 
     def close(self) -> None:
-        with self._writer, self._lock.write():
+        with self._writer, self._reading.pause():
             if self._finalizer is not None:
                 self._finalizer()
 
@@ -188,10 +188,11 @@ class FaissEngine:
 
     def _write(self, event: Event) -> None:
         """Change the folder and the rows; rewrite the index if more than a third of its rows is dead."""
-        with self._stale_on_error():
-            if self._folder is not None:
-                self._folder.write(event)
-            self._apply(event)
+        self._is_stale = True  # until folder and rows are changed; if that is interrupted, the folder is read again
+        if self._folder is not None:
+            self._folder.write(event)
+        self._apply(event)
+        self._is_stale = False
         if self._rows.dead > max(_LEAST_DEAD, len(self._rows) / 3):
             self._rewrite()
 
@@ -205,24 +206,15 @@ class FaissEngine:
                 return True
         except (FileNotFoundError, NotADirectoryError):
             raise _missing_error(self._folder.folder) from None
-        changed = False
-        with self._stale_on_error():
-            for event in self._folder.read_events():
-                self._apply(event)
-                changed = True
+        changed, self._is_stale = False, True
+        for event in self._folder.read_events():
+            self._apply(event)
+            changed = True
+        self._is_stale = False
         return changed
 
-    @contextmanager
-    def _stale_on_error(self) -> Iterator[None]:
-        """Change folder and rows together; if that is interrupted, the next call reads the folder again first."""
-        try:
-            yield
-        except BaseException:
-            self._is_stale = True
-            raise
-
     def _apply(self, event: Event) -> None:
-        with self._lock.write():
+        with self._reading.pause():
             self._rows.apply(event)
 
     def _load(self, path: Path) -> None:
@@ -237,7 +229,7 @@ class FaissEngine:
                 rows.apply(event)
             if graph is not None and graph.rows > len(rows):
                 raise InputError(f"{folder.graph_path} belongs to another index; remove it, and it is built again")
-        with self._lock.write():
+        with self._reading.pause():
             if self._finalizer is not None:
                 self._finalizer()
             self._finalizer = weakref.finalize(self, folder.close)  # for a user who forgets to close
@@ -251,7 +243,7 @@ class FaissEngine:
             rows = ItemRows(VectorRows(self.dim, np.inf), settings)
             for some in batches:
                 rows.apply(Put(*some))
-            with self._lock.write():
+            with self._reading.pause():
                 self._rows, self._graph = rows, None
             return
         with suppress(InputError):  # no space: the write itself is done all the same, and the next one tries again
@@ -358,9 +350,7 @@ class ItemRows:
 
     def batches(self) -> Batches:
         """Iterate over all that is alive, some rows at a time."""
-        alive = np.flatnonzero(self.alive)
-        for start in range(0, len(alive), _COPIED):
-            some = alive[start : start + _COPIED]
+        for some in split_batches(np.flatnonzero(self.alive), _COPIED):
             yield self.vectors.rows[some], [item for row in some.tolist() if (item := self.items[row]) is not None]
 
     def _bury(self, row: int | None) -> None:
@@ -483,46 +473,36 @@ class GrowingArray:
         self._length = length
 
 
-class ReadWriteLock:
-    """A lock for many readers, or one writer; a writer that waits goes before readers that come later."""
+class ReadLock:
+    """A lock that many threads may hold at once (`with lock`), or none of them while one thread writes."""
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
-        self._free = threading.Condition(self._counting)
-        self._readers = self._waiting_writers = 0
-        self._is_writing = False
-
-    def read(self) -> "ReadWriteLock":
-        """Keep writers out. A thread must not ask for it twice."""
-        return self  # a generator would cost a search several microseconds
+        self._changed = threading.Condition(self._counting)
+        self._readers, self._is_paused = 0, False
 
     def __enter__(self) -> None:
         with self._counting:
-            while self._is_writing or self._waiting_writers:
-                self._free.wait()
+            while self._is_paused:
+                self._changed.wait()
             self._readers += 1
 
     def __exit__(self, *error: object) -> None:
         with self._counting:
             self._readers -= 1
-            if self._waiting_writers and not self._readers:
-                self._free.notify_all()
+            if self._is_paused and not self._readers:
+                self._changed.notify_all()
 
     @contextmanager
-    def write(self) -> Iterator[None]:
-        """Keep everyone else out."""
-        with self._free:
-            self._waiting_writers += 1
-            try:
-                while self._is_writing or self._readers:
-                    self._free.wait()
-            finally:
-                self._waiting_writers -= 1
-                self._free.notify_all()
-            self._is_writing = True
+    def pause(self) -> Iterator[None]:
+        """Wait for those who read, and keep others from starting; only one thread at a time may do so."""
         try:
+            with self._counting:
+                self._is_paused = True
+                while self._readers:
+                    self._changed.wait()
             yield
         finally:
-            with self._free:
-                self._is_writing = False
-                self._free.notify_all()
+            with self._counting:
+                self._is_paused = False
+                self._changed.notify_all()

@@ -6,7 +6,7 @@ the rows.
 """
 
 import heapq
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ def exact_best(rows: np.ndarray, queries: np.ndarray, k: int, items: Items, allo
     rough = rough_best(rows, queries, min(k + SPARE, possible), allowed)
     scores, best = settle_order(rows, queries, rough[1], k, items)
     if rough[0].shape[1] < possible:
-        off = _slack(rows.shape[1])
+        off = slack(rows.shape[1], torch.float32) + 2.0**-22  # how far a score of faiss can be from ours
         for i in np.flatnonzero(scores[:, k - 1] <= rough[0][:, -1] + off):
             scores[i], best[i] = _best_of_all(rows, queries[i], k, items, allowed, float(scores[i, k - 1]) - 2 * off)
     return scores, best
@@ -153,13 +153,10 @@ def settle_order(rows: np.ndarray, queries: np.ndarray, candidates: np.ndarray, 
 def _score_candidates(rows: np.ndarray, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Return the scores of proposed rows [query, place], -inf where there is none."""
     step = max(1, _SCORED // max(1, candidates.shape[1] * rows.shape[1]))
-    if step >= len(candidates):
-        scores = _grid_scores(rows.take(candidates, 0), queries)
-    else:
-        scores = np.empty(candidates.shape, np.float32)
-        for start in range(0, len(candidates), step):
-            some = slice(start, start + step)
-            scores[some] = _grid_scores(rows.take(candidates[some], 0), queries[some])
+    scores = np.empty(candidates.shape, np.float32)
+    for start in range(0, len(candidates), step):
+        some = slice(start, start + step)
+        scores[some] = _grid_scores(rows.take(candidates[some], 0), queries[some])
     if candidates.min(initial=0) < 0:
         scores[candidates < 0] = -np.inf
     return scores
@@ -173,23 +170,14 @@ def _grid_scores(candidates: np.ndarray, queries: np.ndarray) -> np.ndarray:
     return exact.astype(np.float32)
 
 
-@cache
-def _slack(dim: int) -> float:
-    """Return how far a score of faiss can be from ours."""
-    return slack(dim, torch.float32) + 2.0**-22
-
-
 def _best_of_all(
     rows: np.ndarray, query: np.ndarray, k: int, items: Items, allowed: Allowed | None, least: float
 ) -> Ranking:
     """Return the k best for one query of all rows that score about so much at least."""
     rough = rows @ query
     near = np.flatnonzero(rough >= least if allowed is None else (rough >= least) & allowed.mask)
-    scores = np.empty(len(near), dtype=np.float32)
-    step = max(1, _SCORED // rows.shape[1])
-    for start in range(0, len(near), step):
-        some = slice(start, start + step)
-        scores[some] = _grid_scores(rows.take(near[some], 0)[None], query[None])[0]
+    parts = split_batches(near, max(1, _SCORED // rows.shape[1]))
+    scores = np.concatenate([_grid_scores(rows.take(some, 0)[None], query[None])[0] for some in parts])
     names = (items[row].id for row in near.tolist())
     best = heapq.nsmallest(k, zip((-scores).tolist(), names, near.tolist(), strict=True))
     return -np.array([score for score, _, _ in best], dtype=np.float32), np.array([row for _, _, row in best])

@@ -36,15 +36,6 @@ def nearest(
     """
     check_integer("k", k, at_least=1)
     check_same_dimensions(queries, gallery)
-    scores, index = exact_nearest(queries, gallery, k, own=own, progress=progress)
-    dtype = torch.promote_types(queries.dtype, gallery.dtype)
-    return scores.to(dtype).to(queries.device), index.to(queries.device)
-
-
-def exact_nearest(
-    queries: Vectors, gallery: Vectors, k: int, *, own: bool = False, progress: bool | None = None
-) -> tuple[Tensor, Tensor]:
-    """Do the same with checked arguments; the cosines are in float64, on a device that has float64."""
     k = min(k, len(gallery) - own)
     scores = torch.empty(len(queries), k, dtype=torch.float64, device=queries.exact_device)
     index = torch.empty(len(queries), k, dtype=torch.long, device=queries.exact_device)
@@ -61,7 +52,8 @@ def exact_nearest(
                     best = _merge(best, (chunk_scores, chunk_index + where.start))
                 step(len(some) * len(items))
             scores[rows], index[rows] = best
-    return scores, index
+    dtype = torch.promote_types(queries.dtype, gallery.dtype)
+    return scores.to(dtype).to(queries.device), index.to(queries.device)
 
 
 def _empty_lists(some: Chunk, k: int) -> tuple[Tensor, Tensor]:

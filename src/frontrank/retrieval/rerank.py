@@ -9,8 +9,8 @@ from torch import Tensor
 from frontrank.checks import check_integer, check_number
 from frontrank.errors import InputError
 from frontrank.progress import progress as progress_bar
-from frontrank.ranking.vectors import Vectors, full_precision
-from frontrank.retrieval.neighbours import GROUP, exact_nearest, read_sides
+from frontrank.ranking.vectors import Joined, Vectors, full_precision
+from frontrank.retrieval.neighbours import GROUP, nearest, read_sides
 
 _BUDGET = 1 << 21  # numbers worked on at once
 
@@ -53,10 +53,11 @@ def rerank(
     if k2 > k1:
         raise InputError(f"k2 is {k2}, more than k1 = {k1}; give at most k1")
     rows, items = read_sides(queries, gallery)
-    both = (rows,) if gallery is None else (rows, items)
-    near = _neighbours(both, k1, progress)
+    every = rows if gallery is None else Joined([rows, items])
+    others = nearest(every, every, k1, own=True, progress=progress)[1].cpu()
+    near = torch.cat([torch.arange(len(every))[:, None], others], 1)
     item, member = reciprocal_pairs(near)
-    vectors = SparseRows.of(item, member, torch.exp(_cosines(both, item, member) - 1), len(near))
+    vectors = SparseRows.of(item, member, torch.exp(_cosines(every, item, member) - 1), len(near))
     if k2 > 1:
         vectors = mean_rows(vectors, near[:, :k2])
     scores = _all_cosines(rows, items)
@@ -71,33 +72,10 @@ def rerank(
     return scores.fill_diagonal_(-torch.inf) if gallery is None else scores
 
 
-def _neighbours(both: tuple[Vectors, ...], k: int, progress: bool | None) -> Tensor:
-    """Return each item of one or two sets, then its k nearest others among all [item, 1 + k]; on the CPU."""
-    lists = []
-    for first in both:
-        parts = [exact_nearest(first, second, k, own=first is second, progress=progress) for second in both]
-        scores = torch.cat([scores for scores, _ in parts], 1)
-        index = torch.cat([parts[0][1], *(index + len(both[0]) for _, index in parts[1:])], 1)
-        order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
-        lists.append(index.gather(1, order).cpu())
-    near = torch.cat(lists)
-    return torch.cat([torch.arange(len(near))[:, None], near], 1)
-
-
-def _cosines(both: tuple[Vectors, ...], i: Tensor, j: Tensor) -> Tensor:
-    """Return the cosines of pairs of items in float64 on the CPU [pair]."""
-    pairs = even_spans(len(i), both[0].dim)
-    return torch.cat([(_unit(both, i[some]) * _unit(both, j[some])).sum(1) for some in pairs])
-
-
-def _unit(both: tuple[Vectors, ...], index: Tensor) -> Tensor:
-    rows = torch.empty(len(index), both[0].dim, dtype=torch.float64)
-    start = 0
-    for part in both:
-        here = (index >= start) & (index < start + len(part))
-        rows[here] = part.read(index[here] - start).exact_unit().cpu()
-        start += len(part)
-    return rows
+def _cosines(rows: Vectors, i: Tensor, j: Tensor) -> Tensor:
+    """Return the cosines of pairs of rows in float64 on the CPU [pair]."""
+    pairs = ((rows.read(i[some]), rows.read(j[some])) for some in even_spans(len(i), rows.dim))
+    return torch.cat([(first.exact_unit() * second.exact_unit()).sum(1).cpu() for first, second in pairs])
 
 
 def _all_cosines(queries: Vectors, gallery: Vectors) -> Tensor:
