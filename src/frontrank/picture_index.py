@@ -99,7 +99,7 @@ def index_images(
     refuse_repeats(tables)
     ids_of_tables = [item_ids(table) for table in tables]
     embed = partial(embedded_batches, model, batch_size=batch_size, workers=workers, show=False)
-    summary, wanted = IndexSummary(), {name for ids in ids_of_tables for name in ids}
+    summary, wanted = IndexSummary(), set[str]().union(*ids_of_tables)
     with progress("indexing", sum(map(len, tables)), show if distributed.is_main() else False) as step:
         for table, ids in zip(tables, ids_of_tables, strict=True):
             for start in range(0, len(table), _TABLE_ROWS):
@@ -118,19 +118,17 @@ def item_ids(table: ImageTable) -> list[str]:
 
     The id of a crop ends with its box.
     """
-    folder = table.root.resolve().name
-    return [_item_id(folder, str(path), box) for path, box in zip(table.paths, table.boxes(), strict=True)]
-
-
-def _item_id(folder: str, path: str, box: Sequence[float] | None) -> str:
-    name = path if Path(path).is_absolute() else f"{folder}/{path}"
-    if box is not None:
-        name += "#" + ",".join(f"{side:g}" for side in box)
-    text = "".join(letter if letter.isprintable() else "?" for letter in name)
-    if len(text) > ID_LENGTH or text != name:
-        digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
-        text = f"{text[: ID_LENGTH - len(digest) - 1]}~{digest}"
-    return text
+    folder, ids = table.root.resolve().name, []
+    for path, box in zip(map(str, table.paths), table.boxes(), strict=True):
+        name = path if Path(path).is_absolute() else f"{folder}/{path}"
+        if box is not None:
+            name += "#" + ",".join(f"{side:g}" for side in box)
+        text = "".join(letter if letter.isprintable() else "?" for letter in name)
+        if len(text) > ID_LENGTH or text != name:
+            digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16]
+            text = f"{text[: ID_LENGTH - len(digest) - 1]}~{digest}"
+        ids.append(text)
+    return ids
 
 
 def refuse_repeats(tables: Sequence[ImageTable]) -> None:
@@ -228,19 +226,13 @@ class _Images:
 
     def _gather_next(self, batches: Iterator[_Share]) -> list[_Share]:
         """Return the next embeddings of every process; empty when none has any."""
+        some, until = [], time.monotonic() + _STORE_SECONDS
         with distributed.fail_together():
-            some = _take_for_seconds(islice(batches, _STORE_BATCHES))
-        rows = [row for part in some for row in part.rows]
-        vectors = np.concatenate([self._no_vectors, *(part.vectors for part in some)])
-        if not distributed.any_rank(bool(some)):
-            return []
-        all_vectors = distributed.gather_rows(torch.from_numpy(vectors)).numpy()
-        faults = {row: fault for part in some for row, fault in part.faults.items()}
-        shares = distributed.gather_objects(_Share(rows, vectors[:0], faults))
-        ends = np.cumsum([len(part.rows) for part in shares])
-        for part, end in zip(shares, ends, strict=True):
-            part.vectors = all_vectors[end - len(part.rows) : end]
-        return shares
+            for part in islice(batches, _STORE_BATCHES):
+                some.append(part)
+                if time.monotonic() >= until:
+                    break
+        return [part for parts in distributed.gather_objects(some) for part in parts]
 
     def _embed(self, embed: Embed, rows: Sequence[int]) -> Iterator[_Share]:
         """Yield batches of embeddings of these rows.
@@ -291,16 +283,6 @@ def _refuse_other_files(items: Sequence[Item | str], stored: Sequence[Item | Non
             if not os.path.samefile(old.path, item.path):
                 fault = f"{printable(item.path)} would replace {printable(old.path)}, both are {printable(item.id)}"
                 raise InputError(f"{fault}; {_OWN_NAMES}")
-
-
-def _take_for_seconds(batches: Iterator[_Share]) -> list[_Share]:
-    """Return the first batches, until they have taken _STORE_SECONDS."""
-    some, until = [], time.monotonic() + _STORE_SECONDS
-    for part in batches:
-        some.append(part)
-        if time.monotonic() >= until:
-            break
-    return some
 
 
 def _read_digest(file: str) -> tuple[str, str]:

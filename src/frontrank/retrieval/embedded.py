@@ -34,7 +34,6 @@ _GROWTH = 0.1  # share of new rows from which on they are added to a graph
 _LEAST_DEAD = 1000  # fewer dead rows are never a reason to rewrite the index
 _MOST_FILTERS, _MOST_COLUMNS = 64, 16  # remembered between searches
 _COPIED = 4096  # rows copied at once
-_MISSING, _NUMBER = -1, -2  # codes in a column of values that are not text
 
 
 class FaissEngine:
@@ -56,18 +55,19 @@ class FaissEngine:
             self._load(path)
 
     @classmethod
-    def open(cls, folder: Path, progress: bool | None = None) -> "FaissEngine | None":
+    def open(cls, url: str, progress: bool | None = None) -> "FaissEngine | None":
         """Open the index of a folder, None if there is none."""
         # A folder without a readable journal but with other files of an index is damaged, not new.
         is_file = re.compile("journal|vectors.{7}").fullmatch
-        if journal.is_index(folder) or any(map(is_file, journal.list_folder(folder))):
-            return cls(0, b"", folder, progress)
+        if url and (journal.is_index(Path(url)) or any(map(is_file, journal.list_folder(Path(url))))):
+            return cls(0, b"", Path(url), progress)
         return None
 
     @classmethod
-    def create(cls, folder: Path | None, dim: int, settings: bytes, progress: bool | None = None) -> "FaissEngine":
+    def create(cls, url: str, dim: int, settings: bytes, progress: bool | None = None) -> "FaissEngine":
         """Create an index in a folder, or in memory only if there is no folder."""
         import_faiss()
+        folder = Path(url) if url else None
         if folder is not None:
             try:
                 journal.create_folder(folder, dim, settings)
@@ -368,7 +368,7 @@ class ItemRows:
 
 
 class Column:
-    """A field of all rows as arrays: codes of texts, and numbers."""
+    """A field of all rows as arrays: codes of texts (-1 for none), and numbers (NaN for none)."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -382,10 +382,8 @@ class Column:
             value = None if item is None else item.value(self._field)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             numbers.append(value if is_number else np.nan)
-            if value is None or is_number:
-                codes.append(_MISSING if value is None else _NUMBER)
-            else:
-                codes.append(self._code_of.setdefault(text_of(value), len(self._code_of)))
+            new_code = len(self._code_of)
+            codes.append(-1 if value is None or is_number else self._code_of.setdefault(text_of(value), new_code))
         self._codes.append(np.array(codes, np.int32))
         self._numbers.append(np.array(numbers, np.float64))
 
@@ -404,8 +402,8 @@ class Column:
         codes = self._codes.rows[alive]
         times = np.bincount(codes[codes >= 0], minlength=len(self._code_of)).tolist()
         counts = Counter({text: times[code] for text, code in self._code_of.items() if times[code]})
-        is_number = alive & (self._codes.rows == _NUMBER)
-        for value, count in zip(*np.unique(self._numbers.rows[is_number], return_counts=True), strict=True):
+        numbers = self._numbers.rows[alive & ~np.isnan(self._numbers.rows)]
+        for value, count in zip(*np.unique(numbers, return_counts=True), strict=True):
             counts[text_of(float(value))] += int(count)
         return counts
 

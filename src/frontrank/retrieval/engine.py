@@ -36,15 +36,24 @@ class Hits:
 
 
 class Engine(Protocol):
-    """A store of vectors and items; only `Index` calls it.
+    """A store of vectors and items; only `Index` calls it, and its methods do what those of `Index` do.
 
     Vectors are float32 [row, dim] of length 1, already whitened. `Index` has checked all arguments; an id comes once
     per call. Text is ordered by code points ('Z' before 'a'), as in Python. Several threads may search at once.
-    Problems that a user can solve (no connection, a damaged file) are an InputError of one line.
+    A write is durable when it returns, and every later search sees it. Problems that a user can solve (no connection,
+    a damaged file) are an InputError of one line.
     """
 
     name: str
     dim: int
+
+    @classmethod
+    def open(cls, url: str, progress: bool | None = None) -> "Engine | None":
+        """Open the index at a URL, None if there is none. `progress` is for work in this process."""
+
+    @classmethod
+    def create(cls, url: str, dim: int, settings: bytes, progress: bool | None = None) -> "Engine":
+        """Create an index at a URL; an empty one stands for memory."""
 
     def read_settings(self) -> bytes:
         """Return the settings given to `create`, or last to `write_settings`."""
@@ -52,23 +61,16 @@ class Engine(Protocol):
     def write_settings(self, settings: bytes) -> None: ...
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        """Store new items, durably when this returns; if an id exists, call `refuse_known` and store none."""
+        """Store new items; if an id exists, call `refuse_known` and store none."""
 
-    def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
-        """Store items in place of those with the same ids, durably when this returns."""
-
-    def delete(self, ids: Sequence[str]) -> int:
-        """Delete items; return how many of the ids existed."""
-
-    def get(self, ids: Sequence[str]) -> list[Item | None]:
-        """Return the items of these ids, None for an id that does not exist."""
+    def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None: ...
+    def delete(self, ids: Sequence[str]) -> int: ...
+    def get(self, ids: Sequence[str]) -> list[Item | None]: ...
 
     def vectors(self, ids: Sequence[str]) -> np.ndarray:
         """Return the vectors of these ids [id, dim]; call `refuse_unknown` if one does not exist."""
 
-    def search(self, queries: np.ndarray, k: int, conditions: Conditions, with_vectors: bool = False) -> list[Hits]:
-        """Return the k best items that match, for each query [query, dim]; sees every write that returned before."""
-
+    def search(self, queries: np.ndarray, k: int, conditions: Conditions, with_vectors: bool = False) -> list[Hits]: ...
     def count(self, conditions: Conditions) -> int: ...
 
     def scan(self, after: str | None, limit: int) -> list[Item]:
@@ -80,12 +82,8 @@ class Engine(Protocol):
     def describe(self) -> Facts:
         """Return how it searches, for people to read: "search" ("exact", "hnsw", ...) and what was measured."""
 
-    def prepare(self) -> None:
-        """Build now what the first search after many writes would have to build."""
-
-    def refresh(self) -> bool:
-        """Read what other processes wrote; return whether there was anything. A server has nothing to do here."""
-
+    def prepare(self) -> None: ...
+    def refresh(self) -> bool: ...
     def close(self) -> None: ...
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from frontrank.checks import check_integer, check_number
+from frontrank.checks import check_number
 from frontrank.ranking.vectors import Vectors, full_precision
 from frontrank.retrieval.neighbours import nearest, read_sides
 
@@ -26,8 +26,6 @@ def expand_queries(
     >>> expand_queries(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.6, 0.8], [-1.0, 0.0]]), alpha=1.0)  # (1.36, 0.48)
     tensor([[0.9430, 0.3328]])
     """
-    check_integer("k", k, at_least=1)
-    check_number("alpha", alpha, at_least=0)
     return _expand_rows(*read_sides(queries, gallery), k, alpha, progress)
 
 
@@ -38,13 +36,12 @@ def augment_database(gallery: object, k: int = 10, alpha: float = 2.0, *, progre
     max(s_j, 0)^alpha. Done once, before the gallery is indexed. The idea is that of Relja Arandjelović, Andrew
     Zisserman, "Three things everyone should know to improve object retrieval", CVPR 2012.
     """
-    check_integer("k", k, at_least=1)
-    check_number("alpha", alpha, at_least=0)
     items = Vectors("gallery", gallery)
     return _expand_rows(items, items, k, alpha, progress)
 
 
 def _expand_rows(queries: Vectors, gallery: Vectors, k: int, alpha: float, progress: bool | None) -> Tensor:
+    check_number("alpha", alpha, at_least=0)
     scores, index = nearest(queries, gallery, k, own=queries is gallery, progress=progress)
     weights = torch.where(scores > 0, scores.clamp(min=0) ** alpha, 0).to(queries.dtype)
     result = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)

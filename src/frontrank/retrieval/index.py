@@ -1,6 +1,6 @@
 """A collection of images that can be searched: what a user calls.
 
-The engine that keeps the vectors is chosen by the URL of an index; `_server_engine` is the one place that knows them.
+The engine that keeps the vectors is chosen by the URL of an index; `_engine_class` is the one place that knows them.
 """
 
 import io
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -27,10 +27,6 @@ from frontrank.retrieval.engine import Engine, Facts, Hits, close_on_error
 from frontrank.retrieval.items import FIELD_NAMES, Filter, Item, check_id, is_field, read_filter, read_ids
 from frontrank.retrieval.journal import save_copy
 from frontrank.retrieval.whitening import ARRAYS, Whitening
-
-if TYPE_CHECKING:
-    from frontrank.retrieval.milvus import MilvusEngine
-    from frontrank.retrieval.pgvector import PgvectorEngine
 
 Expansion = tuple[int, float]  # k and alpha of `expand_queries`
 Notes = Mapping[str, str | tuple[str, ...]]
@@ -103,14 +99,16 @@ class Index:
     ) -> None:
         self.url = None if url is None else read_url(url)
         given = _check_settings(dim, model, whitening, expansion)
-        self._engine = None if self.url is None else _open_engine(self.url, progress)
+        place = self.url or ""
+        self._engine = _engine_class(place).open(place, progress)
         if self._engine is None:
             if dim is None and self.url is None:
                 raise InputError("an index in memory needs dim, the dimensions of the embeddings")
             if dim is None:
                 raise InputError(f"{self.where} has no index; create one by frontrank index, or in Python with dim")
             settings = IndexSettings(**given)
-            self._engine = _create_engine(self.url, settings.stored_dim, _pack_settings(settings), progress)
+            packed = _pack_settings(settings)
+            self._engine = _engine_class(place).create(place, settings.stored_dim, packed, progress)
         with close_on_error(self):
             self._settings = self._read_settings()
             _refuse_other(self.where, self._settings, given)
@@ -428,9 +426,8 @@ def hide_password(url: str) -> str:
     return re.sub(r"([?&]\w*(?:password|token)=)[^&]*", r"\1...", text)
 
 
-def _server_engine(url: str | None) -> "type[MilvusEngine] | type[PgvectorEngine] | None":
-    """Return the engine of a server's URL, None for a folder or memory."""
-    scheme = url_scheme(url or "")
+def _engine_class(url: str) -> type[Engine]:
+    scheme = url_scheme(url)
     if scheme == "milvus":
         from frontrank.retrieval.milvus import MilvusEngine
 
@@ -439,19 +436,7 @@ def _server_engine(url: str | None) -> "type[MilvusEngine] | type[PgvectorEngine
         from frontrank.retrieval.pgvector import PgvectorEngine
 
         return PgvectorEngine
-    return None
-
-
-def _open_engine(url: str, progress: bool | None) -> Engine | None:
-    server = _server_engine(url)
-    return FaissEngine.open(Path(url), progress) if server is None else server.open(url)
-
-
-def _create_engine(url: str | None, dim: int, settings: bytes, progress: bool | None) -> Engine:
-    server = _server_engine(url)
-    if url is None or server is None:
-        return FaissEngine.create(None if url is None else Path(url), dim, settings, progress)
-    return server.create(url, dim, settings)
+    return FaissEngine
 
 
 # Embeddings and queries on their way to an engine.
@@ -483,8 +468,6 @@ def _unit_rows(name: str, data: object, dim: int, ids: Sequence[str] | None = No
         raise InputError(f"{name} has {rows.shape[1]} dimensions, the index has {dim}; use the model it was made with")
     if ids is not None and len(rows) != len(ids):
         raise InputError(f"{name} has {len(rows)} rows, items has {len(ids)}; give one embedding per item")
-    if len(rows) <= _CHUNK:
-        return _normalise(name, rows, 0, ids)
     units = np.empty(rows.shape, np.float32)
     for start in range(0, len(rows), _CHUNK):
         units[start : start + _CHUNK] = _normalise(name, rows[start : start + _CHUNK], start, ids)

@@ -261,7 +261,7 @@ class IndexFolder:
         if zlib.crc32(vectors.data) != checksum:
             raise damage_error(self.vectors_path, f"rows {first} to {first + rows - 1} do not match their checksum")
         self.rows += rows
-        return Put(vectors, [_to_item(entry) for entry in json.loads(payload[_ROW_RANGE.size :])])
+        return Put(vectors, [Item(*entry) for entry in json.loads(payload[_ROW_RANGE.size :])])
 
 
 def open_folder(folder: Path) -> IndexFolder:
@@ -394,10 +394,6 @@ def _put_records(first: int, vectors: np.ndarray, items: Sequence[Item]) -> Iter
         checksum = zlib.crc32(np.ascontiguousarray(vectors[start : start + _ROWS], "<f4").data)
         entries = [[item.id, item.path, item.label, item.category, dict(item.metadata)] for item in some]
         yield _PUT, _ROW_RANGE.pack(first + start, len(some), checksum) + _to_json(entries)
-
-
-def _to_item(entry: Sequence[Any]) -> Item:
-    return Item(*entry) if entry[4] else Item(*entry[:4])
 
 
 def _to_json(value: object) -> bytes:

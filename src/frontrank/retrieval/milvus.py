@@ -25,12 +25,12 @@ import numpy as np
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
 from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
-from frontrank.retrieval.items import ID_LENGTH, ORDER, Condition, Conditions, Item, Value, text_of
+from frontrank.retrieval.items import FIELDS, ID_LENGTH, ORDER, Condition, Conditions, Item, Value, text_of
 
 LONGEST_LIST = 16_384  # the most that a server finds for one query
 LONGEST_TEXT = 65_535  # bytes of a text or of the metadata of one item
 ITEMS, SETTINGS = "_default", "settings"  # partitions of a collection
-COLUMNS = ["id", "path", "label", "category", "metadata"]
+COLUMNS = [*FIELDS, "metadata"]
 BUILD_SECONDS = 600.0  # for a server to load a collection or to build a graph
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 60.0
 _SERVE_SECONDS, _RELEASE_SECONDS = 120.0, 1.5  # until a server uses new graphs, and drops what they replace
@@ -215,7 +215,7 @@ class MilvusEngine:
         self._server, self._is_exact = server, is_exact
 
     @classmethod
-    def open(cls, url: str) -> "MilvusEngine | None":
+    def open(cls, url: str, progress: bool | None = None) -> "MilvusEngine | None":
         """Open the index of a collection, None if there is none of its name."""
         server = MilvusServer(MilvusAddress.read(url))
         with close_on_error(server):
@@ -229,7 +229,7 @@ class MilvusEngine:
         return cls(server, int(dim), index["index_type"] == "FLAT")
 
     @classmethod
-    def create(cls, url: str, dim: int, settings: bytes) -> "MilvusEngine":
+    def create(cls, url: str, dim: int, settings: bytes, progress: bool | None = None) -> "MilvusEngine":
         """Create an index in a new collection."""
         address = MilvusAddress.read(url)
         server = MilvusServer(address)
@@ -262,13 +262,11 @@ class MilvusEngine:
         digest = hashlib.sha256(settings).hexdigest()
         parts = [base64.b64encode(settings[start : start + _PART]).decode() for start in range(0, len(settings), _PART)]
         texts = {f"\x01{digest}-{part}": text for part, text in enumerate(parts)}
-        for some in (*split_batches(list(texts.items()), _PARTS), [(_HEAD, f"{digest} {len(parts)}")]):
-            self._server.write("upsert", data=[self._settings_row(*one) for one in some], partition_name=SETTINGS)
-        return {_HEAD, *texts}
-
-    def _settings_row(self, name: str, text: str) -> Row:
         any_vector = np.eye(1, self.dim, dtype=np.float32)[0]
-        return {**_to_row(Item("settings", text), any_vector), "id": name}
+        for some in (*split_batches(list(texts.items()), _PARTS), [(_HEAD, f"{digest} {len(parts)}")]):
+            rows = [_to_row(Item("settings", text), any_vector) | {"id": name} for name, text in some]
+            self._server.write("upsert", data=rows, partition_name=SETTINGS)
+        return {_HEAD, *texts}
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
         self._server.expect_changes()
@@ -324,10 +322,13 @@ class MilvusEngine:
         results: dict[int, list[Row]] = {}
         left, limit = list(range(len(queries))), k + 1
         while left:
-            rows = self._nearest(queries[left], limit, _candidates(limit, bool(where)), where, columns)
+            # A filter discards most of what a search of a graph compares.
+            candidates = max(512, 8 * limit) if where else max(128, 2 * limit)
+            rows = self._nearest(queries[left], limit, min(candidates, _MOST_CANDIDATES), where, columns)
             results.update(zip(left, rows, strict=True))
             # Where a list ends among equal scores, others may belong before them by their ids.
-            left = [query for query in left if limit < LONGEST_LIST and _ends_in_tie(results[query], k, limit)]
+            left = [query for query in left if limit < LONGEST_LIST and len(results[query]) == limit]
+            left = [query for query in left if results[query][k - 1]["distance"] == results[query][-1]["distance"]]
             limit = min(4 * limit, LONGEST_LIST)
         short = [query for query, rows in results.items() if len(rows) < k]
         if short and not self._is_exact and len(results[short[0]]) < self.count(conditions):
@@ -364,7 +365,7 @@ class MilvusEngine:
 
     def values(self, field: str) -> dict[str, int]:
         """Count values here, batch by batch over all items: Milvus cannot."""
-        column = field if field in COLUMNS[:-1] else "metadata"
+        column = field if field in FIELDS else "metadata"
         rows = self._scan(ITEMS, sorted({"id", column}))
         values = (_to_metadata(row).get(field) if column == "metadata" else row[column] for row in rows)
         missing = "" if column in ("label", "category") else None
@@ -436,15 +437,6 @@ class MilvusEngine:
         return list(self._server.read("query", **arguments, **limits))
 
 
-def _ends_in_tie(rows: list[Row], k: int, limit: int) -> bool:
-    return len(rows) == limit and rows[k - 1]["distance"] == rows[-1]["distance"]
-
-
-def _candidates(limit: int, is_filtered: bool) -> int:
-    """Return how many vectors a search of a graph compares at least; a filter discards most of them."""
-    return min(max(512, 8 * limit) if is_filtered else max(128, 2 * limit), _MOST_CANDIDATES)
-
-
 # Items and filters in the form of Milvus.
 
 
@@ -488,8 +480,12 @@ def to_expression(conditions: Iterable[Condition]) -> str | None:
 def _to_test(condition: Condition) -> str | None:
     """Return one condition, "" if it always holds, None if it never does."""
     texts = condition.storable_values
-    if condition.field in COLUMNS[:-1]:
-        return _to_text_test(condition, texts)
+    if condition.field in FIELDS:
+        if condition.field != "path":
+            texts = [text for text in texts if text]  # an empty one stands for a missing one, which equals nothing
+        if condition.operator in ORDER or not texts:
+            return "" if condition.operator == "!=" else None
+        return f"{condition.field} {'in' if condition.operator == '=' else 'not in'} {quote_list(texts)}"
     number = f'metadata["number"]["{condition.field}"]'
     if condition.operator in ORDER:
         return f"{number} {condition.operator} {condition.numbers[0]!r}"
@@ -504,22 +500,10 @@ def _to_test(condition: Condition) -> str | None:
     return " and ".join(f"(not (exists {place}) or not ({place} {test}))" for place, test in tests)
 
 
-def _to_text_test(condition: Condition, texts: list[str]) -> str | None:
-    if condition.field != "path":
-        texts = [text for text in texts if text]  # an empty one stands for a missing one, which equals nothing
-    if condition.operator in ORDER or not texts:
-        return "" if condition.operator == "!=" else None
-    return f"{condition.field} {'in' if condition.operator == '=' else 'not in'} {quote_list(texts)}"
-
-
 def quote_text(text: str) -> str:
     """Return a text for an expression; all but letters, digits and a few signs is escaped."""
-
-    def escape(sign: re.Match[str]) -> str:
-        code = ord(sign[0])
-        return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
-
-    return '"' + _UNSAFE.sub(escape, text) + '"'
+    escapes = {sign: f"\\u{ord(sign):04x}" if sign <= "\uffff" else f"\\U{ord(sign):08x}" for sign in set(text)}
+    return '"' + _UNSAFE.sub(lambda sign: escapes[sign[0]], text) + '"'
 
 
 def quote_list(texts: Iterable[str]) -> str:

@@ -21,17 +21,7 @@ import numpy as np
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
 from frontrank.retrieval.engine import Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
-from frontrank.retrieval.items import (
-    FIELDS,
-    LARGEST_INTEGER,
-    ORDER,
-    Condition,
-    Conditions,
-    Item,
-    Value,
-    number_of,
-    text_of,
-)
+from frontrank.retrieval.items import FIELDS, LARGEST_INTEGER, ORDER, Conditions, Item, Value, number_of, text_of
 
 GRAPH_ROWS = 20_000
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
@@ -123,6 +113,11 @@ class PostgresServer:
                     fault = f" is not an index of Frontrank ({_first_line(error)}); choose another name"
                 raise InputError(self.where + fault) from None
 
+    def ask(self, statement: str, values: Sequence[Any] = (), seconds: int | None = None) -> Any:
+        """Run one statement by itself; return its cursor."""
+        with self.transaction(seconds) as (_, ask):
+            return ask(statement, values)
+
     @contextmanager
     def _connection(self) -> Iterator[Any]:
         with self._places:
@@ -168,8 +163,7 @@ class PostgresServer:
 
     def has_extension(self) -> bool:
         """Return whether the database has pgvector; raise if its version is too old."""
-        with self.transaction() as (_, ask):
-            row = ask("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+        row = self.ask("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
         if row is not None and tuple(map(int, row[0].split(".")[:2])) < _LEAST_VERSION:
             raise InputError(f"{self.where} has pgvector {row[0]}; update it to 0.8: ALTER EXTENSION vector UPDATE")
         return row is not None
@@ -206,17 +200,16 @@ class PgvectorEngine:
     name = "pgvector"
 
     def __init__(self, server: PostgresServer, dim: int) -> None:
-        self.dim, self._server, self._transaction = dim, server, server.transaction
-        self._has_graph = False
+        self.dim, self._server, self._has_graph = dim, server, False
+        self._transaction, self._ask = server.transaction, server.ask
 
     @classmethod
-    def open(cls, url: str) -> "PgvectorEngine | None":
+    def open(cls, url: str, progress: bool | None = None) -> "PgvectorEngine | None":
         """Open the index of a table, None if there is no table of its name."""
-        address = PostgresAddress.read(url)
-        server = PostgresServer(address)
+        server = PostgresServer(PostgresAddress.read(url))
         with close_on_error(server):
             engine = cls(server, 0)
-            with engine._transaction() as (_, ask):
+            with server.transaction() as (_, ask):
                 names = [server.names[name].as_string() for name in ("items", "settings")]
                 items, settings = ask("SELECT to_regclass(%s), to_regclass(%s)", names).fetchone()
                 if settings is not None:
@@ -229,12 +222,11 @@ class PgvectorEngine:
         return engine
 
     @classmethod
-    def create(cls, url: str, dim: int, settings: bytes) -> "PgvectorEngine":
+    def create(cls, url: str, dim: int, settings: bytes, progress: bool | None = None) -> "PgvectorEngine":
         """Create an index in a new table."""
         if dim > _LARGEST_DIM:
             raise InputError(f"dim must be at most {_LARGEST_DIM} with pgvector, got {dim}; whiten to fewer dimensions")
-        address = PostgresAddress.read(url)
-        server = PostgresServer(address)
+        server = PostgresServer(PostgresAddress.read(url))
         with close_on_error(server):
             server.add_extension()
             engine = cls(server, dim)
@@ -250,27 +242,24 @@ class PgvectorEngine:
         return engine
 
     def read_settings(self) -> bytes:
-        with self._transaction() as (_, ask):
-            row = ask("SELECT settings FROM {settings}").fetchone()
+        row = self._ask("SELECT settings FROM {settings}").fetchone()
         if row is None:
             raise InputError(f"{self._server.where} has no settings; index again under another name")
         return bytes(row[0])
 
     def write_settings(self, settings: bytes) -> None:
-        with self._transaction() as (_, ask):
-            ask("UPDATE {settings} SET settings = %s", [settings])
+        self._ask("UPDATE {settings} SET settings = %s", [settings])
 
     def add(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
         ids = [item.id for item in items]
-        for tries_left in reversed(range(_ADD_TRIES)):
-            try:
-                with self._transaction(_WRITE_SECONDS) as (connection, ask):
-                    refuse_known(row[0] for row in ask("SELECT id FROM {items} WHERE id = ANY(%s)", [ids]))
-                    self._copy(connection, "items", vectors, items)
+        collision = self._server.errors.UniqueViolation  # another process added one at the same time: look again
+        for _ in range(_ADD_TRIES):
+            with suppress(collision), self._transaction(_WRITE_SECONDS) as (connection, ask):
+                refuse_known(row[0] for row in ask("SELECT id FROM {items} WHERE id = ANY(%s)", [ids]))
+                self._copy(connection, "items", vectors, items)
                 break
-            except self._server.errors.UniqueViolation:  # another process added one at the same time: look again
-                if not tries_left:
-                    raise InputError(f"{self._server.where}: other processes write all the time; try again") from None
+        else:
+            raise InputError(f"{self._server.where}: other processes write all the time; try again")
         self._build_graph()
 
     def upsert(self, vectors: np.ndarray, items: Sequence[Item]) -> None:
@@ -291,8 +280,7 @@ class PgvectorEngine:
                 copy.write_row(_to_row(items[row], vectors[row]))
 
     def delete(self, ids: Sequence[str]) -> int:
-        with self._transaction(_WRITE_SECONDS) as (_, ask):
-            return int(ask("DELETE FROM {items} WHERE id = ANY(%s)", [list(ids)]).rowcount)
+        return int(self._ask("DELETE FROM {items} WHERE id = ANY(%s)", [list(ids)], _WRITE_SECONDS).rowcount)
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
         items = {row[0]: _to_item(row) for row in self._read(ids, _COLUMNS)}
@@ -334,22 +322,19 @@ class PgvectorEngine:
 
     def count(self, conditions: Conditions) -> int:
         where, values = to_sql(conditions)
-        with self._transaction() as (_, ask):
-            return int(ask(f"SELECT count(*) FROM {{items}} WHERE {where}", values).fetchone()[0])
+        return int(self._ask(f"SELECT count(*) FROM {{items}} WHERE {where}", values).fetchone()[0])
 
     def scan(self, after: str | None, limit: int) -> list[Item]:
-        with self._transaction() as (_, ask):
-            statement = f"SELECT {_COLUMNS} FROM {{items}} WHERE id > %s ORDER BY id LIMIT %s"
-            return [_to_item(row) for row in ask(statement, ["" if after is None else after, limit])]
+        statement = f"SELECT {_COLUMNS} FROM {{items}} WHERE id > %s ORDER BY id LIMIT %s"
+        return list(map(_to_item, self._ask(statement, [after or "", limit])))
 
     def values(self, field: str) -> dict[str, int]:
         value, parameters = (field, []) if field in FIELDS else ("metadata -> %s", [field])
+        every = f"SELECT {value} AS value FROM {{items}}"
+        groups = f"SELECT value, count(*) FROM ({every}) AS every WHERE value IS NOT NULL GROUP BY value"
         counts: Counter[str] = Counter()
-        with self._transaction() as (_, ask):
-            every = f"SELECT {value} AS value FROM {{items}}"
-            groups = f"SELECT value, count(*) FROM ({every}) AS every WHERE value IS NOT NULL GROUP BY value"
-            for one, count in ask(groups, parameters):
-                counts[text_of(_to_value(one))] += count
+        for one, count in self._ask(groups, parameters):
+            counts[text_of(_to_value(one))] += count
         return counts
 
     def describe(self) -> Facts:
@@ -362,8 +347,7 @@ class PgvectorEngine:
     def prepare(self) -> None:
         """Build the graph, if there are enough rows, and let the server collect what it needs to plan searches."""
         self._build_graph()
-        with self._transaction(seconds=0) as (_, ask):
-            ask("ANALYZE {items}")
+        self._ask("ANALYZE {items}", seconds=0)
 
     def refresh(self) -> bool:
         return False
@@ -398,12 +382,8 @@ class PgvectorEngine:
         return np.array(rows, np.float32).reshape(len(rows), self.dim)
 
 
-def to_sql(conditions: Iterable[Condition]) -> tuple[str, list[Any]]:
-    """Return the conditions as SQL, and the values of its parameters.
-
-    >>> to_sql([Condition("label", "=", ("cat",))])
-    ('coalesce(label = ANY(%s), false)', [['cat']])
-    """
+def to_sql(conditions: Conditions) -> tuple[str, list[Any]]:
+    """Return the conditions as SQL, and the values of its parameters."""
     tests: list[str] = []
     values: list[Any] = []
     for condition in conditions:
