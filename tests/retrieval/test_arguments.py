@@ -1,6 +1,5 @@
 """Wrong input to the functions a user calls: an error of one line that names the argument."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -64,11 +63,3 @@ def test_wrong_rows(call):
 def test_wrong_settings(call, error, name):
     with pytest.raises(error, match=f"^{name}"):
         call()
-
-
-def test_a_bad_row_far_into_a_mapped_file_is_named(tmp_path):
-    file = np.memmap(tmp_path / "rows", dtype=np.float16, mode="w+", shape=(20_000, 2))
-    file[:] = 1
-    file[17_000] = 0
-    with pytest.raises(InputError, match=r"gallery .*17000"):
-        expand_queries(np.ones((1, 2)), file)

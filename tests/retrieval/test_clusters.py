@@ -20,24 +20,10 @@ def rows(tensor):
 
 
 @pytest.mark.usefixtures("library")
-def test_finds_directions_whatever_the_lengths():
-    """Four bunches of directions; random starts may merge two of them, so the best of a few seeds is taken."""
-    labels, lengths = torch.arange(4).repeat(20), torch.rand(80, 1) * 5 + 0.1
-    embeddings = (torch.eye(4, 6)[labels] + 0.05 * torch.randn(80, 6)) * lengths
-    has_all = []
-    for seed in range(3):
-        got = kmeans_labels(rows(embeddings), 4, seed)
-        assert got.dtype == torch.long
-        assert got.shape == labels.shape
-        assert 0 <= int(got.min()) <= int(got.max()) < 4
-        has_all.append(len({(int(a), int(b)) for a, b in zip(got, labels, strict=True)}) == 4)
-    assert any(has_all)
-
-
-@pytest.mark.usefixtures("library")
-def test_each_row_is_in_the_cluster_with_the_nearest_mean():
+def test_each_row_is_in_the_cluster_with_the_nearest_mean_of_directions():
     embeddings = torch.randn(60, 5)
     got = kmeans_labels(rows(embeddings), 3)
+    assert (got.dtype, got.shape) == (torch.long, (60,))
     unit = torch.nn.functional.normalize(embeddings)
     means = torch.stack([unit[got == c].mean(0) for c in range(3)])
     assert torch.equal(torch.cdist(unit, means).argmin(1), got)

@@ -211,7 +211,7 @@ def test_a_server_that_goes_away(server, make, monkeypatch, capfd):
     ],
 )  # fmt: skip
 def test_a_url_that_cannot_be_read(url):
-    read = (milvus.MilvusAddress if url.startswith("milvus") else pgvector.PostgresAddress).read
+    read = milvus.MilvusAddress.read if url.startswith("milvus") else pgvector.read_address
     with pytest.raises(InputError, match=r"^url") as error:
         read(url)
     check_message(error, "pa@", "pa/", "pa?", "pa#ss")

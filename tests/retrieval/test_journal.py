@@ -7,7 +7,7 @@ import random
 import shutil
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -43,18 +43,14 @@ def path(tmp_path):
 
 
 def read(path):
-    journal = Journal(path)
-    try:
+    with closing(Journal(path)) as journal:
         return list(journal.read())
-    finally:
-        journal.close()
 
 
 def append(path, records):
-    journal = Journal(path)
-    list(journal.read())
-    journal.append(records)
-    journal.close()
+    with closing(Journal(path)) as journal:
+        list(journal.read())
+        journal.append(records)
 
 
 def test_reads_records_and_goes_on_where_it_was(path):
@@ -176,7 +172,9 @@ def check_index(folder, possible):
     return versions
 
 
-def kill_writers(tmp_path, times, most_calls):
+@pytest.mark.processes
+@pytest.mark.parametrize(("times", "most_calls"), [(12, 25), pytest.param(50, 40, marks=pytest.mark.slow)])
+def test_killed_while_writing(tmp_path, times, most_calls):
     folder, moments, versions = tmp_path / "index", random.Random(1), {}
     for turn in range(times):
         with writer(folder, turn + 1) as (process, pipe):
@@ -195,17 +193,6 @@ def kill_writers(tmp_path, times, most_calls):
             with Index.load(copy) as index:
                 assert all(item == item_of(item.id, item.metadata["version"]) for item in index.items())
     assert versions
-
-
-@pytest.mark.processes
-def test_killed_while_writing(tmp_path):
-    kill_writers(tmp_path, 12, most_calls=25)
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_killed_often_while_writing(tmp_path):
-    kill_writers(tmp_path, 50, most_calls=40)
 
 
 @pytest.mark.processes

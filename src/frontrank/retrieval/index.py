@@ -470,19 +470,14 @@ def _unit_rows(name: str, data: object, dim: int, ids: Sequence[str] | None = No
         raise InputError(f"{name} has {len(rows)} rows, items has {len(ids)}; give one embedding per item")
     units = np.empty(rows.shape, np.float32)
     for start in range(0, len(rows), _CHUNK):
-        units[start : start + _CHUNK] = _normalise(name, rows[start : start + _CHUNK], start, ids)
+        wide = rows[start : start + _CHUNK].astype(np.float64)
+        with np.errstate(over="ignore", under="ignore"):
+            squares = (wide * wide).sum(1, keepdims=True)
+        if not (squares.min() > 1e-280 and squares.max() < 1e280):  # false for NaN, too
+            wide = _scale_to_one(name, wide, start, ids)
+            squares = (wide * wide).sum(1, keepdims=True)
+        units[start : start + _CHUNK] = wide / np.sqrt(squares)
     return units
-
-
-def _normalise(name: str, rows: np.ndarray, start: int, ids: Sequence[str] | None) -> np.ndarray:
-    wide = rows.astype(np.float64)
-    with np.errstate(over="ignore", under="ignore"):
-        squares = (wide * wide).sum(1, keepdims=True)
-    if not (len(rows) == 0 or (squares.min() > 1e-280 and squares.max() < 1e280)):  # false for NaN, too
-        wide = _scale_to_one(name, wide, start, ids)
-        squares = (wide * wide).sum(1, keepdims=True)
-    wide /= np.sqrt(squares)
-    return wide.astype(np.float32)
 
 
 def _scale_to_one(name: str, rows: np.ndarray, start: int, ids: Sequence[str] | None) -> np.ndarray:

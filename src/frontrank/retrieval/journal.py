@@ -163,14 +163,10 @@ def _read_record(file: BinaryIO, position: int) -> Record | None:
     kind, length, checksum, _ = _RECORD.unpack(head.ljust(_RECORD.size, b"\0"))
     if head != _pack_record_head(kind, length, checksum, position):
         return None
-    payload = b"".join(_read_pieces(file, length))
+    payload = b""
+    while len(payload) < length and (piece := file.read(length - len(payload))):  # one read returns at most 2 GB
+        payload += piece
     return (kind, payload) if len(payload) == length and zlib.crc32(payload) == checksum else None
-
-
-def _read_pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
-    while length > 0 and (piece := file.read(min(length, 1 << 24))):
-        length -= len(piece)
-        yield piece
 
 
 # The folder: the journal and the vectors together.

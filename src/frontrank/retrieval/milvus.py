@@ -14,7 +14,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -377,31 +377,17 @@ class MilvusEngine:
     def prepare(self) -> None:
         """Make the server close the segments it still adds to, build their graphs, and search by them."""
         self._server.ask("flush", timeout=BUILD_SECONDS)
-        until = time.monotonic() + BUILD_SECONDS
-        while self._server.ask("describe_index", index_name="vector").get("pending_index_rows"):
-            if time.monotonic() >= until:
-                break
-            time.sleep(0.2)
+        _wait_until(lambda: not self._server.ask("describe_index", index_name="vector").get("pending_index_rows"))
         if not self._is_exact:
             with suppress(InputError):  # not every user may ask what is loaded
-                self._wait_until_served()
-
-    def _wait_until_served(self) -> None:
-        """Wait until searches use the graphs of all large segments; until then they use quicker ones that find less.
-
-        A server may merge segments meanwhile, so both lists are read again each time.
-        """
-        until, is_late = time.monotonic() + _SERVE_SECONDS, False
-        while time.monotonic() < until:
-            segments = self._server.ask("list_persistent_segments")
-            large = {segment.segment_id for segment in segments if segment.num_rows >= _SMALL}
-            graphs = {segment.segment_id for segment in self._server.ask("list_loaded_segments") if segment.index_id}
-            if large <= graphs:
-                if is_late:
+                if _wait_until(self._serves_graphs, _SERVE_SECONDS):
                     time.sleep(_RELEASE_SECONDS)
-                return
-            is_late = True
-            time.sleep(0.2)
+
+    def _serves_graphs(self) -> bool:
+        """Return whether searches use the graphs of all large segments, not quicker ones that find less."""
+        segments = self._server.ask("list_persistent_segments")  # which a server may merge at any time
+        large = {segment.segment_id for segment in segments if segment.num_rows >= _SMALL}
+        return large <= {segment.segment_id for segment in self._server.ask("list_loaded_segments") if segment.index_id}
 
     def refresh(self) -> bool:
         """Make the next read see all that others wrote; a server does not say whether that is anything."""
@@ -437,6 +423,15 @@ class MilvusEngine:
         return list(self._server.read("query", **arguments, **limits))
 
 
+def _wait_until(is_done: Callable[[], bool], seconds: float = BUILD_SECONDS) -> bool:
+    """Wait until something is done, or the time is over; return whether it had to wait."""
+    until, has_waited = time.monotonic() + seconds, False
+    while not is_done() and time.monotonic() < until:
+        has_waited = True
+        time.sleep(0.2)
+    return has_waited
+
+
 # Items and filters in the form of Milvus.
 
 
@@ -466,13 +461,7 @@ def _check_length(item: Item) -> None:
 
 
 def to_expression(conditions: Iterable[Condition]) -> str | None:
-    r"""Return the conditions as Milvus reads them, None if nothing can meet them.
-
-    >>> to_expression([Condition("label", "=", ("cat", 'a"b'))])
-    '(label in ["cat", "a\\u0022b"])'
-    >>> to_expression([Condition("year", ">", (2020,))])
-    '(metadata["number"]["year"] > 2020.0)'
-    """
+    """Return the conditions as Milvus reads them, None if nothing can meet them."""
     tests = [_to_test(condition) for condition in conditions]
     return None if None in tests else " and ".join(f"({test})" for test in tests if test)
 

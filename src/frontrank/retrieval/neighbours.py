@@ -49,7 +49,9 @@ def nearest(
                 if k:
                     diagonal = rows.start - where.start if own else None
                     chunk_scores, chunk_index = _best_of_chunk(some, items, best[0][:, -1], k, diagonal)
-                    best = _merge(best, (chunk_scores, chunk_index + where.start))
+                    both = torch.cat([best[0], chunk_scores], 1).sort(dim=1, descending=True, stable=True)
+                    both_index = torch.cat([best[1], chunk_index + where.start], 1)
+                    best = both.values[:, :k], both_index.gather(1, both.indices[:, :k])
                 step(len(some) * len(items))
             scores[rows], index[rows] = best
     dtype = torch.promote_types(queries.dtype, gallery.dtype)
@@ -59,13 +61,6 @@ def nearest(
 def _empty_lists(some: Chunk, k: int) -> tuple[Tensor, Tensor]:
     scores = some.length.new_full((len(some), k), -torch.inf)
     return scores, torch.zeros_like(scores, dtype=torch.long)
-
-
-def _merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the best of two lists per query, as long as the first, whose indices are the lower ones."""
-    scores, order = torch.cat([first[0], second[0]], 1).sort(dim=1, descending=True, stable=True)
-    k = first[0].shape[1]
-    return scores[:, :k], torch.cat([first[1], second[1]], 1).gather(1, order[:, :k])
 
 
 def _best_of_chunk(some: Chunk, items: Chunk, floor: Tensor, k: int, diagonal: int | None) -> tuple[Tensor, Tensor]:

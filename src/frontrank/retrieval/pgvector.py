@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
@@ -39,44 +38,39 @@ _COLUMNS = "id, path, label, category, metadata"
 Ask = Callable[..., Any]  # runs a statement; see PostgresServer.transaction
 
 
-@dataclass(frozen=True)
-class PostgresAddress:
-    """The parts of a URL: postgresql://user:password@host:port/database?table=name, and any option of libpq."""
+def read_address(url: str) -> tuple[str, str, str]:
+    """Return the table, the database (its URL without user and password) and what libpq connects to.
 
-    table: str
-    database: str  # its URL without user and password
-    connection: str = field(repr=False)
-
-    @classmethod
-    def read(cls, url: str) -> "PostgresAddress":
-        """Read a URL. No error shows the password, or what may be a part of it."""
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            parts = None
-        if parts is None or "@" in parts.path + parts.query or parts.netloc.count("@") > 1 or "#" in url:
-            remedy = "write @ : / ? # in a password as %40 %3A %2F %3F %23"
-            raise InputError(f"url must be like postgresql://user:password@host:port/database?table=name; {remedy}")
-        options = parse_qsl(parts.query, keep_blank_values=True)
-        table = dict(options).get("table", "frontrank")
-        if not 1 <= len(table.encode()) <= _LONGEST_NAME or re.search("[\x00%]", table):
-            raise InputError(f"url has the table {table!r:.80}; use a name of 1 to {_LONGEST_NAME} bytes without %")
-        others = "&".join(f"{quote(name)}={quote(value)}" for name, value in options if name != "table")
-        connection = urlunsplit(("postgresql", parts.netloc, parts.path, others, ""))
-        return cls(table, f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}", connection)
+    The URL is like postgresql://user:password@host:port/database?table=name, and any option of libpq. No error shows
+    the password, or what may be a part of it.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or "@" in parts.path + parts.query or parts.netloc.count("@") > 1 or "#" in url:
+        remedy = "write @ : / ? # in a password as %40 %3A %2F %3F %23"
+        raise InputError(f"url must be like postgresql://user:password@host:port/database?table=name; {remedy}")
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    table = dict(options).get("table", "frontrank")
+    if not 1 <= len(table.encode()) <= _LONGEST_NAME or re.search("[\x00%]", table):
+        raise InputError(f"url has the table {table!r:.80}; use a name of 1 to {_LONGEST_NAME} bytes without %")
+    others = "&".join(f"{quote(name)}={quote(value)}" for name, value in options if name != "table")
+    connection = urlunsplit(("postgresql", parts.netloc, parts.path, others, ""))
+    return table, f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}", connection
 
 
 class PostgresServer:
     """Connections that threads take and give back, bounded in number and time; their errors are one line of ours."""
 
-    def __init__(self, address: PostgresAddress) -> None:
-        self.where = f"table {address.table} of {address.database}"
-        self._address = address
+    def __init__(self, url: str) -> None:
+        table, self._database, self._url = read_address(url)
+        self.where = f"table {table} of {self._database}"
         self._psycopg: Any = import_extra("psycopg", "pgvector", "an index at postgresql://")
         self.errors = self._psycopg.errors
         from psycopg import sql
 
-        names = {"items": address.table, "settings": f"{address.table}_settings", "graph": f"{address.table}_hnsw"}
+        names = {"items": table, "settings": f"{table}_settings", "graph": f"{table}_hnsw"}
         self.names = {name: sql.Identifier(text) for name, text in names.items()}
         self.names["new_items"] = sql.Identifier("pg_temp", "frontrank_new_items")
         self.format = lambda statement: sql.SQL(statement).format(**self.names)
@@ -150,15 +144,15 @@ class PostgresServer:
     def _connect(self) -> Any:
         options = {"autocommit": True, "connect_timeout": _CONNECT_SECONDS, "prepare_threshold": None}
         try:
-            connection = self._psycopg.connect(self._address.connection, **options)
+            connection = self._psycopg.connect(self._url, **options)
             connection.execute(f"SET statement_timeout = '{_ANSWER_SECONDS}s'")
         except self._psycopg.Error as error:
             reason = _first_line(error)
-            password = urlsplit(self._address.connection).password or ""
+            password = urlsplit(self._url).password or ""
             for secret in {password, unquote(password)} - {""}:  # libpq may quote a URL that it cannot read
                 reason = reason.replace(secret, "...")
             reason += "; start the server, or correct user, password, host, database or options in the url"
-            raise InputError(f"{self._address.database} cannot be used: {reason}") from None
+            raise InputError(f"{self._database} cannot be used: {reason}") from None
         return connection
 
     def has_extension(self) -> bool:
@@ -180,7 +174,7 @@ class PostgresServer:
             except self._psycopg.Error as error:
                 remedy = "install it on the server, or let an administrator run there: CREATE EXTENSION vector"
                 fault = f"cannot add pgvector ({_first_line(error)}); {remedy}"
-                raise InputError(f"{self._address.database} {fault}") from None
+                raise InputError(f"{self._database} {fault}") from None
 
     def close(self) -> None:
         with self._lock:
@@ -206,7 +200,7 @@ class PgvectorEngine:
     @classmethod
     def open(cls, url: str, progress: bool | None = None) -> "PgvectorEngine | None":
         """Open the index of a table, None if there is no table of its name."""
-        server = PostgresServer(PostgresAddress.read(url))
+        server = PostgresServer(url)
         with close_on_error(server):
             engine = cls(server, 0)
             with server.transaction() as (_, ask):
@@ -226,7 +220,7 @@ class PgvectorEngine:
         """Create an index in a new table."""
         if dim > _LARGEST_DIM:
             raise InputError(f"dim must be at most {_LARGEST_DIM} with pgvector, got {dim}; whiten to fewer dimensions")
-        server = PostgresServer(PostgresAddress.read(url))
+        server = PostgresServer(url)
         with close_on_error(server):
             server.add_extension()
             engine = cls(server, dim)

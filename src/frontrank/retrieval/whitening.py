@@ -66,7 +66,9 @@ class Whitening:
         mean, covariance = _moments(rows, progress)
         variance, vectors = torch.linalg.eigh(covariance)
         variance, components = variance.flip(0), _fix_signs(vectors.T.flip(0))
-        rank = int((variance > _rounding(rows, float(variance[0]))).sum())
+        # What rounding can make: a unit row is off by half an eps of its dtype, and so are sums in float64.
+        of_sums = max(rows.shape) * torch.finfo(torch.float64).eps * float(variance[0])
+        rank = int((variance > (torch.finfo(rows.dtype).eps / 2) ** 2 + of_sums).sum())
         if rank == 0:
             raise InputError("embeddings point in the same direction in every row; fit on rows that differ")
         if dim is not None and dim > rank:
@@ -159,14 +161,6 @@ def _moments(rows: Vectors, show: bool | None) -> tuple[Tensor, Tensor]:
             mean += shift * (len(chunk) / where.stop)
             step(len(chunk))
     return mean.cpu(), products.cpu() / len(rows)
-
-
-def _rounding(rows: Vectors, largest: float) -> float:
-    """Return the variance that rounding alone can make: of the embeddings themselves, and of the sums in float64.
-
-    A unit row is off by at most half an eps of its dtype, so no direction gains more variance than the square of that.
-    """
-    return (torch.finfo(rows.dtype).eps / 2) ** 2 + max(rows.shape) * torch.finfo(torch.float64).eps * largest
 
 
 def _fix_signs(components: Tensor) -> Tensor:
