@@ -124,7 +124,7 @@ def test_files(trained):
 
 def test_a_new_column_is_one_place(monkeypatch, tmp_path):
     """A number of every run, added to COSTS, is in the text table, in all files and on the page."""
-    column = ResultColumn("joules", lambda entry: [7.0, 9.0], max, "J", "{0[1]:g} J".format, "energy", str)
+    column = ResultColumn("joules", "J", "energy", lambda entry: [7.0, 9.0], "{0[1]:g} J".format, str, max)
     for name in ("results", "report"):
         monkeypatch.setattr(f"frontrank.comparison.{name}.COSTS", (*COSTS, column))
     results = results_of(entry_of("a", 0.5, 0.6))

@@ -40,7 +40,7 @@ def test_a_folder_without_test_images_gets_some(images, tmp_path):
     assert len(ready.notes) == 1
     assert np.array_equal(prepare(plan_of(photos, "FastAP")).table.splits, ready.table.splits)
     other = prepare(plan_of(photos, "SmoothAP", {"data.test": "0.25"}))
-    assert (len(set(other.table.of("test").labels)), other.notes) == (3, ())
+    assert (len(set(other.table.of("test").labels)), other.notes) == (3, [])
 
 
 def test_merged_classes_are_the_same_for_all_runs(images):

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from frontrank.cli.inputs import refuse_options
 from frontrank.cli.train import add_common_arguments, add_settings, overrides
 from frontrank.errors import InputError
+from frontrank.files import atomic_write
 from frontrank.settings import TrainConfig, find_recipe, read_recipe
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(
             "there are no images; give --data, a folder of images by class, a table, or the root of a data set"
         )
-    from frontrank.comparison.report import write_page
+    from frontrank.comparison.report import render_comparison_page
     from frontrank.comparison.results import comparison_table
     from frontrank.comparison.runner import resume_comparison, run_comparison
 
@@ -90,7 +91,8 @@ def run(options: argparse.Namespace) -> None:
         comparison = run_comparison(plan, folder, command=shlex.join(["frontrank", *sys.argv[1:]]), quiet=quiet)
     print(f"{comparison.title}\n{comparison_table(comparison)}\n", flush=True)
     print(f"results: {shlex.quote(str(folder / 'results.md'))}, .csv and .json", flush=True)
-    print(f"report: {shlex.quote(str(write_page(folder, comparison)))}", flush=True)
+    atomic_write(folder / "report.html", render_comparison_page(comparison))
+    print(f"report: {shlex.quote(str(folder / 'report.html'))}", flush=True)
     if not any(entry.values for entry in comparison.entries):
         first = comparison.entries[0]
         raise InputError(f"no entry has a result ({first.name}: {first.failed}); correct it, then --resume {folder}")

@@ -43,9 +43,9 @@ def run(options: argparse.Namespace) -> None:
         reason = f"goes with a run, but {options.run} holds a comparison; leave it out"
         refuse_options(options, ["data", "no_before"], reason)
         return _report_comparison(options, page)
-    from frontrank.reporting.run import read_run
+    from frontrank.training.run import read_facts
 
-    if read_run(Path(options.run)).get("kind") != "detection":
+    if read_facts(Path(options.run)).get("kind") != "detection":
         return _report_run(options)
     reason = f"goes with a model that ranks, but {options.run} trained a detector; leave it out"
     refuse_options(options, ["no_before"], reason)

@@ -11,10 +11,9 @@ from typing import Any
 from frontrank.checks import check_choice, check_integer, check_number, nearest_word
 from frontrank.errors import InputError
 from frontrank.losses import registry
-from frontrank.models.weights import WORDS
 from frontrank.reporting.run import path_name
 from frontrank.settings import TrainConfig, check_config, read_config, settings, value_of, values_of
-from frontrank.training.run import build_loss
+from frontrank.training.run import build_loss, with_whole_paths
 
 DEFAULT_LOSSES = "PNP-D_q,PNP-D_s,SmoothAP,FastAP,QuantizedAP,BlackboxRecall-loglog,contrastive,triplet"
 
@@ -29,10 +28,9 @@ def parse_loss(text: str) -> dict[str, str]:
     if match is None:
         raise InputError(f"--losses {text!r} cannot be read; write NAME or NAME(setting=value,setting=value)")
     name, inside = match[1], match[2] or ""
-    preset = registry.presets().get(name)
-    if preset is None and (name in registry.LOSSES or name.startswith(registry.PEERS)):
-        preset = {"name": name}
-    if preset is None:
+    is_name = name in registry.LOSSES or name.startswith(registry.PEERS)
+    preset = registry.presets().get(name, {"name": name} if is_name else {})
+    if not preset:
         known = {each.lower(): each for each in (*registry.presets(), *registry.LOSSES)}
         near = nearest_word(name.lower(), known, 0.4)
         end = f"did you mean {known[near]}?" if near else f"there are {_all_names()}"
@@ -109,10 +107,7 @@ _NO_AXES = {
 
 @dataclass(frozen=True)
 class Way:
-    """One way to train: its name, the folder of its runs, the settings that differ from the base, its learning rates.
-
-    There is no search where it has a single learning rate.
-    """
+    """One way to train; settings: those that differ from the base; a single learning rate is not searched for."""
 
     name: str
     folder: str
@@ -151,14 +146,13 @@ class Plan:
 
     def config(self, way: Way, lr: float, seed: int, table: Path, *, search: bool = False) -> TrainConfig:
         """Return the settings of one run. table: of the images with their splits, which all runs share."""
-        base = _plain(values_of(self.base))
+        base = _plain(self.base)
         if "loss.name" in way.settings:
-            base = {name: value for name, value in base.items() if not name.startswith("loss.")}
+            base = _without_loss(base)
         config = self.config_on(table, read_config({**base, **way.settings}))
-        config = replace(config, seed=self.base.seed + seed)
         if search and self.search_steps:
             config = replace(config, iterations=self.search_steps)
-        return replace(config, optimizer=replace(config.optimizer, lr=lr))
+        return replace(config, seed=self.base.seed + seed, optimizer=replace(config.optimizer, lr=lr))
 
     def first_config(self, way: Way, lr: float | None = None) -> TrainConfig:
         """Return the settings of a way's first run, on any table, to check them."""
@@ -173,7 +167,7 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON holds it."""
         stored = {name: value for name, value in asdict(self).items() if name != "base"}
-        return {"settings": _plain(values_of(self.base)), **stored}
+        return {"settings": _plain(self.base), **stored}
 
     @classmethod
     def from_json(cls, plan: Mapping[str, Any]) -> "Plan":
@@ -210,9 +204,7 @@ def read_plan(
     if losses is None and not grid:
         losses = DEFAULT_LOSSES
     base, configs = _read_losses(recipe, overrides, losses)
-    base = replace(base, data=replace(base.data, path=_whole_path(base.data.path)))
-    if base.model.weights not in WORDS and Path(base.model.weights).exists():
-        base = replace(base, model=replace(base.model, weights=_whole_path(base.model.weights)))
+    base = with_whole_paths(base)
     rates = _rates(lrs, base)
     ways = [
         _way(base, name, config, point, rates, len(configs) == 1)
@@ -236,9 +228,9 @@ def _read_losses(
         if name in overrides:
             raise InputError(f"--{name} does not go with several losses; write it in --losses, as NAME(setting=value)")
     shared = {name: value for name, value in overrides.items() if name.startswith("loss.")}
-    base = read_config(*({k: v for k, v in of.items() if not k.startswith("loss.")} for of in (recipe, overrides)))
+    base = read_config(_without_loss(recipe), _without_loss(overrides))
     of_recipe = {k: v for k, v in recipe.items() if k.startswith("loss.") and k not in _OF_THE_LOSS and v is not None}
-    given = {k: v for k, v in _plain(values_of(base)).items() if not k.startswith("loss.")}
+    given = _without_loss(_plain(base))
     configs: list[tuple[str, TrainConfig]] = []
     used: set[str] = set()
     for text in split_list(losses):
@@ -255,41 +247,39 @@ def _read_losses(
     return base, configs
 
 
+def _without_loss(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if not name.startswith("loss.")}
+
+
 def _way(
     base: TrainConfig, name: str, config: TrainConfig, point: Mapping[str, str], rates: tuple[float, ...], single: bool
 ) -> Way:
     """Return the way of a loss and a point of the grid."""
     if point:
-        config = read_config(_plain(values_of(config)), point)
+        config = read_config(_plain(config), point)
         _refuse_unused(name or config.loss.name, config, point)
         place = ", ".join(f"{key}={value}" for key, value in point.items())
         name = place if single else f"{name}, {place}"
-    shared = _plain(values_of(base))
+    shared, own = _plain(base), _plain(config)
     is_loss = bool(name) and not (point and single)
     changed = {
         key: value
-        for key, value in _plain(values_of(config)).items()
+        for key, value in own.items()
         if key != "data.path" and (value != shared.get(key) or (is_loss and key.startswith("loss.")))
     }
-    changed |= _plain({key: value_of(config, key) for key in point})
-    if "optimizer.lr" in point:
-        rates = (config.optimizer.lr,)
+    changed |= {key: own.get(key, value_of(config, key)) for key in point}
     folder = re.sub(r"[^\w.=+-]+", "-", name).strip("-")[:60]
-    return Way(name, folder, changed, rates)
+    return Way(name, folder, changed, (config.optimizer.lr,) if "optimizer.lr" in point else rates)
 
 
 def _refuse_unused(name: str, config: TrainConfig, point: Mapping[str, str]) -> None:
     """Raise for an axis without effect: all its values would train the same model."""
     for axis in point:
-        if axis not in _USED_BY or (axis.startswith("loss.") and config.loss.name != "PNP"):
-            continue
-        other, needed = _USED_BY[axis]
-        now = value_of(config, other)
-        if now != needed:
+        other, needed = _USED_BY.get(axis, ("", ""))
+        if other and (other != "loss.variant" or config.loss.name == "PNP") and value_of(config, other) != needed:
             remedy = f"--losses PNP-{needed}" if other == "loss.variant" else f"--{other} {needed}"
-            raise InputError(
-                f"--axis {axis} has no effect on {name} with {other} {now}; leave it out, or give {remedy}"
-            )
+            why = f"has no effect on {name} with {other} {value_of(config, other)}"
+            raise InputError(f"--axis {axis} {why}; leave it out, or give {remedy}")
 
 
 def loss_of_way(name: str, axes: Sequence[str]) -> str:
@@ -312,9 +302,7 @@ def _grid(axes: Sequence[str]) -> list[dict[str, str]]:
             raise InputError(f"--axis {name} is given twice; give all values in one")
         _refuse_twice(f"--axis {name}", words)
         values[name] = words
-    if not values:
-        return []
-    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())] if values else []
 
 
 def _rates(lrs: str | None, base: TrainConfig) -> tuple[float, ...]:
@@ -356,15 +344,10 @@ def errors_of_way(name: str) -> Iterator[None]:
 
 
 def _refuse_twice(what: str, names: Sequence[str]) -> None:
-    for name in names:
-        if list(names).count(name) > 1:
-            raise InputError(f"{what} has {name} twice; leave one out")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{what} has {twice[0]} twice; leave one out")
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(config: TrainConfig) -> dict[str, Any]:
     """Return settings as JSON holds them."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def _whole_path(path: str) -> str:
-    return str(Path(path).resolve()) if path else path
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values_of(config).items()}

@@ -3,9 +3,8 @@
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from frontrank.comparison.plan import loss_of_way
 from frontrank.comparison.results import COSTS, UNFINISHED, ComparisonResults, Entry, ResultColumn, metric_column
 from frontrank.evaluation.report import is_distance
 from frontrank.evaluation.statistics import PairedDifference
-from frontrank.files import atomic_write
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, Tick, chart, finite_points
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import render_page
@@ -23,8 +21,7 @@ _FOLDED = ("R-precision", "mAP@R")  # metrics that, like distances, are in a tab
 _LOG_FROM = 20  # largest over smallest value of an axis from which on its scale is logarithmic
 
 
-@dataclass(frozen=True)
-class ColumnCell:
+class ColumnCell(NamedTuple):
     """A number of an entry: average and standard deviation over seeds as text; `best`: none is higher, as printed."""
 
     value: float
@@ -33,8 +30,7 @@ class ColumnCell:
     best: bool = False
 
 
-@dataclass(frozen=True)
-class EntryRow:
+class EntryRow(NamedTuple):
     """An entry in the tables; `against` is its difference to the reference in the headline metric."""
 
     entry: Entry
@@ -51,8 +47,7 @@ class EntryRow:
         return "higher" if self.against.difference > 0 else "lower"
 
 
-@dataclass(frozen=True)
-class SeedStrip:
+class SeedStrip(NamedTuple):
     """The scale on which the seeds of all entries are drawn."""
 
     low: float
@@ -74,11 +69,8 @@ def render_comparison_page(results: ComparisonResults) -> str:
     rows = table_rows(done, [*map(metric_column, metrics), *COSTS], headline)
     ranked = sorted(rows, key=lambda row: -cell.value if (cell := row.cells[headline]) else math.inf)
     frozen = results.frozen.get(headline)
-    winner = ranked[0] if ranked else None
-    best = winner.cells[headline] if winner else None
-    most = {
-        cost.name: max((cell.value for row in rows if (cell := row.cells[cost.name])), default=0.0) for cost in COSTS
-    }
+    best = ranked[0].cells[headline] if ranked else None
+    costs = {cost.name: [cell.value for row in rows if (cell := row.cells[cost.name])] for cost in COSTS}
     return render_page(
         "comparison.html.j2",
         title=results.title,
@@ -92,7 +84,7 @@ def render_comparison_page(results: ComparisonResults) -> str:
         commands=[(entry.name, shlex.join(["frontrank", "report", entry.folder])) for entry in done if entry.folder],
         below=best is not None and frozen is not None and best.value < frozen,
         rows=rows if results.axis else ranked,
-        winner=winner,
+        winner=ranked[0] if ranked else None,
         unclear=[row.entry.name for row in ranked if row.verdict == "no clear difference"],
         strip=seed_strip(done, headline, frozen),
         axis_charts=axis_charts(results.axis, done, metrics) if results.axis else [],
@@ -100,32 +92,26 @@ def render_comparison_page(results: ComparisonResults) -> str:
         rates=sorted({rate for entry in results.entries for rate in entry.searched}),
         failed=[entry for entry in results.entries if entry.failed and entry.failed != UNFINISHED],
         costs=COSTS,
-        most=most,
+        most={name: max(values, default=0.0) for name, values in costs.items()},
     )
-
-
-def write_page(out: Path, results: ComparisonResults) -> Path:
-    """Write report.html, the page of a comparison."""
-    atomic_write(out / "report.html", render_comparison_page(results))
-    return out / "report.html"
 
 
 def table_rows(entries: Sequence[Entry], columns: Sequence[ResultColumn], headline: str) -> list[EntryRow]:
     """Return the entries with a cell for each column; the best of a column is marked where higher is better."""
-    rows = []
-    for entry in entries:
-        cells = {column.name: _cell(column, column.values(entry)) for column in columns}
-        rows.append(EntryRow(entry, cells, entry.against.get(headline)))
-    for column in columns if len(rows) > 1 else ():
-        texts = [cell.text for row in rows if column.is_better and (cell := row.cells[column.name])]
-        top = max(texts, key=float, default="")
+    rows = [
+        EntryRow(entry, {column.name: _cell(column, entry) for column in columns}, entry.against.get(headline))
+        for entry in entries
+    ]
+    for name in [column.name for column in columns if column.is_better and len(rows) > 1]:
+        top = max((cell.text for row in rows if (cell := row.cells[name])), key=float, default="")
         for row in rows:
-            if (cell := row.cells[column.name]) and cell.text == top:
-                row.cells[column.name] = replace(cell, best=True)
+            if (cell := row.cells[name]) and cell.text == top:
+                row.cells[name] = cell._replace(best=True)
     return rows
 
 
-def _cell(column: ResultColumn, values: Sequence[float]) -> ColumnCell | None:
+def _cell(column: ResultColumn, entry: Entry) -> ColumnCell | None:
+    values = column.values(entry)
     if not len(values) or not np.isfinite(values).all():
         return None
     average = column.average(values)
@@ -165,8 +151,7 @@ def validation_charts(entries: Sequence[Entry], metric: str) -> list[tuple[Entry
     for entry in entries:
         own = [Line(f"seed {seed}", c, "after") for seed, c in zip(entry.seeds, entry.curves, strict=False)]
         others = [Line("", c, "faint") for other in entries if other is not entry for c in other.curves]
-        drawing = chart(entry.name, own, steps, scale, behind=others, size=(300.0, 190.0))
-        if drawing is not None:
+        if drawing := chart(entry.name, own, steps, scale, behind=others, size=(300.0, 190.0)):
             charts.append((entry, drawing))
     return charts
 

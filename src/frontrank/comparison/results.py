@@ -25,27 +25,25 @@ from frontrank.evaluation.statistics import PairedDifference, difference_over_se
 from frontrank.files import atomic_write
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import number
-from frontrank.reporting.run import count_classes, count_licences, log_curves, read_run
+from frontrank.reporting.run import count_classes, count_licences, log_curves
 from frontrank.settings import as_yaml
 from frontrank.tables import Table, TableFormat
 from frontrank.training.logs import read_log
+from frontrank.training.run import read_facts
 
 UNFINISHED = "not finished yet"
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One way to train.
+    """One way to train, with what its finished seeds have: test metrics, median seconds of a step, peak memory, curves.
 
-    name:      "PNP-D_q", "triplet", or "loss.temperature=0.01"
-    settings:  where it differs from the base
+    settings: where it differs from the base
     lr, searched: the learning rate that was chosen, and the validation metric of each one tried
-    seeds, values: metric -> one value per finished seed, on the test images
-    seconds:   median time of a step, per seed; megabytes: peak memory, per seed
-    curves:    validation metric over steps, per seed
-    against:   metric -> difference to the reference, with a corrected p; empty for the reference itself
-    failed:    why it has no values, if it has none; UNFINISHED where they are still to come
-    folder:    of one of its runs, whose own report shows pictures
+    curves:   validation metric over steps
+    against:  metric -> difference to the reference, with a corrected p; empty for the reference itself
+    failed:   why it has no values, if it has none; UNFINISHED where they are still to come
+    folder:   of one of its runs, whose own report shows pictures
     """
 
     name: str
@@ -97,55 +95,39 @@ class ComparisonResults:
 class ResultColumn:
     """A number that every run has, in all tables and files of a comparison.
 
-    name:      in results.csv and results.json
-    values:    of an entry, one per finished seed
-    average:   of the values, in tables
-    title:     heading of the text table; text: its cell, from the values
-    heading:   of the page's table; page_text: the average there
+    name:   in results.csv and results.json; title, heading: in the text table and in that of the page
+    values: of an entry, one per finished seed
+    text:   cell of the text table, from the values; page_text: cell of the page, from their average
     is_better: whether a higher number is better, so that the highest is marked
     """
 
     name: str
-    values: Callable[[Entry], Sequence[float]]
-    average: Callable[[Sequence[float]], float]
     title: str
-    text: Callable[[Sequence[float]], str]
     heading: str
+    values: Callable[[Entry], Sequence[float]]
+    text: Callable[[Sequence[float]], str]
     page_text: Callable[[float], str]
+    average: Callable[[Sequence[float]], float] = median
     is_better: bool = False
 
 
 def metric_column(name: str) -> ResultColumn:
     """Return the column of a metric on the test images."""
+    texts = partial(mean_and_spread, name), partial(format_metric, name, decimals=1)
     return ResultColumn(
-        name,
-        lambda entry: entry.values.get(name, ()),
-        fmean,
-        title=name,
-        text=partial(mean_and_spread, name),
-        heading=name,
-        page_text=partial(format_metric, name, decimals=1),
-        is_better=not is_distance(name),
+        name, name, name, lambda entry: entry.values.get(name, ()), *texts, fmean, is_better=not is_distance(name)
     )
 
 
 COSTS = (
     ResultColumn(
-        "seconds per step",
-        attrgetter("seconds"),
-        median,
-        title="s/step",
+        *("seconds per step", "s/step", "time per step", attrgetter("seconds")),
         text=lambda values: f"{median(values):.3g}",
-        heading="time per step",
         page_text=lambda value: f"{number(1000 * value)} ms",
     ),
     ResultColumn(
-        "peak MB",
-        attrgetter("megabytes"),
-        median,
-        title="MB",
+        *("peak MB", "MB", "peak memory", attrgetter("megabytes")),
         text=lambda values: f"{median(values):,.0f}",
-        heading="peak memory",
         page_text=lambda value: f"{number(value)} MB",
     ),
 )
@@ -186,6 +168,12 @@ def comparison_table(
     if results.frozen:
         cells = [format_metric(name, results.frozen.get(name, math.nan)) for name in names]
         rows.append(["frozen backbone", *cells, "", "", "", *blank])
+    done = [entry for entry in results.entries if entry.values]
+    best = {
+        each.name: max(each.average(each.values(entry)) for entry in done)
+        for each in columns
+        if each.is_better and done
+    }
     bold = set()
     for entry in results.entries:
         lr = "" if math.isnan(entry.lr) else f"{entry.lr:g}"
@@ -194,17 +182,13 @@ def comparison_table(
             rows.append([entry.name, *("-" for _ in names), state, "", lr, *blank])
             continue
         cells = [column.text(column.values(entry)) for column in columns]
-        bold |= {(len(rows), 1 + place) for place, column in enumerate(columns) if _is_best(column, entry, results)}
+        averages = {column.name: column.average(column.values(entry)) for column in columns}
+        bold |= {(len(rows), place) for place, name in enumerate(averages, 1) if averages[name] == best.get(name)}
         against = _against_cells(results, entry, judge)
         rows.append([entry.name, *cells[: len(names)], *against, lr, *cells[len(names) :]])
     unit = "dists@* are cosine distances, other metrics are in %; differences are in percentage points"
     before, align = (results.images, unit), "l" + "r" * (len(header) - 1)
     return Table(header, rows, align, before, results.notes, frozenset(bold)).render(format)
-
-
-def _is_best(column: ResultColumn, entry: Entry, results: ComparisonResults) -> bool:
-    averages = [column.average(column.values(each)) for each in results.entries if each.values]
-    return column.is_better and column.average(column.values(entry)) == max(averages)
 
 
 def _against_cells(results: ComparisonResults, entry: Entry, metric: str) -> list[str]:
@@ -269,10 +253,8 @@ def read_results(out: str | Path) -> ComparisonResults:
     table = read_table(out / tasks.IMAGES)
     classes = tasks.query_labels(table)
     jobs = {way.name: [job for job in seed_jobs(plan, way, out) if job.is_done(out, tested=True)] for way in plan.ways}
-    runs = {name: [read_run(job.folder(out)) for job in some] for name, some in jobs.items()}
-    reports = {
-        name: {job.seed: Report.load(job.folder(out) / tasks.TEST) for job in some} for name, some in jobs.items()
-    }
+    runs = {name: [read_facts(job.folder(out)) for job in of] for name, of in jobs.items()}
+    reports = {name: {job.seed: Report.load(job.folder(out) / tasks.TEST) for job in of} for name, of in jobs.items()}
     entries = [_read_entry(plan, way, out, jobs[way.name], list(reports[way.name].values())) for way in plan.ways]
     reference = plan.reference or _best_by_validation(runs, entries)
     entries = compare_with_reference(entries, reports, reference, classes)
@@ -326,7 +308,7 @@ def failures(plan: Plan, way: Way, out: Path) -> list[str]:
     """Return why runs of a way are missing: those of its learning rate, or of the search where none was chosen."""
     tests = seed_jobs(plan, way, out)
     jobs = [job for job in tests or search_jobs(plan, way) if not job.is_done(out, tested=bool(tests))]
-    return [reason for job in jobs if (reason := job.failure(out))]
+    return [reason for job in jobs for reason in job.failures(out)[-1:]]
 
 
 def _best_by_validation(runs: Mapping[str, list[dict[str, Any]]], entries: list[Entry]) -> str:
@@ -334,7 +316,7 @@ def _best_by_validation(runs: Mapping[str, list[dict[str, Any]]], entries: list[
     bests = {name: [run["best"] for run in of] for name, of in runs.items() if of}
     means = {name: fmean(values) for name, values in bests.items() if None not in values}
     done = [entry.name for entry in entries if entry.values]
-    return max(means, key=lambda name: means[name]) if means else (done or [entries[0].name])[0]
+    return max(means, key=means.__getitem__) if means else (done or [entries[0].name])[0]
 
 
 def compare_with_reference(
@@ -371,7 +353,7 @@ def _note_runs(plan: Plan, out: Path, entries: list[Entry]) -> list[str]:
         notes += dict.fromkeys(  # a run may be one of the search and one of a seed
             f"{way.name}: the run at learning rate {job.lr:g}, seed {job.seed}, failed: {failure}"
             for job in (*search_jobs(plan, way), *seed_jobs(plan, way, out))
-            if (failure := job.failure(out))
+            for failure in job.failures(out)[-1:]
         )
         missing = plan.seeds - len(entry.seeds)
         if entry.values and missing:

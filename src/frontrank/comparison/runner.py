@@ -9,17 +9,18 @@ A comparison's folder:
     results.json, results.csv, results.md, report.html
 """
 
+import itertools
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from frontrank.errors import InputError, InterruptedRunError
 from frontrank.files import PathLike, unwritable
 from frontrank.reporting.findings import search_roles
 from frontrank.reporting.run import file_stamp
-from frontrank.settings import ModelConfig, TrainConfig
+from frontrank.settings import TrainConfig
 from frontrank.training.loop import StopRequest, count_steps
 from frontrank.training.optimizers import check_warmup
 from frontrank.training.run import (
@@ -57,12 +58,11 @@ _OTHER_PICTURES = "files of the pictures changed while they were compared: runs 
 _WAIT = 12.0  # seconds that the processes of a killed comparison have to end
 
 
-@dataclass(frozen=True, eq=False)
-class Preparation:
+class Preparation(NamedTuple):
     """The images with the splits that all runs share, notes on them, and the steps of each way."""
 
     table: ImageTable
-    notes: tuple[str, ...]
+    notes: list[str]
     steps: dict[str, int]
 
 
@@ -70,20 +70,22 @@ def prepare(plan: Plan, *, show: bool | None = None) -> Preparation:
     """Check all settings and the images, before the first run; what takes long comes last."""
     require_metric(plan.base.metric)
     build_device(plan.base.device)
-    images = build_images(plan.base.data)
-    table, notes = split_table(images, plan)
-    steps = {way.name: steps_of_way(plan, way, table) for way in plan.ways}
+    images, data = build_images(plan.base.data), plan.base.data
+    result = _prepare_images(plan, images)
     _check_models(plan)
-    data = plan.base.data
     memory = image_check_cache(images.root, 0, 1)
     check = check_images(images, data.check, data.broken, max(1, data.workers), remembered=memory, show=show)
     if check.broken:  # a split of images of which some are missing could leave a class of one
-        table, notes = split_table(check.table, plan)
-        steps = {way.name: steps_of_way(plan, way, table) for way in plan.ways}
-        notes.append(check.note)
+        result = _prepare_images(plan, check.table)
+        result.notes.append(check.note)
     if not has_frozen(plan):
-        notes.append("there is no line of the backbone before training, as the backbone or its images vary")
-    return Preparation(table, tuple(notes), steps)
+        result.notes.append("there is no line of the backbone before training, as the backbone or its images vary")
+    return result
+
+
+def _prepare_images(plan: Plan, images: ImageTable) -> Preparation:
+    table, notes = split_table(images, plan)
+    return Preparation(table, notes, {way.name: steps_of_way(plan, way, table) for way in plan.ways})
 
 
 def has_frozen(plan: Plan) -> bool:
@@ -146,12 +148,11 @@ def steps_of_way(plan: Plan, way: Way, table: ImageTable) -> int:
 
 def _check_models(plan: Plan) -> None:
     """Build every network of the plan once, to find a wrong name now, and to fetch weights."""
-    built: list[tuple[ModelConfig, int, int]] = []
+    built: list[object] = []
     for way in plan.ways:
         config = plan.first_config(way)
-        wanted = (config.model, config.data.size, config.data.resize)
-        if wanted not in built:
-            built.append(wanted)
+        if (network := (config.model, config.data.size, config.data.resize)) not in built:
+            built.append(network)
             with torch.random.fork_rng(devices=[]), errors_of_way(way.name if plan.axes else ""):
                 build_model(config.model, config.data)
 
@@ -166,7 +167,7 @@ def run_comparison(plan: Plan, out: PathLike, *, command: str = "", quiet: bool 
             if not (folder / PLAN).is_file():  # another process may have written it while this one waited
                 ready = prepare(plan, show=False if quiet else None)
                 ready.table.save(folder / tasks.IMAGES, overwrite=True)
-                facts = {"command": command, "notes": list(ready.notes), "steps": ready.steps}
+                facts = {"command": command, "notes": ready.notes, "steps": ready.steps}
                 tasks.write_plan(folder, plan, facts | {"pictures": pictures_digest(ready.table)})
     _check_same_plan(folder, plan)
     return resume_comparison(folder, seeds=plan.seeds, reference=plan.reference, quiet=quiet)
@@ -183,15 +184,15 @@ def resume_comparison(
     _require_one_process()
     read_stored(folder)
     with _lock(folder) as held:
-        plan, facts = read_stored(folder)
-        old_facts = {key: facts[key] for key in tasks.FACTS}
-        new_plan, new_facts = _update_plan(plan, folder, seeds, reference), dict(old_facts)
+        old_plan, facts = read_stored(folder)
+        plan = _update_plan(old_plan, folder, seeds, reference)
         digest = pictures_digest(read_table(folder / tasks.IMAGES))
+        is_same = (plan, digest) == (old_plan, facts["pictures"])
         if digest != facts["pictures"]:
-            new_facts |= {"notes": list(dict.fromkeys([*facts["notes"], _OTHER_PICTURES])), "pictures": digest}
-        if (new_plan, new_facts) != (plan, old_facts):
-            tasks.write_plan(folder, new_plan, new_facts)
-        return _Runner(folder, new_plan, facts["steps"], quiet, held).run_all()
+            facts |= {"notes": list(dict.fromkeys([*facts["notes"], _OTHER_PICTURES])), "pictures": digest}
+        if not is_same:
+            tasks.write_plan(folder, plan, facts)
+        return _Runner(folder, plan, facts["steps"], quiet, held).run_all()
 
 
 def run_count(plan: Plan) -> int:
@@ -215,23 +216,25 @@ class _Runner:
 
     def run_all(self) -> ComparisonResults:
         with StopRequest() as self.stop:
+            stopped = None
             try:
                 self._run_all()
-            except InterruptedRunError:
-                self._write_results()
-                raise
-            return self._write_results()
+            except InterruptedRunError as error:
+                stopped = error
+            results = read_results(self.out)
+            write_results(self.out, results)
+            if stopped is not None:
+                raise stopped
+            return results
 
     def _run_all(self) -> None:
         self._run_frozen()
         for job in _all_searches(self.plan):
             if read_lr(job.way, self.out) is None:
                 self._run(job, tested=False)
-        for seed in range(self.plan.seeds):
-            for way in self.plan.ways:
-                lr = tasks.choose_lr(self.plan, way, self.out)
-                if lr is not None:
-                    self._run(Job(way, lr, seed), tested=True)
+        for seed, way in itertools.product(range(self.plan.seeds), self.plan.ways):
+            if (lr := tasks.choose_lr(self.plan, way, self.out)) is not None:
+                self._run(Job(way, lr, seed), tested=True)
 
     def _run_frozen(self) -> None:
         if (self.out / tasks.FROZEN).is_file() or not has_frozen(self.plan):
@@ -287,20 +290,14 @@ class _Runner:
         failed = [job for job in jobs if job in self.failed]
         return len(failed) == len(jobs) or not all(job.is_given_up(self.out) for job in failed)
 
-    def _write_results(self) -> ComparisonResults:
-        results = read_results(self.out)
-        write_results(self.out, results)
-        return results
-
     def _time_left(self, steps: int) -> str:
         """Write the time that so many steps will take, by the time of those so far."""
         if not self.per_step:
             return ""
         seconds = fmean(self.per_step) * steps
-        for unit, size in (("hours", 3600), ("minutes", 60)):
-            if seconds >= 1.5 * size:
-                return f"; about {seconds / size:.1f} {unit} left"
-        return f"; about {seconds:.0f} seconds left"
+        hours, minutes = seconds / 3600, seconds / 60
+        text = f"{hours:.1f} hours" if hours >= 1.5 else f"{minutes:.1f} minutes" if minutes >= 1.5 else ""
+        return f"; about {text or f'{seconds:.0f} seconds'} left"
 
     def _say(self, text: str) -> None:
         if not self.quiet:

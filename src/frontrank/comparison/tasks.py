@@ -33,13 +33,12 @@ from frontrank.files import atomic_write, read_json, write_json
 from frontrank.models import Embedder
 from frontrank.progress import progress
 from frontrank.reporting.findings import search_roles
-from frontrank.reporting.run import read_run
 from frontrank.settings import TrainConfig, as_yaml, read_config, read_recipe
 from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log
 from frontrank.training.loop import StopRequest
-from frontrank.training.run import build_device, build_images, frozen_model, resume, train
+from frontrank.training.run import build_device, build_images, frozen_model, read_facts, resume, train
 
 Task = Literal["train", "test", "frozen"]
 
@@ -78,18 +77,15 @@ class Job:
         """Tell whether it is trained, or trained and tested."""
         return (self.folder(out) / (TEST if tested else COST)).is_file() and (self.folder(out) / COST).is_file()
 
-    def failure(self, out: Path) -> str:
-        """Return why it failed; "" where it did not."""
-        return (self._failures(out) or [""])[-1]
+    def failures(self, out: Path) -> list[str]:
+        """Return why it failed, attempt by attempt; none where it did not."""
+        path = self.beside(out, ".failed")
+        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
     def is_given_up(self, out: Path) -> bool:
         """Tell whether it failed in a way that another attempt would not mend."""
-        failures = self._failures(out)
+        failures = self.failures(out)
         return len(failures) >= _ATTEMPTS or any(DIVERGED in each for each in failures)
-
-    def _failures(self, out: Path) -> list[str]:
-        path = self.beside(out, ".failed")
-        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 def search_jobs(plan: Plan, way: Way) -> list[Job]:
@@ -114,7 +110,7 @@ def read_stored(out: Path) -> tuple[Plan, dict[str, Any]]:
         raise InputError(f"{out} is not a comparison (it has no {PLAN}); give the folder of --out")
     content = read_json(out / PLAN, _KIND, _VERSION)
     try:
-        return Plan.from_json(content["plan"]), {**content, **{key: content[key] for key in FACTS}}
+        return Plan.from_json(content["plan"]), {key: content[key] for key in FACTS}
     except (KeyError, TypeError) as error:
         raise InputError(f"{out / PLAN} is damaged ({error}); compare into another folder") from error
 
@@ -132,10 +128,9 @@ def search_results(plan: Plan, way: Way, out: Path) -> dict[float, tuple[float, 
     results = {}
     for job in search_jobs(plan, way):
         if job.is_done(out, tested=False):
-            run = read_run(job.folder(out))
-            lines = [line for line in read_log(job.folder(out) / "log.jsonl") if line["step"] == run["best_step"]]
-            average = next((line["validation mAP"] for line in lines if "validation mAP" in line), 0.0)
-            results[job.lr] = (float(run["best"]), float(average))
+            run, log = read_facts(job.folder(out)), read_log(job.folder(out) / "log.jsonl")
+            averages = {line["step"]: line["validation mAP"] for line in reversed(log) if "validation mAP" in line}
+            results[job.lr] = (float(run["best"]), float(averages.get(run["best_step"], 0.0)))
     return results
 
 
@@ -229,20 +224,15 @@ def run_task(
     recipe, log = (beside.with_name(beside.name + ending) for ending in (".yaml", ".txt"))
     recipe.write_text(as_yaml(config), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "frontrank.comparison.tasks", task, str(recipe), str(target)]
+    # Its stdin ends with this process; a signal of the terminal reaches it through here only.
+    apart: Any = {"stdin": subprocess.PIPE, "start_new_session": True, "pass_fds": held}
     with log.open("a", encoding="utf-8") as output:
         start = output.tell()
-        # Its stdin ends with this process; a signal of the terminal reaches it through here only.
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, pass_fds=held
-        )
-    try:
-        _watch(child, log, start, title if sys.stderr.isatty() else "", stop)
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-        if child.stdin is not None:
-            child.stdin.close()
+        with subprocess.Popen(command, stdout=output, stderr=output, **apart) as child:
+            try:
+                _watch(child, log, start, title if sys.stderr.isatty() else "", stop)
+            finally:
+                child.kill()  # unless it has ended
     if stop.asked or child.returncode == _INTERRUPTED:
         return None
     return "" if child.returncode == 0 else failure_reason(child.returncode, _tail(log, start))

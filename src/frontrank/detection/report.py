@@ -37,12 +37,12 @@ from frontrank.reporting.run import (
     log_curves,
     path_name,
     read_credits,
-    read_run,
     read_run_log,
     require_target,
     run_versions,
     training_charts,
 )
+from frontrank.training.run import read_facts
 
 _GROUP_SIZE = 6  # pictures
 _PIXELS = 480  # of the longer side of a picture
@@ -219,7 +219,7 @@ def _training_charts(curves: Mapping[str, Curve]) -> list[Chart]:
 def detection_facts(place: DetectorPlace, data: str, table: SceneTable) -> RunFacts:
     """Return where findings come from, as far as the folders say."""
     run, config, model = place.run, place.config(), storage.read_model_config(place.model, storage.DETECTOR)["settings"]
-    facts = {} if run is None else read_run(run)
+    facts = {} if run is None else read_facts(run)
     sides = " to ".join(map(str, dict.fromkeys((model["short_side"], model["long_side"]))))
     rows = {
         "pictures": f"{len(table):,} with {format_count(table.objects, 'object')} of {path_name(data)}",

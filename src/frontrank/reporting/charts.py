@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,16 +42,14 @@ class Line:
     smooth: bool = False
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A place on an axis, in units of the drawing, and the text there."""
 
     at: float
     text: str
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(NamedTuple):
     """A place in the drawing with a text, or with the picture of a row of the table."""
 
     x: float
@@ -96,8 +94,7 @@ class Scale:
         return place, tuple(Tick(place(at), text) for at, text in zip(marks, labels, strict=True))
 
 
-@dataclass(frozen=True)
-class Stroke:
+class Stroke(NamedTuple):
     """A line as a path of SVG; `area` is closed, "" without filling."""
 
     kind: str
@@ -197,13 +194,10 @@ def log_ticks(low: float, high: float) -> list[float]:
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 2, 5)):
-        values = [float(f"{f}e{p}") for p in powers for f in factors]
-        values = [value for value in values if low * 0.999 <= value <= high * 1.001]
+        values = [v for p in powers for f in factors if low * 0.999 <= (v := float(f"{f}e{p}")) <= high * 1.001]
         if len(values) >= 3:
             break
-    if len(values) < 2:
-        return [low, high]
-    return values[:: math.ceil(len(values) / 7)]
+    return values[:: math.ceil(len(values) / 7)] if len(values) > 1 else [low, high]
 
 
 def tick_texts(values: Sequence[float], percent: bool = False, log: bool = False) -> list[str]:
@@ -348,8 +342,7 @@ class Group:
         return _marker(self.look, 7, 7)
 
 
-@dataclass(frozen=True)
-class MapSide:
+class MapSide(NamedTuple):
     """Map of one side; `together` is the share of points whose nearest one is of the same class.
 
     marks: per group its look, and all its points as one path of SVG
@@ -362,13 +355,8 @@ class MapSide:
     together: float
 
 
-@dataclass(frozen=True)
-class EmbeddingMap:
-    """Maps of all sides; `by` says what the groups are.
-
-    points: what the script needs: the rows of the table, the label of each as a number, its name, its look, and per
-            side x and y
-    """
+class EmbeddingMap(NamedTuple):
+    """Maps of all sides; `by` says what the groups are; `points` is what the script needs."""
 
     by: str
     groups: tuple[Group, ...]
@@ -391,8 +379,7 @@ def draw_map(findings: Findings) -> EmbeddingMap | None:
     if keep.sum() < 3:
         return None
     mapped = mapped[keep]
-    by, names = _grouping(table.categories[mapped], table.labels[mapped])
-    groups, look = _groups(names)
+    by, groups, look = _groups(table.categories[mapped], table.labels[mapped])
     places = _fit([np.asarray(side.places, dtype=np.float64)[keep] for side in findings.sides])
     codes = np.unique(table.labels[mapped], return_inverse=True)[1]
     sides = zip(findings.sides, places, strict=True)
@@ -403,20 +390,18 @@ def draw_map(findings: Findings) -> EmbeddingMap | None:
         "looks": look.tolist(),
         "sides": [xy.round(1).tolist() for xy in places],
     }
-    return EmbeddingMap(
-        by, groups, tuple(_draw_side(side, xy, mapped, groups, look, codes) for side, xy in sides), points
-    )
+    drawings = tuple(_draw_side(side, xy, mapped, groups, look, codes) for side, xy in sides)
+    return EmbeddingMap(by, groups, drawings, points)
 
 
-def _grouping(categories: np.ndarray, labels: np.ndarray) -> tuple[str, np.ndarray]:
-    """Return what the points are coloured by: categories, or else classes if those are few."""
-    if len(np.unique(categories)) > 1:
-        return "category", categories
-    return ("class", labels) if len(np.unique(labels)) <= GROUPS else ("", np.full(len(labels), ""))
+def _groups(categories: np.ndarray, labels: np.ndarray) -> tuple[str, tuple[Group, ...], Rows]:
+    """Return what the points are coloured by, the largest groups by name, the others as one, and each point's look.
 
-
-def _groups(names: np.ndarray) -> tuple[tuple[Group, ...], Rows]:
-    """Return the largest groups by name, the others as one, and the look of each point."""
+    Colours are those of categories, or else of classes if those are few.
+    """
+    by, names = "category", categories
+    if len(np.unique(categories)) < 2:
+        by, names = ("class", labels) if len(np.unique(labels)) <= GROUPS else ("", np.full(len(labels), ""))
     different, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
     largest = sorted(range(len(different)), key=lambda i: (-counts[i], different[i]))[:GROUPS]
     largest = sorted(i for i in largest if different[i] or len(different) == 1)
@@ -426,7 +411,7 @@ def _groups(names: np.ndarray) -> tuple[tuple[Group, ...], Rows]:
     groups = [Group(str(different[i]), int(looks[i]), int(counts[i])) for i in largest]
     if others := int((look == -1).sum()):
         groups.append(Group("all others", -1, others))
-    return tuple(groups), look
+    return by, tuple(groups), look
 
 
 def _fit(sides: Sequence[Floats]) -> list[Floats]:

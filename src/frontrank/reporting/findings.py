@@ -36,12 +36,9 @@ class Curve:
     y: Floats
 
 
-@dataclass(frozen=True)
-class RankedImage:
-    """An image in a ranked list.
+class RankedImage(NamedTuple):
+    """An image in a ranked list: its row in the table, and its place in the list, from 1.
 
-    row:   in the table
-    place: in the list, from 1
     right: whether it has the query's label
     cost:  its share of the AP that the query loses; 0 if it is right
     """
@@ -53,12 +50,10 @@ class RankedImage:
     cost: float = 0.0
 
 
-@dataclass(frozen=True)
-class RankedList:
+class RankedList(NamedTuple):
     """A query's list as one model ranks it: its first images, and the wrong ones that cost it most AP.
 
-    first_right: place of its first right image; 0 if there is none
-    late:        that image, where it is not among the first
+    first_right: place of its first right image, 0 if there is none; late: that image, where it is not among the first
     """
 
     average_precision: float
@@ -68,8 +63,7 @@ class RankedList:
     late: RankedImage | None = None
 
 
-@dataclass(frozen=True)
-class QueryExample:
+class QueryExample(NamedTuple):
     """A query that the report shows, by its row in the table, with one list per side."""
 
     row: int
@@ -99,8 +93,7 @@ class ModelFindings:
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class CategoryResult:
+class CategoryResult(NamedTuple):
     """A category's queries, and their R@1 and mAP per side."""
 
     name: str
@@ -132,7 +125,7 @@ class Findings:
 
 
 class _Roles(NamedTuple):
-    """Rows of the table that search, those that are searched (None: the same), and their labels as numbers."""
+    """Rows of the table that search, those that are searched (None: the same), and the labels of both as numbers."""
 
     queries: Rows
     gallery: Rows | None
@@ -140,7 +133,6 @@ class _Roles(NamedTuple):
 
     @property
     def classes(self) -> Rows:
-        """Class of each query."""
         return np.asarray(self.codes[0].numpy())
 
     @property
@@ -169,9 +161,7 @@ def _read_roles(table: ImageTable) -> tuple[_Roles, tuple[str, ...]]:
     queries, gallery, notes = search_roles(table)
     where = table.name or str(table.root)
     if not len(queries):
-        raise InputError(
-            f"{where} has no image with a label and the role '' or 'query', so nothing searches; give some that role"
-        )
+        raise InputError(f"{where} has no image with a label and the role '' or 'query'; give some images both")
     codes = encode_labels(table.labels[queries], None if gallery is None else table.labels[gallery])
     roles = _Roles(queries, gallery, codes)
     if not bool((roles.relevance.counts > 0).any()):
@@ -197,7 +187,8 @@ def _read_model(name: str, title: str, embeddings: Any, roles: _Roles, rows: int
         raise InputError(f"{what} has {len(vectors):,} rows, the table has {rows:,}; give one per image")
     vectors.check()
     queries = vectors if len(roles.queries) == rows else Vectors(what, array[roles.queries])
-    return _Model(name, title, vectors, queries, None if roles.gallery is None else Vectors(what, array[roles.gallery]))
+    gallery = None if roles.gallery is None else Vectors(what, array[roles.gallery])
+    return _Model(name, title, vectors, queries, gallery)
 
 
 # Curves of one model over all its queries
@@ -279,30 +270,24 @@ def score_counts(
     """
     items = queries if gallery is None else gallery
     rows, columns = (of.argsort(stable=True) for of in codes)  # classes together: few tiles hold positive pairs
-    counts = torch.zeros(2, CELLS, dtype=torch.float64)
+    positive, everything = torch.zeros(2, CELLS, dtype=torch.float64)
     work = len(rows) * len(columns) / (2 if gallery is None else 1)
     with torch.no_grad(), full_precision(queries.device), progress("spread of scores", work, show) as step:
         for i in range(0, len(rows), _TILE):
             some = rows[i : i + _TILE]
-            unit = queries.unit(some)
+            unit, labels = queries.unit(some), codes[0][some]
             for j in range(i if gallery is None else 0, len(columns), _TILE):
                 them = columns[j : j + _TILE]
-                scores = (unit @ items.unit(them).T).clamp_(-1, 1)
-                if gallery is None and i == j:
+                scores, others = (unit @ items.unit(them).T).clamp_(-1, 1).float(), codes[1][them]
+                is_half = gallery is None and i == j
+                if is_half:
                     scores[torch.ones_like(scores, dtype=torch.bool).tril()] = 2  # beyond the cells
-                counts += _count_scores(scores, codes[0][some], codes[1][them])
-                step(len(some) * len(them) / (2 if gallery is None and i == j else 1))
-    return counts[0].numpy(), (counts[1] - counts[0]).numpy()
-
-
-def _count_scores(scores: Tensor, labels: Tensor, others: Tensor) -> Tensor:
-    """Count the scores of a tile in each cell: of positive pairs, and of all [2, cell]; labels must be sorted."""
-    everything = torch.histc(scores.float(), CELLS, -1, 1)
-    positive = torch.zeros_like(everything)
-    if labels[-1] >= others[0] and others[-1] >= labels[0]:
-        same = (labels[:, None] == others).to(scores.device)
-        positive = torch.histc(scores[same].float(), CELLS, -1, 1)
-    return torch.stack([positive, everything]).double().cpu()
+                everything += torch.histc(scores, CELLS, -1, 1).cpu()
+                if labels[-1] >= others[0] and others[-1] >= labels[0]:
+                    same = (labels[:, None] == others).to(scores.device)
+                    positive += torch.histc(scores[same], CELLS, -1, 1).cpu()
+                step(len(some) * len(them) / (2 if is_half else 1))
+    return positive.numpy(), (everything - positive).numpy()
 
 
 def densities(positive: Floats, negative: Floats) -> tuple[Curve, Curve]:
@@ -430,9 +415,7 @@ def _scores(model: _Model, query: int) -> Floats:
 _WHOLE = 8  # images of a class that are taken together, where a class has so many
 _FEWEST = 30  # images that t-SNE makes sense of
 _PARTS = 50  # principal components that t-SNE sees: the rest is noise and time
-_ROUNDS = 500  # of the first map; the second one begins near its end
-_FEWER_ROUNDS = 300
-_PERPLEXITY = 30.0
+_FROM_A_MAP = {"early_exaggeration": 1.0, "max_iter": 300}  # fewer rounds: it begins near its end
 
 
 def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
@@ -474,18 +457,18 @@ def place_on_map(sides: Sequence[Vectors], rows: Rows, seed: int = 0) -> tuple[l
     maps: list[Floats] = []
     for side in sides:
         parts = principal_components(side.unit(torch.from_numpy(rows)).double().cpu().numpy(), _PARTS)
-        places = parts[:, :2]
+        places, products = parts[:, :2], parts @ parts.T  # products of all pairs stay if rows are turned or mirrored
         if not maps:
-            first = parts
+            first = products
         if tsne is not None and places.any():
-            if maps and _same_distances(parts, first):
+            if maps and np.abs(products - first).max() <= 1e-5 * np.abs(first).max():
                 places = maps[0]
             else:
                 places = tsne(parts, maps[0] if maps and maps[0].any() else None, seed)
         maps.append(rotate_onto(places, maps[0]) if maps else places - places.mean(0))
     why = "" if len(rows) < _FEWEST else ", as scikit-learn is not installed: pip install 'frontrank[report]'"
     method = "t-SNE" if tsne is not None else f"the first two principal components{why}"
-    return [_within_one(places) for places in maps], method
+    return [places / (np.sqrt((places**2).sum(1)).max(initial=0.0) or 1.0) for places in maps], method
 
 
 def principal_components(rows: Floats, count: int) -> Floats:
@@ -517,17 +500,6 @@ def rotate_onto(places: Floats, target: Floats) -> Floats:
     return centred @ (u @ v)
 
 
-def _same_distances(rows: Floats, others: Floats) -> bool:
-    """Tell whether centred rows are rotated or mirrored others: then the products of all pairs are the same."""
-    products = others @ others.T
-    return bool(np.abs(rows @ rows.T - products).max() <= 1e-5 * np.abs(products).max())
-
-
-def _within_one(places: Floats) -> Floats:
-    far = np.sqrt((places**2).sum(1)).max(initial=0.0)
-    return places / far if far > 0 else places
-
-
 def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
     """Return the function that places rows on a map; None where scikit-learn is missing.
 
@@ -542,14 +514,9 @@ def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
     def places(rows: Floats, begin: Floats | None, seed: int) -> Floats:
         start = 1e-4 * rows[:, :2] / rows[:, :2].std(0).max() if begin is None else begin
         apart = 1e-2 * start.std(0).max() * np.random.default_rng(seed).normal(size=start.shape)
-        model = TSNE(
-            2,
-            perplexity=min(_PERPLEXITY, (len(rows) - 1) / 3),
-            early_exaggeration=12.0 if begin is None else 1.0,
-            init=(start + apart).astype(np.float32),  # copies that begin at one place would never part
-            max_iter=_ROUNDS if begin is None else _FEWER_ROUNDS,
-            random_state=seed,
-        )
+        init = (start + apart).astype(np.float32)  # copies that begin at one place would never part
+        rounds = {"early_exaggeration": 12.0, "max_iter": 500} if begin is None else _FROM_A_MAP
+        model = TSNE(2, perplexity=min(30.0, (len(rows) - 1) / 3), init=init, random_state=seed, **rounds)
         return np.asarray(model.fit_transform(rows.astype(np.float32)), dtype=np.float64)
 
     return places
@@ -583,8 +550,8 @@ def measure_findings(
     `evaluate`. Intervals and p-values are over classes, as queries of a class are alike. Memory never holds
     queries x gallery.
     """
-    for name, value in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
-        check_integer(name, value, at_least=1)
+    for name, count in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
+        check_integer(name, count, at_least=1)
     if len(sides) not in (1, 2):
         raise InputError(f"sides has {len(sides)} models; give one, or two to compare")
     roles, notes = _read_roles(table)
@@ -595,24 +562,19 @@ def measure_findings(
     reports = [each.report for each in results]
     precisions = [report.per_query["mAP"] for report in reports]
     chosen = choose_queries(precisions, roles.classes, reports[0].positives, per_kind, seed)
-    names = (sides[0][0], sides[-1][0])
     both = list(zip(models, reports, strict=True))
+    examples = {
+        kind: tuple(_rank_query(query, both, roles, first, costly) for query in queries.tolist())
+        for kind, queries in chosen.items()
+    }
+    names = (sides[0][0], sides[-1][0])
+    change = compare_over_classes(reports[0], reports[1], roles.classes, names) if reports[1:] else None
     if lonely := reports[0].without_positive:
-        count = f"{lonely:,} of {reports[0].queries:,} queries have no positive"
-        notes += (f"{count}: R@k counts them as misses, mAP leaves them out",)
-    count = "all" if len(sample) == len(table) else f"{len(sample):,} of"
-    return Findings(
-        table,
-        results,
-        compare_over_classes(reports[0], reports[1], roles.classes, names) if reports[1:] else None,
-        {
-            kind: tuple(_rank_query(query, both, roles, first, costly) for query in queries.tolist())
-            for kind, queries in chosen.items()
-        },
-        sample,
-        _categories(table, roles, reports),
-        (*notes, f"the map shows {count} {len(table):,} images by {method}"),
-    )
+        some = f"{lonely:,} of {reports[0].queries:,} queries have no positive"
+        notes += (f"{some}: R@k counts them as misses, mAP leaves them out",)
+    some = "all" if len(sample) == len(table) else f"{len(sample):,} of"
+    notes += (f"the map shows {some} {len(table):,} images by {method}",)
+    return Findings(table, results, change, examples, sample, _categories(table, roles, reports), notes)
 
 
 def _measure_model(model: _Model, roles: _Roles, places: Floats, show: bool | None) -> ModelFindings:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from frontrank.reporting.pages import faults_note, format_count, fraction, make_
 from frontrank.settings import DataConfig, LossConfig, TrainConfig, read_config, read_recipe
 from frontrank.training.embedding import embed_table
 from frontrank.training.logs import read_log
-from frontrank.training.run import build_device, build_images, frozen_model, frozen_title
+from frontrank.training.run import build_device, build_images, frozen_model, frozen_title, read_facts
 
 _LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row; small where there are many
 _MANY = 250
@@ -61,13 +61,11 @@ _MEANINGS = {  # of metrics; a number at the end of the name is in the braces
 class RunFacts:
     """Facts about a run that its report shows beside the findings.
 
-    curves:   of the log, by name: "loss", "validation R@1", "learning rate", ...; x is the step
     command, settings: to repeat the run; settings as YAML
+    curves:   of the log, by name: "loss", "validation R@1", "learning rate", ...; x is the step
     facts:    short pairs for the head of the page, such as "images" -> "5,770 of 912 unseen classes"
     versions: of the packages, the commit and the machine
-    licences: of the pictures: name -> number of images; empty where the table has none
-    designs:  the same for each design, where the table has them: design, licence, images
-    credits:  who made the pictures, as in the data set
+    licences, designs, credits: of the pictures: images of each licence; design, licence and images; their makers
     searched: what was searched, for the headline, such as "912 unseen classes"; "" counts the table's classes
     """
 
@@ -83,8 +81,7 @@ class RunFacts:
     credits: str = ""
 
 
-@dataclass(frozen=True)
-class MetricRow:
+class MetricRow(NamedTuple):
     """A line of the headline table; values and intervals per side."""
 
     name: str
@@ -138,21 +135,16 @@ def render_run_page(findings: Findings, facts: RunFacts) -> str:
 def end_of_search(query: QueryExample, ranked: RankedList) -> int:
     """Return the place among the first images of a list from which on nothing right is left to find."""
     right = [image.place for image in ranked.first if image.right]
-    if 0 < query.positives <= len(right):
-        return right[query.positives - 1] + 1
-    return max((image.place for image in ranked.first), default=0) + 1
+    places = [0, *(image.place for image in ranked.first)]
+    return 1 + (right[query.positives - 1] if 0 < query.positives <= len(right) else max(places))
 
 
 def metric_rows(findings: Findings) -> list[MetricRow]:
     """Return the rows of the headline table: each metric of the last side, with the value of the other one."""
-    sides, change = findings.sides, findings.change
-    rows = []
-    for name in sides[-1].report:
-        values = tuple(side.report.get(name, math.nan) for side in sides)
-        intervals = tuple(side.intervals.get(name) for side in sides)
-        difference = change[name] if change is not None and name in change else None
-        rows.append(MetricRow(name, meaning(name), values, intervals, difference))
-    return rows
+    sides, change = findings.sides, findings.change or {}
+    values = {name: tuple(side.report.get(name, math.nan) for side in sides) for name in sides[-1].report}
+    intervals = {name: tuple(side.intervals.get(name) for side in sides) for name in values}
+    return [MetricRow(name, meaning(name), values[name], intervals[name], change.get(name)) for name in values]
 
 
 def meaning(name: str) -> str:
@@ -170,23 +162,20 @@ def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> l
 
     held_out: what validation uses
     """
-    validation = {name: finite_points(of) for name, of in curves.items() if name.startswith("validation ")}
-    charts = []
+    charts, metrics = [], {}
     for name, curve in curves.items():
-        if name not in validation:
-            smooth = name == "loss" and len(finite_points(curve).x) >= NOISY
-            note = "The strong line is a running mean, the faint one what was logged." if smooth else ""
-            charts.append(chart(name, [Line("", curve, smooth=smooth)], Scale("step"), Scale(name), note=note))
-    whole = {name: of for name, of in validation.items() if len(of.x)}
-    if whole:
-        percents = all(of.y.min() >= 0 and of.y.max() <= 1 for of in whole.values())
-        metrics = [name.removeprefix("validation ") for name in whole]
-        lines = [
-            Line(name, of, f"hue{i % HUES}", dotted=len(of.x) <= 30)
-            for i, (name, of) in enumerate(zip(metrics, whole.values(), strict=True))
-        ]
-        what = metrics[0] if len(metrics) == 1 else "metrics"
-        title = "validation" if len(metrics) > 1 else f"validation {what}"
+        points = finite_points(curve)
+        if name.startswith("validation "):
+            metrics |= {name.removeprefix("validation "): points} if len(points.x) else {}
+            continue
+        smooth = name == "loss" and len(points.x) >= NOISY
+        note = "The strong line is a running mean, the faint one what was logged." if smooth else ""
+        charts.append(chart(name, [Line("", curve, smooth=smooth)], Scale("step"), Scale(name), note=note))
+    if metrics:
+        percents = all(of.y.min() >= 0 and of.y.max() <= 1 for of in metrics.values())
+        shown = enumerate(metrics.items())
+        lines = [Line(name, of, f"hue{i % HUES}", dotted=len(of.x) <= 30) for i, (name, of) in shown]
+        what, title = ("metrics", "validation") if len(metrics) > 1 else (lines[0].name, f"validation {lines[0].name}")
         charts.insert(1, chart(title, lines, Scale("step"), Scale(f"{what} on held-out {held_out}", percent=percents)))
     return [one for one in charts if one is not None]
 
@@ -214,26 +203,23 @@ def score_charts(sides: Sequence[ModelFindings]) -> list[Chart]:
     scales = [Scale(label, span=span) for label, span in spans.items()]
     charts = []
     for side in sides:
+        lines = [Line("wrong", side.negative_scores, "wrong", True), Line("right", side.positive_scores, "right", True)]
         right, wrong = finite_points(side.positive_scores), finite_points(side.negative_scores)
-        both = ("wrong", side.negative_scores), ("right", side.positive_scores)
-        lines = [Line(name, of, name, filled=True) for name, of in both]
         common = overlap(right, wrong)
         note = f"The two overlap in {fraction(common)} of their area." if common is not None else ""
-        summary = " ".join(filter(None, [_describe_peaks(side.name, {"right": right, "wrong": wrong}), note]))
+        peaks = "; ".join(filter(None, [_describe_peak("right", right), _describe_peak("wrong", wrong)]))
+        summary = f"Scores {side.name}: {peaks}. {note}".strip()
         charts.append(chart(f"scores {side.name}", lines, *scales, note=note, summary=summary))
     return [one for one in charts if one is not None]
 
 
-def _describe_peaks(side: str, curves: Mapping[str, Curve]) -> str:
-    """Write where each density is highest, and between which scores its middle half lies."""
-    parts = []
-    for name, of in curves.items():
-        if len(of.x) and of.y.sum() > 0:
-            below = np.cumsum(of.y) / of.y.sum()
-            low, high = (float(of.x[np.searchsorted(below, share)]) for share in (0.25, 0.75))
-            most = float(of.x[of.y.argmax()])
-            parts.append(f"{name} images score {most:.2f} most often, the middle half of them {low:.2f} to {high:.2f}")
-    return f"Scores {side}: {'; '.join(parts)}."
+def _describe_peak(name: str, of: Curve) -> str:
+    """Write where a density is highest, and between which scores its middle half lies."""
+    if not len(of.x) or of.y.sum() <= 0:
+        return ""
+    below = np.cumsum(of.y) / of.y.sum()
+    most, low, high = (float(of.x[i]) for i in (of.y.argmax(), *np.searchsorted(below, (0.25, 0.75))))
+    return f"{name} images score {most:.2f} most often, the middle half of them {low:.2f} to {high:.2f}"
 
 
 def overlap(a: Curve, b: Curve) -> float | None:
@@ -276,23 +262,23 @@ _SHORT = 16  # of a digest, in a file's name
 def read_or_make_embeddings(
     folder: Path, name: str, model: str, table: ImageTable, make: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """Return the embeddings of a table by a model: those in `folder`, or new ones, which are saved there.
+    """Return the embeddings of a table by a model: those in `folder`, or new ones, which are saved there if possible.
 
     name:  start of the file's name; digests of the model and of the images as they are now follow
     model: a text that differs for another model, such as its fingerprint
-
-    If the folder cannot be written to, they are made all the same. An older file of the same name and images goes.
     """
     images = images_digest(table)[:_SHORT]
     path = folder / f"{name}-{images}-{sha256(model.encode()).hexdigest()[:_SHORT]}.npy"
-    embeddings = _read_embeddings(path, len(table))
-    if embeddings is None:
-        embeddings = make()
-        with suppress(OSError, FrontrankError):  # a folder that may not be written to, or a full disk
-            folder.mkdir(parents=True, exist_ok=True)
-            for old in folder.glob(f"{name}-{images}-*.npy"):
-                old.unlink()
-            atomic_write(path, partial(np.save, arr=embeddings, allow_pickle=False))
+    with suppress(OSError, ValueError, EOFError):  # none, or a damaged one
+        array = np.load(path, allow_pickle=False)
+        if array.ndim == 2 and len(array) == len(table) and array.dtype == np.float32 and np.isfinite(array).all():
+            return np.asarray(array)
+    embeddings = make()
+    with suppress(OSError, FrontrankError):  # a folder that may not be written to, or a full disk
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"{name}-{images}-*.npy"):
+            old.unlink()
+        atomic_write(path, partial(np.save, arr=embeddings, allow_pickle=False))
     return embeddings
 
 
@@ -313,15 +299,6 @@ def file_stamp(file: PathLike) -> str:
     return ""
 
 
-def _read_embeddings(path: Path, rows: int) -> np.ndarray | None:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    whole = array.ndim == 2 and len(array) == rows and array.dtype == np.float32 and bool(np.isfinite(array).all())
-    return array if whole else None
-
-
 # Facts about a run, from its folder
 
 _CURVES = ("loss", "AP error", "learning rate")  # and all of validation
@@ -340,11 +317,9 @@ def read_run_facts(
     searched: what the latter are, such as "912 unseen classes"
     data:     where the latter come from, if not from the run's own data set
     """
-    run = read_run(folder)
-    log = read_run_log(folder)
-    training = images.of("train")
+    run, log = read_facts(folder), read_run_log(folder)
+    model, training = config.model, images.of("train")
     reported, own = (path_name(path) for path in (data or config.data.path, config.data.path))
-    model = config.model
     head = f"{model.dim} dimensions" if model.dim else "no head"
     facts = {
         "images": f"{len(table):,} of {searched}{f' of {reported}' if data else ''}",
@@ -371,13 +346,6 @@ def read_run_facts(
     )
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """Read the run.json of a run; nothing where it is missing or damaged."""
-    with suppress(OSError, ValueError):
-        return _mapping(json.loads((folder / "run.json").read_text(encoding="utf-8")))
-    return {}
-
-
 def path_name(data: str) -> str:
     """Return the name of the images at a path: of the folder, or of the table.
 
@@ -400,16 +368,13 @@ def loss_name(loss: LossConfig) -> str:
 
 def count_licences(table: ImageTable) -> dict[str, int]:
     """Count the images under each licence, the most frequent first; nothing where the table has no licences."""
-    counts = Counter(_licence_column(table))
+    counts = Counter(_column(table, *_LICENCES))
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
 def count_designs(table: ImageTable) -> tuple[tuple[str, str, int], ...]:
-    """Count the images of each design and licence, where the table has both columns."""
-    if "design" not in table.extra:
-        return ()
-    names = [str(entry).strip() or "not said" for entry in table.extra["design"].tolist()]
-    counts = Counter(zip(names, _licence_column(table), strict=False))  # no licences: none
+    """Count the images of each design and licence; nothing where the table lacks one of these columns."""
+    counts = Counter(zip(_column(table, "design"), _column(table, *_LICENCES), strict=False))
     return tuple((*pair, count) for pair, count in sorted(counts.items()))
 
 
@@ -421,13 +386,10 @@ def read_credits(data: str) -> str:
     return ""
 
 
-def _licence_column(table: ImageTable) -> list[str]:
-    column = next((table.extra[name] for name in _LICENCES if name in table.extra), np.array([]))
+def _column(table: ImageTable, *names: str) -> list[str]:
+    """Return the first of these extra columns that a table has; nothing where it has none."""
+    column = next((table.extra[name] for name in names if name in table.extra), np.array([]))
     return [str(entry).strip() or "not said" for entry in column.tolist()]
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def read_run_log(folder: Path) -> list[dict[str, Any]]:
@@ -440,11 +402,10 @@ def read_run_log(folder: Path) -> list[dict[str, Any]]:
 def log_curves(log: list[dict[str, Any]], names: Sequence[str] = _CURVES) -> dict[str, Curve]:
     """Return the curves of a run's log that have these names, after those of validation."""
     points: dict[str, list[tuple[int, float]]] = {}
-    for line in log:
-        for name, value in line.items():
-            known = name in names or name.startswith("validation ")
-            if known and isinstance(value, int | float) and np.isfinite(value):
-                points.setdefault(name, []).append((line["step"], float(value)))
+    for step, name, value in ((line["step"], *item) for line in log for item in line.items()):
+        known = name in names or name.startswith("validation ")
+        if known and isinstance(value, int | float) and np.isfinite(value):
+            points.setdefault(name, []).append((step, float(value)))
     order = sorted(points, key=lambda name: names.index(name) if name in names else -1)
     return {name: Curve(*np.array(points[name], dtype=np.float64).T) for name in order}
 
@@ -455,8 +416,7 @@ def count_classes(table: ImageTable, kind: str = "") -> str:
 
 
 def _describe_loss(loss: LossConfig) -> str:
-    given = {name: value for name, value in loss.all_settings().items() if value is not None}
-    settings = ", ".join(f"{name} {value}" for name, value in given.items())
+    settings = ", ".join(f"{name} {value}" for name, value in loss.all_settings().items() if value is not None)
     return f"{loss.name.removeprefix('pml.')}{f' ({settings})' if settings else ''}"
 
 
@@ -482,8 +442,8 @@ def _describe_time(log: list[dict[str, Any]], run: Mapping[str, Any]) -> str:
     if seconds < 1 or run.get("resumed"):
         return ""
     hours, minutes = seconds // 3600, seconds % 3600 // 60
-    taken = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
-    return f"{taken} on {run['device']}" if run.get("device") else taken
+    text = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
+    return text + (f" on {run['device']}" if run.get("device") else "")
 
 
 def command_of_run(run: Mapping[str, Any]) -> str:
@@ -497,13 +457,13 @@ def command_of_run(run: Mapping[str, Any]) -> str:
 
 def run_versions(run: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions of a run's packages, its commit and its machine."""
-    versions = {str(name): str(value) for name, value in _mapping(run.get("versions")).items()}
-    return versions | {name: str(run[name]) for name in ("commit", "machine") if run.get(name)}
+    packages = run["versions"] if isinstance(run.get("versions"), dict) else {}
+    rest = {name: run[name] for name in ("commit", "machine") if run.get(name)}
+    return {str(name): str(value) for name, value in (packages | rest).items()}
 
 
 # Writing the report
 
-_MARK = b'<meta name="generator" content="Frontrank"'
 _HEAD = 1 << 14  # bytes of a page that have the mark
 
 
@@ -586,13 +546,12 @@ def require_target(page: Path, overwrite: bool, numbers: Sequence[str] = ()) -> 
         raise InputError(f"{printable(page)} is a folder; name a file, such as {printable(page / 'report.html')}")
     if not page.parent.is_dir():
         raise InputError(f"the folder {printable(page.parent)} does not exist; make it first")
-    if page.exists() and not overwrite and not _is_ours(page):
-        raise InputError(f"{printable(page)} is not a report of Frontrank; choose another name, or add --overwrite")
-    for path in (_numbers_path(page, side) for side in numbers):
+    remedies = {_numbers_path(page, side): "choose another name for the page with --out" for side in numbers}
+    if not overwrite:
+        remedies = {page: "choose another name, or add --overwrite"} | remedies
+    for path, remedy in remedies.items():
         if path.exists() and not _is_ours(path):
-            raise InputError(
-                f"{printable(path)} is not a report of Frontrank; choose another name for the page with --out"
-            )
+            raise InputError(f"{printable(path)} is not a report of Frontrank; {remedy}")
 
 
 def _is_ours(path: Path) -> bool:
@@ -601,7 +560,7 @@ def _is_ours(path: Path) -> bool:
             head = file.read(_HEAD)
     except OSError as error:
         raise InputError(f"{printable(path)} cannot be read ({error.strerror}); choose another name") from error
-    return _MARK in head or head.startswith(b'{"format": "frontrank report"')
+    return b'<meta name="generator" content="Frontrank"' in head or head.startswith(b'{"format": "frontrank report"')
 
 
 def _numbers_path(page: Path, side: str) -> Path:
@@ -611,13 +570,13 @@ def _numbers_path(page: Path, side: str) -> Path:
 def _write_numbers(page: Path, findings: Findings) -> RunReport:
     """Save the numbers beside the page; those of an earlier page with more sides are deleted."""
     reports = {side.name: side.report for side in findings.sides}
-    for side in ("before", "after"):
-        if side in reports:
-            reports[side].save(_numbers_path(page, side), overwrite=True)
-        elif _numbers_path(page, side).is_file() and _is_ours(_numbers_path(page, side)):
-            _numbers_path(page, side).unlink()
-    numbers = tuple(_numbers_path(page, side) for side in reports)
-    return RunReport(page, reports.get("before"), reports["after"], findings.change, findings.notes, numbers)
+    numbers = {side: _numbers_path(page, side) for side in ("before", *reports)}
+    for side, report in reports.items():
+        report.save(numbers[side], overwrite=True)
+    if "before" not in reports and (old := numbers.pop("before")).is_file() and _is_ours(old):
+        old.unlink()
+    change, notes = findings.change, findings.notes
+    return RunReport(page, reports.get("before"), reports["after"], change, notes, tuple(numbers.values()))
 
 
 def _choose_images(
@@ -634,14 +593,10 @@ def _choose_images(
         table = table.of("test")
     elif data is None:
         table = table.of("validation")
-        notes.append(
-            "the run has no test images: these are its held-out classes, which chose the checkpoint, so the figures "
-            "may be a little too good"
-        )
+        why = "these are its held-out classes, which chose the checkpoint, so the figures may be a little too good"
+        notes.append(f"the run has no test images: {why}")
         if not len(table):
-            raise InputError(
-                f"{printable(folder)} has neither test images nor held-out classes; give images with --data"
-            )
+            raise InputError(f"{printable(folder)} has no test images and no held-out classes; give images with --data")
     kind = "held-out " if notes else "" if np.isin(table.labels[table.labels != ""], used).any() else "unseen "
     if data is not None:
         train_files = {os.path.realpath(file) for file in images.of("train").files()}

@@ -100,7 +100,8 @@ def start_run(build: Callable[..., Run], config: Any, out: str | os.PathLike[str
             make_folder(folder)
             run.write_data()
             write_facts(folder, run.facts())
-            write_config(folder, run.config)  # last: a folder with settings is a run that can continue
+            # last: a folder with settings is a run that can continue
+            atomic_write(folder / "config.yaml", as_yaml(with_whole_paths(run.config)))
         distributed.barrier()
         return _finish(run, train_loop(run))
 
@@ -115,7 +116,7 @@ def continue_run(
         run = build(config, folder, device, quiet=quiet)
         standing, randomness = restore(run)
         if distributed.is_main():
-            write_config(folder, run.config)
+            atomic_write(folder / "config.yaml", as_yaml(with_whole_paths(run.config)))
             run.write_data()  # data.path may have changed
             facts = run.facts()
             earlier = read_facts(folder, facts)
@@ -569,12 +570,14 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"--out {folder} cannot be written to ({error.strerror}); choose another folder") from error
 
 
-def write_config(folder: Path, config: Any) -> None:
-    """Write the settings as a recipe, with whole paths: a run may continue from another working folder."""
-    config = replace(config, data=replace(config.data, path=str(Path(config.data.path).resolve())))
-    if config.model.weights not in WORDS and Path(config.model.weights).exists():
-        config = replace(config, model=replace(config.model, weights=str(Path(config.model.weights).resolve())))
-    atomic_write(folder / "config.yaml", as_yaml(config))
+def with_whole_paths(config: Any) -> Any:
+    """Return settings with whole paths: a run may continue from another working folder."""
+    path, weights = config.data.path, config.model.weights
+    if path:
+        config = replace(config, data=replace(config.data, path=str(Path(path).resolve())))
+    if weights not in WORDS and Path(weights).exists():
+        config = replace(config, model=replace(config.model, weights=str(Path(weights).resolve())))
+    return config
 
 
 def read_run_config(folder: Path, overrides: Mapping[str, str], kind: type[Config]) -> Config:
@@ -591,13 +594,13 @@ def read_run_config(folder: Path, overrides: Mapping[str, str], kind: type[Confi
     return read_config(recipe, overrides, kind)
 
 
-def read_facts(folder: Path, otherwise: dict[str, Any]) -> dict[str, Any]:
-    """Read the run.json of a folder; return `otherwise` if it is missing or damaged."""
+def read_facts(folder: Path, otherwise: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Read the run.json of a folder; return `otherwise`, or nothing, if it is missing or damaged."""
     with suppress(OSError, ValueError):
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         if isinstance(facts, dict):
             return facts
-    return otherwise
+    return otherwise or {}
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
