@@ -167,7 +167,7 @@ def test_each_picture_is_in_the_file_once_and_large_where_it_is_ranked(tmp_path,
         Image.new("RGB", (300, 300)).save(tmp_path / path)
     sides = tuple(replace(side, places=side.places[:4]) for side in findings.sides)  # only rows 0 to 3 are on the map
     costly = RankedList(0.1, (), (RankedImage(8, 5, 0.1, False, 0.1),))  # and 8 is only costly
-    query = replace(findings.queries["worst"][0], ranked=(costly,) * 2)
+    query = findings.queries["worst"][0]._replace(ranked=(costly,) * 2)
     findings = replace(findings, sides=sides, mapped=np.arange(4), queries={"worst": (query,)})
 
     def boxes():
