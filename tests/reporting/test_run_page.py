@@ -18,8 +18,7 @@ from frontrank.reporting.findings import CategoryResult, Curve, QueryExample, Ra
 from frontrank.reporting.run import (
     end_of_search,
     overlap,
-    precision_chart,
-    recall_chart,
+    rank_charts,
     render_run_page,
     score_charts,
     training_charts,
@@ -231,12 +230,12 @@ def test_curves_of_validation_share_a_chart():
 
 
 def test_recall_and_precision_have_a_line_per_side(findings):
-    recall, precision = recall_chart(findings.sides), precision_chart(findings.sides)
+    recall, precision = rank_charts(findings.sides)
     assert recall.legend == precision.legend == (("before", "before"), ("after", "after"))
     assert [tick.text for tick in recall.x_ticks] == ["1", "10", "100"]
     assert [len(stroke.dots) for stroke in recall.strokes] == [3, 3]
     assert (precision.x_ticks[-1].text, precision.y_ticks[-1].text) == ("100 %", "100 %")
-    assert [stroke.kind for stroke in recall_chart(findings.sides[1:]).strokes] == ["after"]
+    assert [stroke.kind for stroke in rank_charts(findings.sides[1:])[0].strokes] == ["after"]
 
 
 def test_scores_of_both_sides_are_on_the_same_axes(findings):

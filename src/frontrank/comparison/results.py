@@ -32,6 +32,7 @@ from frontrank.training.logs import read_log
 from frontrank.training.run import read_facts
 
 UNFINISHED = "not finished yet"
+_USES = {"test": "test", "train": "train with", "validation": "choose by"}  # of the splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +253,7 @@ def read_results(out: str | Path) -> ComparisonResults:
     plan, facts = tasks.read_stored(out)
     table = read_table(out / tasks.IMAGES)
     classes = tasks.query_labels(table)
+    parts = [(table.of(split), use) for split, use in _USES.items()]
     jobs = {way.name: [job for job in seed_jobs(plan, way, out) if job.is_done(out, tested=True)] for way in plan.ways}
     runs = {name: [read_facts(job.folder(out)) for job in of] for name, of in jobs.items()}
     reports = {name: {job.seed: Report.load(job.folder(out) / tasks.TEST) for job in of} for name, of in jobs.items()}
@@ -266,11 +268,7 @@ def read_results(out: str | Path) -> ComparisonResults:
         reference=reference,
         entries=tuple(entries),
         frozen=dict(Report.load(out / tasks.FROZEN)) if (out / tasks.FROZEN).is_file() else {},
-        images="; ".join(
-            f"{len(part):,} images of {count_classes(part)} to {use}"
-            for split, use in (("test", "test"), ("train", "train with"), ("validation", "choose by"))
-            if len(part := table.of(split))
-        ),
+        images="; ".join(f"{len(part):,} images of {count_classes(part)} to {use}" for part, use in parts if len(part)),
         command=facts["command"],
         settings=as_yaml(plan.base, changed_only=True),
         versions=dict(all_runs[0]["versions"]) if all_runs else {},

@@ -108,9 +108,7 @@ def split_table(table: ImageTable, plan: Plan) -> tuple[ImageTable, list[str]]:
         notes.append(f"{_TEST_SHARE:.0%} of the classes, drawn by the seed, are test images, as there were none")
     table = split_images(table, config)
     if not len(table.of("validation")) and any(len(way.lrs) > 1 for way in plan.ways):
-        raise InputError(
-            "no classes are held out to choose learning rates by; set data.validation above 0, or give one --lr"
-        )
+        raise InputError("no class is held out to choose a learning rate; raise data.validation, or give one --lr")
     tasks.require_tests(table)
     notes += search_roles(table.of("test"))[2]
     if config.data.merge_classes > 1:
@@ -126,10 +124,8 @@ def _require_classes(table: ImageTable, config: TrainConfig) -> None:
     least = _LEAST if chosen else _LEAST // 2
     if several < least:
         less = f" ({_LEAST // 2} with --data.validation 0 and one --lr)" if chosen else ""
-        raise InputError(
-            f"--data {config.data.path} has {several} classes of two images or more; compare needs test images, or at "
-            f"least {least} classes of two images{less}"
-        )
+        needs = f"compare needs test images, or at least {least} classes of two images{less}"
+        raise InputError(f"--data {config.data.path} has {several} classes of two images or more; {needs}")
 
 
 def steps_of_way(plan: Plan, way: Way, table: ImageTable) -> int:
@@ -197,12 +193,9 @@ def resume_comparison(
 
 def run_count(plan: Plan) -> int:
     """Count all runs: those of the search are also those of the first seed, where the budget is the same."""
-    first = 0 if plan.search_steps else sum(len(way.lrs) > 1 for way in plan.ways)
-    return len(_all_searches(plan)) + len(plan.ways) * plan.seeds - first
-
-
-def _all_searches(plan: Plan) -> list[Job]:
-    return [job for way in plan.ways for job in search_jobs(plan, way)]
+    searches = [len(search_jobs(plan, way)) for way in plan.ways]
+    first = 0 if plan.search_steps else sum(map(bool, searches))
+    return sum(searches) + len(plan.ways) * plan.seeds - first
 
 
 class _Runner:
@@ -229,7 +222,7 @@ class _Runner:
 
     def _run_all(self) -> None:
         self._run_frozen()
-        for job in _all_searches(self.plan):
+        for job in (job for way in self.plan.ways for job in search_jobs(self.plan, way)):
             if read_lr(job.way, self.out) is None:
                 self._run(job, tested=False)
         for seed, way in itertools.product(range(self.plan.seeds), self.plan.ways):
@@ -275,11 +268,10 @@ class _Runner:
     def _steps_left(self) -> list[int]:
         """Return the steps of each run that is not done yet."""
         plan = self.plan
-        lrs = {way.name: read_lr(way, self.out) for way in plan.ways}
-        jobs = [job for job in _all_searches(plan) if lrs[job.way.name] is None]
-        open_ways = [way for way in plan.ways if lrs[way.name] is None and not self._is_lost(way)]
+        open_ways = [way for way in plan.ways if read_lr(way, self.out) is None]
         each = plan.seeds if plan.search_steps else plan.seeds - 1  # one of the search is that of a seed
-        unknown = [self.steps[way.name] for way in open_ways for _ in range(each)]
+        unknown = [self.steps[way.name] for way in open_ways if not self._is_lost(way) for _ in range(each)]
+        jobs = [job for way in open_ways for job in search_jobs(plan, way)]
         jobs += [job for way in plan.ways for job in seed_jobs(plan, way, self.out)]
         open_jobs = [job for job in jobs if not job.is_done(self.out, tested=False) and job not in self.failed]
         return [*unknown, *map(self._steps, open_jobs)]
@@ -350,10 +342,8 @@ def _check_same_plan(folder: Path, plan: Plan) -> None:
     if differ:
         there, now = (each.get(differ[0], "none") for each in (old, new))
         more = f" (and {', '.join(differ[1:4])}{' ...' if len(differ) > 4 else ''})" if len(differ) > 1 else ""
-        raise InputError(
-            f"--out {folder} holds another comparison: {differ[0]} is {there} there and {now} now{more}; "
-            f"choose another --out, or go on with {tasks.command_to_resume(folder)}"
-        )
+        why = f"--out {folder} holds another comparison: {differ[0]} is {there} there and {now} now{more}"
+        raise InputError(f"{why}; choose another --out, or go on with {tasks.command_to_resume(folder)}")
 
 
 def _flat(plan: dict[str, Any]) -> dict[str, Any]:

@@ -62,10 +62,8 @@ class Dot(NamedTuple):
 class Scale:
     """How values become places along one axis.
 
-    percent: values are fractions and written as percent
-    log:     logarithmic, where every value is positive
-    span:    first and last value; by the values otherwise
-    marks:   where the ticks are; at round values otherwise
+    percent: values are fractions and written as percent; log: logarithmic, where every value is positive
+    span:    first and last value, by default those of the values; marks: where the ticks are, by default round values
     """
 
     label: str
@@ -145,31 +143,20 @@ def chart(
     if not lines:
         return None
     xs, ys = (np.concatenate([getattr(line.curve, axis) for line in lines]) for axis in "xy")
-    lost = count - len(xs)
     right, bottom = size[0] - 14, size[1] - 40
     place_y, y_ticks = y.axis(ys, bottom, _TOP, rounded=True)
     left = 14.0 + 7.2 * max(len(tick.text) for tick in y_ticks)
     place_x, x_ticks = x.axis(xs, left, right)
+    drawing = [_strokes(line, (x, y), (place_x, place_y), bottom) for line in (*_finite_lines(behind), *lines)]
     looks = {line.kind: line.name for line in reversed(lines) if line.name}
+    lost = f"{count - len(xs)} values are not finite and not drawn." if count > len(xs) else ""
     return Chart(
-        title,
-        x.label,
-        y.label,
-        *size,
-        left=left,
-        right=right,
-        bottom=bottom,
-        x_ticks=x_ticks,
-        y_ticks=y_ticks,
-        strokes=tuple(
-            stroke
-            for line in (*_finite_lines(behind), *lines)
-            for stroke in _strokes(line, (x, y), (place_x, place_y), bottom)
-        ),
+        *(title, x.label, y.label, *size, left, right, bottom, x_ticks, y_ticks),
+        strokes=tuple(stroke for strokes in drawing for stroke in strokes),
         legend=tuple((looks[kind], kind) for kind in reversed(looks)),
         summary=summary or _summary(title, lines, x, y),
         numbers=_numbers(lines, x, y),
-        note=" ".join(filter(None, [note, f"{lost} values are not finite and not drawn." if lost else ""])),
+        note=" ".join(filter(None, [note, lost])),
     )
 
 
@@ -255,13 +242,13 @@ def _strokes(line: Line, scales: tuple[Scale, Scale], places: tuple[Place, Place
         mean = running_mean(y, max(3, len(x) // 15))
         return [Stroke("faint", path(y)), Stroke(line.kind, path(mean))]
     name = f"{line.name}: " if line.name else ""
-    dots = tuple(
+    dots = [
         Dot(place_x(a), place_y(b), f"{name}{y_scale.text(b)} at {x_scale.label} {x_scale.text(a)}")
-        for a, b in (zip(x.tolist(), y.tolist(), strict=True) if line.dotted or len(x) == 1 else ())
-    )
-    end, start = place_x(float(x[-1])), place_x(float(x[0]))
-    area = f"{path(y)}L{end:g} {ground:g}L{start:g} {ground:g}Z" if line.filled else ""
-    return [Stroke(line.kind, path(y), area, dots)]
+        for a, b in zip(x.tolist(), y.tolist(), strict=True)
+        if line.dotted or len(x) == 1
+    ]
+    ends = "".join(f"L{place_x(float(x[i])):g} {ground:g}" for i in (-1, 0))
+    return [Stroke(line.kind, path(y), f"{path(y)}{ends}Z" if line.filled else "", tuple(dots))]
 
 
 def _widen(low: float, high: float) -> tuple[float, float]:

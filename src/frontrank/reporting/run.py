@@ -101,10 +101,9 @@ def render_run_page(findings: Findings, facts: RunFacts) -> str:
     map = draw_map(findings)
     groups = dict.fromkeys((*_GROUPS, *findings.queries))
     queries = {name: findings.queries[name] for name in groups if findings.queries.get(name)}
-    pictures, faults = make_thumbnails(
-        findings.table, _picture_sizes(queries, [] if map is None else map.points["rows"])
-    )
-    metrics = metric_rows(findings)
+    sizes = _picture_sizes(queries, map.points["rows"] if map else [])
+    pictures, faults = make_thumbnails(findings.table, sizes)
+    metrics, (recall, precision) = metric_rows(findings), rank_charts(findings.sides)
     reports = [side.report for side in findings.sides]
     notes = [note for each in (findings, *reports, findings.change) if each is not None for note in each.notes]
     return render_page(
@@ -117,8 +116,8 @@ def render_run_page(findings: Findings, facts: RunFacts) -> str:
         metrics=metrics,
         headline=next((row for row in metrics if row.name == "R@1"), metrics[0]),
         training=training_charts(facts.curves),
-        recall=recall_chart(findings.sides),
-        precision=precision_chart(findings.sides),
+        recall=recall,
+        precision=precision,
         scores=score_charts(findings.sides),
         queries=queries,
         teaser=next(iter(queries.get("most improved", ())), None),
@@ -141,7 +140,7 @@ def end_of_search(query: QueryExample, ranked: RankedList) -> int:
 
 def metric_rows(findings: Findings) -> list[MetricRow]:
     """Return the rows of the headline table: each metric of the last side, with the value of the other one."""
-    sides, change = findings.sides, findings.change or {}
+    sides, change = findings.sides, dict(findings.change or {})
     values = {name: tuple(side.report.get(name, math.nan) for side in sides) for name in sides[-1].report}
     intervals = {name: tuple(side.intervals.get(name) for side in sides) for name in values}
     return [MetricRow(name, meaning(name), values[name], intervals[name], change.get(name)) for name in values]
@@ -162,7 +161,8 @@ def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> l
 
     held_out: what validation uses
     """
-    charts, metrics = [], {}
+    charts: list[Chart | None] = []
+    metrics: dict[str, Curve] = {}
     for name, curve in curves.items():
         points = finite_points(curve)
         if name.startswith("validation "):
@@ -180,17 +180,13 @@ def training_charts(curves: Mapping[str, Curve], held_out: str = "classes") -> l
     return [one for one in charts if one is not None]
 
 
-def recall_chart(sides: Sequence[ModelFindings]) -> Chart | None:
-    """Return the chart of R@k over k."""
-    lines = [Line(side.name, side.recall, look, dotted=len(side.recall.x) <= 12) for side, look in _looks(sides)]
-    return chart("R@k", lines, Scale("k", log=True), Scale("R@k", percent=True))
-
-
-def precision_chart(sides: Sequence[ModelFindings]) -> Chart | None:
-    """Return the chart of precision over recall."""
-    lines = [Line(side.name, side.precision_recall, look) for side, look in _looks(sides)]
+def rank_charts(sides: Sequence[ModelFindings]) -> tuple[Chart | None, Chart | None]:
+    """Return the charts of R@k over k, and of precision over recall."""
+    recalls = [Line(side.name, side.recall, look, dotted=len(side.recall.x) <= 12) for side, look in _looks(sides)]
+    precisions = [Line(side.name, side.precision_recall, look) for side, look in _looks(sides)]
     scales = [Scale(label, percent=True, span=(0.0, 1.0)) for label in ("recall", "precision")]
-    return chart("precision over recall", lines, *scales)
+    recall = chart("R@k", recalls, Scale("k", log=True), Scale("R@k", percent=True))
+    return recall, chart("precision over recall", precisions, *scales)
 
 
 def score_charts(sides: Sequence[ModelFindings]) -> list[Chart]:
@@ -525,15 +521,13 @@ def write_run_report(
 
 def require_run(folder: Path) -> Path:
     """Return the folder of a run; raise if it has no run, or a run without a model."""
+    name = printable(folder)
     if not folder.is_dir():
-        raise InputError(f"{printable(folder)} is not a folder; give the folder of a run")
-    for name in ("config.yaml", "images.csv"):
-        if not (folder / name).is_file():
-            raise InputError(f"{printable(folder)} is not a run (it has no {name}); give the folder of a run")
+        raise InputError(f"{name} is not a folder; give the folder of a run")
+    if missing := [file for file in ("config.yaml", "images.csv") if not (folder / file).is_file()]:
+        raise InputError(f"{name} is not a run (it has no {missing[0]}); give the folder of a run")
     if not storage.is_model(folder / "model"):
-        raise InputError(
-            f"{printable(folder)} has no model yet; resume the run: frontrank train --resume {printable(folder)}"
-        )
+        raise InputError(f"{name} has no model yet; resume the run: frontrank train --resume {name}")
     return folder
 
 

@@ -220,11 +220,7 @@ class RetrievalRun:
         """Rank the held-out classes. All processes embed, the main one ranks."""
         config = self.config
         distributed.share_buffers(self.model)  # live BatchNorm: the statistics that will be saved
-        settings: dict[str, Any] = {
-            "device": self.device,
-            "workers": config.data.workers,
-            "precision": config.precision,
-        }
+        settings: Any = {"device": self.device, "workers": config.data.workers, "precision": config.precision}
         embeddings = embed_table(self.model, self.validation, show=False, **settings)
         if not distributed.is_main():
             return {}
