@@ -137,12 +137,12 @@ def test_published_sets_that_are_not_as_published(published, own, monkeypatch):
         read_voc(own, "train", (2012,))
     monkeypatch.setattr(data, "VOC_COUNTS", {(2007, "train"): 5011})
     with pytest.raises(InputError, match="5,011"):
-        read_voc(published)
-    assert len(read_voc(published, allow_partial=True)) == 2
+        read_voc(published, "train", (2007,))
+    assert len(read_voc(published, "train", (2007,), allow_partial=True)) == 2
     path = published / "VOC2007/Annotations/000001.xml"
     path.write_text(path.read_text().replace(">dog<", ">wolf<"))
     with pytest.raises(InputError, match=r"000001\.xml: .*'wolf'"):
-        read_voc(published, allow_partial=True)
+        read_voc(published, "train", (2007,), allow_partial=True)
 
 
 def test_lists_of_train_and_val(tmp_path):

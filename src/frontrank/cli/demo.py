@@ -39,10 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "frontrank demo [--out DIR] [options]"
     out = "frontrank-demo"
     parser.add_argument("--out", metavar="DIR", default=out, help=f"folder for all of it; {out} by default")
-    classes, steps = (
-        number_type(int, at_least=40),
-        number_type(int, at_least=1),
-    )  # fewer classes make no batch
+    classes, steps = number_type(int, at_least=40), number_type(int, at_least=1)  # fewer classes make no batch
     parser.add_argument("--classes", metavar="N", type=classes, help="only so many emoji, for a quick look")
     parser.add_argument("--iterations", metavar="N", type=steps, help="steps of training, instead of the recipe's")
 

@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> None:
         _check_options(options)
         rows = {}
     inputs = _fit_whitening(_read_inputs(options, rows))
-    sides = _transform(inputs, inputs.queries, inputs.gallery, inputs.distractors)
+    sides = _transform(inputs, inputs.queries)
     reports = {setup: _report(inputs, inputs.queries, sides, setup) for setup in _setups(options)}
     try:
         print("\n\n".join(report.table(options.table) for report in reports.values()), flush=True)
@@ -163,6 +163,7 @@ _NEEDS = {  # option: those of which one must be there, too
     "alpha": ("expand", "augment"),
     "force": ("json",),
 }
+_NEEDED = {"query-gallery": ("gallery",), "revisited": ("gallery", "ground_truth")}  # by the kind of a protocol
 _OF_MODELS = ("data", "layout", "split", "allow_partial", "batch_size", "workers")
 _NOT_OF_MODELS = ("key", "labels", "gallery", "gallery_key", "gallery_labels", "distractors")
 
@@ -170,13 +171,7 @@ _NOT_OF_MODELS = ("key", "labels", "gallery", "gallery_key", "gallery_labels", "
 def _check_options(options: argparse.Namespace) -> None:
     """Raise if options do not go together or are not valid, before anything is read."""
     check_combination(options)
-    _check_protocol(options)
-    if options.metrics is not None:
-        from frontrank.evaluation.measures import read_metrics
-
-        if of_embeddings := read_metrics(options.metrics)[1]:
-            reason = f"does not go with --metrics {of_embeddings[0]}, which is of embeddings; leave one of them out"
-            refuse_options(options, ["expand", "rerank"], reason)
+    options.alpha = 2.0 if options.alpha is None else options.alpha
     if options.device is not None:
         from frontrank.training.run import build_device
 
@@ -186,52 +181,51 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def check_combination(options: argparse.Namespace) -> None:
-    """Raise if options do not go together, as far as no file and no protocol has to be looked at."""
+    """Raise if options do not go together, as far as no file has to be looked at."""
+    from frontrank.evaluation.measures import read_metrics
+    from frontrank.evaluation.protocols import PROTOCOLS
+
+    name, rerank = options.protocol, options.rerank
+    kind = "" if name is None else PROTOCOLS[check_choice("--protocol", name, PROTOCOLS)].kind
+    for option in _NEEDED.get(kind, ()):
+        if getattr(options, option) is None:
+            raise InputError(f"--protocol {name} needs --{option.replace('_', '-')}; add it")
     for option, others in _NEEDS.items():
         if not option_flags(options, others):
             needed = " or ".join(f"--{other}" for other in others)
             refuse_options(options, [option], f"needs {needed}; add it, or leave both out")
-    if options.protocol == "revisited":
-        reason = "does not go with --protocol revisited, which has its own; leave it out"
-        refuse_options(options, ["labels", "gallery_labels", "metrics"], reason)
-        for option in ("gallery", "ground_truth"):
-            if getattr(options, option) is None:
-                raise InputError(f"--protocol revisited needs --{option.replace('_', '-')}; add it")
-    else:
-        refuse_options(options, ["ground_truth", "setup", "distractors"], "needs --protocol revisited; add it")
-    if options.rerank:
-        refuse_options(options, ["protocol"], "does not go with --rerank; name the metrics by --metrics instead")
-        refuse_options(options, ["device"], "does not go with --rerank, which runs on the CPU; leave it out")
-        if not options.gallery:
-            refuse_options(options, ["expand"], "with --rerank needs --gallery; add it, or leave one of them out")
+    not_with = f"does not go with --protocol {name}, which"
+    of_embeddings = ", ".join([] if options.metrics is None else read_metrics(options.metrics)[1])
+    conflicts = [  # what holds, the options that it rules out, and why
+        (kind == "revisited", "labels gallery_labels metrics", f"{not_with} has its own; leave it out"),
+        (kind != "revisited", "ground_truth setup distractors", "needs --protocol revisited; add it"),
+        (
+            kind in ("self", "templates"),
+            "gallery",
+            f"{not_with} searches the embeddings among themselves; leave it out",
+        ),
+        (kind == "templates", "augment expand", f"{not_with} averages rows; leave it out"),
+        (kind != "templates", "templates", "needs --protocol vggface2 or ijb-c; add it, or leave it out"),
+        (rerank, "protocol", "does not go with --rerank; name the metrics by --metrics instead"),
+        (rerank, "device", "does not go with --rerank, which runs on the CPU; leave it out"),
+        (rerank and not options.gallery, "expand", "with --rerank needs --gallery; add it, or leave one of them out"),
+        (of_embeddings, "expand rerank", f"does not go with --metrics {of_embeddings}; leave one of them out"),
+        (
+            not _is_report(options.compare or ".json"),
+            "gallery whiten",
+            f"with --compare needs a saved report, since {options.compare} has no such file of its own; "
+            "evaluate it with --json first, and give that file",
+        ),
+    ]
+    for holds, names, reason in conflicts:
+        if holds:
+            refuse_options(options, names.split(), reason)
     if options.compare and options.setup == "all":
         raise InputError("--compare needs one setup; give --setup easy, medium or hard")
-    if options.compare and not options.compare.lower().endswith(".json"):
-        reason = (
-            f"with --compare needs a saved report, since {options.compare} has no such file of its own; "
-            "evaluate it with --json first, and give that file"
-        )
-        refuse_options(options, ["gallery", "whiten"], reason)
 
 
-def _check_protocol(options: argparse.Namespace) -> None:
-    """Raise if the protocol does not exist, or has no use for an option."""
-    from frontrank.evaluation.protocols import PROTOCOLS
-
-    name = options.protocol
-    if name is not None:
-        check_choice("--protocol", name, PROTOCOLS)
-    kind = None if name is None else PROTOCOLS[name].kind
-    if kind == "query-gallery" and options.gallery is None:
-        raise InputError(f"--protocol {name} needs --gallery; add it")
-    if kind in ("self", "templates"):
-        reason = f"does not go with --protocol {name}, which searches the embeddings among themselves; leave it out"
-        refuse_options(options, ["gallery"], reason)
-    if kind == "templates":
-        reason = f"does not go with --protocol {name}, which averages rows; leave it out"
-        refuse_options(options, ["augment", "expand"], reason)
-    else:
-        refuse_options(options, ["templates"], "needs --protocol vggface2 or ijb-c; add it, or leave it out")
+def _is_report(source: str) -> bool:
+    return source.lower().endswith(".json")
 
 
 def _check_targets(options: argparse.Namespace) -> None:
@@ -264,7 +258,7 @@ def _check_files(*sources: str | None) -> None:
     from frontrank.data.embedding_files import ENDINGS, check_file
 
     for source in sources:
-        if source is not None and not source.lower().endswith(".json"):
+        if source is not None and not _is_report(source):
             check_file(Path(split_source(source)[0]), ENDINGS, "embeddings")
 
 
@@ -487,8 +481,7 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
 
     if not rows:
         _check_files(options.embeddings, options.gallery, options.distractors)
-    saved = (options.compare or "").lower().endswith(".json")
-    report = fr.Report.load(options.compare) if saved else None
+    report = fr.Report.load(options.compare) if _is_report(options.compare or "") else None
     revisited = options.protocol == "revisited"
     truth = fr.evaluation.read_ground_truth(options.ground_truth).lists if revisited else None
     queries, gallery = read("embeddings", options.key), read("gallery", options.gallery_key)
@@ -500,7 +493,7 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     templates = None
     if options.templates is not None:
         templates = read_labels(options.templates, queries.file, len(queries.embeddings), "templates")
-    whitening, other = _read_whitening(options), report if saved else read("compare")
+    whitening, other = _read_whitening(options), read("compare") if report is None else report
     protocol, distractors = PROTOCOLS.get(options.protocol), read("distractors")
     inputs = _Inputs(options, protocol, queries, gallery, distractors, templates, truth, whitening, other)
     if options.data is None:  # else the images were named already
@@ -645,9 +638,7 @@ def _fit_whitening(inputs: _Inputs) -> _Inputs:
     return replace(inputs, whitening=fitted)
 
 
-def _transform(
-    inputs: _Inputs, queries: Rows, gallery_rows: Rows | None = None, distractor_rows: Rows | None = None
-) -> _Sides:
+def _transform(inputs: _Inputs, queries: Rows) -> _Sides:
     """Whiten all rows, augment the gallery and expand the queries, as the options say."""
 
     def whiten(rows: Rows | None) -> Any:
@@ -656,12 +647,11 @@ def _transform(
         with rows.name_in_errors():
             return inputs.whitening.apply(rows.embeddings, progress=inputs.progress)
 
-    x, gallery, distractors = (whiten(rows) for rows in (queries, gallery_rows, distractor_rows))
+    x, gallery, distractors = (whiten(rows) for rows in (queries, inputs.gallery, inputs.distractors))
     augment, expand = inputs.options.augment, inputs.options.expand
-    settings: Any = {"alpha": _alpha(inputs.options), "progress": inputs.progress}
-    database = gallery
-    if distractors is not None and (augment or expand):
-        database = _join(gallery, distractors)
+    settings: Any = {"alpha": inputs.options.alpha, "progress": inputs.progress}
+    joined = distractors is not None and (augment or expand)
+    database = _join(gallery, distractors) if joined else gallery
     if augment is not None and gallery is None:
         x = fr.augment_database(x, augment, **settings)
     elif augment is not None:
@@ -671,10 +661,6 @@ def _transform(
         return _Sides(x, gallery, distractors)
     expanded = fr.expand_queries(x, database, expand, **settings)
     return _Sides(expanded, x, own=True) if gallery is None else _Sides(expanded, gallery, distractors)
-
-
-def _alpha(options: argparse.Namespace) -> float:
-    return 2.0 if options.alpha is None else options.alpha
 
 
 def _join(*parts: Array) -> Tensor:
@@ -732,7 +718,7 @@ def _facts(inputs: _Inputs) -> dict[str, str]:
         facts["whitening"] = f"{Path(options.whiten).name}, {dims}"
     for name, k in (("augmentation", options.augment), ("expansion", options.expand)):
         if k is not None:
-            facts[name] = f"k {k}, alpha {_alpha(options):g}"
+            facts[name] = f"k {k}, alpha {options.alpha:g}"
     if options.rerank:
         facts["re-ranking"] = ", ".join(f"{name} {value}" for name, value in _RERANK.items())
     return facts

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,10 +193,8 @@ def _detect_layout(root: Path) -> str:
     places = [*homes, root, root / "train", root / "test"]
     if any((place / "Annotations").is_dir() or any(place.glob("*.xml")) for place in places):
         return "voc"
-    raise InputError(
-        f"{printable(root)} has neither annotations of Pascal VOC (Annotations/*.xml) nor of COCO (*.json); "
-        "give a folder that has"
-    )
+    kinds = "annotations of Pascal VOC (Annotations/*.xml) nor of COCO (*.json)"
+    raise InputError(f"{printable(root)} has neither {kinds}; give a folder that has")
 
 
 # From annotations to a table
@@ -224,12 +222,7 @@ class Scene(NamedTuple):
 
 
 def _build_table(
-    name: str,
-    classes: Sequence[str],
-    scenes: Iterable[Scene],
-    allow_partial: bool,
-    crowds: bool = False,
-    check_sizes: bool = True,
+    name: str, classes: Sequence[str], scenes: Iterable[Scene], allow_partial: bool, crowds: bool, check_sizes: bool
 ) -> SceneTable:
     """Build the table of these scenes.
 
@@ -241,14 +234,12 @@ def _build_table(
     label_of = {each: label for label, each in enumerate(classes, start=1)}
     usable: list[tuple[Scene, tuple[int, int]]] = []
     faults: list[str] = []
-    cut: list[str] = []
-    empty: list[str] = []
     for scene in scenes:
-        with _collect_fault(faults, allow_partial):
+        with collect_fault(faults, allow_partial):
             usable.append((scene, _scene_size(scene, check_sizes)))
     if not usable:
         raise InputError(f"{name} has no pictures that can be used; give at least one")
-    boxes, labels, ignored = [], [], []
+    boxes, labels, ignored, cut, empty = [], [], [], [], []
     for scene, size in usable:
         objects = []
         for each in scene.objects:
@@ -274,7 +265,7 @@ def _build_table(
 
 
 @contextmanager
-def _collect_fault(faults: list[str], allow_partial: bool) -> Iterator[None]:
+def collect_fault(faults: list[str], allow_partial: bool = True) -> Iterator[None]:
     """Add what is wrong with a picture to the faults, if it may be left out."""
     try:
         yield
@@ -339,18 +330,14 @@ def _read_size(source: str, *sides: Any) -> tuple[int, int] | None:
 
 
 def read_voc(
-    root: PathLike,
-    split: str = "train",
-    years: Sequence[int] = (2007,),
-    allow_partial: bool = False,
-    show: bool | None = None,
+    root: PathLike, split: str, years: tuple[int, ...], allow_partial: bool = False, show: bool | None = None
 ) -> SceneTable:
     """Read Pascal VOC as published: trainval of some years, or the test of 2007; each must have all its pictures.
 
     root:          VOCdevkit, the folder it is in, or VOC2007 itself if that is all
     allow_partial: go on with the pictures that are there and can be read
     """
-    years = tuple(years) if split == "train" else (2007,)
+    years = years if split == "train" else (2007,)
     list_name = "trainval" if split == "train" else "test"
     scenes: list[Scene] = []
     for year in years:
@@ -366,7 +353,7 @@ def read_voc(
             )
         scenes += of_year
     name = f"VOC {'+'.join(f'{year % 100:02d}' for year in years)} {list_name}"
-    return _build_table(name, VOC_CLASSES, scenes, allow_partial, check_sizes=False)
+    return _build_table(name, VOC_CLASSES, scenes, allow_partial, crowds=False, check_sizes=False)
 
 
 def read_voc_folder(
@@ -389,7 +376,8 @@ def read_voc_folder(
     classes = sorted({each.name for part in scenes.values() for scene in part for each in scene.objects})
     if not classes:
         raise InputError(f"{printable(home)} has no objects in its annotations; label some")
-    return _build_table(Path(os.path.abspath(root)).name, classes, scenes[split], allow_partial)
+    name = Path(os.path.abspath(root)).name
+    return _build_table(name, classes, scenes[split], allow_partial, crowds=False, check_sizes=True)
 
 
 def _voc_home(root: PathLike, year: int) -> Path | None:
@@ -411,18 +399,15 @@ def _voc_split(home: Path, split: str) -> tuple[Path, list[str]] | None:
     if lists.is_dir():
         files = (lists / f"{name}.txt" for name in _VOC_LISTS[split, (lists / "test.txt").is_file()])
         return next(((home, _read_list(file)) for file in files if file.is_file()), None)
-    for name in ("train",) if split == "train" else ("test", "valid", "val"):
-        if (home / name).is_dir():
-            return home / name, _annotation_names(home / name)
-    return (home, _annotation_names(home)) if split == "train" else None
-
-
-def _annotation_names(home: Path) -> list[str]:
-    folder = _annotation_folder(home)
+    folders = [home / name for name in (("train",) if split == "train" else ("test", "valid", "val"))]
+    place = next((folder for folder in folders if folder.is_dir()), home if split == "train" else None)
+    if place is None:
+        return None
+    folder = _annotation_folder(place)
     names = sorted(name[:-4] for name in list_names(folder) if name.lower().endswith(".xml"))
     if not names:
         raise InputError(f"{printable(folder)} has no .xml files; give a folder of annotations of Pascal VOC")
-    return names
+    return place, names
 
 
 def _annotation_folder(home: Path) -> Path:
@@ -453,7 +438,7 @@ def _read_voc_scenes(home: Path, names: Sequence[str], allow_partial: bool, show
     with progress(f"reading {printable(home.name)}", len(names), show) as advance:
         for name in names:
             advance(1)
-            with _collect_fault(faults, allow_partial):
+            with collect_fault(faults, allow_partial):
                 path = folder / f"{name}.xml"
                 if path.name not in annotations:
                     raise InputError(f"{printable(path)} is missing; add it, or go on without it: allow_partial=True")
@@ -523,7 +508,8 @@ def read_coco(file: PathLike, name: str = "", allow_partial: bool = False) -> Sc
         source = f"{printable(path)} image {number}"
         size = _read_size(source, row.get("width"), row.get("height"))
         scenes.append(Scene(os.path.join(folder, picture), source, size, objects[number]))
-    return _build_table(name or path.stem, tuple(categories.values()), scenes, allow_partial, crowds=True)
+    classes = tuple(categories.values())
+    return _build_table(name or path.stem, classes, scenes, allow_partial, crowds=True, check_sizes=True)
 
 
 def _read_coco_split(root: Path, split: str, allow_partial: bool) -> SceneTable:
@@ -532,10 +518,8 @@ def _read_coco_split(root: Path, split: str, allow_partial: bool) -> SceneTable:
         return read_coco(root, allow_partial=allow_partial)
     file, training = find_coco(root, split), find_coco(root, "train")
     if file is None:
-        raise InputError(
-            f"{printable(root)} has no JSON file of COCO for the split {split}; "
-            f"name it {split}.json, or annotations/instances_{split}.json"
-        )
+        names = f"{split}.json, or annotations/instances_{split}.json"
+        raise InputError(f"{printable(root)} has no JSON file of COCO for the split {split}; name it {names}")
     table = read_coco(file, Path(os.path.abspath(root)).name, allow_partial)
     if split == "test" and training is not None:
         table = table.of_classes(tuple(_read_categories(training, _read_coco_file(training)).values()))
@@ -569,10 +553,9 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _is_coco(path: Path) -> bool:
-    try:
+    with suppress(InputError):
         return bool(_read_coco_file(path))
-    except InputError:
-        return False
+    return False
 
 
 def _read_coco_file(path: Path) -> dict[str, Any]:
@@ -675,29 +658,22 @@ class SceneDataset(Dataset[tuple[Tensor, Target]]):
     def __init__(self, table: SceneTable, flip: bool) -> None:
         self.table, self.flip = table, flip
 
-    def __len__(self) -> int:
-        return len(self.table)
-
     def __getitem__(self, key: Key) -> tuple[Tensor, Target]:
         row, seed = key
+        file, image = self.table.files[row], read_image(self.table.files[row])
+        width, height = self.table.sizes[row].tolist()
+        if image.size != (width, height):
+            raise InputError(
+                f"{printable(file)} has {image.width} x {image.height} pixels (upright), but its boxes are for "
+                f"{width} x {height}; correct the annotation, or leave the picture out"
+            )
+        picture = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         wanted = ~self.table.ignored[row]
         boxes = torch.from_numpy(self.table.boxes[row][wanted].astype(np.float32))
         target = {"boxes": boxes, "labels": torch.from_numpy(self.table.labels[row][wanted].astype(np.int64))}
-        picture = self._read(row)
-        if self.flip and np.random.default_rng(seed).random() < 0.5:
-            return mirror(picture, target)
-        return picture, target
-
-    def _read(self, row: int) -> Tensor:
-        """Read a picture as bytes [3, height, width]; raise if its size is not that of its annotation."""
-        file, picture = self.table.files[row], read_image(self.table.files[row])
-        width, height = self.table.sizes[row].tolist()
-        if picture.size != (width, height):
-            raise InputError(
-                f"{printable(file)} has {picture.width} x {picture.height} pixels (upright), but its boxes are for "
-                f"{width} x {height}; correct the annotation, or leave the picture out"
-            )
-        return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+        return (
+            mirror(picture, target) if self.flip and np.random.default_rng(seed).random() < 0.5 else (picture, target)
+        )
 
 
 def mirror(picture: Tensor, target: Target) -> tuple[Tensor, Target]:

@@ -61,6 +61,11 @@ class Detections:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def above(self, score: float) -> "Detections":
+        """Return those with at least this score."""
+        high = self.scores >= score
+        return Detections(self.boxes[high], self.scores[high], self.labels[high])
+
 
 # Detections matched to objects, by pycocotools
 
@@ -279,11 +284,8 @@ class DetectionReport(Mapping[str, float]):
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write the report as JSON."""
-        content = {
-            "name": self.name,
-            "pictures": self.pictures,
-            "notes": list(self.notes),
-            "metrics": dict(self.metrics),
+        head = {"name": self.name, "pictures": self.pictures, "notes": list(self.notes), "metrics": dict(self.metrics)}
+        content = head | {
             "per_class": {
                 name: {"objects": of.objects, "detections": of.detections, "recall": of.recall, **of.metrics}
                 for name, of in self.per_class.items()

@@ -230,19 +230,28 @@ class Detector(nn.Module):
         """Load a saved detector, in evaluation mode."""
         folder = storage.find_model(path)
         settings, tensors = storage.read_model(folder, storage.DETECTOR)
-        detector = cls(_read_settings(settings, str(folder / storage.CONFIG)))
+        detector = cls(_read_settings(settings, folder / storage.CONFIG))
         storage.restore_weights(detector.network, tensors, folder)
         detector.origin = str(folder)
         return detector.to(device).eval()
 
 
 def find_objects(
-    detector: Detector, table: SceneTable, *, batch: int = 8, workers: int = 2, show: bool | None = None
+    detector: Detector,
+    table: SceneTable,
+    *,
+    batch: int = 8,
+    workers: int = 2,
+    device: torch.device | str | None = None,
+    show: bool | None = None,
 ) -> list[Detections]:
     """Find the objects of each picture, in the order of the table, by this process alone.
 
-    show: a progress bar; None draws it on a terminal only
+    device: move the detector there first
+    show:   a progress bar; None draws it on a terminal only
     """
+    if device is not None:
+        detector.to(device)
     detections: list[Detections] = []
     with progress("detecting", len(table), show) as advance:
         for pictures in all_scenes(table, batch, workers):
@@ -291,12 +300,10 @@ def _picture_tensor(picture: "Tensor | np.ndarray | Image") -> Tensor:
     return tensor.contiguous()
 
 
-def _read_settings(settings: Mapping[str, Any], file: str) -> DetectorSettings:
-    odd = sorted({each.name for each in fields(DetectorSettings)} ^ set(settings))
-    if odd:
-        raise InputError(
-            f"{file} has other settings than this version of frontrank ({odd[0]}); use the one that saved it"
-        )
+def _read_settings(settings: Mapping[str, Any], file: Path) -> DetectorSettings:
+    if odd := sorted({each.name for each in fields(DetectorSettings)} ^ set(settings)):
+        text = f"{file} has other settings than this version of frontrank ({odd[0]})"
+        raise InputError(f"{text}; use the one that saved it")
     plain: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()}
     return DetectorSettings(**plain)
 
@@ -346,6 +353,19 @@ class ProposalAP:
         if not len(scores):  # there is nothing to rank, and nothing to remember
             return logits.sum() * 0.0
         return self.ap(scores, targets)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """The number of classes with a positive in the latest call, remembered ones included."""
+        return self.ap.last
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the remembered scores."""
+        return self.ap.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the remembered scores of another."""
+        self.ap.load_state_dict(state)
 
     def __repr__(self) -> str:
         return f"ProposalAP({self.ap.extra_repr()}, scores={self.scores}, warmup={self.warmup})"

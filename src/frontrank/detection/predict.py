@@ -21,7 +21,7 @@ import numpy as np
 from frontrank.checks import printable
 from frontrank.data.images import read_image
 from frontrank.data.table import read_unlabelled
-from frontrank.detection.data import SceneTable
+from frontrank.detection.data import SceneTable, collect_fault
 from frontrank.detection.evaluation import Detections, Verdicts
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.files import PathLike, atomic_write
@@ -75,7 +75,10 @@ def predict(
     with progress("detecting", len(files), show) as advance:
         for start in range(0, len(files), batch):
             numbers = range(start, min(start + batch, len(files)))
-            readable = {number: picture for number in numbers if (picture := _read(files[number], faults)) is not None}
+            readable = {}
+            for number in numbers:
+                with collect_fault(faults):
+                    readable[number] = read_image(files[number])
             detections = detector.detect(list(readable.values()))
             for (number, picture), each in zip(readable.items(), detections, strict=True):
                 size = {"width": picture.width, "height": picture.height}
@@ -115,14 +118,6 @@ def _drawing_names(files: Sequence[str]) -> list[str]:
     stems = [os.path.splitext(os.path.basename(file))[0] for file in files]
     counts = Counter(stems)
     return [f"{stem}.jpg" if counts[stem] == 1 else f"{stem}-{number}.jpg" for number, stem in enumerate(stems, 1)]
-
-
-def _read(file: str, faults: list[str]) -> "Image | None":
-    try:
-        return read_image(file)
-    except InputError as error:
-        faults.append(str(error).split(";")[0])
-        return None
 
 
 def _result_rows(number: int, file: str, detections: Detections, classes: Sequence[str]) -> list[dict[str, Any]]:

@@ -138,14 +138,12 @@ def detection_findings(
 
 def choose_scenes(tallies: Sequence[Tally], size: int = _GROUP_SIZE) -> dict[str, list[int]]:
     """Choose the rows of the pictures of each group; a picture is in one group only."""
-    orders: dict[str, list[tuple[float, int]]] = {"sure and wrong": [], "missed": [], "all found": []}
-    for row, tally in enumerate(tallies):
-        if tally.wrong:
-            orders["sure and wrong"].append((-tally.worst, row))
-        if tally.missed:
-            orders["missed"].append((-tally.missed, row))
-        if tally.right and not tally.wrong and not tally.missed:
-            orders["all found"].append((-tally.right, row))
+    rows = list(enumerate(tallies))
+    orders: dict[str, list[tuple[float, int]]] = {
+        "sure and wrong": [(-tally.worst, row) for row, tally in rows if tally.wrong],
+        "missed": [(-tally.missed, row) for row, tally in rows if tally.missed],
+        "all found": [(-tally.right, row) for row, tally in rows if tally.right and not tally.wrong + tally.missed],
+    }
     used: set[int] = set()
     groups: dict[str, list[int]] = {}
     for name, order in orders.items():

@@ -90,9 +90,8 @@ class DetectionRun:
         weights = {"loss_classifier": self.config.loss.weight}
         total = torch.stack([each * weights.get(name, 1.0) for name, each in losses.items()]).sum()
         total.backward()
-        values = {"loss": total, **{_LOG_NAMES.get(name, name): each for name, each in losses.items()}}
-        values = {name: each.detach() for name, each in values.items()}
-        last = {} if loss is None else loss.ap.last
+        values = {_LOG_NAMES.get(name, name): each.detach() for name, each in {"loss": total, **losses}.items()}
+        last = {} if loss is None else loss.last
         return self.config.batch, lambda: {name: float(each) for name, each in values.items()} | last
 
     def evaluate(self) -> dict[str, float]:
@@ -110,7 +109,7 @@ class DetectionRun:
 
     def state(self) -> dict[str, Any]:
         loss = self.model.classifier_loss
-        return {"detector": self.model.state_dict(), "loss": None if loss is None else loss.ap.state_dict()}
+        return {"detector": self.model.state_dict(), "loss": None if loss is None else loss.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["detector"])
@@ -118,7 +117,7 @@ class DetectionRun:
         if (loss is None) != (state["loss"] is None):
             raise ValueError("another loss")
         if loss is not None:
-            loss.ap.load_state_dict(state["loss"])
+            loss.load_state_dict(state["loss"])
 
     def fingerprints(self) -> dict[str, Any]:
         scenes = [scenes_digest(self.training), scenes_digest(self.validation)]
@@ -318,7 +317,6 @@ def _evaluation_scenes(
         rows = [row for row, file in enumerate(table.files) if os.path.realpath(file) in held_out]
         if not rows:
             command = f"frontrank detect evaluate {printable(place.run or place.model)} --split train"
-            text = f"the run was trained on all of {printable(path)}; give --data TEST.json, or try {command}"
-            raise InputError(text)
+            raise InputError(f"all of {printable(path)} was trained on; give --data TEST.json, or try {command}")
         table = table.rows(rows)
     return path, table
