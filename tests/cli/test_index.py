@@ -335,8 +335,7 @@ def test_refusals(more, refused, monkeypatch, words, name):
 
 
 @pytest.mark.parametrize(
-    ("library", "url", "extra"),
-    [("faiss", "a.index", "search"), ("psycopg", "postgresql://h/x", "pgvector")],
+    ("library", "url", "extra"), [("faiss", "a.index", "search"), ("psycopg", "postgresql://h/x", "pgvector")]
 )
 def test_a_library_that_is_missing_is_named(more, refused, monkeypatch, library, url, extra):
     monkeypatch.chdir(more)

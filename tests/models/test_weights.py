@@ -24,13 +24,7 @@ from safetensors.torch import load_file, save_file
 from frontrank import files as frontrank_files
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.models import Embedder, storage, weights
-from frontrank.models.backbone import (
-    KERAS_MEAN,
-    KERAS_STD,
-    build_backbone,
-    convert_keras_resnet50,
-    read_tfjs,
-)
+from frontrank.models.backbone import KERAS_MEAN, KERAS_STD, build_backbone, convert_keras_resnet50, read_tfjs
 from frontrank.models.weights import PACKAGES, SOURCES, WORDS, WeightSource, package_weights
 from frontrank.packages import Package, cache_folder, fetch, is_cached
 from tests.fetch import BACKBONES, require_packages
@@ -543,9 +537,7 @@ def test_words_are_no_paths(tiny, tmp_path, monkeypatch, word):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [lambda x: x[:-1] + bytes([x[-1] ^ 1]), lambda x: b"", lambda x: x[:1000]],
-    ids=["bit", "empty", "half"],
+    "damage", [lambda x: x[:-1] + bytes([x[-1] ^ 1]), lambda x: b"", lambda x: x[:1000]], ids=["bit", "empty", "half"]
 )
 def test_a_damaged_file_is_named_and_written_again(tiny, damage):
     path, tensors, fetches = tiny
