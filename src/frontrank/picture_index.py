@@ -72,8 +72,7 @@ class IndexSummary:
         >>> IndexSummary(added=3, unchanged=1200, broken=[("a.jpg", "is empty")]).describe()
         '3 added, 1,200 unchanged, 1 broken'
         """
-        counts = {name: getattr(self, name) for name in ("added", "changed", "relabelled", "unchanged", "removed")}
-        counts["broken"] = len(self.broken)
+        counts = {**vars(self), "broken": len(self.broken)}
         return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no images"
 
 
@@ -170,10 +169,10 @@ class _Images:
 
     def update_index(self, embed: Embed, summary: IndexSummary, step: Callable[[float], None]) -> set[str]:
         """Store what is new or has changed, and count it in the summary; return the ids of broken images."""
+        stored: list[Item | None] = []
         with distributed.fail_together():
             share = self._read_items(range(*_share_bounds(len(self._ids))))
         items: list[Any] = [item for part in distributed.gather_objects(share) for item in part]
-        stored: list[Item | None] = []
         with distributed.fail_together():
             if self._index is not None:
                 for some in split_batches(self._ids, _PAGE):
@@ -181,7 +180,7 @@ class _Images:
                 _refuse_other_files(items, stored)
         stored = distributed.from_main(stored)
         new = [row for row, item in enumerate(items) if isinstance(item, Item) and _is_other_image(item, stored[row])]
-        others = sorted(set(range(len(items))) - set(new))
+        others = sorted(set(range(len(items))).difference(new))
         relabelled = [items[row] for row in others if isinstance(items[row], Item) and items[row] != stored[row]]
         with distributed.fail_together():
             if self._index is not None:

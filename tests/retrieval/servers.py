@@ -65,9 +65,9 @@ def postgres_url(name="", user="postgres", password=QUOTED_PASSWORD, address=Non
 
 def remove_collection(url):
     """Remove what is at a URL of the Milvus server, which slows down with many collections."""
-    from frontrank.retrieval.milvus import MilvusAddress, MilvusServer
+    from frontrank.retrieval.milvus import MilvusServer
 
-    server = MilvusServer(MilvusAddress.read(url))
+    server = MilvusServer(url)
     server.ask("drop_collection")
     server.close()
 
@@ -83,7 +83,8 @@ def _started(name):
     while not (folder / "address").exists():
         if time.monotonic() > until or (keeper and keeper.poll() is not None) or (folder / "failed").exists():
             (folder / "failed").touch()
-            raise RuntimeError(f"no {name} server in {folder}: {_end_of_logs(folder)}")
+            logs = {log.name: log.read_text(errors="replace")[-4000:] for log in folder.rglob("*log") if log.is_file()}
+            raise RuntimeError(f"no {name} server in {folder}; the end of its logs: {logs}")
         time.sleep(0.05)
     if keeper:
         keeper.returncode = 0  # it outlives us, of which Python would warn
@@ -111,11 +112,6 @@ def _namespace():
     own = ["--net"]
     tried = subprocess.run(["unshare", *own, "true"], capture_output=True, check=False)
     return own if tried.returncode == 0 else ["--map-root-user", *own]
-
-
-def _end_of_logs(folder):
-    ends = {log.name: log.read_text(errors="replace")[-4000:] for log in sorted(folder.rglob("*log")) if log.is_file()}
-    return f"it ended early, or took too long; the end of its logs: {ends}"
 
 
 class Relay:

@@ -37,8 +37,8 @@ def server(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def make(server):
+def make_engines(server):
+    """Yield a function that creates engines, which are closed after the tests."""
     created = []
 
     def create(dim=8, settings=b"settings", **where):
@@ -51,6 +51,11 @@ def make(server):
         if server is MILVUS:
             engine._server.ask("drop_collection")
         engine.close()
+
+
+@pytest.fixture(scope="module")
+def make(server):
+    yield from make_engines(server)
 
 
 @pytest.fixture(scope="module", params=engines.ENGINES[1:])

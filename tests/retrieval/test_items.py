@@ -1,8 +1,6 @@
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from frontrank.errors import InputError, InputTypeError
 from frontrank.retrieval import items
@@ -145,25 +143,3 @@ def test_numbers_in_text():
     numbers = {"1": 1.0, "-1.5": -1.5, "+.5": 0.5, "5.": 5.0, "1E2": 100.0}
     assert {text: number_of(text) for text in numbers} == numbers
     assert all(number_of(text) is None for text in ("1_0", "0x1", "inf", "nan", "", "1 ", "१", "9" * 400))
-
-
-VALUES = (
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, -0.0, 2.0]) | st.sampled_from(["1", "a"])
-)
-
-
-@given(VALUES, st.sampled_from(["1", "0", "2", "0.5", "true"]))
-def test_operators_agree_with_each_other(value, text):
-    """= and != are opposites; of < = > exactly one holds for a number, none of < > for anything else."""
-    item = Item("1", metadata={} if value is None else {"a": value})
-    equal, other = (matches([Condition("a", sign, (text,))], item) for sign in ("=", "!="))
-    assert equal is not other
-    if number_of(text) is not None:
-        less, more, at_most, at_least = (
-            matches([Condition("a", sign, (text,))], item) for sign in ["<", ">", "<=", ">="]
-        )
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            assert less + equal + more == 1
-            assert (at_most, at_least) == (less or equal, more or equal)
-        else:
-            assert (less, more, at_most, at_least) == (False, False, False, False)

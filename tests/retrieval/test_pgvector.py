@@ -12,21 +12,12 @@ from frontrank.retrieval.pgvector import PgvectorEngine, PostgresServer, read_ad
 from tests.retrieval import engines
 from tests.retrieval.engines import halves, some_items
 from tests.retrieval.servers import QUOTED_PASSWORD, postgres_url
-from tests.retrieval.test_engine import check_message
+from tests.retrieval.test_engine import POSTGRES, check_message, make_engines
 
 
 @pytest.fixture
 def make():
-    created = []
-
-    def create(dim=8, **where):
-        url = postgres_url(**where)
-        created.append(PgvectorEngine.create(url, dim, b"settings"))
-        return created[-1], url
-
-    yield create
-    for engine in created:
-        engine.close()
+    yield from make_engines(POSTGRES)
 
 
 @pytest.fixture

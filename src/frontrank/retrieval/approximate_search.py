@@ -81,7 +81,7 @@ def graph_best(
     """Return about the k best of the allowed rows, of which there are at least k; rows not in the graph exactly."""
     candidates = graph.propose(queries, k, allowed)
     if graph.rows < len(rows):
-        new, new_allowed = rows[graph.rows :], None if allowed is None else allowed.since(graph.rows)
+        new, new_allowed = rows[graph.rows :], None if allowed is None else Allowed(allowed.mask[graph.rows :])
         if wanted := min(k + SPARE, len(new) if new_allowed is None else new_allowed.count):
             places = rough_best(new, queries, wanted, new_allowed)[1]
             candidates = np.concatenate([candidates, places + graph.rows], 1)

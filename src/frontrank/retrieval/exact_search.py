@@ -45,7 +45,6 @@ class Allowed:
     def __init__(self, mask: np.ndarray) -> None:
         self.mask = mask
         self.count = int(np.count_nonzero(mask))
-        self._since: tuple[int, Allowed] | None = None
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -58,12 +57,6 @@ class Allowed:
         selector = faiss.IDSelectorBitmap(len(self.mask), faiss.swig_ptr(bits))
         selector.bits = bits  # it only points to them
         return selector
-
-    def since(self, row: int) -> "Allowed":
-        """Return those from a row on, counted from there."""
-        if self._since is None or self._since[0] != row:
-            self._since = row, Allowed(self.mask[row:])
-        return self._since[1]
 
 
 def exact_best(rows: np.ndarray, queries: np.ndarray, k: int, items: Items, allowed: Allowed | None = None) -> Ranking:

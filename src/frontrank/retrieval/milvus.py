@@ -95,9 +95,9 @@ class MilvusAddress:
 class MilvusServer:
     """A connection that several threads may use; bounded in time, and its errors are one line of ours."""
 
-    def __init__(self, address: MilvusAddress) -> None:
+    def __init__(self, url: str) -> None:
+        self.address = address = MilvusAddress.read(url)
         self.where = f"collection {address.collection} of milvus://{address.place}"
-        self._address = address
         self._pymilvus: Any = import_extra("pymilvus", "milvus", "an index at milvus://")
         grpc: Any = import_extra("grpc", "milvus", "an index at milvus://")
         self._errors = self._pymilvus.MilvusException, grpc.RpcError
@@ -116,9 +116,9 @@ class MilvusServer:
         """Call a method of the client on our collection; the client tries again within its time."""
         arguments["timeout"] = _ANSWER_SECONDS if timeout is None else timeout
         try:
-            return getattr(self._client, call)(self._address.collection, **arguments)
+            return getattr(self._client, call)(self.address.collection, **arguments)
         except self._errors as error:
-            if not _answers(self._address.place):
+            if not _answers(self.address.place):
                 raise self._connection_error(error) from None
             raise InputError(f"{self.where} cannot do that: {_one_line(error):.300}") from None
 
@@ -148,7 +148,7 @@ class MilvusServer:
         """Return the server's description of the collection, None if there is none."""
         if not self.ask("has_collection"):
             try:
-                if self._address.database:
+                if self.address.database:
                     self._client.list_collections(timeout=_ANSWER_SECONDS)  # an error if there is no such database
             except self._errors as error:
                 raise self._connection_error(error) from None
@@ -170,7 +170,7 @@ class MilvusServer:
         schema.add_field("metadata", kinds.JSON)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dim)
         index = client.prepare_index_params()
-        kind, params = ("FLAT", {}) if self._address.exact else ("HNSW", _GRAPH)
+        kind, params = ("FLAT", {}) if self.address.exact else ("HNSW", _GRAPH)
         index.add_index("vector", index_name="vector", metric_type="IP", index_type=kind, params=params)
         self.ask("create_collection", schema=schema, consistency_level="Strong")
         self.ask("create_partition", partition_name=SETTINGS)
@@ -181,8 +181,8 @@ class MilvusServer:
         self._client.close()
 
     def _connection_error(self, error: Exception) -> InputError:
-        place = f"milvus://{self._address.place}"
-        if not _answers(self._address.place):
+        place = f"milvus://{self.address.place}"
+        if not _answers(self.address.place):
             return InputError(f"{place} does not answer; start the server, or correct host and port")
         reason = f"{_one_line(error):.150}"
         return InputError(f"{place} refuses the connection ({reason}); correct user, password, token or database")
@@ -217,7 +217,7 @@ class MilvusEngine:
     @classmethod
     def open(cls, url: str, progress: bool | None = None) -> "MilvusEngine | None":
         """Open the index of a collection, None if there is none of its name."""
-        server = MilvusServer(MilvusAddress.read(url))
+        server = MilvusServer(url)
         with close_on_error(server):
             facts = server.describe()
             if facts is None:
@@ -231,13 +231,12 @@ class MilvusEngine:
     @classmethod
     def create(cls, url: str, dim: int, settings: bytes, progress: bool | None = None) -> "MilvusEngine":
         """Create an index in a new collection."""
-        address = MilvusAddress.read(url)
-        server = MilvusServer(address)
+        server = MilvusServer(url)
         with close_on_error(server):
             if server.describe() is not None:
                 raise InputError(f"{server.where} exists already; open it, or choose another name")
             server.create(dim)
-            engine = cls(server, dim, address.exact)
+            engine = cls(server, dim, server.address.exact)
             engine._put_settings(settings)
         return engine
 
