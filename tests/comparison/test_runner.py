@@ -243,11 +243,11 @@ def test_all_runs_fail_and_are_mended(images, untrained, monkeypatch, tmp_path):
 
     def full(task, config, target, beside, title, **others):
         beside.parent.mkdir(parents=True, exist_ok=True)
-        return here(task, config, target, beside, title, **others) if task == "frozen" else "the disk is full"
+        return here(task, config, target, beside, title, **others) if task == "frozen" else "disk full"
 
     monkeypatch.setattr(runner, "run_task", full)
     results = run_comparison(plan_of(images, "SmoothAP", lrs="1e-3,1", seeds=1), tmp_path / "out", quiet=True)
-    assert (results.entries[0].failed, results.entries[0].values) == ("the disk is full", {})
+    assert (results.entries[0].failed, results.entries[0].values) == ("disk full", {})
     assert np.isnan(results.entries[0].lr)
     assert json.loads((tmp_path / "out" / "results.json").read_text())["entries"][0]["lr"] is None
     monkeypatch.setattr(runner, "run_task", here)

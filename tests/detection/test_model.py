@@ -43,7 +43,8 @@ def detector():
 
 def test_the_network_is_torchvisions_but_for_the_heads():
     """The weights that torchvision has for its own detector fit by name and shape."""
-    theirs = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=3)
+    with torch.device("meta"):
+        theirs = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=3)
     ours = Detector(DetectorSettings(("cat", "dog"))).network
     shapes = [{name: x.shape for name, x in each.state_dict().items()} for each in (theirs, ours)]
     assert shapes[0] == shapes[1]

@@ -159,7 +159,7 @@ def test_what_is_taken_out_may_be_anywhere(setup):
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-@pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f4", "f8"), ("f8", "f4"), ("f2", "f2"), ("f4", "f2")], ids=str)
+@pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f4", "f8"), ("f2", "f2")], ids=str)
 def test_distractors_in_a_mapped_file(tmp_path, setup, dtypes):
     """The same, bit for bit, as a gallery that has them at its end; more rows than are read at once."""
     rng = np.random.default_rng(3)
@@ -193,8 +193,6 @@ BAD = [
     ([entry([0]), entry([2, 1, 2])], InputError, r"ground_truth\[1\]\['easy'\] .*2"),
     ([entry([0], [3], [3]), entry()], InputError, r"ground_truth\[0\] .*3"),
     ([entry([0]), entry([1.0])], InputTypeError, r"ground_truth\[1\]\['easy'\]"),
-    ([entry([True]), entry()], InputTypeError, r"ground_truth\[0\]\['easy'\]"),
-    ([entry([[0], [1]]), entry()], InputTypeError, r"ground_truth\[0\]\['easy'\]"),
     ([{**entry(), "easy": None}, entry()], InputTypeError, r"ground_truth\[0\]\['easy'\]"),
 ]
 

@@ -23,9 +23,15 @@ from tests.gallery.samples import (
 
 RED = written(picture("red"))
 WRONG_FILTERS = (
-    "label", "=red", "label==red", "label<red", "1=1", "a.b=c", "label;drop table items=1", "label=red\0",
-    "<script>=1", "year>=1e999", "x" * 65 + "=1",
-)  # fmt: skip
+    "label",
+    "label<red",
+    "a.b=c",
+    "label;drop table=1",
+    "label=red\0",
+    "<script>=1",
+    "year>=1e999",
+    "x" * 65 + "=1",
+)
 
 
 def ids(answer):
@@ -58,11 +64,11 @@ def test_search_from_an_upload_and_again_by_its_name(client):
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        (["label=blue"], {"blue"}),
         (["label=blue|green"], {"blue", "green"}),
         (["label!=blue", "category=coloured"], {"red", "green"}),
         (["year>=2001", "label=grey"], {"grey"}),
         (["nothing=1"], set()),
+        (["label='red' or 1=1"], set()),  # only text
     ],
 )
 def test_filters(client, filters, expected):
@@ -79,16 +85,7 @@ def test_filters_that_cannot_be_read(client, text):
     page = client.get("/", params=params)
     assert page.status_code == 422
     assert "<script>" not in page.text
-
-
-@pytest.mark.parametrize("text", ["label=", "label='red' or 1=1", "__class__=x"])
-def test_values_of_filters_are_only_text(client, text):
-    response = client.get("/api/v1/search", params={"item": "red/0.png", "filter": text})
-    assert (response.status_code, response.json()["results"]) == (200, [])
-
-
-def test_a_wrong_filter_is_refused_before_the_picture_is_decoded(client):
-    assert "filter" in sent(client, b"no image", filter="nonsense").json()["detail"]
+    assert sent(client, b"no image", filter=text).json() == response.json()  # before the picture is decoded
 
 
 @pytest.mark.parametrize(
@@ -100,14 +97,11 @@ def test_a_wrong_filter_is_refused_before_the_picture_is_decoded(client):
         ("/search", {"upload": "nothing"}, 410, "upload"),
         ("/search", {"item": "red/0.png", "index": "other"}, 404, "colours"),
         ("/search", {"item": "red/0.png", "k": 201}, 422, "k:"),
-        ("/search", {"item": "red/0.png", "expand": "yes"}, 422, "expand:"),
         ("/search", {"item": "x" * 513}, 422, "item:"),
         ("/search", {"item": "a\0b"}, 422, "control"),
-        ("/search", {"item": "red/0.png", "label": "a\0b"}, 422, "label"),
         ("/search", {"item": "red/0.png", "filter": ["label=a"] * 17}, 422, "filter:"),
         ("/item", {}, 422, "id:"),
         ("/values", {"field": "a b"}, 422, "field"),
-        ("/values", {"field": "path"}, 422, "field"),
         ("/hardest", {"index": "other"}, 404, "index"),
         ("/nothing", {}, 404, "page"),
         ("/search/", {}, 404, "page"),
@@ -157,10 +151,11 @@ def test_a_model_that_is_not_that_of_the_index_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("broken", "status"), [(np.full(DIM, np.nan), 422), (np.zeros(DIM), 422), (np.ones(DIM + 1), 503)]
+    ("found", "status"),
+    [(np.full(DIM, np.nan), 422), (np.zeros(DIM), 422), (np.ones(DIM + 1), 503), (np.ones((1, DIM)), 200)],
 )
-def test_embeddings_that_cannot_be_used(folder, broken, status):
-    assert sent(client_of(shown_of(folder, embed=lambda image: broken)), RED).status_code == status
+def test_embeddings_that_cannot_be_used_and_a_row(folder, found, status):
+    assert sent(client_of(shown_of(folder, embed=lambda image: found)), RED).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -200,11 +195,6 @@ def test_the_error_of_an_index_is_one_line_of_the_log(folder, caplog, monkeypatc
     assert message.isprintable()
 
 
-def test_an_embedding_may_be_a_row(folder):
-    client = client_of(shown_of(folder, embed=lambda image: embed(image)[None]))
-    assert ids(sent(client, RED).json())[0] == "red/0.png"
-
-
 def test_query_expansion_can_be_switched(folder):
     plain, expanding = (
         client_of(GalleryIndex("a", index_of(folder, expansion=how), embed)) for how in (None, (3, 0.0))
@@ -234,12 +224,8 @@ def test_an_item_of_a_whitened_index_is_searched_from_without_a_model(folder, ex
     if expansion is None:
         (own,) = index.search(index.vectors(["red/0.png"]), 1, stored=True)
         assert (own.ids, own.scores[0]) == (("red/0.png",), pytest.approx(1.0))
-
-
-def test_the_hardest_queries_of_a_whitened_index_need_no_model(folder):
-    client = client_of(GalleryIndex("white", whitened(folder)[2]))
-    answer = soon(lambda: client.get("/api/v1/hardest").json(), lambda answer: answer["state"] != "running")
-    assert (answer["state"], answer["done"], len(answer["hardest"])) == ("done", 12, 12)
+        hardest = soon(lambda: client.get("/api/v1/hardest").json(), lambda answer: answer["state"] != "running")
+        assert (hardest["state"], hardest["done"], len(hardest["hardest"])) == ("done", 12, 12)
 
 
 def whitened(folder, expansion=None):

@@ -124,11 +124,10 @@ def test_what_is_open_to_all(locked, path):
     assert locked.get(path).status_code == 200
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
-def test_with_the_token(locked, scheme):
-    headers = {"Authorization": f"{scheme} {TOKEN}"}
-    for path in ("/", "/api/v1/stats"):
-        assert locked.get(path, headers=headers).status_code == 200
+def test_with_the_token(locked):
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for path, scheme in (("/", "Bearer"), ("/api/v1/stats", "bearer")):
+        assert locked.get(path, headers={"Authorization": f"{scheme} {TOKEN}"}).status_code == 200
     foreign = headers | {"Sec-Fetch-Site": "cross-site"}  # no page of others can know the token
     assert locked.post("/api/v1/search", files={"image": ("a", IMAGE)}, headers=foreign).status_code == 200
 

@@ -192,11 +192,6 @@ def test_memory_is_bounded_and_changed_files_are_read_again(tree):
     (root / "sub" / "changing.png").unlink()
 
 
-def test_a_picture_of_too_many_pixels_is_not_shown(folder):
-    client = client_of(shown_of(folder), limits=Limits(upload_pixels=100))
-    assert client.get("/picture", params={"id": "red/0.png"}).status_code == 404
-
-
 # Uploads
 
 WEBP = written(picture("red"), "webp")
@@ -252,13 +247,10 @@ def test_good_pictures_are_found(client, name):
     assert {row["label"] for row in response.json()["results"]} == {label}
 
 
-def test_the_preview_is_upright(client):
+def test_the_preview_is_upright_and_encoded_again(client):
     for orientation, size in ((3, (40, 20)), (6, (20, 40))):
         name = sent(client, turned(orientation)).json()["upload"]
         assert Image.open(io.BytesIO(client.get(f"/uploaded/{name}").content)).size == size
-
-
-def test_the_preview_is_encoded_again(client):
     data = written(picture("red"), "jpeg", comment=b"a secret") + b"and something behind it"
     answer = client.get(f"/uploaded/{sent(client, data).json()['upload']}")
     assert answer.headers["content-type"] == "image/jpeg"
@@ -296,6 +288,7 @@ def test_more_bytes_than_allowed(folder, size, with_length):
 
 
 def test_pixels_are_counted_before_they_are_decoded(folder):
+    assert client_of(shown_of(folder), limits=Limits(upload_pixels=100)).get("/picture?id=red/0.png").status_code == 404
     client = client_of(shown_of(folder), limits=Limits(upload_pixels=1000))
     assert sent(client, written(picture("red", size=(50, 20)))).status_code == 200
     assert "1,000" in refused(sent(client, written(picture("red", size=(50, 21)))), 422)

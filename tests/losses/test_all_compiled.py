@@ -6,6 +6,8 @@ import torch
 import frontrank as fr
 from tests.cases import BY_NAME, gallery, unequal_classes, value_and_gradients
 
+pytestmark = pytest.mark.training  # the compiler takes longer than all other tests of losses
+
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler():
@@ -15,11 +17,7 @@ def _fresh_compiler():
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "backend"),
-    [
-        ("PNP-D_q", unequal_classes, "aot_eager"),
-        ("BlackboxAP", gallery, "eager"),
-    ],
+    ("name", "batch", "backend"), [("PNP-D_q", unequal_classes, "aot_eager"), ("BlackboxAP", gallery, "eager")]
 )
 def test_compiled_loss(name, batch, backend):
     embeddings, more = batch()

@@ -1,11 +1,10 @@
-"""Labels decide, never the layout of the batch; and a negative at the end changes nothing."""
+"""Labels decide, never the layout of the batch."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import frontrank as fr
 from tests.cases import BATCHES, BY_NAME, NAMES, random_embeddings, random_labels, value_and_gradients
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-9}
@@ -69,18 +68,6 @@ def test_length_of_the_embeddings_does_not_matter(name):
     torch.testing.assert_close(along, torch.zeros_like(along), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["BlackboxAP", "SmoothAP-sharp"])
-def test_negative_appended_last_leaves_ap_unchanged(name):
-    scores = torch.rand(3, 20, dtype=torch.float64)
-    relevant = torch.rand(3, 20) < 0.4
-    longer = torch.cat([scores, torch.full((3, 5), -1.0, dtype=torch.float64)], 1)
-    none = torch.zeros(3, 5, dtype=torch.bool)
-    loss = BY_NAME[name].build()
-    torch.testing.assert_close(
-        loss.of_scores(longer, torch.cat([relevant, none], 1)), loss.of_scores(scores, relevant), **TIGHT
-    )
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs_are_left_as_they_are(name):
     embeddings, more = BATCHES[8]()
@@ -108,9 +95,3 @@ def test_memory_layout_of_the_tensors_does_not_matter(name):
     other = value_and_gradients(BY_NAME[name].build(), transposed, more)
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a, b, **TIGHT)
-
-
-def test_labels_as_a_list():
-    embeddings, more = BATCHES[0]()
-    value = fr.SmoothAP()(embeddings, more["labels"].tolist())
-    assert value == fr.SmoothAP()(embeddings, more["labels"])

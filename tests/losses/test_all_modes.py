@@ -1,4 +1,4 @@
-"""Dtypes, autocast, no_grad, repeated backward and torch.compile."""
+"""Dtypes, autocast, no_grad and repeated backward."""
 
 import pytest
 import torch

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 import frontrank as fr
-from frontrank.ranking import AveragePrecision, Blackbox, FunctionMetric, PenalizedNegatives, Recall, Sigmoid
+from frontrank.ranking import AveragePrecision, FunctionMetric, Sigmoid
 
 X = torch.randn(4, 3)
 LABELS = torch.tensor([0, 0, 1, 1])
 MASK = LABELS[:, None] == LABELS
 REF = torch.randn(6, 3)
 REF_LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
+BALANCED = fr.QuantizedAP(balance_classes=True)
 
 
 def with_bad(rows, value):
@@ -33,22 +34,20 @@ def classify(*args, **kwargs):
     return lambda: fr.ClassifierAP()(*args, **kwargs)
 
 
+def own_metric(function):
+    return lambda: fr.RankLoss(FunctionMetric(function), Sigmoid())(X.clone().requires_grad_(), LABELS)
+
+
 INPUTS = {
     "embeddings: a list": ("embeddings", TypeError, call([[1.0, 2.0]], LABELS)),
-    "embeddings: an array": ("embeddings", TypeError, call(X.numpy(), LABELS)),
     "embeddings: whole numbers": ("embeddings", TypeError, call(X.long(), LABELS)),
-    "embeddings: complex": ("embeddings", TypeError, call(X.to(torch.complex64), LABELS)),
     "embeddings: a vector": ("embeddings", ValueError, call(X[0], LABELS)),
-    "embeddings: three axes": ("embeddings", ValueError, call(X[None], LABELS)),
     "embeddings: no dimension": ("embeddings", ValueError, call(X[:, :0], LABELS)),
     "embeddings: NaN": ("embeddings", ValueError, call(with_bad([2], math.nan), LABELS)),
     "embeddings: infinite": ("embeddings", ValueError, call(with_bad([1, 3], math.inf), LABELS)),
-    "embeddings: minus infinite": ("embeddings", ValueError, call(with_bad([0], -math.inf), LABELS)),
     "labels: missing": ("labels", ValueError, call(X)),
     "labels: too few": ("labels", ValueError, call(X, LABELS[:3])),
-    "labels: too many": ("labels", ValueError, call(X, REF_LABELS)),
     "labels: floats": ("labels", TypeError, call(X, LABELS.float())),
-    "labels: complex": ("labels", TypeError, call(X, LABELS.to(torch.complex64))),
     "labels: one-hot": ("labels", ValueError, call(X, MASK.long())),
     "labels: words": ("labels", TypeError, call(X, ["cat", "cat", "dog", "dog"])),
     "labels: a number": ("labels", ValueError, call(X, torch.tensor(3))),
@@ -56,48 +55,27 @@ INPUTS = {
     "ref_labels: without ref_emb": ("ref_emb", ValueError, call(X, LABELS, ref_labels=REF_LABELS)),
     "ref_emb: other dimension": ("ref_emb", ValueError, call(X, LABELS, ref_emb=REF[:, :2], ref_labels=REF_LABELS)),
     "ref_emb: whole numbers": ("ref_emb", TypeError, call(X, LABELS, ref_emb=REF.long(), ref_labels=REF_LABELS)),
-    "ref_emb: a vector": ("ref_emb", ValueError, call(X, LABELS, ref_emb=REF[0], ref_labels=REF_LABELS)),
     "ref_emb: NaN": ("ref_emb", ValueError, call(X, LABELS, ref_emb=REF * math.nan, ref_labels=REF_LABELS)),
-    "ref_emb: float64 for float32": (
-        "ref_emb",
-        TypeError,
-        call(X, LABELS, ref_emb=REF.double(), ref_labels=REF_LABELS),
-    ),
+    "ref_emb: float64": ("ref_emb", TypeError, call(X, LABELS, ref_emb=REF.double(), ref_labels=REF_LABELS)),
     "ref_labels: too few": ("ref_labels", ValueError, call(X, LABELS, ref_emb=REF, ref_labels=REF_LABELS[:5])),
     "ref_labels: floats": ("ref_labels", TypeError, call(X, LABELS, ref_emb=REF, ref_labels=REF_LABELS.float())),
     "relevant: whole numbers": ("relevant", TypeError, call(X, relevant=MASK.long())),
-    "relevant: floats": ("relevant", TypeError, call(X, relevant=MASK.float())),
     "relevant: too few columns": ("relevant", ValueError, call(X, relevant=MASK[:, :3])),
     "relevant: too few rows": ("relevant", ValueError, call(X, relevant=MASK[:3])),
-    "relevant: a vector": ("relevant", ValueError, call(X, relevant=MASK[0])),
     "relevant: of the batch, not of ref_emb": ("relevant", ValueError, call(X, ref_emb=REF, relevant=MASK)),
     "relevant: a word": ("relevant", TypeError, call(X, relevant="same class")),
-    "relevant: rows of unequal length": (
-        "relevant",
-        (TypeError, ValueError),
-        call(X, relevant=[[True], [True, False]]),
-    ),
+    "relevant: unequal rows": ("relevant", (TypeError, ValueError), call(X, relevant=[[True], [True, False]])),
     "candidates: whole numbers": ("candidates", TypeError, call(X, LABELS, candidates=MASK.long())),
     "candidates: other shape": ("candidates", ValueError, call(X, LABELS, candidates=MASK[:, :3])),
     "candidates: a word": ("candidates", TypeError, call(X, LABELS, candidates="all")),
-    "balance_classes: without labels": (
-        "labels",
-        ValueError,
-        lambda: fr.QuantizedAP(balance_classes=True)(X, relevant=MASK),
-    ),
-    "balance_classes: of_scores": (
-        "labels",
-        ValueError,
-        lambda: fr.QuantizedAP(balance_classes=True).of_scores(X @ X.T, MASK),
-    ),
+    "balanced: without labels": ("labels", ValueError, lambda: BALANCED(X, relevant=MASK)),
+    "balanced: of_scores": ("labels", ValueError, lambda: BALANCED.of_scores(X @ X.T, MASK)),
     "scores: a list": ("scores", TypeError, of_scores([[1.0]], MASK)),
     "scores: whole numbers": ("scores", TypeError, of_scores(MASK.long(), MASK)),
-    "scores: a vector": ("scores", ValueError, of_scores(X[0], MASK)),
     "scores: NaN": ("scores", ValueError, of_scores(X @ X.T * math.nan, MASK)),
     "scores: relevant of other shape": ("relevant", ValueError, of_scores(X @ X.T, MASK[:, :3])),
     "scores: relevant missing": ("relevant", TypeError, of_scores(X @ X.T, None)),
     "scores: candidates of other shape": ("candidates", ValueError, of_scores(X @ X.T, MASK, MASK[:2])),
-    "classifier: scores a vector": ("scores", ValueError, classify(X[0], X[0] > 0)),
     "classifier: scores whole numbers": ("scores", TypeError, classify(X.long(), X > 0)),
     "classifier: scores NaN": ("scores", ValueError, classify(with_bad([1], math.nan), X > 0)),
     "classifier: targets of other shape": ("targets", ValueError, classify(X, X[:, :2] > 0)),
@@ -105,7 +83,6 @@ INPUTS = {
     "classifier: targets with a 2": ("targets", TypeError, classify(X, torch.full((4, 3), 2))),
     "classifier: targets are shares": ("targets", TypeError, classify(X, torch.full((4, 3), 0.5))),
     "classifier: targets missing": ("targets", TypeError, classify(X, None)),
-    "classifier: targets a word": ("targets", TypeError, classify(X, "cat")),
 }
 
 NUMBERS = {
@@ -122,28 +99,15 @@ NUMBERS = {
     "distance": (fr.FastAP, ["cosine", None]),
 }
 SETTINGS = {
-    "SmoothAP temperature": ("temperature", ValueError, lambda: fr.SmoothAP(temperature=0.0)),
-    "Sigmoid temperature": ("temperature", ValueError, lambda: Sigmoid(-1.0)),
-    "Blackbox lam": ("lam", ValueError, lambda: Blackbox(lam=0.0)),
     "ClassifierAP lam": ("lam", ValueError, lambda: fr.ClassifierAP(lam=0.0)),
     "ClassifierAP margin": ("margin", ValueError, lambda: fr.ClassifierAP(margin=-1.0)),
     "QuantizedAP bins": ("bins", ValueError, lambda: fr.QuantizedAP(bins=1)),
-    "Recall weighting": ("weighting", ValueError, lambda: Recall("square")),
-    "PenalizedNegatives variant": ("variant", ValueError, lambda: PenalizedNegatives("D")),
     "metric: a function": ("metric", TypeError, lambda: fr.RankLoss(lambda p, n: n, Sigmoid())),
     "metric: a class": ("metric", TypeError, lambda: fr.RankLoss(AveragePrecision, Sigmoid())),
     "relaxation: a word": ("relaxation", TypeError, lambda: fr.RankLoss(AveragePrecision(), "sigmoid")),
     "relaxation: a class": ("relaxation", TypeError, lambda: fr.RankLoss(AveragePrecision(), Sigmoid)),
-    "FunctionMetric: one number": (
-        "metric",
-        ValueError,
-        lambda: fr.RankLoss(FunctionMetric(lambda p, n: n.sum()), Sigmoid())(X, LABELS),
-    ),
-    "FunctionMetric: no gradient": (
-        "metric",
-        ValueError,
-        lambda: fr.RankLoss(FunctionMetric(lambda p, n: n.detach()), Sigmoid())(X.clone().requires_grad_(), LABELS),
-    ),
+    "FunctionMetric: one number": ("metric", ValueError, own_metric(lambda p, n: n.sum())),
+    "FunctionMetric: no gradient": ("metric", ValueError, own_metric(lambda p, n: n.detach())),
 }
 
 
@@ -180,10 +144,11 @@ def test_rows_that_are_not_finite_are_named(bad, rows):
 
 def test_right_input_passes():
     """The table's ingredients are fine by themselves."""
-    for loss in (fr.SmoothAP(), fr.QuantizedAP(balance_classes=True)):
+    for loss in (fr.SmoothAP(), BALANCED):
         assert torch.isfinite(loss(X, LABELS, ref_emb=REF, ref_labels=REF_LABELS))
         assert torch.isfinite(loss(X, LABELS, relevant=MASK, candidates=~MASK | MASK))
     assert torch.isfinite(fr.FastAP().of_scores(X @ X.T, MASK))
     assert torch.isfinite(fr.ClassifierAP()(X, X > -9))
     assert torch.isfinite(fr.SmoothAP()(X, relevant=MASK.tolist()))
+    assert fr.SmoothAP()(X, LABELS.tolist()) == fr.SmoothAP()(X, LABELS)
     assert torch.isfinite(fr.SmoothAP()(X.half(), LABELS, ref_emb=REF, ref_labels=REF_LABELS))

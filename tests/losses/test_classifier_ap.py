@@ -103,16 +103,6 @@ def test_evaluation_has_no_memory():
     torch.testing.assert_close(loss(third, t3), classifier_ap([(first, t1), (third, t3)], **SETTINGS))
 
 
-def test_only_training_is_remembered():
-    loss = fr.ClassifierAP(memory=3, **SETTINGS)
-    (first, t1), (second, t2) = batches((6, 3), (4, 3))
-    loss.eval()
-    loss(first, t1)
-    loss.train()
-    alone = loss(second, t2)
-    torch.testing.assert_close(alone, classifier_ap([(second, t2)], **SETTINGS))
-
-
 @pytest.mark.parametrize("how", ["memory=0", "reset"])
 def test_without_memory_batches_do_not_know_each_other(how):
     loss = fr.ClassifierAP(memory=0 if how == "memory=0" else 3, **SETTINGS)

@@ -4,23 +4,17 @@ import pytest
 import torch
 
 import frontrank as fr
-from tests.cases import BATCHES, value_and_gradients
 
 YES, NO = True, False
 
 
-def test_squared_by_hand():
-    """2 bins, centres 0, 2, 4. The positive at 2 - 2 * 0.5 = 1 is shared; the negative at 2 is in the middle."""
-    scores = torch.tensor([[0.5, 0.0]])
-    loss = fr.FastAP(bins=2).of_scores(scores, torch.tensor([[YES, NO]]))
-    ap = 0.5 * 0.5 / 0.5 + 1 * 0.5 / 2
-    assert loss.item() == pytest.approx(1 - ap)
+@pytest.mark.parametrize(("distance", "scores"), [("squared", [[0.5, 0.0]]), ("euclidean", [[0.875, 0.5]])])
+def test_by_hand(distance, scores):
+    """2 bins. The positive is shared by the first two, the negative is in the middle of the second.
 
-
-def test_euclidean_by_hand():
-    """2 bins, centres 0, 1, 2. The positive at sqrt(2 - 1.75) = 1/2 is shared; the negative at 1 is in the middle."""
-    scores = torch.tensor([[0.875, 0.5]])
-    loss = fr.FastAP(bins=2, distance="euclidean").of_scores(scores, torch.tensor([[YES, NO]]))
+    squared: centres 0, 2, 4; 2 - 2 * 0.5 = 1 and 2. Euclidean: centres 0, 1, 2; sqrt(2 - 1.75) = 1/2 and 1.
+    """
+    loss = fr.FastAP(bins=2, distance=distance).of_scores(torch.tensor(scores), torch.tensor([[YES, NO]]))
     ap = 0.5 * 0.5 / 0.5 + 1 * 0.5 / 2
     assert loss.item() == pytest.approx(1 - ap)
 
@@ -50,23 +44,6 @@ def test_euclidean_gradient_by_hand():
     scores = torch.tensor([[s, 0.5]], dtype=torch.float64, requires_grad=True)
     fr.FastAP(bins=2, distance="euclidean").of_scores(scores, torch.tensor([[YES, NO]])).backward()
     assert scores.grad[0, 0].item() == pytest.approx(-1 / 2 / math.sqrt(2 - 2 * s))
-
-
-@pytest.mark.parametrize("bins", [1, 2, 10, 19])
-def test_equals_quantized_ap_with_one_more_centre(bins):
-    for batch in BATCHES:
-        embeddings, more = batch()
-        one = value_and_gradients(fr.FastAP(bins=bins), embeddings, more)
-        other = value_and_gradients(fr.QuantizedAP(bins=bins + 1), embeddings, more)
-        for a, b in zip(one, other, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("distance", ["squared", "euclidean"])
-def test_perfect_clusters_have_no_loss(distance):
-    embeddings = torch.eye(28).repeat_interleave(4, 0)
-    loss = fr.FastAP(distance=distance)(embeddings, torch.arange(28).repeat_interleave(4))
-    assert abs(loss.item()) < 1e-6
 
 
 @pytest.mark.parametrize("distance", ["squared", "euclidean"])

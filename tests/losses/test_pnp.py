@@ -35,20 +35,6 @@ def test_by_hand(settings, value, slope):
     torch.testing.assert_close(scores.grad, torch.tensor([[each, -2 * each, each]], dtype=torch.float64))
 
 
-def test_only_negatives_count():
-    """Positives may come in any order: they do not change the loss of each other."""
-    scores = torch.tensor([[0.9, 0.5, 0.1, -0.5]])
-    loss = fr.PNP("O").of_scores(scores, torch.tensor([[YES, YES, YES, NO]]))
-    assert loss.item() == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize("variant", ["O", "I_u", "I_b", "D_s", "D_q"])
-def test_perfect_clusters_have_no_loss(variant):
-    embeddings = torch.eye(28).repeat_interleave(4, 0)
-    loss = fr.PNP(variant)(embeddings, torch.arange(28).repeat_interleave(4))
-    assert abs(loss.item()) < 1e-6
-
-
 def test_from_derivative_takes_the_value_from_the_integral_and_the_gradient_from_f_prime():
     embeddings, more = unequal_classes()
 
@@ -64,14 +50,6 @@ def test_from_derivative_takes_the_value_from_the_integral_and_the_gradient_from
         value_and_gradients(loss, embeddings, more), value_and_gradients(reference, embeddings, more), strict=True
     ):
         torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_from_derivative_keeps_its_settings():
-    loss = fr.PNP.from_derivative(lambda r: 1 / (1 + r), temperature=0.3, include_query=True)
-    assert isinstance(loss, fr.PNP)
-    embeddings, more = unequal_classes()
-    expected = fr.PNP("D_s", temperature=0.3, include_query=True)(embeddings, **more)
-    torch.testing.assert_close(loss(embeddings, **more), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_from_derivative_shows_in_repr():

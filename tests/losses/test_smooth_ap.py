@@ -59,15 +59,6 @@ def test_becomes_exact_ap_as_the_temperature_falls(one):
     assert value.item() == pytest.approx(1 - exact.average_precision(places, relevant), abs=1e-12)
 
 
-def test_approaches_exact_ap_step_by_step():
-    scores = torch.rand(4, 30, dtype=torch.float64)
-    relevant = torch.rand(4, 30) < 0.3
-    true = 1 - sum(exact.average_precision(s, r) for s, r in zip(scores, relevant, strict=True)) / 4
-    errors = [abs(fr.SmoothAP(t).of_scores(scores, relevant).item() - true) for t in (1.0, 1e-1, 1e-2, 1e-3, 1e-7)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 1e-12
-
-
 @pytest.mark.parametrize(("classes", "size"), [(28, 4), (4, 28), (16, 7)])
 def test_perfect_clusters_have_no_loss(classes, size):
     """Where classes and samples per class are not the same number, a library's port says otherwise (below)."""

@@ -13,6 +13,8 @@ from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.models import export
 from tests.models.small import images, small
 
+pytestmark = pytest.mark.training  # of torch's exporter, which takes as long
+
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())

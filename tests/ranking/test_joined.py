@@ -51,19 +51,14 @@ def test_any_range(dtypes):
     assert joined.dtype == whole.dtype
     for start, stop in itertools.combinations_with_replacement(range(12), 2):
         check(joined, whole, slice(start, stop))
+    assert torch.equal(joined.unit(), whole.unit())
+    joined.check()
 
 
 @pytest.mark.parametrize("dtypes", DTYPES, ids=str)
 @given(st.lists(st.integers(0, 10), max_size=15))
 def test_any_rows(dtypes, rows):
     check(*joined_and_written_out(some_parts(dtypes)), torch.tensor(rows, dtype=torch.long))
-
-
-def test_all_rows():
-    joined, whole = joined_and_written_out(some_parts())
-    assert torch.equal(joined.unit(), whole.unit())
-    assert joined.unit().shape == (11, 3)
-    joined.check()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 100])
@@ -74,12 +69,6 @@ def test_chunks_cover_all_and_stay_in_one_part(rows):
     for some in found:
         assert 0 < some.stop - some.start <= rows
         assert any(start <= some.start and some.stop <= stop for start, stop in [(0, 4), (4, 5), (5, 11)])
-
-
-def test_one_part():
-    joined, whole = joined_and_written_out(some_parts(("f4",), (5,)))
-    check(joined, whole, slice(0, 5))
-    check(joined, whole, torch.tensor([4, 0, 4]))
 
 
 def test_tensors_and_arrays_together():
@@ -102,37 +91,16 @@ def test_nothing_is_copied(tmp_path):
     assert joined.read(torch.tensor([4, 0])).raw.tolist() == [[0, 0, 7], [3, 4, 0]]
 
 
-def test_reading_does_not_change_the_parts():
-    parts = some_parts()
-    before = [part.copy() for part in parts]
-    joined, _ = joined_and_written_out(parts)
-    joined.read(slice(0, 11)).raw.zero_()
-    joined.read(torch.arange(11)).raw.zero_()
-    for part, was in zip(parts, before, strict=True):
-        assert (part == was).all()
-
-
 @pytest.mark.parametrize("rows", [slice(0, 11), slice(6, 9), torch.tensor([7])], ids=str)
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(math.nan, "has NaN or infinite values"), (math.inf, "has NaN or infinite values"), (0, "is all zeros")],
-)
-def test_bad_rows_are_named_by_their_part(rows, value, said):
+@pytest.mark.parametrize("value", [math.nan, 0])
+def test_bad_rows_are_named_by_their_part(rows, value):
     parts = some_parts()
     parts[2][2:4] = value  # rows 7 and 8 of all
     joined, _ = joined_and_written_out(parts)
-    with pytest.raises(InputError, match=rf"^part 2 {said} in 2 rows \(number 2, 3\)"):
-        joined.read(rows)
-    with pytest.raises(InputError, match=rf"^part 2 {said}"):
-        joined.check()
+    for read in (lambda: joined.read(rows), joined.check):
+        with pytest.raises(InputError, match=r"^part 2 .*\(number 2, 3\)"):
+            read()
     joined.read(slice(0, 5))  # good ones can still be read
-
-
-def test_very_long_and_very_short_rows():
-    parts = [np.array([[3e30, 4e30, 0]], "f4"), np.array([[0, 3e-30, 4e-30]], "f4")]
-    joined, whole = joined_and_written_out(parts)
-    check(joined, whole, slice(0, 2))
-    assert torch.allclose(joined.unit(), torch.tensor([[0.6, 0.8, 0], [0, 0.6, 0.8]]))
 
 
 def test_other_dimensions():

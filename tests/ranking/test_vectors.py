@@ -28,8 +28,9 @@ SAME = {
     "array": lambda path: X.numpy(),
     "float64": lambda path: X.double(),
     "big-endian": lambda path: X.numpy().astype(">f4"),
+    "big-endian float64": lambda path: X.double().numpy().astype(">f8"),
+    "read only": lambda path: np.broadcast_to(X.numpy(), (1, 5, 3))[0],
     "list of lists": lambda path: X.tolist(),
-    "list of arrays": lambda path: list(X.numpy()),
     "tuple of tensors": lambda path: tuple(X),
     "mapped": lambda path: mapped(path / "x.npy", X.numpy()),
     "mapped transposed": lambda path: mapped(path / "x.npy", X.numpy().T.copy()).T,
@@ -48,7 +49,7 @@ def test_all_kinds_of_rows_are_the_same(kind, tmp_path):
     data = SAME[kind](tmp_path)
     vectors = Vectors("x", data)
     plain = X.double() / X.double().square().sum(1, keepdim=True).sqrt()
-    wide = kind in ("float64", "list of lists", "long double")
+    wide = kind in ("float64", "big-endian float64", "list of lists", "long double")
     assert vectors.shape == (5, 3)
     assert (len(vectors), vectors.dim, vectors.name) == (5, 3, "x")
     assert vectors.dtype == (torch.float64 if wide else torch.float32)
@@ -75,10 +76,6 @@ def test_narrow_floats_are_widened(dtype):
         assert torch.equal(Vectors("x", X.to(dtype).numpy()).read(ALL).raw, X.half().float())
 
 
-def test_big_endian_float64_keeps_its_digits():
-    assert Vectors("x", X.double().numpy().astype(">f8")).dtype == torch.float64
-
-
 @pytest.mark.parametrize("make", [torch.clone, lambda x: x.numpy().copy()])
 def test_rows_are_not_changed(make):
     data = make(torch.cat([X, X * 1e-30]))
@@ -88,12 +85,6 @@ def test_rows_are_not_changed(make):
     chunk.unit.zero_()
     vectors.check()
     assert (data == data_before).all()
-
-
-def test_read_only_arrays():
-    data = X.numpy().copy()
-    data.flags.writeable = False
-    assert torch.equal(Vectors("x", data).unit(), Vectors("x", X).unit())
 
 
 def test_chunks_cover_all_rows_once():
@@ -173,15 +164,11 @@ def test_rows_without_a_direction_are_named(data, message, chunk, monkeypatch):
     [
         (torch.ones(3, 2, dtype=torch.long), InputTypeError, "x .*torch.int64"),
         (np.ones((3, 2), dtype=np.uint8), InputTypeError, "uint8"),
-        (torch.ones(3, 2, dtype=torch.complex64), InputTypeError, "got torch.complex64"),
-        (np.ones((3, 2), dtype=bool), InputTypeError, "got bool"),
         (np.ones((3, 2), dtype=object), InputTypeError, "got object"),
         ("rows", InputTypeError, "x "),
-        (None, InputTypeError, "x "),
         ([[1, 2], [3, 4]], InputTypeError, "got int64"),
         ([[1.0, 2.0], [3.0]], InputError, "x "),
         (torch.ones(3), InputError, r"x .*\(3,\)"),
-        (np.ones((3, 2, 1)), InputError, r"got \(3, 2, 1\)"),
         (torch.ones(3, 0), InputError, r"got \(3, 0\)"),
         (torch.tensor(1.0), InputError, r"got \(\)"),
         (torch.ones(0, 3), InputError, "x .*rows"),
@@ -278,8 +265,3 @@ def test_full_precision_is_undone():
             assert (X @ X.T).dtype == torch.float32
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def test_a_device_by_name():
-    vectors = Vectors("x", X, "cpu")
-    assert vectors.device == vectors.exact_device == torch.device("cpu")

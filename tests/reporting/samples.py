@@ -114,7 +114,7 @@ def findings_of(folder, sides=2, **table):
         {name: (query_of(row % count, others, precisions),) for name, row in groups.items()},
         np.arange(count),
         tuple(CategoryResult(name, 2, 6, (0.25, 0.75)[-sides:], (0.3, 0.6)[-sides:]) for name in found),
-        ("a note of the findings",),
+        ("a note",),
     )
 
 
@@ -175,7 +175,7 @@ def compared_of(*entries, **changed):
             "settings": "steps: 20\n",
             "versions": {"frontrank": "0.1.0"},
             "licences": {"CC0-1.0": 12},
-            "notes": ("a note of the comparison",),
+            "notes": ("a note",),
             **changed,
         }
     )
@@ -218,6 +218,7 @@ class _Reader(HTMLParser):
         self.root = self.at = Element("", (), None)
 
     def handle_starttag(self, tag, attributes):
+        assert len(dict(attributes)) == len(attributes), f"an attribute of {tag} comes twice"
         element = Element(tag, attributes, self.at)
         self.at.children.append(element)
         if tag not in VOID:

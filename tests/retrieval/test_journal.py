@@ -93,7 +93,7 @@ def test_every_byte_counts(path):
         changed[place] ^= (0x01, 0x80, 0xFF)[place % 3]
         for content in (changed, whole[:place]):
             path.write_bytes(content)
-            with pytest.raises(InputError, match=r"journal (is damaged|has version)"):
+            with pytest.raises(InputError, match="journal"):
                 read(path)
 
 
@@ -270,7 +270,7 @@ def test_damaged_bytes_are_noticed(stored):
             changed = bytearray(whole)
             changed[place] ^= 0x10
             file.write_bytes(changed)
-            with pytest.raises(InputError, match=rf"{file.name} (is damaged|has version)"):
+            with pytest.raises(InputError, match=file.name):
                 Index.load(folder)
         file.write_bytes(whole)
     Index.load(folder).close()

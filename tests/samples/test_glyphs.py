@@ -348,7 +348,7 @@ class Registry:
     def __init__(self, folder):
         self.folder, self.calls = folder, 0
         fonts = {name: font(shapes, PLACEHOLDER) for name, shapes in SHAPES.items() if name.endswith(".ttf")}
-        self.one = archive(folder / ONE.file_name(), fonts, "the notice of one")
+        self.one = archive(folder / ONE.file_name(), fonts, "notice one")
         self.two = archive(folder / TWO.file_name(), {"slim.ttc": collection({}, SHAPES["slim.ttc"])})
         self.data = unicode_archive(folder / UNICODE_DATA.file_name())
 
@@ -403,7 +403,7 @@ def test_the_folder(registry, tmp_path):
     pictures = [f"images/{name[2:4].zfill(3)}/{name.replace(' ', '-')}.png" for name in EXPECTED]
     notices = [f"licences/{name}.txt" for name in ("fonts-one", "fonts-two", "unicode-data")]
     assert found == sorted(["LICENCES.md", "data.json", "images.csv", *pictures, *notices])
-    assert (tmp_path / "out" / "licences" / "fonts-one.txt").read_text() == "the notice of one"
+    assert (tmp_path / "out" / "licences" / "fonts-one.txt").read_text() == "notice one"
     text = (tmp_path / "out" / "LICENCES.md").read_text()
     assert "| flat | fonts-one 1-1 (apt) | MIT | 2 |" in text
     assert "unicode-data 15.0.0-1 (apt) brought" in text
@@ -575,7 +575,7 @@ from frontrank.samples import glyphs
 with open(sys.argv[1], "rb") as file:
     out, faces, archives = pickle.load(file)
 glyphs.TYPEFACES, glyphs.fetch = faces, lambda packages, **_: [archives[package] for package in packages]
-glyphs._write_missing = lambda *_: (print("all fonts are looked at", flush=True), time.sleep(300))
+glyphs._write_missing = lambda *_: (print("ready", flush=True), time.sleep(300))
 glyphs.build_glyphs(out)
 """
 
@@ -587,7 +587,7 @@ def test_a_killed_build_goes_on(registry, tmp_path):
     given.write_bytes(pickle.dumps((out, FACES, {ONE: registry.one, TWO: registry.two, UNICODE_DATA: registry.data})))
     command = [sys.executable, "-c", BARE + KILLED, str(given)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "all fonts are looked at\n"
+        assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGKILL)
     assert json.loads((out / "data.json").read_text())["finished"] is False
     assert len(list(out.glob(".work/*/*.npy"))) == 4

@@ -35,10 +35,8 @@ def ablation(size=0.02, weights=0.02, ties=0.01, bins=0.0, classes=0.0):
     [
         ({}, AGREES, set()),
         ({"size": -0.02}, AGREES_IN_PART, {"updates", "images"}),
-        ({"weights": 0.002}, AGREES_IN_PART, {"weights"}),
-        ({"ties": -0.01}, AGREES_IN_PART, {"ties"}),
-        ({"bins": 0.05}, AGREES_IN_PART, {"bins"}),
-        ({"classes": -0.05}, AGREES_IN_PART, {"classes"}),
+        ({"weights": 0.002, "ties": -0.01}, AGREES_IN_PART, {"weights", "ties"}),
+        ({"bins": 0.05, "classes": -0.05}, AGREES_IN_PART, {"bins", "classes"}),
         ({"size": -0.02, "weights": -0.01, "ties": -0.01, "bins": 0.05, "classes": 0.05}, DOES_NOT_AGREE, ALL_CLAIMS),
     ],
 )

@@ -25,10 +25,19 @@ def study(request):
 
 @pytest.fixture
 def saved(study):
-    return read_results(DOCS / "studies" / "results" / f"{study.name}.json", study.name)
+    return read_saved(study.name)
 
 
-def test_the_page_is_that_of_the_repository(study, saved):
+def read_saved(name):
+    return read_results(DOCS / "studies" / "results" / f"{name}.json", name)
+
+
+def draw(study, saved):
+    with figure_style():
+        return study.draw(saved["found"])
+
+
+def test_the_page_and_the_index_are_those_of_the_repository(study, saved):
     committed = (DOCS / "studies" / f"{study.name}.md").read_text(encoding="utf-8")
     names = [name.removeprefix(f"{study.name}-") for name in IMAGE.findall(committed)]
     text = render_page(study, saved, names, f"{study.name}-")
@@ -42,6 +51,8 @@ def test_the_page_is_that_of_the_repository(study, saved):
     assert "}}" not in text
     links = [link for link in LINK.findall(text) if "://" not in link]
     assert [link for link in links if not (DOCS / "studies" / link).exists()] == []
+    index = (DOCS / "studies" / "README.md").read_text(encoding="utf-8")
+    assert f"| [{study.title}]({study.name}.md) | {study.shows} | {word.lower()} |" in index
 
 
 def test_results_are_plain_and_small(study):
@@ -53,27 +64,16 @@ def test_results_are_plain_and_small(study):
 
 
 def test_figures_can_be_drawn(study, saved):
-    with figure_style():
-        figures = study.draw(saved["found"])
+    figures = draw(study, saved)
     committed = (DOCS / "studies" / f"{study.name}.md").read_text(encoding="utf-8")
     assert IMAGE.findall(committed) == [f"{study.name}-{name}" for name in figures]
     for figure in figures.values():
         assert all(axis.has_data() or axis.texts for axis in figure.axes)
 
 
-def test_every_study_is_in_the_index(study, saved):
-    index = (DOCS / "studies" / "README.md").read_text(encoding="utf-8")
-    word = study.values(saved["found"])["verdict"].lower()
-    assert f"| [{study.title}]({study.name}.md) | {study.shows} | {word} |" in index
-
-
 @pytest.mark.parametrize("name", ["smooth-ap-error", "rambo-speed"])
 def test_a_figure_can_be_read_on_light_and_dark_pages(name):
-    study = all_studies()[name]
-    saved = read_results(DOCS / "studies" / "results" / f"{name}.json", name)
-    with figure_style():
-        figures = study.draw(saved["found"])
-    for place, figure in figures.items():
+    for place, figure in draw(all_studies()[name], read_saved(name)).items():
         svg = render_svg(figure)
         ElementTree.fromstring(svg)
         assert svg.count("@media (prefers-color-scheme: dark)") == 1
@@ -85,5 +85,5 @@ def test_a_figure_can_be_read_on_light_and_dark_pages(name):
 def test_the_designer_is_that_of_the_repository():
     """It also pins every number of the toy: points, batches, weights."""
     study, path = all_studies()["pnp-designer"], DOCS / "studies" / "pnp-designer-designer.html"
-    saved = read_results(DOCS / "studies" / "results" / "pnp-designer.json", study.name)
-    assert study.extra_files(saved["found"])["designer.html"] == path.read_bytes(), "run docs/build_studies.py"
+    files = study.extra_files(read_saved(study.name)["found"])
+    assert files["designer.html"] == path.read_bytes(), "run docs/build_studies.py"

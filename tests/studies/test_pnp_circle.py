@@ -80,6 +80,7 @@ def test_a_difference_must_be_twice_its_error():
     assert circle.values(results)["separates"] == [False, True]
 
 
+@pytest.mark.training
 def test_the_animation_is_small_and_moves(monkeypatch):
     monkeypatch.setattr(circle, "_FRAMES", 3)
     results = circle.measure(Effort(Path("unused"), quick=True))

@@ -94,14 +94,12 @@ def test_an_expression_that_is_no_derivative(text):
 # The study
 
 
+@pytest.mark.training
 def test_only_one_printed_derivative_is_not_that_of_its_loss(results):
     wrong = [name for name, gaps in results["printed"].items() if max(gaps.values()) > 1e-6]
     assert wrong == ["I_u"]
     assert results["derivative"] == results["curves"]["typed"]["expression"] == "1/(1+R)^2"
     assert results["curves"]["typed"]["f"][10] == pytest.approx(0.5)  # 1 - 1 / (1 + R) at R = 1
-
-
-def test_verdict(results):
     assert verdict(STUDY, results) == AGREES_IN_PART
     changed = copy.deepcopy(results)
     changed["printed"]["I_u"] = {"value": 0.0, "gradient": 0.0}
@@ -110,6 +108,7 @@ def test_verdict(results):
     assert verdict(STUDY, changed) == DOES_NOT_AGREE
 
 
+@pytest.mark.training
 def test_an_expression_cannot_leave_its_place(results, monkeypatch):
     monkeypatch.setattr("studies.pnp_designer.loss_of", lambda text: loss_of("1"))
     text = extra_files({**results, "derivative": HOSTILE})["designer.html"].decode()

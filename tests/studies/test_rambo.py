@@ -32,7 +32,6 @@ def batches(mean, std=0.01, used=25):
     [
         (batches((0.9, 0.8, 0.7)), True),
         (batches((0.9, 0.8, 0.505), std=0.1), False),  # 0.005 above, but the mean is uncertain by 0.02
-        (batches((0.9, 0.8, 0.4)), False),
         (batches((0.7, 0.8, 0.9)), False),
         ({"mean": [0.6, 0.55], "std": [0.2, 0.01], "used": [1, 25]}, False),
     ],
@@ -84,8 +83,8 @@ def test_a_step_by_hand(monkeypatch):
 
 @pytest.mark.parametrize("optimise", [free_scores, network_scores])
 def test_no_slope_without_a_margin_makes_scores_larger(optimise):
-    assert optimise(0.0, 50, seed=1)[1] == 1
-    assert optimise(0.5, 50, seed=1)[1] < 1
+    assert optimise(0.0, 20, seed=1)[1] == 1
+    assert optimise(0.5, 20, seed=1)[1] < 1
 
 
 def collapse(gap, gap_with, spread, spread_with, before=None):
@@ -218,7 +217,6 @@ def ablation(*recalls):
     [
         ([0.4, 0.4], [], AGREES),
         ([0.4, 0.4], [0.6], AGREES),  # one of two diverged
-        ([0.4, 0.4], [0.5, 0.5], AGREES_IN_PART),
         ([], [0.4, 0.4], AGREES_IN_PART),  # runs that diverge without a memory are no loss
         ([0.6, 0.6], [0.6, 0.6], DOES_NOT_AGREE),
     ],
@@ -229,7 +227,4 @@ def test_verdict_on_margin_and_memory(no_memory, no_margin, word):
     diverged = [change["diverged"] for change in rambo_ablation.values(results)["changes"]]
     assert diverged == [2 - len(no_memory), 2 - len(no_margin)]
     assert rambo_ablation.draw(results)
-
-
-def test_without_the_paper_s_own_way_nothing_is_measured():
     assert verdict(rambo_ablation.STUDY, ablation([], *[[0.5, 0.5]] * 3)) == NOT_MEASURED

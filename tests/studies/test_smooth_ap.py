@@ -13,7 +13,7 @@ from studies.smooth_ap_indicator import STUDY as INDICATOR
 from studies.smooth_ap_indicator import _ap, _lists, _region
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
 from tests.reference.evaluation import in_order, value
-from tests.studies.samples import verdict
+from tests.studies.samples import render, verdict
 
 # What takes the place of the step
 
@@ -117,3 +117,13 @@ def ablation(temperatures=(0.4, 0.5, 0.3), positives=(0.3, 0.5, 0.4), sizes=(0.4
 )
 def test_verdict_on_the_ablation(means, word):
     assert verdict(smooth_ap_ablation.STUDY, ablation(*means)) == word
+
+
+def test_runs_that_diverged():
+    results = ablation()
+    results["columns"]["temperature"][0].update(mAP=[], **{"R@1": []})
+    results["columns"]["batch, same images"] = [{**each, "mAP": []} for each in results["columns"]["positives"]]
+    _, low, *_, images = smooth_ap_ablation.values(results)["claims"]
+    assert (low.answer, low.diverged) == ("yes", True)  # better than a temperature that diverged
+    assert (images.answer, images.diverged) == ("no", True)
+    assert "| temperature | 0.001 | diverged |" in render(smooth_ap_ablation.STUDY, results)

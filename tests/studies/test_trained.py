@@ -127,8 +127,12 @@ def test_values_by_a_setting_are_of_entries_that_finished():
 
 
 def test_a_gap_is_in_points_with_its_standard_error():
+    """Tables of Student's t, of Welch's degrees of freedom: 4.303 for 2, of the spread of one alone; 2.776 for 4."""
     change = gap([0.63, 0.64, 0.65], [0.60, 0.60, 0.60])
     assert change.points == pytest.approx(4.0)
+    assert (change.freedom, change.reach) == (pytest.approx(2), pytest.approx(4.3027 * change.error, rel=1e-4))
+    both = gap([0.61, 0.62, 0.63], [0.60, 0.61, 0.62])
+    assert (both.freedom, both.reach) == (pytest.approx(4), pytest.approx(2.7764 * both.error, rel=1e-4))
     assert change.error == pytest.approx(100 * 0.01 / 3**0.5, abs=1e-5)  # the spread of the first alone
     assert (change.counts, change.is_more, change.is_less) == (True, True, False)
     assert (str(change), change.text(2)) == ("+4.0 ± 0.6", "+4.00 ± 0.58")
@@ -140,16 +144,6 @@ def test_which_gaps_count():
     assert not gap([0.604] * 2, [0.6] * 2).counts  # less than half a point
     assert not gap([0.58, 0.62, 0.66], [0.6] * 3).counts  # +2.0 ± 2.3
     assert not gap([0.9] * 3, [0.6]).counts  # one seed
-
-
-def test_few_seeds_count_by_the_interval_of_welch():
-    """Tables of Student's t: 4.303 for 2 degrees of freedom, 2.776 for 4."""
-    one_sided = gap([0.61, 0.62, 0.63], [0.60, 0.60, 0.60])  # the spread of one alone: 2 degrees
-    assert one_sided.freedom == pytest.approx(2)
-    assert one_sided.reach == pytest.approx(4.3027 * one_sided.error, rel=1e-4)
-    both = gap([0.61, 0.62, 0.63], [0.60, 0.61, 0.62])  # equal spreads: 4
-    assert both.freedom == pytest.approx(4)
-    assert both.reach == pytest.approx(2.7764 * both.error, rel=1e-4)
 
 
 def test_the_gap_of_two_gaps_has_the_errors_of_both():

@@ -79,10 +79,7 @@ def test_a_line_that_was_cut_off_anywhere(tmp_path, no_tensorboard):
         assert steps_of(tmp_path) == [10, 20]
 
 
-DAMAGE = [b"", b"\xff", b"[]", b'{"epoch": 1}', b'{"step": true}', b'{"step": 1, "not_finite": {"a": "b"}}']
-
-
-@pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"[]", b'{"step": true}', b'{"step": 1, "not_finite": {"a": "b"}}'])
 def test_a_damaged_line_in_the_middle(damage, tmp_path, no_tensorboard):
     path = tmp_path / "log.jsonl"
     write(tmp_path, (10, 20))

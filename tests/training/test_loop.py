@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import frontrank as fr
-from frontrank.errors import FrontrankError, FrontrankWarning, InputError, InterruptedRunError
+from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from frontrank.settings import as_yaml
 from frontrank.training import loop
 from frontrank.training.logs import read_log
@@ -195,7 +195,7 @@ def whole(tmp_path_factory):
 
 
 def test_killed_after_any_step_a_run_ends_with_the_same_bits(whole, tmp_path, monkeypatch):
-    for steps in (0, 1, 2, 5, 7, 9):
+    for steps in (0, 1, 5, 8):
         folder = tmp_path / str(steps)
         with monkeypatch.context() as patch:
             kill_after(patch, steps)
@@ -206,12 +206,8 @@ def test_killed_after_any_step_a_run_ends_with_the_same_bits(whole, tmp_path, mo
         assert train_loop(run, *restore(run)) == whole[1]
         assert differences(last_state(whole[0]), last_state(folder)) == []
         assert timeless_log(whole[0]) == timeless_log(folder)
-
-
-def test_states_of_different_seeds_differ(whole, tmp_path):
-    """The comparison above can fail."""
-    train_loop(ToyRun(tmp_path, seed=1))
-    assert any(".model." in path for path in differences(last_state(whole[0]), last_state(tmp_path)))
+    train_loop(ToyRun(tmp_path / "other", seed=1))  # the comparison can fail
+    assert any(".model." in path for path in differences(last_state(whole[0]), last_state(tmp_path / "other")))
 
 
 VARIANTS = {
@@ -276,17 +272,6 @@ def test_kill_9_of_the_command(images, tmp_path):
 def _logged_steps(out):
     path = Path(out) / "log.jsonl"
     return max((line["step"] for line in read_log(path)), default=0) if path.exists() else 0
-
-
-def test_a_half_written_checkpoint_is_never_loaded(tmp_path):
-    standing = train_loop(ToyRun(tmp_path))
-    newest = sorted((tmp_path / "checkpoints").iterdir())[-1]
-    before = last_state(tmp_path)
-    newest.write_bytes(newest.read_bytes()[:-100])
-    again = ToyRun(tmp_path)
-    with pytest.warns(FrontrankWarning, match=newest.name):
-        assert train_loop(again, *restore(again)) == standing
-    assert differences(before, last_state(tmp_path)) == []
 
 
 def test_a_full_disk_is_one_line_and_the_checkpoint_before_survives(whole, tmp_path, monkeypatch):

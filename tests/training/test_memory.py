@@ -150,9 +150,6 @@ def test_batches_that_do_not_fit(name, call):
     arguments = [{"embeddings": embeddings, "labels": labels}] if call == "load_state_dict" else [embeddings, labels]
     with pytest.raises(error, match=argument):
         getattr(memory, call)(*arguments)
-    assert content(memory) == [100, 101, 102]
-
-
-def test_a_state_without_labels():
     with pytest.raises(InputError, match="state"):
-        EmbeddingMemory(3).load_state_dict({"embeddings": torch.zeros(2, 2)})
+        memory.load_state_dict({"embeddings": embeddings})
+    assert content(memory) == [100, 101, 102]

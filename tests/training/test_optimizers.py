@@ -99,15 +99,9 @@ def test_multistep():
     assert factors(5, **settings) == [1, 0.5, 0.5, 0.25, 0.25]
     # 10 batches, 3 of them a step: epochs end after 3.33, 6.67 and exactly 10 steps
     assert factors(12, milestone_steps=10 / 3, **settings) == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
-
-
-@pytest.mark.parametrize("batches", [1, 13, 39])
-def test_whole_epochs_are_hit_however_they_are_divided(batches):
-    for accumulate in (3, 7, 11):
+    for accumulate in (3, 7, 11):  # whole epochs are hit however they are divided
         config = OptimizerConfig(schedule="multistep", milestones=(accumulate,), gamma=0.5)
-        per_epoch = batches / accumulate
-        assert learning_rate(config, batches, 10**6, per_epoch) == 0.5
-        assert learning_rate(config, batches - 1, 10**6, per_epoch) == 1
+        assert [learning_rate(config, step, 10**6, 39 / accumulate) for step in (38, 39)] == [1, 0.5]
 
 
 def test_warmup():

@@ -290,13 +290,10 @@ def test_a_run_in_other_layouts_and_the_same_weights(images, out):
     ("changes", "match"),
     [
         ({"metric": "R@0"}, "R@0"),
-        ({"metric": "dists@intra"}, "dists@intra"),
         ({"loss": {"name": "SmothAP"}}, "SmoothAP?"),
         ({"loss": {"bins": 10}}, "loss.bins"),
-        ({"model": {"backbone": "resnet5000"}}, "resnet5000"),
         ({"batches": {"kind": "category"}}, "batches.kind"),
         ({"batches": {"size": 112}}, "batch_size"),
-        ({"epochs": 1.5}, "epochs"),
         ({"optimizer": {"warmup": 1000}}, "optimizer.warmup"),
         ({"loss": {**PEER, "name": "pml.TripletMarginLoss", "options": {"margin": "x"}}}, "loss.options"),
     ],
@@ -458,11 +455,5 @@ def test_the_commit_is_of_the_package_and_of_no_other_repository(tmp_path, monke
     git("add", "src")
     git("commit", "-qm", "the package's own")
     assert build._commit() == git("rev-parse", "HEAD")
-
-
-def test_without_git_there_is_no_commit(monkeypatch):
-    def missing(*_, **__):
-        raise FileNotFoundError(2, "No such file or directory", "git")
-
-    monkeypatch.setattr(subprocess, "run", missing)
-    assert build._commit() is None
+    monkeypatch.setenv("PATH", "")
+    assert build._commit() is None  # no git
