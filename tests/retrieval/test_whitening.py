@@ -185,7 +185,7 @@ def test_other_facts_in_a_file(whitening, tmp_path):
     for change in ({"version": "2"}, {"power": "strong"}, {"power": "nan"}, {"power": "2"}, {"power": None}):
         facts = {name: text for name, text in (FACTS | change).items() if text}
         save_file(load_file(tmp_path / "w"), tmp_path / "w", facts)
-        with pytest.raises(InputError, match=r"w (is damaged|has version 2)"):
+        with pytest.raises(InputError, match=r"/w\b"):
             Whitening.load(tmp_path / "w")
 
 
