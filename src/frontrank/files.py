@@ -79,6 +79,15 @@ def unwritable(target: Path, error: OSError) -> InputError:
     return InputError(f"{target} cannot be written: {error.strerror or error}; {remedy}")
 
 
+@contextmanager
+def write_errors(target: Path) -> Iterator[None]:
+    """Turn an error of the file system into one that names the target, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(target, error) from error
+
+
 def as_path(name: str, path: object) -> Path:
     """Return a user's path as a Path, or raise if it cannot be one."""
     if not isinstance(path, str | os.PathLike):

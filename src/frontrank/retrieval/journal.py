@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from frontrank.errors import FrontrankError, InputError
-from frontrank.files import folder_lock, sync_folder, unwritable
+from frontrank.files import folder_lock, sync_folder, write_errors
 from frontrank.retrieval.engine import Batches, close_on_error, split_batches
 from frontrank.retrieval.items import Item
 
@@ -228,7 +228,7 @@ class IndexFolder:
 
     def write(self, event: Event) -> None:
         """Append an event, on disk when this returns; needs the lock (`write_lock`), and all events read."""
-        with _name_folder_in_errors(self.folder):
+        with write_errors(self.folder):
             if isinstance(event, Put):
                 with self.vectors_path.open("r+b") as file:
                     file.seek(self.rows * 4 * self.dim)
@@ -306,7 +306,7 @@ def is_index(folder: Path) -> bool:
 def create_folder(folder: Path, dim: int, settings: bytes, batches: Batches = ()) -> None:
     """Create the folder of an index, which appears when it is complete; an existing folder must be empty."""
     unfinished = folder.parent / f".{folder.name}.{secrets.token_hex(8)}{_NEW}"
-    with _name_folder_in_errors(folder):
+    with write_errors(folder):
         _remove_stale_folders(folder)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; give a folder")
@@ -335,7 +335,7 @@ def rewrite_folder(
     """Replace the journal and the vectors of a folder, whose lock is needed; the same index keeps its identity."""
     head = _to_json({"format": "frontrank.index", "dim": dim, "number": number, "made": identity})
     unfinished, rows_path = folder / f"{JOURNAL}.new", _numbered_path(folder, "vectors", number)
-    with _name_folder_in_errors(folder):
+    with write_errors(folder):
         with remove_on_error(unfinished, rows_path), rows_path.open("wb") as file:
 
             def records() -> Iterator[Record]:
@@ -366,14 +366,6 @@ def write_lock(folder: Path) -> Iterator[None]:
         if not is_locked:
             raise InputError(f"{folder} is being written to by another process; try again when it is done")
         yield
-
-
-@contextmanager
-def _name_folder_in_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def _read_error(folder: Path, error: OSError) -> InputError:

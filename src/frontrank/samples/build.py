@@ -27,7 +27,7 @@ import numpy as np
 from frontrank.checks import printable, shorten
 from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import UNFINISHED, PathLike, atomic_write, file_digest, folder_lock, unwritable
+from frontrank.files import UNFINISHED, PathLike, atomic_write, file_digest, folder_lock, write_errors
 from frontrank.packages import Package
 from frontrank.progress import progress
 
@@ -207,15 +207,6 @@ def _check_state(folder: Path, wanted: Settings) -> dict[str, Any] | None:
         how = "is built with" if state["finished"] else "was begun with"
         raise InputError(f"{printable(folder)} {how} {pairs}; give another folder, or delete it")
     return state
-
-
-@contextmanager
-def write_errors(folder: Path) -> Iterator[None]:
-    """Turn an error of the file system into one that names the folder, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def _load_state(folder: Path) -> dict[str, Any] | None:

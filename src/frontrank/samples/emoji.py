@@ -21,7 +21,7 @@ from frontrank.checks import check_choice, check_integer, import_extra
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.files import PathLike, atomic_write, file_digest
+from frontrank.files import PathLike, atomic_write, file_digest, write_errors
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
 from frontrank.samples.build import (
@@ -36,7 +36,6 @@ from frontrank.samples.build import (
     read_built,
     start_build,
     start_workers,
-    write_errors,
 )
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from frontrank.checks import check_integer, import_extra, printable, suggestion
 from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError, InputTypeError
-from frontrank.files import PathLike, atomic_write
+from frontrank.files import PathLike, atomic_write, write_errors
 from frontrank.packages import Package, actual_package, fetch, members
 from frontrank.samples.build import (
     PINNED,
@@ -39,7 +39,6 @@ from frontrank.samples.build import (
     read_built,
     start_build,
     start_workers,
-    write_errors,
 )
 
 # Han characters in Unicode: the radical, the other strokes, and the meaning.

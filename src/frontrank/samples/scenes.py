@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from frontrank.checks import check_integer
 from frontrank.data.published import list_names
 from frontrank.errors import InputError
-from frontrank.files import PathLike, atomic_write
+from frontrank.files import PathLike, atomic_write, write_errors
 from frontrank.packages import Package, fetch, members
 from frontrank.progress import progress
 from frontrank.samples.build import (
@@ -27,7 +27,6 @@ from frontrank.samples.build import (
     has_content,
     read_build_state,
     start_build,
-    write_errors,
 )
 from frontrank.samples.emoji import (
     INDEPENDENT,
