@@ -4,8 +4,6 @@ Nothing is installed and no code of a package is run. The clients use their own 
 """
 
 import json
-import lzma
-import math
 import os
 import re
 import shutil
@@ -17,8 +15,7 @@ import tempfile
 import time
 import warnings
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 from urllib.parse import unquote
 
+from frontrank.checks import printable
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.files import atomic_write, file_digest, folder_lock, unwritable
 from frontrank.progress import progress
@@ -36,16 +34,6 @@ from frontrank.progress import progress
 
 _MAX_FILE = 512 * 2**20  # bytes of one file
 _MAX_TOTAL = 8 * 2**30  # bytes of all files that are read
-_DAMAGE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    OSError,
-)
 
 
 def members(archive: Path, wanted: Callable[[str], bool] | Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -67,7 +55,7 @@ def members(archive: Path, wanted: Callable[[str], bool] | Sequence[str]) -> Ite
             yield name, read()
     except InputError:
         raise
-    except _DAMAGE as error:
+    except Exception as error:  # a damaged archive makes these libraries raise almost anything
         reason = error or type(error).__name__
         raise InputError(f"{archive} cannot be read ({reason}); delete it, and run this again") from error
 
@@ -82,7 +70,10 @@ def _entries(archive: Path) -> Iterator[Entry]:
         if start[:2] == b"\x1f\x8b":
             yield from _tar_entries(file, "r:gz")
         elif start[:4] == b"PK\x03\x04":
-            yield from _zip_entries(file)
+            with zipfile.ZipFile(file) as packed:
+                for info in packed.infolist():
+                    if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
+                        yield info.filename, info.file_size, partial(packed.read, info)
         elif start == b"!<arch>\n":
             yield from _deb_entries(archive, file)
         else:
@@ -95,13 +86,6 @@ def _tar_entries(file: IO[bytes], mode: str) -> Iterator[Entry]:
             content = tar.extractfile(member) if member.isreg() else None
             if content is not None:
                 yield member.name.removeprefix("./"), member.size, content.read
-
-
-def _zip_entries(file: IO[bytes]) -> Iterator[Entry]:
-    with zipfile.ZipFile(file) as packed:
-        for info in packed.infolist():
-            if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
-                yield info.filename, info.file_size, partial(packed.read, info)
 
 
 def _deb_entries(archive: Path, file: IO[bytes]) -> Iterator[Entry]:
@@ -200,28 +184,31 @@ class _Clients:
 
     def download(self, package: Package, place: Path) -> Path:
         """Download the archive of a package into this empty folder, and return its path."""
-        {"npm": self._npm, "pip": self._pip, "apt": self._apt}[package.client](package, place)
+        run = {"npm": self._npm, "pip": self._pip, "apt": self._apt}[package.client]
+        status, output = run(package, place)
+        if status:
+            raise self._error(package, _telling_line(output) or f"exit status {status}", output)
         archives = sorted(path for path in place.iterdir() if path.name.endswith(_ENDINGS[package.client]))
         if len(archives) != 1:
             raise InputError(f"{package.client} left {len(archives)} archives of {package}, not 1; update it")
         return archives[0]
 
-    def _npm(self, package: Package, place: Path) -> None:
+    def _npm(self, package: Package, place: Path) -> tuple[int, str]:
         npm = _require_program("npm", f"{package} is a package of npm", "install Node.js, which brings npm")
         options = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000"]
         command = [npm, "pack", f"{package.name}@{package.version}", *options, f"--cache={place / 'npm'}"]
-        self._require(package, self._run(command, place))
+        return self._run(command, place)
 
-    def _pip(self, package: Package, place: Path) -> None:
+    def _pip(self, package: Package, place: Path) -> tuple[int, str]:
         options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "-q"]
         words = ["download", *options, "--retries", "2", "-d", str(place), f"{package.name}=={package.version}"]
         status, output = self._run([sys.executable, "-m", "pip", *words], place)
         if status and "No module named pip" in output:  # an environment made without it
             pip = _require_program("pip", f"{package} is a package of pip", "run python -m ensurepip")
-            status, output = self._run([pip, *words], place)
-        self._require(package, (status, output))
+            return self._run([pip, *words], place)
+        return status, output
 
-    def _apt(self, package: Package, place: Path) -> None:
+    def _apt(self, package: Package, place: Path) -> tuple[int, str]:
         apt = _require_program("apt-get", f"{package} is a package of apt", "use Debian or Ubuntu")
         lists = [f"Dir::State::lists={self._lists / 'lists'}", f"Dir::Cache={self._lists / 'cache'}"]
         private = [word for option in (*lists, "APT::Sandbox::User=root") for word in ("-o", option)]
@@ -239,26 +226,20 @@ class _Clients:
             if status and not update[0] and _UNKNOWN.search(output):  # its lists may be old, or empty as in a container
                 update = self._update_lists(apt, private, lasts)
                 status, output = download(*private)
-        if status:
-            self._require(package, update)
-        self._require(package, (status, output))
-
-    def _lists_age(self) -> float:
-        """Return the seconds since the lists of apt in the cache were updated."""
-        mark = self._lists / "updated"
-        return time.time() - mark.stat().st_mtime if mark.is_file() else math.inf
+        return update if status and update[0] else (status, output)
 
     def _update_lists(self, apt: str, private: list[str], lasts: float) -> tuple[int, str]:
         """Update the lists of apt in the cache if they are older; this needs no rights on the machine."""
         for name in ("lists/partial", "cache/archives/partial"):
             (self._lists / name).mkdir(parents=True, exist_ok=True)
+        mark = self._lists / "updated"
         with folder_lock(self._lists, give_up=lambda: self._stopped):
-            if self._lists_age() < lasts:
+            if mark.is_file() and time.time() - mark.stat().st_mtime < lasts:
                 return 0, ""
             command = [apt, *private, "-o", "APT::Update::Error-Mode=any", "update", "-q"]
             status, output = self._run(command, self._lists)
             if not status:
-                (self._lists / "updated").touch()
+                mark.touch()
             return status, output
 
     def _run(self, command: list[str], place: Path) -> tuple[int, str]:
@@ -277,21 +258,16 @@ class _Clients:
             self._running.discard(process)
         return process.returncode, output
 
-    def _require(self, package: Package, result: tuple[int, str]) -> None:
-        """Raise an error of one line if a client failed."""
-        status, output = result
-        if not status:
-            return
-        reason = _telling_line(output) or f"exit status {status}"
+    def _error(self, package: Package, reason: str, output: str) -> InputError:
+        fault, remedy = f"cannot fetch {package}", "correct that, and run this again"
         if _UNREACHABLE.search(output):
-            fault = f"{package.client} cannot reach its registry for {package} ({reason})"
-            raise InputError(f"{fault}; check the network and the proxy settings, and run this again")
-        if _UNKNOWN.search(output):
-            remedy = "use a newer frontrank, or another registry"
+            fault = f"cannot reach its registry for {package}"
+            remedy = "check the network and the proxy settings, and run this again"
+        elif _UNKNOWN.search(output):
+            fault, remedy = f"does not have {package}", "use a newer frontrank, or another registry"
             if package.client == "apt":
                 remedy = "use another Debian or Ubuntu" if self._any_version else "accept another with --any-version"
-            raise InputError(f"{package.client} does not have {package} ({reason}); {remedy}")
-        raise InputError(f"{package.client} cannot fetch {package} ({reason}); correct that, and run this again")
+        return InputError(f"{package.client} {fault} ({reason}); {remedy}")
 
 
 def _telling_line(output: str) -> str:
@@ -350,15 +326,18 @@ def fetch(packages: Sequence[Package], *, any_version: bool = False, show: bool 
     if missing:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _require_room(folder, missing)
-            _sweep(folder)
+            # twice the archives: a client may hold a second copy while it works
+            require_room(folder, 2 * sum(each.megabytes for each in missing), "set FRONTRANK_CACHE to another folder")
+            for place in folder.glob(".fetch-*"):
+                with suppress(OSError):  # another process may delete it too
+                    if time.time() - place.stat().st_mtime > _ABANDONED:
+                        shutil.rmtree(place)
             _fetch_all(folder, missing, any_version, show)
         except OSError as error:
             raise InputError(f"{unwritable(folder, error)}, or set FRONTRANK_CACHE to another folder") from error
     archives = []
     for each in packages:
-        path = _find_archive(folder, each, any_version)
-        if path is None:
+        if (path := _find_archive(folder, each, any_version)) is None:
             raise InputError(f"{each} was deleted from {folder} while it was in use; run this again")
         if path.name != each.file_name():
             message = f"{each} has another version here, {_stamp(path).get('archive')}; pictures and counts may differ"
@@ -406,19 +385,12 @@ def _write_stamp(path: Path, sha256: str, archive: str) -> None:
     atomic_write(path.with_name(f"{path.name}.json"), text, sync=False)
 
 
-def _require_room(folder: Path, packages: Iterable[Package]) -> None:
-    """Raise unless there is room for the archives twice: a client may hold a second copy while it works."""
-    need, free = 2 * sum(each.megabytes for each in packages), shutil.disk_usage(folder).free / 1e6
-    if free < need:
-        room = f"the cache {folder} has {free:,.0f} MB free, but {need:,.0f} MB are needed"
-        raise InputError(f"{room}; free some space, or set FRONTRANK_CACHE to another folder")
-
-
-def _sweep(folder: Path) -> None:
-    for place in folder.glob(".fetch-*"):
-        with suppress(OSError):  # another process may sweep too
-            if time.time() - place.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(place)
+def require_room(folder: Path, megabytes: float, remedy: str = "give another folder") -> None:
+    """Raise if a folder has less free space."""
+    free = shutil.disk_usage(folder).free / 1e6
+    if free < megabytes:
+        room = f"{printable(folder)} has {free:,.0f} MB free, but {megabytes:,.0f} MB are needed"
+        raise InputError(f"{room}; free some space, or {remedy}")
 
 
 def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, show: bool | None) -> None:
@@ -437,10 +409,10 @@ def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, sho
             arrived.append(package.megabytes)
             shutil.rmtree(place, ignore_errors=True)
 
-    names = ", ".join(sorted({each.client for each in packages}))
+    what = f"fetching packages with {', '.join(sorted({each.client for each in packages}))}"
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        with progress(f"fetching packages with {names}", sum(each.megabytes for each in packages), show) as advance:
+        with progress(what, sum(each.megabytes for each in packages), show) as advance:
             waiting: set[Future[None]] = {pool.submit(bring, each) for each in packages}
             done = 0.0
             while waiting:
@@ -456,12 +428,9 @@ def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, sho
 
 
 def _megabytes(place: Path) -> float:
-    total = 0
-    for folder, _, names in os.walk(place):  # it skips folders that were deleted after they were listed
-        for name in names:
-            with suppress(OSError):
-                total += os.stat(os.path.join(folder, name)).st_size
-    return total / 1e6
+    with suppress(OSError):  # files come and go
+        return sum(file.stat().st_size for file in place.rglob("*")) / 1e6
+    return 0.0
 
 
 def _store(folder: Path, package: Package, archive: Path, any_version: bool) -> None:

@@ -443,7 +443,7 @@ def test_a_missing_list(tree, name):
         (root / "away").rename(root / file)
 
 
-@pytest.mark.parametrize("call", ["frontrank.data.published.os.scandir", "pathlib.Path.read_bytes"])
+@pytest.mark.parametrize("call", ["frontrank.data.published.os.listdir", "pathlib.Path.read_bytes"])
 def test_what_may_not_be_read(tree, monkeypatch, call):
     root = tree("sop")
 

@@ -23,7 +23,7 @@ from frontrank.data.table import read_table
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.packages import Package
 from frontrank.samples import build, glyphs
-from frontrank.samples.build import PINNED
+from frontrank.samples.build import PINNED, label_split
 from frontrank.samples.glyphs import (
     SMALL,
     TEST_PACKAGES,
@@ -33,7 +33,6 @@ from frontrank.samples.glyphs import (
     Typeface,
     build_glyphs,
     character_label,
-    character_split,
     choose_pictures,
     draw_glyph,
     fingerprints,
@@ -242,8 +241,8 @@ def test_all_that_is_left_is_distinct(pictures):
 def test_the_split_is_the_first_bit_of_a_hash():
     for code in (WATER, GOLD, 0x20000, 0x3400):
         first = hashlib.sha256(f"U+{code:04X}".encode()).digest()[0]
-        assert character_split(code) == ("train" if first < 128 else "test")
-    halves = Counter(character_split(code) for code in range(0x4E00, 0x9FFF))
+        assert split_of(code) == ("train" if first < 128 else "test")
+    halves = Counter(split_of(code) for code in range(0x4E00, 0x9FFF))
     assert abs(halves["train"] - halves["test"]) < 5 * 145  # standard deviations of their difference
     assert character_label(0x20000) == "U+20000"
 
@@ -265,12 +264,14 @@ def test_not_enough_classes():
     refusal(lambda: choose([], classes=3), "classes=3", "train")
 
 
+def split_of(code):
+    return label_split(character_label(code))
+
+
 def of_sop(monkeypatch, pictures, train, test):
     monkeypatch.setattr(glyphs, "LIKE_SOP", {"train": train, "test": test})
     kept = choose(pictures, like="sop")
-    sizes = {
-        split: Counter(code for code, _, _ in kept if character_split(code) == split) for split in ("train", "test")
-    }
+    sizes = {split: Counter(code for code, _, _ in kept if split_of(code) == split) for split in ("train", "test")}
     return kept, sizes
 
 
@@ -297,7 +298,7 @@ def test_characters_of_few_typefaces_are_not_taken(monkeypatch):
 
 
 def test_too_little_for_sop(monkeypatch):
-    train = sum(character_split(0x4E00 + code) == "train" for code in range(100))
+    train = sum(split_of(0x4E00 + code) == "train" for code in range(100))
     pictures = many(100, 6)
     refusal(
         lambda: of_sop(monkeypatch, pictures, (train + 1, 2 * train + 2), (1, 2)), "like='sop'", train + 1, f" {train} "
@@ -552,7 +553,7 @@ def test_real_typefaces(real):
     assert set(real.extra["design"].tolist()) == set(SMALL)
     assert {TYPEFACES[name].licence for name in SMALL} == set(real.extra["licence"].tolist())
     for label, split in zip(real.labels.tolist(), real.splits.tolist(), strict=True):
-        assert character_split(int(label[2:], 16)) == split
+        assert split_of(int(label[2:], 16)) == split
     state = json.loads((real.root / "data.json").read_text())
     assert {package["name"] for package in state["packages"]} == {package.name for package in TEST_PACKAGES}
 

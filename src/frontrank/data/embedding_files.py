@@ -43,11 +43,6 @@ class StoredArray:
     load: Callable[[], Array]
 
 
-def list_arrays(path: Path) -> dict[str, StoredArray]:
-    """Return the arrays of a file by name; the only one of a .npy file is named ""."""
-    return _OPENERS[path.suffix.lower()](path)
-
-
 def check_file(path: Path, endings: Iterable[str], what: str) -> Path:
     """Return the path, or raise if there is no file with content and one of the endings."""
     if os.path.isdir(path):
@@ -86,15 +81,12 @@ def parsing(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 ({error.reason}); save it as text in UTF-8") from error
     except MemoryError as error:
-        raise InputError(
-            f"{path} does not fit into memory, or is damaged; use .npy, which is read as needed"
-        ) from error
+        fault = f"{path} does not fit into memory, or is damaged"
+        raise InputError(f"{fault}; use .npy, which is read as needed") from error
     except Exception as error:
         text = "".join(character if character.isprintable() else " " for character in str(error))
-        reason = " ".join(text.split())[:200] or type(error).__name__
-        raise InputError(
-            f"{path} cannot be read ({reason}); is it a whole {path.suffix} file? Write it again"
-        ) from error
+        fault = f"{path} cannot be read ({' '.join(text.split())[:200] or type(error).__name__})"
+        raise InputError(f"{fault}; is it a whole {path.suffix} file? Write it again") from error
 
 
 def _full_name(path: Path, name: str) -> str:
@@ -150,8 +142,7 @@ def _safetensors(path: Path) -> dict[str, StoredArray]:
         for name in file.keys():  # noqa: SIM118 - it is no mapping
             tensor = file.get_slice(name)
             dtype, shape = tensor.get_dtype(), tuple(tensor.get_shape())
-            floating = dtype in ("BF16", "F16", "F32", "F64")
-            load = partial(_safetensor, path, name)
+            floating, load = dtype in ("BF16", "F16", "F32", "F64"), partial(_safetensor, path, name)
             rows = shape[0] if shape else 0
             arrays[name] = StoredArray(f"{dtype} of shape {shape}", len(shape), rows, floating, load)
     return arrays
@@ -170,9 +161,8 @@ def _parquet(path: Path) -> dict[str, StoredArray]:
             inner, dims = field.type, 1
             while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
                 inner, dims = inner.value_type, dims + 1
-            dims = 0 if types.is_nested(inner) else dims
+            dims, rows = 0 if types.is_nested(inner) else dims, file.metadata.num_rows
             load = partial(_parquet_column if dims == 1 else _parquet_lists, path, field.name)
-            rows = file.metadata.num_rows
             arrays[field.name] = StoredArray(str(field.type), dims, rows, types.is_floating(inner), load)
     return arrays
 
@@ -184,7 +174,7 @@ def _parquet_lists(path: Path, name: str) -> np.ndarray:
     with _library(path, "pyarrow.parquet").ParquetFile(path) as file:
         for batch in file.iter_batches(_BATCH, columns=[name]):
             column = batch.column(name)
-            _refuse_rows(where, "has no embedding", start + _true(column.is_null()))
+            _refuse_rows(where, "has no embedding", start + np.flatnonzero(column.is_null()))
             lengths = list_lengths(column).to_numpy(zero_copy_only=False)
             if start == 0:
                 rows = np.empty((file.metadata.num_rows, lengths[0]), column.type.value_type.to_pandas_dtype())
@@ -194,7 +184,7 @@ def _parquet_lists(path: Path, name: str) -> np.ndarray:
                     f"{where} has {lengths[row]} numbers in row {start + row}, but {dim} in row 0 (the first)"
                 )
             numbers = column.flatten()
-            _refuse_rows(where, "lacks numbers", start + np.unique(_true(numbers.is_null()) // dim))
+            _refuse_rows(where, "lacks numbers", start + np.unique(np.flatnonzero(numbers.is_null()) // dim))
             rows[start : start + len(column)] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), dim)
             start += len(column)
     if start != len(rows):
@@ -207,29 +197,26 @@ def _parquet_column(path: Path, name: str) -> np.ndarray:
     arrow = _library(path, "pyarrow")
     with _library(path, "pyarrow.parquet").ParquetFile(path) as file:
         column = file.read(columns=[name]).column(name)
-    _refuse_rows(_full_name(path, name), "has nothing", _true(column.is_null()))
+    _refuse_rows(_full_name(path, name), "has nothing", np.flatnonzero(column.is_null()))
     kind = column.type
     if arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind):
         return column.to_numpy()
     return column.cast(arrow.large_string()).to_numpy().astype(str)
 
 
-def _true(mask: Any) -> np.ndarray:
-    return np.flatnonzero(np.asarray(mask))
-
-
 def _library(path: Path, name: str) -> Any:
     return import_extra(name, "train", str(path))
 
 
-_OPENERS: dict[str, Callable[[Path], dict[str, StoredArray]]] = {
-    ".npy": _npy,
-    ".npz": _npz,
-    ".parquet": _parquet,
-    ".safetensors": _safetensors,
-}
+_OPENERS = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, ".safetensors": _safetensors}
 ENDINGS = tuple(_OPENERS)
 _LABEL_ENDINGS = (*ENDINGS, ".csv", ".json", ".txt")
+
+
+def list_arrays(path: Path) -> dict[str, StoredArray]:
+    """Return the arrays of a file by name; the only one of a .npy file is named ""."""
+    return _OPENERS[path.suffix.lower()](path)
+
 
 # Embeddings with labels and ids.
 
@@ -265,7 +252,14 @@ def read_embeddings(path: str | Path, key: str | None = None) -> EmbeddingFile:
     with parsing(path):
         arrays = list_arrays(path)
         name = _embeddings_name(path, arrays, key)
-        embeddings = _embeddings(_full_name(path, name), arrays.pop(name))
+        where, stored = _full_name(path, name), arrays.pop(name)
+        if not stored.floating or stored.dims != 2:
+            raise InputError(
+                f"{where} must be float32 (or 16, 64) of shape (items, dimensions), got {stored.description}"
+            )
+        embeddings = stored.load() if stored.rows else np.empty((0, 0))
+        if 0 in embeddings.shape:
+            raise InputError(f"{where} has no numbers; write at least one row, and one number per row")
         rows = len(embeddings)
         labels, ids = (_pop_column(path, arrays, names, rows) for names in _NAMES.values())
     others = {name: stored for name, stored in arrays.items() if stored.dims == 1 and stored.rows == rows}
@@ -279,9 +273,13 @@ def read_labels(source: str | Path, file: EmbeddingFile | None, rows: int, what:
             .parquet or .safetensors file as "file.csv:column", where a column "label" or "labels" may be left out
     what:   the name for error messages; for "ids" the column is "ids", "id" or "path", for another word that word
     """
-    source = str(source)
-    inside = None if file is None else _from_embeddings(source, file)
-    where, values = inside or _from_other_file(source, file, what)
+    source, where, values = str(source), "", None
+    if file is not None:
+        known = dict.fromkeys(_NAMES["labels"], file.labels) | dict.fromkeys(_NAMES["ids"], file.ids)
+        where = _full_name(file.path, source)
+        values = file.columns[source] if source in file.columns else known.get(source)
+    if values is None:
+        where, values = _from_other_file(source, file, what)
     return _entries(f"{what}: {where}", values, rows)
 
 
@@ -332,22 +330,11 @@ def _embeddings_name(path: Path, arrays: Mapping[str, StoredArray], key: str | N
     return possible[0]
 
 
-def _embeddings(where: str, stored: StoredArray) -> Array:
-    if not stored.floating or stored.dims != 2:
-        raise InputError(f"{where} must be float32 (or 16, 64) of shape (items, dimensions), got {stored.description}")
-    embeddings = stored.load() if stored.rows else None
-    if embeddings is None or embeddings.shape[1] == 0:
-        raise InputError(f"{where} has no numbers; write at least one row, and one number per row")
-    return embeddings
-
-
 def _pop_column(path: Path, arrays: dict[str, StoredArray], names: Sequence[str], rows: int) -> np.ndarray | None:
     """Remove the first array that has one of these names, and return its values."""
-    for name in names:
-        if name in arrays:
-            where = _full_name(path, name)
-            return _entries(where, _load_column(where, arrays.pop(name)), rows)
-    return None
+    name = next((name for name in names if name in arrays), None)
+    where = _full_name(path, name or "")
+    return None if name is None else _entries(where, _load_column(where, arrays.pop(name)), rows)
 
 
 def _load_column(where: str, stored: StoredArray) -> np.ndarray:
@@ -376,13 +363,6 @@ def _entries(where: str, values: np.ndarray, rows: int) -> np.ndarray:
         raise InputError(f"{where} must be integers or text, got {values.dtype}; convert it with .astype(int) or (str)")
     _refuse_rows(where, "is blank", np.flatnonzero(np.char.strip(values) == ""))
     return values.astype(values.dtype.newbyteorder("="))
-
-
-def _from_embeddings(name: str, file: EmbeddingFile) -> tuple[str, np.ndarray] | None:
-    """Return the full name and the values of an array of the embeddings file, if it has it."""
-    known = dict.fromkeys(_NAMES["labels"], file.labels) | dict.fromkeys(_NAMES["ids"], file.ids)
-    values = file.columns[name] if name in file.columns else known.get(name)
-    return None if values is None else (_full_name(file.path, name), values)
 
 
 def _from_other_file(source: str, file: EmbeddingFile | None, what: str) -> tuple[str, np.ndarray]:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -35,11 +35,9 @@ _Edges = tuple[int, int, int, int]  # of a box: left, top, right, bottom
 
 MAX_PIXELS = 178_956_970  # where Pillow itself refuses: 2 x its MAX_IMAGE_PIXELS
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF")
-_ORIENTATION = 0x0112
+_ORIENTATION = 0x0112  # of EXIF: 1 is upright
 _SIDEWAYS = ("TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
-_TURNS = dict(
-    enumerate(("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", *_SIDEWAYS), start=2)
-)  # by EXIF orientation
+_TURNS = dict(enumerate(("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", *_SIDEWAYS), start=2))
 _STARTS = {  # the start of files that are often given instead of an image
     b"<svg": "an SVG drawing",
     b"<!doctype svg": "an SVG drawing",
@@ -276,10 +274,7 @@ def _rgb(image: "Image") -> "Image":
         from PIL import ImageCms
 
         profiles = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-        converted = ImageCms.profileToProfile(image, *profiles, outputMode="RGB")
-        if converted is None:
-            raise _FaultError("has LAB colours that cannot be converted to RGB")
-        return converted
+        return cast("Image.Image", ImageCms.profileToProfile(image, *profiles, outputMode="RGB"))
     if mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")

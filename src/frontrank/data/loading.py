@@ -166,12 +166,12 @@ def training_keys(
         sampler.load_state_dict({**sampler.state_dict(), "epoch": epoch, "position": position})
     state = sampler.state_dict()
     done = state["epoch"] * len(sampler) + state["position"]
-    keys = _endless_keys(sampler, seed, state["epoch"], state["position"])
-    return keys if stop is None else itertools.islice(keys, max(0, stop - done))
+    left = None if stop is None else max(0, stop - done)
+    return itertools.islice(_endless_keys(sampler, seed, state["epoch"], state["position"]), left)
 
 
 def _endless_keys(sampler: Sampler, seed: int, epoch: int, position: int) -> Iterator[list[Key]]:
-    """Yield the keys of this process's share of each batch, without end; seeds depend on the place in the batch."""
+    """Yield the keys without end; seeds depend on the place in the batch."""
     rank, world_size = process_group()
     while True:
         for number, rows in enumerate(sampler.global_batches(), start=position):
@@ -235,7 +235,7 @@ def read_batches(dataset: WholeBatches, batches: Iterator[Any], workers: int, ah
             settings = {"prefetch_factor": ahead, "worker_init_fn": _start_worker, "multiprocessing_context": context}
         loader = DataLoader(
             dataset,
-            sampler=_Stream(batches),
+            sampler=batches,
             batch_size=None,
             num_workers=workers,
             collate_fn=_identity,
@@ -256,14 +256,6 @@ def read_batches(dataset: WholeBatches, batches: Iterator[Any], workers: int, ah
     finally:
         if workers:  # left to the garbage collector, they could be ended by a later worker, whose children they are not
             waiting._shutdown_workers()
-
-
-class _Stream(torch.utils.data.Sampler[Any]):
-    def __init__(self, keys: Iterator[Any]) -> None:
-        self._keys = keys
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._keys
 
 
 def _identity(batch: Any) -> Any:

@@ -117,8 +117,7 @@ def _read_pairs(path: Path, names: tuple[str, str]) -> dict[str, tuple[_Line, st
 def list_names(folder: Path) -> set[str]:
     """Return the names in a folder; none if it does not exist."""
     try:
-        with os.scandir(folder) as entries:
-            return {entry.name for entry in entries}
+        return set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return set()
 
@@ -126,6 +125,7 @@ def list_names(folder: Path) -> set[str]:
 # The published data sets as they are on disk: one function for each.
 
 TEST_LISTS = {"small": "800", "medium": "1600", "large": "2400"}  # of VehicleID
+_MEDIA = ("SIGHTING_ID", "MEDIA_ID", "TEMPLATE_ID")  # columns of IJB-C that name a video
 
 
 class _Row(NamedTuple):
@@ -192,20 +192,16 @@ def read_vehicleid(root: Path) -> ImageTable:
     lists = {size: _read_vehicles(root, f"test_list_{count}.txt") for size, count in TEST_LISTS.items()}
     test: dict[str, str] = {}
     folder = f"{printable(root)}/train_test_split"
-    for vehicles in lists.values():
-        for path, vehicle in vehicles.items():
-            if test.setdefault(path, vehicle) != vehicle:
-                raise InputError(f"{folder} says {path} shows two vehicles; copy the lists again")
+    for path, vehicle in (pair for vehicles in lists.values() for pair in vehicles.items()):
+        if test.setdefault(path, vehicle) != vehicle:
+            raise InputError(f"{folder} says {path} shows two vehicles; copy the lists again")
     if both := sorted(train.keys() & test.keys())[:1]:
         raise InputError(f"{folder} has {both[0]} in train and test; copy the lists again")
     models: dict[str, str] = {}
     if (file := root / "attribute/model_attr.txt").is_file():
         models = {vehicle: model for _, (vehicle, model) in _read_fields(file, ("vehicle_id", "model_id"))}
-    rows = [
-        _Row(path, vehicle, models.get(vehicle, ""), split)
-        for split, vehicles in (("train", train), ("test", test))
-        for path, vehicle in vehicles.items()
-    ]
+    rows = [_Row(path, vehicle, models.get(vehicle, ""), "train") for path, vehicle in train.items()]
+    rows += [_Row(path, vehicle, models.get(vehicle, ""), "test") for path, vehicle in test.items()]
     extra = {size: np.array([row.path in vehicles for row in rows]) for size, vehicles in lists.items()}
     return _table(root, rows, extra=extra)
 
@@ -273,28 +269,25 @@ def read_ijb_c(root: Path) -> ImageTable:
     above = "" if not (root / "images").is_dir() and (root / "img").is_dir() else "images/"
     rows: dict[tuple[str, str], _Row] = {}
     templates, boxes = [], []
-    media_columns = ("SIGHTING_ID", "MEDIA_ID", "TEMPLATE_ID")
-    for line, face in _read_faces(_find_file(root, *names), ("SUBJECT_ID", "FILENAME"), media_columns):
+    for line, face in _read_faces(_find_file(root, *names)):
         subject, name = face["SUBJECT_ID"], line.check_image(face["FILENAME"])
         if subject.lower() in ("", "nan") or (subject, name) in rows:
             continue
         rows[subject, name] = _Row(above + name, line.check_digits("SUBJECT_ID", subject))
-        media = next((face[key] for key in media_columns if face.get(key)), name)
+        media = next((face[key] for key in _MEDIA if face.get(key)), name)
         templates.append(f"{subject}/{media if 'frames' in name.split('/') else name}")
         boxes.append(_face_box(line, face))
     return _table(root, list(rows.values()), extra={"template": np.array(templates), "box": np.array(boxes)})
 
 
-def _read_faces(file: Path, names: tuple[str, ...], one_of: tuple[str, ...]) -> Iterator[tuple[_Line, dict[str, str]]]:
+def _read_faces(file: Path) -> Iterator[tuple[_Line, dict[str, str]]]:
     """Yield each line of a CSV file and its values by the names of the header, in capitals."""
     reader = csv.DictReader(io.StringIO(_read_text(file).rstrip(), newline=""), strict=True)
     try:
         header = reader.fieldnames = [name.strip().upper() for name in reader.fieldnames or ()]
-        missing = [name for name in names if name not in header] or [" or ".join(one_of)] * set(header).isdisjoint(
-            one_of
-        )
-        if missing:
-            raise _Line(file, 1).error(f"must be a header with {missing[0]}")
+        for names in (("SUBJECT_ID",), ("FILENAME",), _MEDIA):
+            if not set(names) & set(header):
+                raise _Line(file, 1).error(f"must be a header with {' or '.join(names)}")
         for face in reader:
             line = _Line(file, reader.line_num)
             if None in face or None in face.values():
@@ -556,33 +549,27 @@ def read_published(name: str, root: str | Path, allow_partial: bool = False) -> 
 
 def _present(table: ImageTable) -> np.ndarray:
     """Return which images are on disk [row]; it lists each folder once, because a look at each image is slow."""
-    parts = [path.rpartition("/") for path in table.paths.tolist()]
-    rows_of = defaultdict(list)
-    for row, (folder, _, _) in enumerate(parts):
-        rows_of[folder].append(row)
+    rows_of: dict[str, dict[int, str]] = defaultdict(dict)
+    for row, path in enumerate(table.paths.tolist()):
+        folder, _, name = path.rpartition("/")
+        rows_of[folder][row] = name
     present = np.zeros(len(table), dtype=bool)
     with progress("looking for the images", len(table)) as advance:
         for folder, rows in rows_of.items():
             names = list_names(table.root / folder)
-            present[rows] = [parts[row][2] in names for row in rows]
+            present[list(rows)] = [name in names for name in rows.values()]
             advance(len(rows))
     return present
 
 
 def _differences(dataset: DataSet, table: ImageTable, present: np.ndarray) -> str:
     """Return in words how a data set differs from the published one; "" if it does not."""
-
-    def agreement(edition: Counts) -> int:
-        counts = _counts(table, edition, np.ones(len(table), dtype=bool))
-        return sum(counts[part] == edition[part] for part in edition)
-
-    expected = max(dataset.counts, key=agreement)
+    listed = [_counts(table, edition, np.ones(len(table), dtype=bool)) for edition in dataset.counts]
+    editions = zip(dataset.counts, listed, strict=True)
+    expected, _ = max(editions, key=lambda both: len(both[0].items() & both[1].items()))  # the one that fits best
     counts = _counts(table, expected, present)
-    parts = [
-        f"{part} has {_amount(counts[part])} instead of {_amount(expected[part])}"
-        for part in expected
-        if counts[part] != expected[part]
-    ]
+    differences = {part: count for part, count in expected.items() if counts[part] != count}
+    parts = [f"{part} has {_amount(*counts[part])} instead of {_amount(*of)}" for part, of in differences.items()]
     if not present.all():
         files = list(dict.fromkeys(table.paths[~present].tolist()))
         parts.append(f"{_many(len(files), 'listed image')} {'is' if len(files) == 1 else 'are'} missing: {_few(files)}")
@@ -598,14 +585,12 @@ def _counts(table: ImageTable, parts: Iterable[str], among: np.ndarray) -> Count
     counts = {}
     for part in parts:
         inside = table.splits == part if part in SPLITS else table.roles == part if part in ROLES else table.extra[part]
-        inside = inside & among
-        labels = set(table.labels[inside].tolist()) - {""}
-        counts[part] = int(inside.sum()), len(labels) or None
+        labels = table.labels[inside & among].tolist()
+        counts[part] = len(labels), len(set(labels) - {""}) or None
     return counts
 
 
-def _amount(count: tuple[int, int | None]) -> str:
-    images, classes = count
+def _amount(images: int, classes: int | None) -> str:
     return _many(images, "image") + (f" of {_many(classes, 'class')}" if classes else "")
 
 

@@ -28,12 +28,11 @@ _MOST_BATCHES = 100_000  # of an epoch of CategoryBatches: more is a forgotten g
 def _read_codes(name: str, labels: object) -> tuple[np.ndarray, np.ndarray]:
     """Return the different labels, sorted, and for each row the number of its label among them."""
     array = as_array(name, labels)
-    given = array if array.dtype == object else labels
-    if isinstance(given, list | tuple | np.ndarray) and not (isinstance(given, np.ndarray) and given.dtype != object):
-        text = {isinstance(label, str) for label in given}
-        if len(text) > 1:
+    entries = array.tolist() if array.dtype == object else labels
+    if isinstance(entries, list | tuple):  # numpy would make text of numbers beside text
+        if len({isinstance(entry, str) for entry in entries}) > 1:
             raise InputTypeError(f"{name} holds text and other things; give whole numbers, or text, one per row")
-        array = np.asarray(list(given)) if array.dtype == object else array
+        array = np.asarray(entries) if array.dtype == object else array
     if array.ndim != 1:
         raise InputError(f"{name} must have the shape (rows,), got {array.shape}; give one entry per row")
     if not len(array):
@@ -200,8 +199,7 @@ def category_plan(
     """
     capacity = np.bincount(category_of, weights=room).astype(np.int64)
     usable = np.flatnonzero(room)
-    queues = [usable[category_of[usable] == category] for category in range(len(capacity))]
-    queues = [rng.permutation(queue) for queue in queues]
+    queues = [rng.permutation(usable[category_of[usable] == category]) for category in range(len(capacity))]
     at = np.zeros(len(queues), dtype=np.int64)
     classes, counts = [], []
     for group in groups:
@@ -213,9 +211,10 @@ def category_plan(
         for category, share in zip(chosen, even_shares(capacity[chosen], total, rng), strict=True):
             parts.append(_turns(np.roll(queues[category], -at[category]), room, int(share)))
             at[category] = (at[category] + len(parts[-1][0])) % len(queues[category])
-        order = rng.permutation(sum(len(part[0]) for part in parts))
-        classes.append(np.concatenate([part[0] for part in parts])[order])
-        counts.append(np.concatenate([part[1] for part in parts])[order])
+        slots, places = map(np.concatenate, zip(*parts, strict=True))
+        order = rng.permutation(len(slots))
+        classes.append(slots[order])
+        counts.append(places[order])
     ends = np.cumsum([len(batch) for batch in classes])
     return BatchPlan(np.concatenate(classes), np.concatenate(counts), ends)
 

@@ -75,11 +75,10 @@ class ImageTable:
     name: str = ""
 
     def __post_init__(self) -> None:
-        for name in COLUMNS:
-            object.__setattr__(self, name, _text(name, getattr(self, name)))
-        object.__setattr__(self, "root", Path(self.root))
-        object.__setattr__(self, "extra", {name: np.asarray(column) for name, column in self.extra.items()})
-        for name, column in {**{name: getattr(self, name) for name in COLUMNS}, **self.extra}.items():
+        columns = {name: _text(name, getattr(self, name)) for name in COLUMNS}
+        extra = {name: np.asarray(column) for name, column in self.extra.items()}
+        vars(self).update(columns, root=Path(self.root), extra=extra)  # the class is frozen
+        for name, column in {**columns, **extra}.items():
             if column.ndim == 0 or len(column) != len(self.paths):
                 length = len(column) if column.ndim else "no"
                 raise InputError(f"{name} has {length} rows, paths has {len(self.paths)}; give one entry per image")
@@ -94,12 +93,8 @@ class ImageTable:
 
     def of(self, split: str | None = None, role: str | None = None) -> "ImageTable":
         """Return the rows of one split, of one role, or of both."""
-        keep = np.ones(len(self), dtype=bool)
-        if split is not None:
-            keep &= self.splits == split
-        if role is not None:
-            keep &= self.roles == role
-        return self.rows(keep)
+        of_split = np.ones(len(self), dtype=bool) if split is None else self.splits == split
+        return self.rows(of_split if role is None else of_split & (self.roles == role))
 
     def codes(self) -> np.ndarray:
         """Return the label of each row as a number from 0, in the order of the sorted labels [row], int64."""
@@ -162,12 +157,8 @@ class ImageTable:
             return "no images"
         names = ["split", "role"] if any(row["role"] for row in counts) else ["split"]
         header = ["images", "classes", "categories", "images per class: least, median, most", "classes of one image"]
-        rows = [
-            [str(row[name]) for name in names]
-            + [f"{row[name]:,}" for name in ("images", "classes", "categories")]
-            + [f"{row['least']:,}, {row['median']:g}, {row['most']:,}", f"{row['single']:,}"]
-            for row in counts
-        ]
+        form = "{images:,}|{classes:,}|{categories:,}|{least:,}, {median:g}, {most:,}|{single:,}"
+        rows = [[*(str(row[name]) for name in names), *form.format(**row).split("|")] for row in counts]
         return Table([*names, *header], rows, "l" * len(names) + "r" * len(header)).render("text")
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
@@ -189,9 +180,8 @@ class ImageTable:
         try:
             content = _csv_content(columns) if target.suffix.lower() == ".csv" else _parquet_content(columns)
         except UnicodeError as error:
-            raise InputError(
-                f"{printable(target)} cannot hold a name that is not UTF-8 ({error}); rename it"
-            ) from error
+            fault = f"{printable(target)} cannot hold a name that is not UTF-8 ({error})"
+            raise InputError(f"{fault}; rename it") from error
         atomic_write(target, content)
 
 
@@ -241,16 +231,13 @@ def _relative_paths(folder: Path, root: Path, paths: list[str]) -> list[str]:
 
 def _csv_content(columns: Mapping[str, list[object]]) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    csv.writer(text).writerows([columns, *zip(*columns.values(), strict=True)])
     return text.getvalue().encode()
 
 
 def _parquet_content(columns: Mapping[str, list[object]]) -> bytes:
     arrow, parquet = _import_arrow()
-    content = io.BytesIO()
-    parquet.write_table(arrow.table(columns), content)
+    parquet.write_table(arrow.table(columns), content := io.BytesIO())
     return content.getvalue()
 
 
@@ -395,10 +382,8 @@ def _check_listing(folders: Iterable[PathLike], images: Collection[str], others:
     if not images:
         raise InputError(f"{where} has no images, but {others.total()} other files; use {', '.join(IMAGE_ENDINGS)}")
     if unread := [ending for ending in others if ending in _OTHER_PICTURES]:
-        number = sum(others[ending] for ending in unread)
-        message = (
-            f"{where}: {number} pictures that end in {', '.join(unread)} are left out; convert them to .jpg or .png"
-        )
+        pictures = f"{sum(others[ending] for ending in unread)} pictures that end in {', '.join(unread)}"
+        message = f"{where}: {pictures} are left out; convert them to .jpg or .png"
         warnings.warn(message, FrontrankWarning, stacklevel=3)
 
 
@@ -439,14 +424,13 @@ def _parquet_columns(path: Path) -> dict[str, np.ndarray]:
     columns = {}
     for place, name in enumerate(_plain_names(path, table.schema.names)):
         column = table.column(place).combine_chunks()
-        if types.is_nested(column.type):
-            if name == "box":
-                columns[name] = _texts([" ".join(map(str, box or ())) for box in column.to_pylist()])
-            continue
         if types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        number = types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)
-        if number and not column.null_count:
+        kind = column.type
+        if types.is_nested(kind):
+            if name == "box":
+                columns[name] = _texts([" ".join(map(str, box or ())) for box in column.to_pylist()])
+        elif not column.null_count and (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             columns[name] = column.to_numpy(zero_copy_only=False)
         else:
             columns[name] = _texts(column.cast(arrow.large_string()).fill_null("").to_pylist())

@@ -39,13 +39,9 @@ def evaluation_transform(
             raise InputError(f"{name} must be 3 numbers, for red, green and blue, got {values!r}")
         for value in values:
             check_number(name, value, **bounds)
-    numbers = (
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(list(mean), list(std)),
-        v2.ToPureTensor(),
-    )
-    return v2.Compose([_resize(resize), *_middle(resize, size), *numbers])
+    crop = [v2.Resize((resize, resize), antialias=True), *_middle(resize, size), v2.ToImage()]
+    numbers = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(mean), list(std)), v2.ToPureTensor()]
+    return v2.Compose([*crop, *numbers])
 
 
 def training_transform(config: DataConfig) -> Transform:
@@ -65,7 +61,8 @@ def training_transform(config: DataConfig) -> Transform:
     _check_sizes(config.resize, config.size)
     steps = _AUGMENTS[check_choice("augment", config.augment, _AUGMENTS)](config.resize, config.size)
     flip = [v2.RandomHorizontalFlip()] if config.flip else []
-    return v2.Compose([_resize(config.resize), *steps, *flip, v2.ToImage(), v2.ToPureTensor()])
+    resize = v2.Resize((config.resize, config.resize), antialias=True)
+    return v2.Compose([resize, *steps, *flip, v2.ToImage(), v2.ToPureTensor()])
 
 
 @contextmanager
@@ -128,10 +125,6 @@ _AUGMENTS: dict[str, Callable[[int, int], list[Any]]] = {
     "shift": _shift,
     "none": _middle,
 }
-
-
-def _resize(side: int) -> Any:
-    return _v2().Resize((side, side), antialias=True)
 
 
 def _v2() -> Any:

@@ -41,7 +41,7 @@ _LICENCES = "LICENCES.md"
 _TOLERANCE = 0.01  # of known counts; a larger difference is an error
 _PATIENCE = 3.0  # seconds in which the processes of a killed build end
 
-Settings = Mapping[str, object]
+Settings = dict[str, object]
 
 SOURCES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
 PINNED = {key: Package(*row) for key, row in SOURCES["packages"].items()}
@@ -62,12 +62,12 @@ class PictureSource:
 def read_build_state(out: PathLike, settings: Settings) -> dict[str, Any] | None:
     """Return the state of a folder whose build has ended; None if it must be built or gone on with.
 
-    settings: all that decides what is built, with "data" for the kind; a folder built with others is refused, and one
-              that holds anything else. Nothing is written
+    settings: all that decides what is built, as it is in JSON, with "data" for the kind; a folder built with others is
+              refused, and one that holds anything else. Nothing is written
     """
     folder = Path(out)
     with write_errors(folder):
-        state = _check_state(folder, _as_json(settings))
+        state = _check_state(folder, settings)
     return state if state is not None and state["finished"] else None
 
 
@@ -85,18 +85,18 @@ def read_built(out: PathLike, settings: Settings) -> ImageTable | None:
 @contextmanager
 def start_build(out: PathLike, settings: Settings) -> Iterator[None]:
     """Lock a folder and write down its settings; inside the with block it is built, or gone on with."""
-    folder, wanted = Path(out), _as_json(settings)
+    folder = Path(out)
     with write_errors(folder):
-        _check_state(folder, wanted)
+        _check_state(folder, settings)
         folder.mkdir(parents=True, exist_ok=True)
     with folder_lock(folder, _PATIENCE) as alone:
         if not alone:
             raise InputError(f"{printable(folder)} is being built by another process; wait for its end")
         with write_errors(folder):
-            state = _check_state(folder, wanted)  # again: another process may have changed it
-            if state is None or state["settings"] != wanted:
+            state = _check_state(folder, settings)  # again: another process may have changed it
+            if state is None or state["settings"] != settings:
                 shutil.rmtree(folder / WORK, ignore_errors=True)
-                _write_state(folder, {"finished": False, "settings": wanted})
+                _write_state(folder, {"finished": False, "settings": settings})
             for unfinished in folder.rglob(f"*{UNFINISHED}"):  # of a build that was killed
                 unfinished.unlink(missing_ok=True)
         yield
@@ -108,7 +108,7 @@ def resume_command(out: PathLike) -> str | None:
     state = _load_state(folder)
     if state is None or (state["finished"] and ("scenes" in state or (folder / TABLE).is_file())):
         return None
-    settings = dict(state["settings"])
+    settings = state["settings"]
     words = ["frontrank", "data", str(settings.pop("data", "")), str(out)]
     for name, value in settings.items():
         if value is not None and value is not False:
@@ -133,12 +133,8 @@ def label_split(label: str) -> str:
 def picture_table(folder: Path, rows: Iterable[tuple[str, str, str, str, PictureSource, str]]) -> ImageTable:
     """Return the table of pictures, of which rows has path, label, category, subcategory, source and name."""
     paths, labels, categories, subcategories, sources, names = zip(*rows, strict=True)
-    columns = {
-        "subcategory": subcategories,
-        "design": [source.name for source in sources],
-        "licence": [source.licence for source in sources],
-        "name": names,
-    }
+    designs, licences = zip(*((source.name, source.licence) for source in sources), strict=True)
+    columns = {"subcategory": subcategories, "design": designs, "licence": licences, "name": names}
     extra = {name: np.array(column) for name, column in columns.items()}
     splits, roles = np.array(list(map(label_split, labels))), np.full(len(paths), "")
     return ImageTable(folder, np.array(paths), np.array(labels), np.array(categories), splits, roles, extra)
@@ -168,7 +164,7 @@ def finish_table(
     packages = list(dict.fromkeys([*(source.package for source in sources), names]))
     table.save(folder / TABLE, overwrite=True)
     counts = [{key: value for key, value in row.items() if key != "role"} for row in table.counts()]
-    state = {"table": file_digest(folder / TABLE), "settings": dict(settings), "counts": counts}
+    state = {"table": file_digest(folder / TABLE), "settings": settings, "counts": counts}
     finish_build(folder, _licence_table(str(settings["data"]), table, sources, names, notes), state, packages)
     again = read_built(folder, settings)
     if again is None:
@@ -181,11 +177,6 @@ def finish_build(folder: Path, licences: str, state: Mapping[str, object], packa
     entries = [{key: getattr(each, key) for key in ("client", "name", "version", "sha256")} for each in packages]
     atomic_write(folder / _LICENCES, licences)
     _write_state(folder, {"finished": True, **state, "packages": entries})
-
-
-def _as_json(settings: Settings) -> dict[str, object]:
-    """Return settings as they come back from a file."""
-    return dict(json.loads(json.dumps(dict(settings))))
 
 
 def _check_state(folder: Path, wanted: Settings) -> dict[str, Any] | None:

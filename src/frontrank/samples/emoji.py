@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -67,12 +67,24 @@ class Emoji:
 class Design(PictureSource):
     """One vendor's drawings.
 
-    read:   yields all of them from the archives of its package and of those with names of emoji
     credit: who drew them, as the licence demands
+    files:  pattern of the paths of its drawings, with the code points as HEX or as its group
+    icons:  the package with the names of its drawings, if they are all in one file
     """
 
-    read: Callable[[Archives], Drawings]
     credit: str
+    files: str
+    icons: Package | None
+
+    def read(self, archives: Archives) -> Drawings:
+        """Yield all drawings."""
+        if self.icons is not None:
+            names = _read_json(archives[self.icons], "package/chars.json")
+            yield from _drawings(names, _read_json(archives[self.package], "package/icons.json"))
+            return
+        pattern = re.compile("package/" + self.files.replace("HEX", r"([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*)"))
+        for path, content in members(archives[self.package], lambda path: pattern.fullmatch(path) is not None):
+            yield pattern.sub(r"\1", path), content
 
 
 def emoji_label(hexcode: str) -> str:
@@ -87,9 +99,8 @@ def emoji_label(hexcode: str) -> str:
 
 def read_emoji(archives: Archives) -> dict[str, Emoji]:
     """Return the emoji of Unicode by label, from the openmoji package; its own additions are left out."""
-    rows = _read_json(archives[OPENMOJI], "package/data/openmoji.json")
     emoji = {}
-    for row in rows:
+    for row in _read_json(archives[OPENMOJI], "package/data/openmoji.json"):
         if row["group"] != "component" and not row["group"].startswith("extras-"):
             label = emoji_label(row["hexcode"])
             emoji[label] = Emoji(label, row["annotation"], row["group"], row["subgroups"], bool(row["skintone"]))
@@ -103,8 +114,7 @@ def read_drawings(design: Design, archives: Archives, emoji: Iterable[str]) -> d
     """
     labels = set(emoji)
     without = {emoji_label(label.replace(f"-{_JOINER}", "")): label for label in sorted(labels) if _JOINER in label}
-    exact: dict[str, bytes] = {}
-    unjoined: dict[str, bytes] = {}
+    exact, unjoined = dict[str, bytes](), dict[str, bytes]()
     for hexcode, drawing in design.read(archives):
         label = emoji_label(hexcode)
         if label in labels:
@@ -152,46 +162,23 @@ def _read_json(archive: Path, name: str) -> Any:
     raise InputError(f"{archive} has no {name}; delete it, and run this again")
 
 
-def _files(package: Package, path: str) -> Callable[[Archives], Drawings]:
-    """Return the reader of drawings that are files; `path` is a pattern with the code points as HEX or as its group."""
-    pattern = re.compile("package/" + path.replace("HEX", r"([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*)"))
-
-    def read(archives: Archives) -> Drawings:
-        for path, content in members(archives[package], lambda path: pattern.fullmatch(path) is not None):
-            yield pattern.sub(r"\1", path), content
-
-    return read
-
-
-def _icons(package: Package, named_by: Package) -> Callable[[Archives], Drawings]:
-    """Return the reader of drawings in one file of icons; `named_by` is the package with their names."""
-
-    return lambda archives: _drawings(
-        _read_json(archives[named_by], "package/chars.json"), _read_json(archives[package], "package/icons.json")
-    )
-
-
 def _drawings(names: Mapping[str, str], icons: Mapping[str, Any]) -> Drawings:
     """Yield the drawings of a file of icons; a side is 16 if the file does not set it."""
+    usual = {"left": 0, "top": 0, "width": 16, "height": 16, **icons}
     for hexcode, name in names.items():
-        alias = icons.get("aliases", {}).get(name)
-        icon = icons["icons"].get(name if alias is None else alias["parent"])
+        icon = icons["icons"].get(icons.get("aliases", {}).get(name, {"parent": name})["parent"])
         if icon is not None:
-            usual = {"left": 0, "top": 0, "width": 16, "height": 16}
-            box = " ".join(str(icon.get(key, icons.get(key, default))) for key, default in usual.items())
-            head = f'<svg {_NAMESPACES} viewBox="{box}">'
-            yield hexcode, f"{head}{icon['body']}</svg>".encode()
+            box = " ".join(str(icon.get(key, usual[key])) for key in ("left", "top", "width", "height"))
+            yield hexcode, f'<svg {_NAMESPACES} viewBox="{box}">{icon["body"]}</svg>'.encode()
 
 
 def _read_design(row: Mapping[str, str]) -> Design:
-    package = PINNED[row["package"]]
-    read = _icons(package, PINNED[row["icons"]]) if "icons" in row else _files(package, row["files"])
-    return Design(row["name"], package, row["licence"], read, row["credit"])
+    package, icons = PINNED[row["package"]], PINNED.get(row.get("icons", ""))
+    return Design(row["name"], package, row["licence"], row["credit"], row.get("files", ""), icons)
 
 
-INDEPENDENT = tuple(map(_read_design, SOURCES["emoji"]["independent"]))
-RESTYLED = tuple(map(_read_design, SOURCES["emoji"]["restyled"]))
-DESIGNS: Mapping[str, tuple[Design, ...]] = {"independent": INDEPENDENT, "all": (*INDEPENDENT, *RESTYLED)}
+INDEPENDENT, _RESTYLED = (tuple(map(_read_design, SOURCES["emoji"][kind])) for kind in ("independent", "restyled"))
+DESIGNS: Mapping[str, tuple[Design, ...]] = {"independent": INDEPENDENT, "all": (*INDEPENDENT, *_RESTYLED)}
 PACKAGES = tuple(dict.fromkeys(design.package for design in INDEPENDENT))
 
 
@@ -282,7 +269,7 @@ def _list_jobs(designs: Sequence[Design], archives: Archives, skin_tones: bool, 
             jobs += [_Job(emoji[label], design, drawing) for label, drawing in drawings.items()]
             advance(1)
     jobs = _enough(jobs)
-    return _enough(_of_one_class(jobs, [hashlib.sha256(job.drawing).hexdigest() for job in jobs]))
+    return _of_one_class(jobs, [hashlib.sha256(job.drawing).hexdigest() for job in jobs])
 
 
 def _enough(jobs: Sequence[_Job]) -> list[_Job]:
@@ -333,7 +320,7 @@ def _draw_chunk(pictures: Sequence[tuple[str, bytes, int]]) -> None:
 def _keep_distinct(folder: Path, jobs: Sequence[_Job]) -> list[_Job]:
     """Return the jobs whose pictures are in one class only, and delete the files of the others."""
     drawn = [job for job in jobs if has_content(folder / job.path)]
-    distinct = _enough(_of_one_class(drawn, [file_digest(folder / job.path) for job in drawn]))
+    distinct = _of_one_class(drawn, [file_digest(folder / job.path) for job in drawn])
     for path in {job.path for job in drawn} - {job.path for job in distinct}:
         (folder / path).unlink()
         with suppress(OSError):  # there are others in it
@@ -342,8 +329,8 @@ def _keep_distinct(folder: Path, jobs: Sequence[_Job]) -> list[_Job]:
 
 
 def _of_one_class(jobs: Sequence[_Job], digests: Sequence[str]) -> list[_Job]:
-    """Return the jobs whose digest is in no other class."""
+    """Return the jobs whose digest is in no other class, of classes that then have enough designs."""
     classes: dict[str, set[str]] = defaultdict(set)
     for job, each in zip(jobs, digests, strict=True):
         classes[each].add(job.emoji.label)
-    return [job for job, each in zip(jobs, digests, strict=True) if len(classes[each]) == 1]
+    return _enough([job for job, each in zip(jobs, digests, strict=True) if len(classes[each]) == 1])

@@ -11,6 +11,7 @@ import re
 import shutil
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError, InputTypeError
 from frontrank.files import PathLike, atomic_write, write_errors
-from frontrank.packages import Package, actual_package, fetch, members
+from frontrank.packages import Package, actual_package, fetch, members, require_room
 from frontrank.samples.build import (
     PINNED,
     SOURCES,
@@ -76,29 +77,22 @@ def read_characters(archive: Path) -> dict[int, Character]:
 
     Compatibility ideographs are left out: they are other codes for the same characters.
     """
-    radicals: dict[int, tuple[int, int]] = {}
-    meanings: dict[int, str] = {}
+    radicals, meanings = dict[int, tuple[int, int]](), dict[int, str]()
     for name, content in members(archive, [f"*/{file}{ending}" for file in _FILES for ending in ("", ".bz2")]):
         try:
-            _parse_unihan(bz2.decompress(content) if name.endswith(".bz2") else content, radicals, meanings)
+            text = (bz2.decompress(content) if name.endswith(".bz2") else content).decode("utf-8")
+            for code, field, value in _FIELDS.findall(text):
+                if field == "kRSUnicode":  # such as "120'.3": an apostrophe marks a simplified form of the radical
+                    radical, strokes = value.split()[0].replace("'", "").split(".")
+                    radicals[int(code, 16)] = int(radical), int(strokes)
+                else:
+                    meanings[int(code, 16)] = _ASIDE.sub("", value).replace(";", ",").split(",")[0].strip()
         except (ValueError, OSError) as error:
             raise InputError(f"{archive}: {name} cannot be read ({error}); delete it, and run this again") from error
     if not radicals:
         raise InputError(f"{archive} has no radicals of Han characters (kRSUnicode in Unihan_*.txt); fetch it again")
-    return {
-        code: Character(radical, strokes, meanings.get(code, ""))
-        for code, (radical, strokes) in radicals.items()
-        if unicodedata.is_normalized("NFC", chr(code))
-    }
-
-
-def _parse_unihan(content: bytes, radicals: dict[int, tuple[int, int]], meanings: dict[int, str]) -> None:
-    for code, field, value in _FIELDS.findall(content.decode("utf-8")):
-        if field == "kRSUnicode":  # such as "120'.3": an apostrophe marks a simplified form of the radical
-            radical, strokes = value.split()[0].replace("'", "").split(".")
-            radicals[int(code, 16)] = int(radical), int(strokes)
-        else:
-            meanings[int(code, 16)] = _ASIDE.sub("", value).replace(";", ",").split(",")[0].strip()
+    codes = [code for code in radicals if unicodedata.is_normalized("NFC", chr(code))]
+    return {code: Character(*radicals[code], meanings.get(code, "")) for code in codes}
 
 
 # The typefaces: their packages, licences and characters.
@@ -240,9 +234,9 @@ def _unpack_fonts(
         notice = folder / "licences" / f"{package.name}.txt"
         tasks.append((_unpack, (archives[package], files, work, notice), package.megabytes))
     run(tasks, "unpacking typefaces")
-    known, fonts = np.array(sorted(characters), dtype=np.int64), []
+    fonts = []
     for face in faces:
-        left = known
+        left = np.array(sorted(characters), dtype=np.int64)
         for name in face.files:
             file = work / archives[face.package].name / name
             try:
@@ -257,17 +251,12 @@ def _unpack_fonts(
 def _unpack(archive: Path, names: set[str], work: Path, notice: Path) -> None:
     """Write some files of a package into a folder of its name, and its copyright notice into another."""
     targets = {name: work / archive.name / name for name in names} | {_COPYRIGHT: notice}
-    missing = {name for name, target in targets.items() if not target.exists()}
-    if not missing:
-        return
-    for path, content in members(archive, lambda path: path.split("/")[-1] in missing):
-        name = path.split("/")[-1]
-        _write_file(targets[name], content)
-        missing.discard(name)
-        if not missing:
-            return
-    if missing != {_COPYRIGHT}:
-        raise InputError(f"{archive.name} has no file {min(missing - {_COPYRIGHT})}; leave that typeface out")
+    missing = {name: target for name, target in targets.items() if not target.exists()}
+    files = members(archive, lambda path: path.split("/")[-1] in missing) if missing else iter(())
+    while missing and (entry := next(files, None)):
+        _write_file(missing.pop(entry[0].split("/")[-1]), entry[1])
+    if missing.keys() - {_COPYRIGHT}:
+        raise InputError(f"{archive.name} has no file {min(missing.keys() - {_COPYRIGHT})}; leave that typeface out")
 
 
 # The choice of pictures: distinct ones, fixed splits, and as many as are asked for.
@@ -285,15 +274,6 @@ def character_label(code: int) -> str:
     'U+6C34'
     """
     return f"U+{code:04X}"
-
-
-def character_split(code: int) -> str:
-    """Return whether a character is for training or for the test; it does not depend on the other characters.
-
-    >>> character_split(ord("水")), character_split(ord("金"))
-    ('train', 'test')
-    """
-    return label_split(character_label(code))
 
 
 def choose_pictures(
@@ -363,9 +343,9 @@ def _counts(codes: np.ndarray) -> np.ndarray:
 def _by_lot(rows: np.ndarray, codes: np.ndarray, split: str) -> list[np.ndarray]:
     """Return the rows of each class of a split, the classes in the order of their lots."""
     labels, starts = np.unique(codes[rows], return_index=True)
-    classes = zip(labels.tolist(), np.split(rows, starts[1:]), strict=True) if len(rows) else ()
-    by_lot = sorted(classes, key=lambda each: _lot(character_label(each[0])))
-    return [group for code, group in by_lot if character_split(code) == split]
+    parts = np.split(rows, starts[1:]) if len(rows) else []
+    groups = dict(zip(map(character_label, labels.tolist()), parts, strict=True))
+    return [groups[label] for label in sorted(groups, key=_lot) if label_split(label) == split]
 
 
 def _like_sop(classes: list[np.ndarray], split: str, codes: np.ndarray, designs: np.ndarray) -> list[np.ndarray]:
@@ -489,21 +469,19 @@ def _choose(
     For few classes only some characters are drawn first; if too many of those are blank, then all of them.
     """
     names = np.array([font.typeface.name for font in fonts])
-    tries = [fonts]
-    if classes is not None:
-        some = first_by_lot(np.concatenate([font.codes for font in fonts]), _SLACK * classes)
-        tries = [[replace(font, codes=np.intersect1d(font.codes, some)) for font in fonts], fonts]
-    while True:
-        codes, drawers, prints = _survey(run, tries.pop(0), size)
-        try:
-            rows = choose_pictures(codes, names[drawers], prints, like, classes)
-        except InputError:
-            if not tries:
-                raise
-            continue
+
+    def choose(fonts: Sequence[Font]) -> tuple[np.ndarray, np.ndarray]:
+        codes, drawers, prints = _survey(run, fonts, size)
+        rows = choose_pictures(codes, names[drawers], prints, like, classes)
         if not len(rows):
             raise InputError("no character is in two of these typefaces; use more of them")
         return codes[rows], drawers[rows]
+
+    if classes is not None:
+        some = first_by_lot(np.concatenate([font.codes for font in fonts]), _SLACK * classes)
+        with suppress(InputError):
+            return choose([replace(font, codes=np.intersect1d(font.codes, some)) for font in fonts])
+    return choose(fonts)
 
 
 def _survey(run: RunTasks, fonts: Sequence[Font], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -526,10 +504,7 @@ def _write_missing(
     """Write the pictures that do not exist yet."""
     files = table.files()
     missing = np.array([not has_content(file) for file in files])
-    need, free = int(missing.sum()) * _BYTES, shutil.disk_usage(table.root).free
-    if free < need:
-        room = f"{printable(table.root)} has {free / 1e6:,.0f} MB free, but {need / 1e6:,.0f} MB are needed"
-        raise InputError(f"{room}; free some space, or give another folder")
+    require_room(table.root, int(missing.sum()) * _BYTES / 1e6)
     tasks: list[Task] = []
     for number, font in enumerate(fonts):
         for _, rows in _chunks(np.flatnonzero(missing & (drawers == number))):

@@ -322,33 +322,24 @@ def build_emoji_scenes(
     check_integer("seed", seed, at_least=0, at_most=2**31)
     require_emoji_drawing()
     settings: dict[str, object] = {"data": "emoji-scenes", "scenes": scenes, "size": size, "seed": seed}
-    folder, numbers = Path(out), _numbers(scenes)
+    folder, home = Path(out), Path(out) / SCENES
+    names = [f"{number:06d}" for number in range(1, scenes + scenes // _PER_TEST + 1)]
+    numbers = {"train": names[:scenes], "test": names[scenes:]}
     state = read_build_state(folder, settings)
-    if state is not None and "scenes" in state and not _missing(folder, numbers):
-        return SceneCounts(**state["scenes"])
+    if state is not None and "scenes" in state:
+        files = list_names(home / "Annotations") | list_names(home / "JPEGImages")
+        if files >= {f"{name}{ending}" for name in names for ending in (".xml", ".jpg")}:
+            return SceneCounts(**state["scenes"])
     with start_build(folder, settings):
         packages = scene_packages()
         archives = dict(zip(packages, fetch(packages, show=show), strict=True))
         with write_errors(folder):
-            home = folder / SCENES
             for place in ("Annotations", "JPEGImages", "ImageSets/Main"):
                 (home / place).mkdir(parents=True, exist_ok=True)
             _draw_all(home, numbers, archives, size, seed, show)
             counts = _write_lists(home, numbers)
         finish_build(folder, _licences(), {"scenes": vars(counts), "settings": settings}, packages)
         return counts
-
-
-def _numbers(scenes: int) -> dict[str, list[str]]:
-    """Return the names of the scenes of each split."""
-    names = [f"{number:06d}" for number in range(1, scenes + scenes // _PER_TEST + 1)]
-    return {"train": names[:scenes], "test": names[scenes:]}
-
-
-def _missing(folder: Path, numbers: Mapping[str, Sequence[str]]) -> bool:
-    home = folder / SCENES
-    texts, pictures = list_names(home / "Annotations"), list_names(home / "JPEGImages")
-    return any(f"{name}.xml" not in texts or f"{name}.jpg" not in pictures for of in numbers.values() for name in of)
 
 
 def _draw_all(
@@ -394,41 +385,32 @@ def _add(element: ElementTree.Element, **texts: object) -> None:
 
 def _write_lists(home: Path, numbers: Mapping[str, Sequence[str]]) -> SceneCounts:
     """Write the lists of scenes, also for each class: 1 if it is there, 0 if only difficult ones are, -1 if not."""
-    hard: dict[str, list[tuple[str, bool]]] = {}
+    objects: dict[str, list[tuple[str, bool]]] = {}  # of each scene: the class, and whether it is difficult
     for name in (name for of in numbers.values() for name in of):
         root = ElementTree.parse(home / "Annotations" / f"{name}.xml").getroot()
-        hard[name] = [(each.findtext("name", ""), each.findtext("difficult") == "1") for each in root.iter("object")]
+        objects[name] = [(each.findtext("name", ""), each.findtext("difficult") == "1") for each in root.iter("object")]
     train = numbers["train"]
-    lists = {
-        "trainval": train,
-        "train": [name for place, name in enumerate(train, start=1) if place % _VALIDATION],
-        "val": train[_VALIDATION - 1 :: _VALIDATION],
-        "test": numbers["test"],
-    }
+    lists = {"trainval": train, "val": train[_VALIDATION - 1 :: _VALIDATION], "test": numbers["test"]}
+    lists["train"] = [name for name in train if name not in set(lists["val"])]
     for title, names in lists.items():
-        atomic_write(home / "ImageSets" / "Main" / f"{title}.txt", "".join(f"{name}\n" for name in names), sync=False)
+        texts = {title: "".join(f"{name}\n" for name in names)}
         for each in CLASSES:
-            lines = [f"{name} {_presence(each, hard[name]):2d}\n" for name in names]
-            atomic_write(home / "ImageSets" / "Main" / f"{each}_{title}.txt", "".join(lines), sync=False)
-    objects = {split: [flag for name in names for _, flag in hard[name]] for split, names in numbers.items()}
-    return SceneCounts(
-        {split: len(names) for split, names in numbers.items()},
-        {split: len(flags) for split, flags in objects.items()},
-        {split: sum(flags) for split, flags in objects.items()},
-    )
+            lines = (f"{name} {_presence(each, objects[name]):2d}\n" for name in names)
+            texts[f"{each}_{title}"] = "".join(lines)
+        for stem, text in texts.items():
+            atomic_write(home / "ImageSets" / "Main" / f"{stem}.txt", text, sync=False)
+    flags = {split: [flag for name in names for _, flag in objects[name]] for split, names in numbers.items()}
+    scenes, objects_in = ({split: len(of) for split, of in column.items()} for column in (numbers, flags))
+    return SceneCounts(scenes, objects_in, {split: sum(of) for split, of in flags.items()})
 
 
 def _presence(name: str, objects: Sequence[tuple[str, bool]]) -> int:
-    flags = [flag for each, flag in objects if each == name]
-    return -1 if not flags else 0 if all(flags) else 1
+    return 1 if (name, False) in objects else 0 if (name, True) in objects else -1
 
 
 def _licences() -> str:
-    vendors = {design.name: split for split in _STREAMS for design in scene_designs(split)}
-    drawn = [
-        f"| {design.name} | {vendors[design.name]} | {design.package} | {design.licence} | {design.credit} |"
-        for design in INDEPENDENT
-        if design.name in vendors
-    ]
-    taken = [f"| photographs | train, test | {each.package} | {each.licence} | {each.credit} |" for each in PHOTOGRAPHS]
-    return "\n".join([_LICENCES, *drawn, *taken, ""])
+    rows: list[tuple[str, str, Design | Photographs]] = []
+    rows += [(each.name, split, each) for each in INDEPENDENT for split in _VENDORS if each.name in _VENDORS[split]]
+    rows += [("photographs", "train, test", each) for each in PHOTOGRAPHS]
+    lines = [f"| {what} | {where} | {by.package} | {by.licence} | {by.credit} |" for what, where, by in rows]
+    return "\n".join([_LICENCES, *lines, ""])
