@@ -77,7 +77,6 @@ def test_resnext101_32x4d_is_that_of_timm():
     ("name", "match"),
     [
         ("resnet5", "did you mean"),
-        ("xyz", "resnet18"),
         ("timm.resnet5", r"timm\.resnet5"),
         ("timm.vit_tiny_patch16_224", r"timm\.vit_tiny"),
     ],
@@ -145,13 +144,10 @@ def test_frozen_statistics_and_layers_stay(tmp_path):
     assert {name.split(".")[3] for name in changed if ".body." in name} == {"layer3", "layer4"}
     assert not any("running" in name for name in changed)
     assert any("cls_score" in name for name in changed)
-
-
-def test_live_statistics_change():
-    detector = Detector(replace(TINY, backbone="resnet18")).train()
-    before = detector.network.backbone.body.bn1.running_mean.clone()
-    detector([picture()], [TARGET])
-    assert not torch.equal(detector.network.backbone.body.bn1.running_mean, before)
+    live = Detector(replace(TINY, backbone="resnet18")).train()
+    before = live.network.backbone.body.bn1.running_mean.clone()
+    live([picture()], [TARGET])
+    assert not torch.equal(live.network.backbone.body.bn1.running_mean, before)
 
 
 # Weights
@@ -286,7 +282,6 @@ def test_what_is_no_detector_is_refused(tmp_path, detector):
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"classes": ()}, "classes"),
         ({"classes": ("a", "a")}, "classes"),
         ({"samples": 0}, "samples"),
         ({"long_side": 10}, "long_side"),

@@ -379,9 +379,8 @@ def test_a_killed_save_of_a_new_model(tmp_path):
 
 @pytest.mark.processes
 @needs_fork
-@pytest.mark.parametrize("seed", range(2))
-def test_one_kill_after_another(tmp_path, seed):
-    folder, draw = save_with_other_files(tmp_path), random.Random(seed)
+def test_one_kill_after_another(tmp_path):
+    folder, draw = save_with_other_files(tmp_path), random.Random(0)
     for number in range(2, 12):
         before = load(folder) if folder.exists() else None
         save_and_die(folder, number, draw.randint(1, 25))

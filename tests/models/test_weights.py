@@ -536,9 +536,7 @@ def test_words_are_no_paths(tiny, tmp_path, monkeypatch, word):
     assert small(weights=word).origin.startswith(beginnings[word])
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda x: x[:-1] + bytes([x[-1] ^ 1]), lambda x: b"", lambda x: x[:1000]], ids=["bit", "empty", "half"]
-)
+@pytest.mark.parametrize("damage", [lambda x: x[:-1] + bytes([x[-1] ^ 1]), lambda x: x[:1000]], ids=["bit", "half"])
 def test_a_damaged_file_is_named_and_written_again(tiny, damage):
     path, tensors, fetches = tiny
     package_weights("test_resnet")

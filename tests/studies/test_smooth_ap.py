@@ -64,13 +64,9 @@ def test_runs_are_saved_by_their_settings(tmp_path, monkeypatch):
     assert train_epoch(whole, str(tmp_path / "one"), 0.01, seed=0) == [2]  # the same folder by another name
     assert len(configs) == 3
     assert [(config.epochs, config.iterations) for config in configs[1:]] == [(1, 0)] * 2
-
-
-def test_the_error_is_measured_for_each_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(smooth_ap_error, "train_epoch", lambda effort, data, temperature, seed: [seed, temperature])
-    results = smooth_ap_error.measure(Effort(tmp_path, seed=4, seeds=2, data="none", show=False))
-    assert results["seeds"] == [4, 5]
-    assert results["errors"]["0.1"] == [[4, 0.1], [5, 0.1]]
+    results = smooth_ap_error.measure(replace(whole, seed=4, seeds=2))
+    assert (results["seeds"], results["errors"]["0.1"]) == ([4, 5], [[4, 0.1], [5, 0.1]])
 
 
 @pytest.mark.parametrize(

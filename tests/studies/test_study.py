@@ -1,4 +1,4 @@
-"""What all studies do alike: run into a folder, write files, refuse wrong ones, say a verdict."""
+"""What all studies do alike: they run into a folder and refuse wrong ones; a whole run is tested with the command."""
 
 import json
 import re
@@ -7,22 +7,12 @@ from dataclasses import replace
 import pytest
 
 from frontrank.errors import InputError
-from studies import study_named
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort, read_results, run_study, verdict
-from tests.studies.samples import RESULTS, STUB
+from studies.study import Effort, read_results, run_study
+from tests.studies.samples import STUB
 
 
 def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
-def test_a_study_writes_results_figures_and_page(tmp_path):
-    out, study = tmp_path / "deep" / "out", replace(STUB, draw=study_named(STUB.name).draw)
-    page = run_study(study, out, Effort(out / "work", quick=True, seed=4), "python -m studies x")
-    saved = read_results(out / "results.json", STUB.name)
-    assert (saved["found"], saved["quick"], saved["seed"]) == (RESULTS, True, 4)
-    assert set(files(out)) == {"results.json", "README.md", "indicator.svg", "indicator.png"}
-    assert page.read_text(encoding="utf-8").startswith(f"# {STUB.title}\n\n*Smooth-AP, Fig. 2.*")
 
 
 @pytest.mark.parametrize(
@@ -74,11 +64,3 @@ def test_results_that_cannot_be_read(content, tmp_path):
         path.write_bytes(content)
     with pytest.raises(InputError, match=r"results\.json"):
         read_results(path, STUB.name)
-
-
-def test_the_verdict_on_several_claims():
-    assert verdict([True, True]) == AGREES
-    assert verdict([True, False]) == AGREES_IN_PART
-    assert verdict([False]) == DOES_NOT_AGREE
-    with pytest.raises(ValueError, match="claim"):
-        verdict([])
