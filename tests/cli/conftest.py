@@ -85,6 +85,12 @@ def folder(originals, tmp_path, monkeypatch):
     return path
 
 
+@pytest.fixture(scope="module")
+def copied(originals, tmp_path_factory):
+    """A copy of the files that a module may add to."""
+    return Path(shutil.copytree(originals, tmp_path_factory.mktemp("copied") / "files"))
+
+
 @pytest.fixture
 def here(originals, tmp_path, monkeypatch):
     """A current folder with my_photos in it."""

@@ -7,7 +7,6 @@ import shlex
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -60,12 +59,8 @@ def test_help_names_every_setting_and_its_examples_name_recipes(run):
     ("words", "name"),
     [
         ("--loss.name AP", "loss.name"),
-        ("--batch 40", "batch"),
-        ("--backbone resnet5", "resnet50?"),
         ("--weights package", "weights"),
-        ("--data.validation 0.01", "data.validation"),
         ("--data.layout coco8", "layout"),
-        ("--optimizer.warmup 9", "optimizer.warmup"),
         ("--device rocket", "rocket"),
         ("--out scenes --dry-run", "--out scenes"),
         ("--recipe pnp-sop", "pnp-sop"),
@@ -77,17 +72,10 @@ def test_refusals_of_train(here, refused, words, name):
     refused(["detect", "train", "--data", "scenes", *small, *given], name)
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("", "--data"),
-        ("--recipe detect-emoji-rambo", "--data"),
-        ("--resume nowhere", "--resume nowhere"),
-        ("--resume scenes --recipe x", "--recipe"),
-    ],
-)
-def test_refusals_of_train_without_more(here, refused, words, name):
-    refused(["detect", "train", *words.split()], name)
+def test_refusals_of_train_without_more(here, refused):
+    refused(["detect", "train"], "--data")
+    refused(["detect", "train", "--recipe", "detect-emoji-rambo"], "--data")
+    refused(["detect", "train", "--resume", "nowhere"], "--resume nowhere")
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(here, run):
@@ -154,11 +142,7 @@ def place(tmp_path_factory):
     small = {"channels": 8, "head_dim": 8, "proposals": 20, "proposals_test": 10, "samples": 8, "score_threshold": 0.0}
     detector = Detector.build(DetectorSettings(CLASSES, "small", "train", short_side=64, long_side=64, **small))
     detector.save(folder / "model")
-    rng = np.random.default_rng(0)
-    pictures = {}
-    for number in range(6):
-        left, top = (int(edge) for edge in rng.integers(1, 30, 2))
-        pictures[f"{number}"] = [(CLASSES[number % 2], (left, top, left + 20, top + 20), 0)]
+    pictures = {f"{at}": [(CLASSES[at % 2], (5 * at + 1, 30 - 5 * at, 5 * at + 21, 50 - 5 * at), 0)] for at in range(6)}
     names = list(pictures)
     write_voc(folder / "scenes", pictures, {"trainval": names[:2], "test": names[2:]}, size=(64, 64))
     return folder
@@ -207,13 +191,9 @@ def test_evaluate_a_run(place, evaluate, tmp_path):
 def one_file(place, tmp_path):
     """A run on a single JSON file of COCO; a function that says which pictures it held out."""
     pictures = sorted((place / "scenes/JPEGImages").iterdir())
-    content = {
-        "images": [{"id": number, "file_name": str(path)} for number, path in enumerate(pictures)],
-        "annotations": [
-            {"image_id": number, "category_id": 1, "bbox": [9, 9, 20, 20]} for number, _ in enumerate(pictures)
-        ],
-        "categories": [{"id": 1, "name": "cat"}],
-    }
+    images = [{"id": number, "file_name": str(path)} for number, path in enumerate(pictures)]
+    objects = [{"image_id": image["id"], "category_id": 1, "bbox": [9, 9, 20, 20]} for image in images]
+    content = {"images": images, "annotations": objects, "categories": [{"id": 1, "name": "cat"}]}
     (tmp_path / "mine.json").write_text(json.dumps(content))
     run = tmp_path / "run"
     Detector.load(place / "model").save(run / "model")

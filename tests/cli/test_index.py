@@ -312,12 +312,10 @@ REFUSALS = [
 
 
 @pytest.fixture(scope="module")
-def more(originals, tmp_path_factory):
+def more(copied):
     """A folder with what some command lines cannot use."""
-    folder = tmp_path_factory.mktemp("refusals") / "more"
-    shutil.copytree(originals, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+        patch.chdir(copied)
         Path("empty").mkdir()
         for dim, name in ((8, "white"), (20, "wide")):
             fr.Whitening.fit(np.random.default_rng(0).normal(size=(60, dim)), dim=3).save(f"{name}.safetensors")
@@ -325,7 +323,7 @@ def more(originals, tmp_path_factory):
         Index("other.index", dim=9).close()
         shutil.copytree("plain.index", "damaged.index")
         Path("damaged.index/journal").write_bytes(b"damaged")
-    return folder
+    return copied
 
 
 @pytest.mark.parametrize(("words", "name"), REFUSALS)

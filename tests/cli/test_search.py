@@ -159,9 +159,8 @@ def test_expansion_as_stored_on_and_off(here, run):
 def test_text_of_an_index_moves_no_cursor_and_stays_in_its_column(tmp_path, run):
     with Index(tmp_path / "t.index", dim=2) as index:
         labels = ["漢字", "plain", "\x1b[31mred\nline", "x" * 80]
-        index.add(
-            np.eye(2)[[0, 0, 0, 1]] + 0.1, [Item(f"{i}{'é' * 60}", label=label) for i, label in enumerate(labels)]
-        )
+        items = [Item(f"{i}{'é' * 60}", label=label) for i, label in enumerate(labels)]
+        index.add(np.eye(2)[[0, 0, 0, 1]] + 0.1, items)
     result = run("search", tmp_path / "t.index", f"id:0{'é' * 60}")
     assert result.status == 0
     assert "\x1b" not in result.out
@@ -169,10 +168,8 @@ def test_text_of_an_index_moves_no_cursor_and_stays_in_its_column(tmp_path, run)
     assert len(rows) == 3
     assert all("é" * 60 in row for row in rows)  # an id can be copied as it is
     assert f" {'x' * 45}...  3é" in rows[-1]
-    wide = command.format_answer(
-        command.Answer("q", None, None, tuple((Item(str(i), label=label), 1.0) for i, label in enumerate(labels[:2]))),
-        alone=True,
-    )
+    hits = tuple((Item(str(i), label=label), 1.0) for i, label in enumerate(labels[:2]))
+    wide = command.format_answer(command.Answer("q", None, None, hits), alone=True)
     assert wide == "   score   label  id\n1  1.0000  漢字   0\n2  1.0000  plain  1"
 
 
@@ -233,16 +230,14 @@ REFUSALS = [
 
 
 @pytest.fixture(scope="module")
-def more(originals, indexed, tmp_path_factory):
+def more(copied, indexed):
     """A folder with what some command lines cannot use."""
-    folder = tmp_path_factory.mktemp("refusals") / "more"
-    shutil.copytree(originals, folder)
     for name in ("photos", "damaged"):
-        shutil.copytree(indexed, folder / f"{name}.index")
-    (folder / "damaged.index/journal").write_bytes(b"damaged")
-    (folder / "bomb.png").write_bytes(png(60_000, 60_000, chunk(b"IDAT", zlib.compress(b""))))
-    small_model(folder / "second", seed=1)
-    return folder
+        shutil.copytree(indexed, copied / f"{name}.index")
+    (copied / "damaged.index/journal").write_bytes(b"damaged")
+    (copied / "bomb.png").write_bytes(png(60_000, 60_000, chunk(b"IDAT", zlib.compress(b""))))
+    small_model(copied / "second", seed=1)
+    return copied
 
 
 @pytest.mark.parametrize(("words", "name"), REFUSALS)

@@ -91,11 +91,9 @@ def test_a_recipe_by_name_and_its_data(here, run, train):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ("extra", "'extra'"),
         ("--data.layout fodler", "folder?"),
         ("--loss.name SmoothAPP", "SmoothAP?"),
         ("--batches.size 6", "batches.size"),
-        ("--model.backbone test_resnett --model.weights none", "test_resnett"),
         ("--backbone resnet18 --model.backbone test_resnet", "--backbone"),
         ("--model.weights nowhere.safetensors", "nowhere.safetensors"),
         ("--device rocket", "rocket"),
@@ -120,7 +118,6 @@ def test_refusals(here, refused, words, name):
         ("--data nowhere", "--data nowhere"),
         ("--resume my_photos", "--resume my_photos"),
         ("--resume my_photos --dry-run", "--dry-run"),
-        ("--resume my_photos --weights none --model.weights package", "--weights"),
     ],
 )
 def test_refusals_without_more(here, refused, words, name):

@@ -147,9 +147,7 @@ def test_verdicts():
 def test_a_verdict_does_not_depend_on_worse_detections():
     objects, found = random_scenes(np.random.default_rng(4))
     whole = judge_detections(table_of(objects), found_of(found))
-    fewer = judge_detections(
-        table_of(objects), found_of([[each for each in scene if each[2] >= 0.4] for scene in found])
-    )
+    fewer = judge_detections(table_of(objects), [each.above(0.4) for each in found_of(found)])
     for scene, one, other in zip(found, whole, fewer, strict=True):
         left = np.array([each[2] >= 0.4 for each in scene], dtype=bool)
         assert one.right[left].tolist() == other.right.tolist()

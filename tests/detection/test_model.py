@@ -110,17 +110,12 @@ def test_pictures_of_any_kind_are_the_same_and_the_mode_stays(detector):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "kind"),
-    [
-        (torch.zeros(3, 5, 5), InputTypeError),
-        (torch.zeros(1, 5, 5, dtype=torch.uint8), InputError),
-        (np.zeros((0, 5, 3), np.uint8), InputError),
-    ],
-)
-def test_pictures_that_cannot_be(detector, wrong, kind):
-    with pytest.raises(kind, match="pictures"):
-        detector.detect([wrong])
+def test_pictures_that_cannot_be(detector):
+    with pytest.raises(InputTypeError, match="pictures"):
+        detector.detect([torch.zeros(3, 5, 5)])
+    for wrong in (torch.zeros(1, 5, 5, dtype=torch.uint8), np.zeros((0, 5, 3), np.uint8)):
+        with pytest.raises(InputError, match="pictures"):
+            detector.detect([wrong])
 
 
 # Frozen layers
@@ -280,16 +275,11 @@ def test_what_is_no_detector_is_refused(tmp_path, detector):
 
 
 @pytest.mark.parametrize(
-    ("changed", "match"),
-    [
-        ({"classes": ("a", "a")}, "classes"),
-        ({"samples": 0}, "samples"),
-        ({"long_side": 10}, "long_side"),
-    ],
+    ("name", "value"), [("classes", ()), ("classes", ("a", "a")), ("samples", 0), ("long_side", 10)]
 )
-def test_settings_that_cannot_be(changed, match):
-    with pytest.raises(InputError, match=match):
-        Detector(replace(TINY, **changed))
+def test_settings_that_cannot_be(name, value):
+    with pytest.raises(InputError, match=name):
+        Detector(replace(TINY, **{name: value}))
 
 
 def test_the_loss_ranks_what_detections_are_sorted_by(detector):
@@ -386,13 +376,14 @@ def test_scores_in_half_precision_and_scores_that_do_not_exist():
         ProposalAP(fr.ClassifierAP(), "sigmoid")
 
 
-def test_past_proposals_join_the_lists():
-    heads, alone = ranked(), ranked()
+def test_past_proposals_join_the_lists_also_of_a_loss_that_goes_on():
+    heads, alone, later = ranked(), ranked(), ranked()
     for seed in range(9):
         losses_of(heads, pictures(seed=seed), seed)
-    assert len(heads.classifier_loss.ap.state_dict()["_extra_state"]["scores"]) == 7
-    one, other = (losses_of(each, pictures(seed=20))["loss_classifier"] for each in (heads, alone))
-    assert one.item() != other.item()
+    assert len(heads.classifier_loss.state_dict()["_extra_state"]["scores"]) == 7
+    later.classifier_loss.load_state_dict(heads.classifier_loss.state_dict())
+    one, other, same = (losses_of(each, pictures(seed=20))["loss_classifier"] for each in (heads, alone, later))
+    assert one.item() == same.item() != other.item()
 
 
 # What may be missing
@@ -412,9 +403,9 @@ def test_no_positive_at_all_is_a_loss_of_zero_and_is_remembered(scores):
     assert losses["loss_classifier"].item() == 0.0
     assert losses["loss_box_reg"].item() == 0.0
     assert all(float(each.abs().sum()) == 0.0 for each in gradients(heads, sum(losses.values())))
-    (kept,) = heads.classifier_loss.ap.state_dict()["_extra_state"]["scores"]
+    (kept,) = heads.classifier_loss.state_dict()["_extra_state"]["scores"]
     assert len(kept) == 3 * 9 + 2 * (2 + 1 + 3)
-    assert heads.classifier_loss.ap.last == {"classes_used": 0, "classes_skipped": CLASSES}
+    assert heads.classifier_loss.last == {"classes_used": 0, "classes_skipped": CLASSES}
     later = losses_of(heads, pictures())
     alone = losses_of(ranked(scores), pictures())
     assert later["loss_classifier"].item() > alone["loss_classifier"].item()  # negatives of before stand in the lists
@@ -430,15 +421,12 @@ def test_no_positive_now_but_some_remembered():
 
 
 def test_pictures_without_objects_and_classes_that_are_absent():
-    heads = ranked()
-    losses = losses_of(heads, empty(pictures(), {1}))
+    heads, (features, proposals, shapes, targets) = ranked(), empty(pictures(), {1})
+    targets = [{"boxes": each["boxes"], "labels": torch.full_like(each["labels"], 2)} for each in targets]
+    losses = losses_of(heads, (features, proposals, shapes, targets))
     assert all(torch.isfinite(each) for each in losses.values())
     assert sum(float(each.abs().sum()) for each in gradients(heads, losses["loss_classifier"])) > 0
-    features, proposals, shapes, targets = pictures()
-    targets = [{"boxes": each["boxes"], "labels": torch.full_like(each["labels"], 2)} for each in targets]
-    heads = ranked()
-    assert torch.isfinite(losses_of(heads, (features, proposals, shapes, targets))["loss_classifier"])
-    assert heads.classifier_loss.ap.last == {"classes_used": 1, "classes_skipped": CLASSES - 1}
+    assert heads.classifier_loss.last == {"classes_used": 1, "classes_skipped": CLASSES - 1}
 
 
 @pytest.mark.parametrize("loss", [True, False])
@@ -457,8 +445,8 @@ def test_nothing_of_a_batch_is_kept_and_a_copy_has_hooks_of_its_own():
     other = copy.deepcopy(heads)
     losses_of(other, pictures())
     assert (other._predictions, other._labels) == (None, [])
-    assert heads.classifier_loss.ap.state_dict()["_extra_state"]["scores"] == []
-    (scores,) = other.classifier_loss.ap.state_dict()["_extra_state"]["scores"]
+    assert heads.classifier_loss.state_dict()["_extra_state"]["scores"] == []
+    (scores,) = other.classifier_loss.state_dict()["_extra_state"]["scores"]
     assert not scores.requires_grad
 
 
@@ -483,13 +471,10 @@ def test_by_logits_detections_are_sorted_by_the_logit_of_their_class():
         rows = slice(start, start + len(own))
         start += len(own)
         moved = heads.box_coder.decode(changes[rows], [own])
-        boxes, scores, labels = [], [], []
-        for row in range(len(own)):
-            for label in range(1, CLASSES + 1):
-                boxes.append(clip_boxes_to_image(moved[row, label][None], shapes[0])[0])
-                scores.append(torch.sigmoid(logits[rows][row, label]))
-                labels.append(label)
-        boxes, scores, labels = torch.stack(boxes), torch.stack(scores), torch.tensor(labels)
+        pairs = [(row, label) for row in range(len(own)) for label in range(1, CLASSES + 1)]
+        boxes = torch.stack([clip_boxes_to_image(moved[row, label][None], shapes[0])[0] for row, label in pairs])
+        scores = torch.stack([torch.sigmoid(logits[rows][row, label]) for row, label in pairs])
+        labels = torch.tensor([label for _, label in pairs])
         best = batched_nms(boxes, scores, labels, 0.5)[:12]
         assert len(best) == 12
         torch.testing.assert_close(one["scores"], scores[best])

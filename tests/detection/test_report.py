@@ -25,14 +25,8 @@ CURVES = {
 
 
 def facts(**changed):
-    given = {
-        "title": "RaMBO on scenes",
-        "command": "frontrank detect train --data scenes",
-        "settings": "batch: 8",
-        "curves": CURVES,
-        "facts": {"pictures": "12"},
-        "versions": {"torch": "2.0"},
-    }
+    given = {"title": "RaMBO on scenes", "command": "frontrank detect train --data scenes", "settings": "batch: 8"}
+    given |= {"curves": CURVES, "facts": {"pictures": "12"}, "versions": {"torch": "2.0"}}
     return RunFacts(**(given | changed))
 
 
@@ -44,8 +38,7 @@ def made(folder, classes=CLASSES, seed=2):
     files = tuple(str(folder / file) for file in table.files)
     for number, file in enumerate(files):
         Image.new("RGB", (100, 100), (9 * number, 120, 200)).save(file)
-    object.__setattr__(table, "files", files)
-    return table, found_of(found)
+    return replace(table, files=files), found_of(found)
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +71,9 @@ def test_the_parts_of_the_page(scenes, page):
         assert f"<h3>{said}</h3>" in page
     assert "held-out pictures" in page
     assert "held-out classes" not in page
-    order = [
-        page.index(f"<h3>{name.capitalize()}</h3>") for name in sorted(CLASSES, key=lambda name: -ap(scenes, name))
-    ]
-    assert order == sorted(order)  # the best class first
-
-
-def ap(scenes, name):
-    return evaluate_detections(*scenes).per_class[name].metrics["AP50"]
+    of = evaluate_detections(*scenes).per_class
+    order = sorted(CLASSES, key=lambda name: page.index(f"<h3>{name.capitalize()}</h3>"))
+    assert order == sorted(CLASSES, key=lambda name: -of[name].metrics["AP50"])  # the best class first
 
 
 def test_which_pictures_are_shown():

@@ -13,3 +13,7 @@ def small(backbone="test_resnet", **more):
 
 def images(count=2, size=SIZE):
     return torch.randn(count, 3, size, size)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())

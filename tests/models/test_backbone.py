@@ -38,11 +38,3 @@ def test_class_tokens_do_not_count(backbone):
     x = images()
     places = model.backbone.forward_features(x)[:, -16:]
     torch.testing.assert_close(model(x), torch.nn.functional.normalize(places.mean(1)))
-
-
-def test_channels_last_in_memory():
-    model = small("resnet18").eval()
-    x = images()
-    expected = model(x)
-    model.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(model(x.contiguous(memory_format=torch.channels_last)), expected, rtol=0, atol=1e-5)

@@ -14,13 +14,9 @@ from safetensors.torch import load_file, save_file
 import frontrank
 from frontrank.errors import InputError, InputTypeError
 from frontrank.models import Embedder, storage
-from tests.models.small import images, small
+from tests.models.small import images, names, small
 
 FILES = ["README.md", "config.json", "model.safetensors"]
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +96,7 @@ def test_the_fingerprint_depends_on_what_embeddings_depend_on():
 
 class TestSaving:
     def test_overwrites_if_asked_and_keeps_other_files(self, copy):
-        (copy / "notes.txt").write_text("mine")
-        (copy / "logs").mkdir()
-        (copy / "logs" / "a").write_text("log")
+        write_other_files(copy)
         model, before = small(), (copy / "config.json").read_bytes()
         with pytest.raises(InputError, match="model"):
             model.save(copy)
@@ -110,7 +104,7 @@ class TestSaving:
         model.save(copy, overwrite=True)
         assert Embedder.load(copy).fingerprint == model.fingerprint
         assert names(copy) == sorted([*FILES, "notes.txt", "logs"])
-        assert (copy / "logs" / "a").read_text() == "log"
+        assert has_other_files(copy)
         assert names(copy.parent) == ["model"]
 
     @pytest.mark.parametrize("overwrite", [False, True])
@@ -149,18 +143,16 @@ class TestSaving:
         assert Embedder.load(copy).fingerprint == saved[0].fingerprint
 
 
-def edit(folder, **changes):
+def edit(folder, group=None, **changes):
     config = json.loads((folder / "config.json").read_text())
-    for name, value in changes.items():
-        (config["settings"] if name in config["settings"] else config)[name] = value
+    (config if group is None else config[group]).update(changes)
     (folder / "config.json").write_text(json.dumps(config))
+    return config
 
 
 def sign_again(folder):
     """Make the fingerprint right for what the files now hold."""
-    config = json.loads((folder / "config.json").read_text())
-    config["fingerprint"] = storage.fingerprint(config["settings"], load_file(folder / "model.safetensors"))
-    (folder / "config.json").write_text(json.dumps(config))
+    edit(folder, fingerprint=storage.fingerprint(edit(folder)["settings"], load_file(folder / "model.safetensors")))
 
 
 class TestLoading:
@@ -175,18 +167,11 @@ class TestLoading:
         (copy / name).unlink()
         self.refuse(copy, name)
 
-    @pytest.mark.parametrize("size", [0, 200, -1])
-    def test_truncated_weights(self, copy, size):
+    @pytest.mark.parametrize("damage", [lambda x: b"", lambda x: x[:200], lambda x: x[:-1] + bytes([x[-1] ^ 1])])
+    def test_damaged_weights(self, copy, damage):
         path = copy / "model.safetensors"
-        path.write_bytes(path.read_bytes()[:size])
+        path.write_bytes(damage(path.read_bytes()))
         self.refuse(copy, r"model\.safetensors")
-
-    def test_a_flipped_bit(self, copy):
-        path = copy / "model.safetensors"
-        data = bytearray(path.read_bytes())
-        data[-5] ^= 1
-        path.write_bytes(data)
-        self.refuse(copy, "fingerprint")
 
     @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"format": "other"}'])
     def test_a_config_of_something_else(self, copy, content):
@@ -213,9 +198,7 @@ class TestLoading:
         ids=str,
     )
     def test_settings_that_are_not_valid(self, copy, name, value):
-        config = json.loads((copy / "config.json").read_text())
-        config["settings"][name] = value
-        (copy / "config.json").write_text(json.dumps(config))
+        edit(copy, "settings", **{name: value})
         self.refuse(copy, "fingerprint")
         sign_again(copy)
         self.refuse(copy, "checkpoint_path" if "checkpoint" in str(value) else name)
@@ -308,12 +291,16 @@ def save_and_die(folder, number, step):
     return status == KILLED
 
 
+def write_other_files(folder):
+    (folder / "notes.txt").write_text("mine")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "a").write_text("log")
+    return folder
+
+
 def save_with_other_files(parent):
     save(parent / "model", 1)
-    (parent / "model" / "notes.txt").write_text("mine")
-    (parent / "model" / "logs").mkdir()
-    (parent / "model" / "logs" / "a").write_text("log")
-    return parent / "model"
+    return write_other_files(parent / "model")
 
 
 def has_other_files(folder):
@@ -349,7 +336,7 @@ def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
             save(folder, 4)
         assert load(folder) == 4
         assert has_other_files(folder)
-        assert [path.name for path in parent.iterdir()] == ["model"]
+        assert names(parent) == ["model"]
         if not killed:
             break
         step += 1
@@ -412,7 +399,6 @@ def test_nothing_is_overwritten_by_what_is_put_back(tmp_path):
     save(folder, 3)
     assert (folder / "notes.txt").read_text() == "later"
     assert (folder / "notes.txt.old").read_text() == "mine"
-    assert (folder / "logs" / "a").read_text() == "log"
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -432,7 +418,7 @@ def test_stopped_by_hand_between_the_renames(tmp_path, monkeypatch, moment):
         save(folder, 2)
     assert load(folder) == (1 if moment == "before" else 2)
     assert has_other_files(folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert names(tmp_path) == ["model"]
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])

