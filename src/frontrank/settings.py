@@ -42,9 +42,7 @@ class DataConfig:
     test: float = setting(0.0, "share of the classes to test on, if the data have none", at_least=0, at_most=0.9)
     merge_classes: int = setting(1, "merge so many training classes into one (PNP's robustness experiment)", at_least=1)
     broken: Literal["fail", "skip"] = setting("fail", "stop before training at a broken image, or skip it")
-    check: Literal["full", "quick", "none"] = setting(
-        "full", "before training: decode images, read headers, or nothing"
-    )
+    check: Literal["full", "quick", "none"] = setting("full", "before training: decode images, read headers or nothing")
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
     resize: int = setting(256, "width and height of an image before it is cropped", at_least=1)
     size: int = setting(224, "width and height of the crop that the model sees", at_least=1)
@@ -67,9 +65,7 @@ class BatchConfig:
     groups: int = setting(0, "groups of categories per epoch; 0 is all of them (kind categories)", at_least=0)
     chunk: int = setting(0, "images in memory at once (multistage backprop); 0 is the whole batch", at_least=0)
     accumulate: int = setting(1, "batches whose gradients are added up before a step", at_least=1)
-    memory: int = setting(
-        0, "past embeddings that are ranked beside the batch, as a gallery of their own; 0 is none", at_least=0
-    )
+    memory: int = setting(0, "past embeddings ranked beside the batch, as a gallery of its own; 0 is none", at_least=0)
     memory_weight: float = setting(
         0.5, "weight of the loss against the memory; that against the batch has the rest", at_least=0, at_most=1
     )

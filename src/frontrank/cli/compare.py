@@ -71,9 +71,7 @@ def run(options: argparse.Namespace) -> None:
         for name in overrides(options):
             raise InputError(f"--{name} {reason}")
     elif options.data is None and options.recipe is None:
-        raise InputError(
-            "there are no images; give --data, a folder of images by class, a table, or the root of a data set"
-        )
+        raise InputError("there are no images; give --data, a folder of images by class, a table or a data set's root")
     from frontrank.comparison.report import render_comparison_page
     from frontrank.comparison.results import comparison_table
     from frontrank.comparison.runner import resume_comparison, run_comparison

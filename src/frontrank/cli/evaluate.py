@@ -99,9 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     before.add_argument("--power", metavar="P", type=power, help="of the variances; 0.25 by default, 0.5 is full")
     before.add_argument("--dim", metavar="N", type=number_type(int, at_least=1), help="components kept; all by default")
     before.add_argument("--augment", **NEIGHBOURS, help="move every gallery item to its K nearest; 10 by default")
-    before.add_argument(
-        "--expand", **NEIGHBOURS, help="move every query to its K nearest in the gallery; 10 by default"
-    )
+    before.add_argument("--expand", **NEIGHBOURS, help="move each query to its K nearest in the gallery; 10 by default")
     before.add_argument("--alpha", metavar="A", type=alpha, help="score^A weighs the K nearest; 2 by default")
     before.add_argument("--rerank", action="store_true", help="k-reciprocal re-ranking; holds all scores in memory")
 
@@ -194,28 +192,20 @@ def check_combination(options: argparse.Namespace) -> None:
         if not option_flags(options, others):
             needed = " or ".join(f"--{other}" for other in others)
             refuse_options(options, [option], f"needs {needed}; add it, or leave both out")
+    unsaved = options.compare is not None and not _is_report(options.compare)
     not_with = f"does not go with --protocol {name}, which"
     of_embeddings = ", ".join([] if options.metrics is None else read_metrics(options.metrics)[1])
     conflicts = [  # what holds, the options that it rules out, and why
         (kind == "revisited", "labels gallery_labels metrics", f"{not_with} has its own; leave it out"),
         (kind != "revisited", "ground_truth setup distractors", "needs --protocol revisited; add it"),
-        (
-            kind in ("self", "templates"),
-            "gallery",
-            f"{not_with} searches the embeddings among themselves; leave it out",
-        ),
+        (kind in ("self", "templates"), "gallery", f"{not_with} searches among the embeddings; leave it out"),
         (kind == "templates", "augment expand", f"{not_with} averages rows; leave it out"),
         (kind != "templates", "templates", "needs --protocol vggface2 or ijb-c; add it, or leave it out"),
         (rerank, "protocol", "does not go with --rerank; name the metrics by --metrics instead"),
         (rerank, "device", "does not go with --rerank, which runs on the CPU; leave it out"),
         (rerank and not options.gallery, "expand", "with --rerank needs --gallery; add it, or leave one of them out"),
         (of_embeddings, "expand rerank", f"does not go with --metrics {of_embeddings}; leave one of them out"),
-        (
-            not _is_report(options.compare or ".json"),
-            "gallery whiten",
-            f"with --compare needs a saved report, since {options.compare} has no such file of its own; "
-            "evaluate it with --json first, and give that file",
-        ),
+        (unsaved, "gallery whiten", f"with --compare {options.compare} needs a saved report; give what --json wrote"),
     ]
     for holds, names, reason in conflicts:
         if holds:
@@ -467,10 +457,7 @@ class _Inputs:
 
 
 def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
-    """Read and check all that can be checked before the work, and print what was read.
-
-    rows: embeddings of a model's images, by the option that takes such rows from a file
-    """
+    """Read and check all that can be checked before the work; rows: of a model's images, by the option for a file."""
     from frontrank.data import read_labels
     from frontrank.evaluation.evaluate import encode_labels
     from frontrank.evaluation.protocols import PROTOCOLS
@@ -554,19 +541,15 @@ def _check_fit(inputs: _Inputs) -> None:
             remedy = "both must come from the same model"
             raise InputError(f"{queries.source} has {dim} dimensions and {source} has {other_dim}; {remedy}")
     if inputs.ground_truth is not None and len(inputs.ground_truth) != count:
-        raise InputError(
-            f"{options.ground_truth} is of {len(inputs.ground_truth)} queries, but {queries.source} has {count} rows; "
-            "give a row per query, in the same order"
-        )
+        text = f"{options.ground_truth} is of {len(inputs.ground_truth)} queries, but {queries.source} has {count} rows"
+        raise InputError(f"{text}; give a row per query, in the same order")
     if other is None:
         return
     rows = other.queries if isinstance(other, fr.Report) else len(other.embeddings)
     averaged = isinstance(other, fr.Report) and inputs.protocol is not None and inputs.protocol.kind == "templates"
     if rows != count and not averaged:  # else queries are fewer than rows
-        raise InputError(
-            f"--compare: {options.compare} has {rows:,} rows or queries, and {queries.source} has {count:,}; "
-            "both must be of the same queries in the same order"
-        )
+        text = f"--compare: {options.compare} has {rows:,} rows or queries, and {queries.source} has {count:,}"
+        raise InputError(f"{text}; both must be of the same queries in the same order")
     if isinstance(other, Rows):
         for what in ("ids", "labels") if options.labels is None else ("ids",):
             _check_same(what, queries, other)
@@ -581,10 +564,9 @@ def _check_same(what: str, first: Rows, other: Rows) -> None:
     if len(differ):
         remedy = "sort both by id" if what == "ids" and set(a.tolist()) == set(b.tolist()) else "use the same rows"
         row = differ[0]
-        raise InputError(
-            f"--compare: the {what} of {first.source} and {other.source} differ in {len(differ):,} of {len(a):,} "
-            f"rows, first in row {row} ({a[row]} and {b[row]}); {remedy}, in the same order, in both"
-        )
+        rows = f"{len(differ):,} of {len(a):,} rows, first in row {row} ({a[row]} and {b[row]})"
+        text = f"--compare: the {what} of {first.source} and {other.source} differ in {rows}"
+        raise InputError(f"{text}; {remedy}, in the same order, in both")
 
 
 def _check_memory(inputs: _Inputs) -> None:
@@ -598,10 +580,8 @@ def _check_memory(inputs: _Inputs) -> None:
     memory = _machine_memory()
     if size > memory:
         flags = " ".join(option_flags(options, ["whiten", "augment", "expand", "rerank"]))
-        raise InputError(
-            f"{flags} would hold {size / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f}; "
-            "leave it out, or evaluate fewer rows"
-        )
+        text = f"{flags} would hold {size / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f}"
+        raise InputError(f"{text}; leave it out, or evaluate fewer rows")
 
 
 def _machine_memory() -> float:
@@ -617,10 +597,7 @@ def _machine_memory() -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Sides:
-    """Queries and what they search; without a gallery they search each other.
-
-    own: query i is item i of the gallery, and not in its own list
-    """
+    """Queries and what they search, or each other; own: query i is item i of the gallery, and not in its own list."""
 
     queries: Array
     gallery: Array | None = None

@@ -28,10 +28,7 @@ def print_page(page: Path, quiet: bool) -> None:
 
 
 def check_output(option: str, path: Path, endings: Sequence[str], force: bool | None) -> None:
-    """Raise before the work if a file could not be written after it.
-
-    force: whether an existing file may be replaced; None where the command has no --force
-    """
+    """Raise before the work if a file could not be written after it; force: None if the command has no --force."""
     if path.suffix.lower() not in endings:
         raise InputError(f"{option} {path} must end in {join_words(endings)}")
     if os.path.isdir(path):

@@ -147,10 +147,7 @@ def add_settings(parser: argparse.ArgumentParser, kind: Kind, *, in_help: bool =
 
 
 def check_start(options: argparse.Namespace, missing: str) -> None:
-    """Raise if there is nothing to train on, or if --resume stands beside what it takes from the run's folder.
-
-    missing: what is missing, and what to do
-    """
+    """Raise if there is nothing to train on, which `missing` names, or if --resume stands beside what it replaces."""
     if options.resume is None and options.data is None and options.recipe is None:
         raise InputError(f"there are no {missing}")
     if options.resume is not None:

@@ -209,15 +209,11 @@ class AnnotatedObject(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A picture and its objects, as a file describes it.
-
-    source: the file, and the place in it, for messages
-    size:   width and height; None if the file does not have them
-    """
+    """A picture and its objects, as a file describes it."""
 
     file: str
-    source: str
-    size: tuple[int, int] | None
+    source: str  # the file that describes it, and the place in it, for messages
+    size: tuple[int, int] | None  # width and height, if they are known
     objects: Sequence[AnnotatedObject]
 
 
@@ -288,12 +284,15 @@ def _scene_size(scene: Scene, check: bool) -> tuple[int, int]:
     if scene.size is not None and not check:
         return scene.size
     size = image_size(scene.file)
-    if scene.size is not None and size != scene.size:
-        raise InputError(
-            f"{scene.source} says {scene.size[0]} x {scene.size[1]} pixels, {printable(scene.file)} has "
-            f"{size[0]} x {size[1]} (upright); correct the size and the boxes, or the picture"
-        )
+    _check_size(scene.file, size, scene.size or size, scene.source)
     return size
+
+
+def _check_size(file: str, size: tuple[int, int], expected: tuple[int, int], source: str) -> None:
+    if size != expected:
+        own, other = (f"{width} x {height}" for width, height in (size, expected))
+        text = f"{printable(file)} has {own} pixels (upright), but {source} is for {other}"
+        raise InputError(f"{text}; correct the picture, or the size and the boxes")
 
 
 def _cut_box(box: Box, size: tuple[int, int]) -> Box | None:
@@ -347,10 +346,8 @@ def read_voc(
         names = _read_list(home / "ImageSets" / "Main" / f"{list_name}.txt")
         of_year = _read_voc_scenes(home, names, allow_partial, show)
         if len(of_year) != VOC_COUNTS[year, split] and not allow_partial:
-            raise InputError(
-                f"{printable(home)} has {len(of_year):,} pictures to {split}, not {VOC_COUNTS[year, split]:,} as "
-                "published; unpack it again, pass layout='voc' for data of your own, or allow_partial=True"
-            )
+            text = f"{printable(home)} has {len(of_year):,} pictures to {split}, not {VOC_COUNTS[year, split]:,}"
+            raise InputError(f"{text}; unpack it again, pass layout='voc' for your own data, or allow_partial=True")
         scenes += of_year
     name = f"VOC {'+'.join(f'{year % 100:02d}' for year in years)} {list_name}"
     return _build_table(name, VOC_CLASSES, scenes, allow_partial, crowds=False, check_sizes=False)
@@ -613,11 +610,7 @@ def _read_coco_objects(
 
 
 def _picture_folder(path: Path, picture: str) -> Path:
-    """Find the folder of the pictures by one of them.
-
-    For annotations/instances_val2017.json these are tried: annotations, annotations/images, annotations/val2017,
-    annotations/images/val2017, then the same in the folder above.
-    """
+    """Find the folder of the pictures by one of them: that of the file or the one above, or one of the file's split."""
     split = path.stem.rpartition("_")[2] if path.stem.startswith("instances_") else path.stem
     for base in (path.parent, path.parent.parent):
         for folder in (base, base / "images", base / split, base / "images" / split):
@@ -660,20 +653,14 @@ class SceneDataset(Dataset[tuple[Tensor, Target]]):
 
     def __getitem__(self, key: Key) -> tuple[Tensor, Target]:
         row, seed = key
-        file, image = self.table.files[row], read_image(self.table.files[row])
-        width, height = self.table.sizes[row].tolist()
-        if image.size != (width, height):
-            raise InputError(
-                f"{printable(file)} has {image.width} x {image.height} pixels (upright), but its boxes are for "
-                f"{width} x {height}; correct the annotation, or leave the picture out"
-            )
+        image, (width, height) = read_image(self.table.files[row]), self.table.sizes[row].tolist()
+        _check_size(self.table.files[row], image.size, (width, height), "its annotation")
         picture = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         wanted = ~self.table.ignored[row]
         boxes = torch.from_numpy(self.table.boxes[row][wanted].astype(np.float32))
         target = {"boxes": boxes, "labels": torch.from_numpy(self.table.labels[row][wanted].astype(np.int64))}
-        return (
-            mirror(picture, target) if self.flip and np.random.default_rng(seed).random() < 0.5 else (picture, target)
-        )
+        mirrored = self.flip and np.random.default_rng(seed).random() < 0.5
+        return mirror(picture, target) if mirrored else (picture, target)
 
 
 def mirror(picture: Tensor, target: Target) -> tuple[Tensor, Target]:
@@ -691,10 +678,7 @@ def mirror(picture: Tensor, target: Target) -> tuple[Tensor, Target]:
 def training_scenes(
     table: SceneTable, sampler: SceneBatches, seed: int, flip: bool, workers: int, start: int, stop: int
 ) -> Iterator[Batch]:
-    """Iterate over this process's pictures and targets of the batches of the sampler.
-
-    start, stop: numbers of the first batch and of the one after the last, counted from the start of epoch 0
-    """
+    """Iterate over this process's share of the batches from `start` to before `stop`, counted from epoch 0."""
     dataset = WholeBatches(SceneDataset(table, flip), _as_lists)
     return read_batches(dataset, training_keys(sampler, seed, start, stop), workers)
 

@@ -183,9 +183,7 @@ def _match(crowds: bool, objects: list[Any], detections: list[Any]) -> Any:
 def _coco_rows(
     scenes: Iterable[tuple[Any, Any, Any]], fields: Callable[[Any], dict[str, Any]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return annotations as pycocotools has them, by label.
-
-    scenes: boxes, labels, and a column that gives each row more fields, of each picture
+    """Return boxes, labels and a column with more fields, of each picture, as pycocotools' annotations, by label.
 
     Ids count through all pictures from 1, as 0 means "no match" to pycocotools.
     """

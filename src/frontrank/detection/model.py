@@ -450,10 +450,7 @@ class RankedRoIHeads(RoIHeads):
 
 
 class SmallBackbone(nn.Module):
-    """A small network to train from random weights on a CPU: residual blocks with group normalisation.
-
-    Returns feature maps [image, channel, height, width] of a batch, finest first.
-    """
+    """A small network to train on a CPU: residual blocks with group normalisation; gives its maps, finest first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -504,10 +501,7 @@ class Pyramid(nn.Module):
 
 
 def build_pyramid(name: str, channels: int) -> nn.Module:
-    """Build the backbone of a name with random weights.
-
-    Its attribute `body` is the part that pretrained weights are for, `fpn` the pyramid.
-    """
+    """Build the backbone of a name with random weights: `body`, which pretrained weights are for, and `fpn` on it."""
     if name == SMALL:
         return Pyramid(SmallBackbone(), list(_SMALL_CHANNELS), channels)
     if name.startswith(TIMM):

@@ -24,7 +24,7 @@ from frontrank.data.table import read_unlabelled
 from frontrank.detection.data import SceneTable, collect_fault
 from frontrank.detection.evaluation import Detections, Verdicts
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import PathLike, atomic_write
+from frontrank.files import PathLike, atomic_write, write_errors
 from frontrank.progress import progress
 
 if TYPE_CHECKING:
@@ -102,15 +102,10 @@ def predict(
 
 
 def _make_folder(folder: Path, draw: bool, overwrite: bool) -> None:
-    title = f"--out {printable(folder)}"
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{title} is a file; give a folder")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise InputError(f"{title} is not empty; choose another name, or add --force to write into it")
-    try:
+        raise InputError(f"--out {printable(folder)} is not empty; choose another, or add --force to write into it")
+    with write_errors(folder):
         (folder / DRAWN if draw else folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{title} cannot be written ({error.strerror}); choose another") from error
 
 
 def _drawing_names(files: Sequence[str]) -> list[str]:
@@ -147,10 +142,7 @@ class Mark:
 def detection_marks(
     detections: Detections, classes: Sequence[str], least: float = 0.0, verdicts: Verdicts | None = None
 ) -> list[Mark]:
-    """Return the marks of the detections from a score on, best first.
-
-    verdicts: of all detections, from `judge_detections`; None if there are no annotations to compare with
-    """
+    """Return the marks of the detections from a score on, best first; verdicts: of all, if there are annotations."""
     marks = []
     for place in np.flatnonzero(detections.scores >= least).tolist():
         kind = "found"
@@ -161,13 +153,8 @@ def detection_marks(
     return marks
 
 
-def scene_marks(
-    table: SceneTable, row: int, detections: Detections, verdicts: Verdicts, least: float = 0.0
-) -> list[Mark]:
-    """Return the marks of an annotated picture: the objects that were missed, then the detections, best last (on top).
-
-    verdicts: of all detections, from `judge_detections`
-    """
+def scene_marks(table: SceneTable, row: int, detections: Detections, verdicts: Verdicts, least: float) -> list[Mark]:
+    """Return the marks of an annotated picture: objects that were missed, then all detections, best last (on top)."""
     right = set(verdicts.objects[np.flatnonzero(detections.scores >= least)].tolist())
     missed = [
         Mark(table.boxes[row][place].tolist(), f"{table.classes[int(table.labels[row][place]) - 1]} missed", "missed")

@@ -99,9 +99,7 @@ def require_page(page: Path, overwrite: bool) -> None:
     require_target(page, overwrite)
 
 
-def write_detection_page(
-    page: Path, place: DetectorPlace, evaluation: DetectorEvaluation, show: bool | None = None
-) -> None:
+def write_detection_page(page: Path, place: DetectorPlace, evaluation: DetectorEvaluation, show: bool | None) -> None:
     """Write the page of a detector and the pictures that it was evaluated on."""
     findings = detection_findings(evaluation.table, evaluation.detections, evaluation.report, show)
     atomic_write(page, detection_page(findings, detection_facts(place, evaluation.data, evaluation.table)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Literal
 
 from frontrank.settings import OptimizerConfig, setting
@@ -16,10 +15,7 @@ class SceneConfig:
     layout: str = setting("auto", "auto, or the name of a layout; see docs/detect_data.md")
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
     validation: float = setting(
-        0.0,
-        "share of the pictures that is held out to choose the checkpoint; 0 takes the last",
-        at_least=0,
-        at_most=0.9,
+        0.0, "share of the pictures held out to choose the checkpoint; 0 takes the last", at_least=0, at_most=0.9
     )
     short_side: int = setting(600, "pictures are scaled until the short side has so many pixels ...", at_least=16)
     long_side: int = setting(1000, "... or the long side so many, whichever comes first", at_least=16)
@@ -43,16 +39,12 @@ class DetectorConfig:
     )
     channels: int = setting(256, "channels of the feature pyramid", at_least=1)
     head_dim: int = setting(1024, "width of the layers before the predictor", at_least=1)
-    anchor_scale: float = setting(
-        8.0, "side of the anchors in places of their map: 8 is 32 px at 1/4 of the size", above=0
-    )
+    anchor_scale: float = setting(8.0, "side of anchors in places of their map: 8 is 32 px at 1/4 of the size", above=0)
     proposals: int = setting(2000, "proposals per picture that the heads choose from in training", at_least=1)
     proposals_test: int = setting(1000, "proposals per picture that the heads look at afterwards", at_least=1)
     samples: int = setting(512, "proposals per picture that the heads train on", at_least=1)
     positives: float = setting(0.25, "largest share of objects among them", above=0, at_most=1)
-    score_threshold: float = setting(
-        0.05, "lowest score of a detection; scores of logits are all kept", at_least=0, at_most=1
-    )
+    score_threshold: float = setting(0.05, "lowest score of a detection; logits are all kept", at_least=0, at_most=1)
     detections: int = setting(100, "most detections per picture", at_least=1)
 
 
@@ -66,10 +58,13 @@ class ClassifierConfig:
     margin: float = setting(0.15, "margin between the scores of objects and of the rest (alpha)", at_least=0)
     memory: int = setting(7, "past batches whose scores join the lists (tau)", at_least=0)
     warmup: int = setting(500, "steps in which the margin grows from 0 and there is no memory", at_least=0)
-    across_classes: float = setting(
-        1 / 3, "weight of the AP across classes; 1/3 is the paper's 2 : 1", at_least=0, at_most=1
-    )
+    across_classes: float = setting(1 / 3, "weight of AP across classes; 1/3: the paper's 2 : 1", at_least=0, at_most=1)
     scores: Literal["softmax", "logits"] = setting("logits", "what is ranked, and what detections are sorted by")
+
+
+_OPTIMIZER = OptimizerConfig(
+    "sgd", lr=0.01, weight_decay=1e-4, schedule="multistep", milestones=(9,), gamma=0.1, warmup=500
+)
 
 
 @dataclass(frozen=True)
@@ -81,18 +76,7 @@ class DetectConfig:
     data: SceneConfig = field(default_factory=SceneConfig)
     model: DetectorConfig = field(default_factory=DetectorConfig)
     loss: ClassifierConfig = field(default_factory=ClassifierConfig)
-    optimizer: OptimizerConfig = field(
-        default_factory=partial(
-            OptimizerConfig,
-            "sgd",
-            lr=0.01,
-            weight_decay=1e-4,
-            schedule="multistep",
-            milestones=(9,),
-            gamma=0.1,
-            warmup=500,
-        )
-    )
+    optimizer: OptimizerConfig = field(default=_OPTIMIZER)
     batch: int = setting(8, "pictures of a batch, over all processes", at_least=1)
     epochs: int = setting(12, "passes over the training pictures", at_least=1)
     iterations: int = setting(0, "steps in all, instead of epochs", at_least=0)

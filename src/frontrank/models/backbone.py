@@ -107,10 +107,7 @@ def feature_maps(backbone: Any, images: Tensor, stage: int = 0) -> Tensor:
 
 
 def examine_backbone(backbone: Any, name: str, image_size: int, stage: int = 0) -> tuple[torch.Size, set[nn.Parameter]]:
-    """Return the shape of one image's feature maps, and the parameters that they depend on.
-
-    Some models of timm have parameters that only their own head uses.
-    """
+    """Return the shape of one image's feature maps, and the parameters behind them; timm's own heads have others."""
     try:
         with eval_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
             maps = feature_maps(backbone, torch.zeros(1, 3, image_size, image_size), stage)
@@ -118,10 +115,8 @@ def examine_backbone(backbone: Any, name: str, image_size: int, stage: int = 0) 
             raise ValueError("only class tokens")
     except (AttributeError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         after = f" after stage {stage}" if stage else ""
-        raise InputError(
-            f"backbone {name} has no feature map{after} for images of {image_size} px ({first_line(error)}); "
-            f"give another {'stage, ' if stage else ''}image_size or backbone"
-        ) from error
+        text = f"backbone {name} has no feature map{after} for images of {image_size} px ({first_line(error)})"
+        raise InputError(f"{text}; give another {'stage, ' if stage else ''}image_size or backbone") from error
     return maps.shape, _parameters_behind(maps)
 
 
@@ -154,17 +149,9 @@ def register_keras_resnet50() -> None:
     from timm.models import generate_default_cfgs, is_model, register_model
 
     if not is_model(KERAS_RESNET50):
-        config = {
-            "num_classes": 1000,
-            "input_size": (3, 224, 224),
-            "pool_size": (7, 7),
-            "crop_pct": 0.875,
-            "first_conv": "conv1",
-            "classifier": "fc",
-            "interpolation": "bilinear",
-            "mean": KERAS_MEAN,
-            "std": KERAS_STD,
-        }
+        sizes = {"num_classes": 1000, "input_size": (3, 224, 224), "pool_size": (7, 7), "crop_pct": 0.875}
+        names = {"first_conv": "conv1", "classifier": "fc", "interpolation": "bilinear"}
+        config = {**sizes, **names, "mean": KERAS_MEAN, "std": KERAS_STD}
         # timm looks for a variable of this name in the module of the function that it registers
         globals()["default_cfgs"] = generate_default_cfgs({KERAS_RESNET50: config})
         register_model(resnet50_v1)
@@ -236,8 +223,6 @@ def _keras_layers() -> list[tuple[str, str, str, str]]:
             block, own = f"{stage + 1}{'abcdef'[index]}_branch", f"layer{stage}.{index}"
             if index == 0:
                 layers.append((f"res{block}1", f"bn{block}1", f"{own}.downsample.0", f"{own}.downsample.1"))
-            for number, letter in enumerate("abc", 1):
-                layers.append(
-                    (f"res{block}2{letter}", f"bn{block}2{letter}", f"{own}.conv{number}", f"{own}.bn{number}")
-                )
+            for n, letter in enumerate("abc", 1):
+                layers.append((f"res{block}2{letter}", f"bn{block}2{letter}", f"{own}.conv{n}", f"{own}.bn{n}"))
     return layers

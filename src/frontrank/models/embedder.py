@@ -106,9 +106,7 @@ class Embedder(nn.Module):
             self.backbone = build_backbone(backbone, image_size, options)
             shape, used = examine_backbone(self.backbone, backbone, image_size, stage)
             if pooling == "rmac" and len(shape) != 4:
-                raise InputError(
-                    f"pooling rmac needs a map, but tokens of {backbone} fit no grid; give another pooling"
-                )
+                raise InputError(f"pooling rmac needs a map; tokens of {backbone} fit no grid; give another pooling")
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
             features = math.prod(shape[1:]) if pooling == "flat" else shape[1]

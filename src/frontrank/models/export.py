@@ -14,7 +14,7 @@ from torch import Tensor
 
 from frontrank.checks import check_number, import_extra
 from frontrank.errors import FrontrankError, InputError
-from frontrank.files import PathLike, as_path, atomic_write, unwritable
+from frontrank.files import PathLike, as_path, atomic_write, write_errors
 from frontrank.models.backbone import first_line
 
 if TYPE_CHECKING:
@@ -47,14 +47,10 @@ def export_onnx(model: "Embedder", path: PathLike, overwrite: bool, tolerance: f
     data = program.SerializeToString()
     for difference in _differences(data, plain):
         if not difference <= tolerance:
-            raise FrontrankError(
-                f"the exported {model.settings.backbone} differs from the model by {difference:.1e}, more than the "
-                f"tolerance {tolerance:g}; nothing was written"
-            )
-    try:
+            text = f"the exported {model.settings.backbone} differs from the model by {difference:.1e}"
+            raise FrontrankError(f"{text}, more than the tolerance {tolerance:g}; nothing was written")
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(target, error) from error
     atomic_write(target, data)
 
 
@@ -73,9 +69,8 @@ def _onnx_model(model: "Embedder") -> Any:
             )
         return program.model_proto
     except Exception as error:  # torch raises many kinds for what it cannot export
-        raise FrontrankError(
-            f"torch cannot export {model.settings.backbone} to ONNX ({first_line(error)}); export another backbone"
-        ) from error
+        text = f"torch cannot export {model.settings.backbone} to ONNX ({first_line(error)})"
+        raise FrontrankError(f"{text}; export another backbone") from error
 
 
 @contextlib.contextmanager
@@ -105,10 +100,8 @@ def _differences(data: bytes, model: "Embedder", counts: tuple[int, ...] = (1, 3
             session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
             (embeddings,) = session.run(None, {"images": images.numpy()})
         except Exception as error:  # the runtime's errors share no class
-            raise FrontrankError(
-                f"onnxruntime cannot run the exported {model.settings.backbone} on {count} images "
-                f"({first_line(error)}); nothing was written"
-            ) from error
+            text = f"onnxruntime cannot run the exported {model.settings.backbone} on {count} images"
+            raise FrontrankError(f"{text} ({first_line(error)}); nothing was written") from error
         same_shape = embeddings.shape == tuple(expected.shape)
         differences.append(float((torch.from_numpy(embeddings) - expected).abs().max()) if same_shape else float("inf"))
     return differences

