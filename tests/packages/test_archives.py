@@ -6,8 +6,6 @@ import tarfile
 import zipfile
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from frontrank import packages as archives
 from frontrank.errors import InputError
@@ -35,11 +33,8 @@ def archive(request, tmp_path):
     return path
 
 
-def test_all_files(archive):
+def test_all_files_or_those_that_are_wanted(archive):
     assert read(archive) == list(FILES.items())
-
-
-def test_wanted(archive):
     for wanted, names in (
         (["package/*"], ["package/a.svg", "package/deep/b.json", "package/empty"]),
         (["*.svg", "*/empty"], ["package/a.svg", "package/empty", "other/c.svg"]),
@@ -51,14 +46,10 @@ def test_wanted(archive):
     assert next(members(archive, ["*"])) == ("package/a.svg", b"<svg/>")  # reading can end early
 
 
-def test_leading_dots_of_deb_files(tmp_path):
+def test_leading_dots_of_deb_files_and_zstd_by_dpkg(tmp_path, monkeypatch, capfd):
     path = tmp_path / "a.deb"
     path.write_bytes(deb(tar({"./usr/share/x": b"1"}, "w:xz")))
     assert read(path) == [("usr/share/x", b"1")]
-
-
-def test_zstd_is_left_to_dpkg(tmp_path, monkeypatch, capfd):
-    path = tmp_path / "a.deb"
     path.write_bytes(deb(b"\x28\xb5\x2f\xfd....", "data.tar.zst"))
     plain = tmp_path / "plain.tar"
     plain.write_bytes(tar(FILES, "w"))
@@ -78,25 +69,12 @@ def test_zstd_is_left_to_dpkg(tmp_path, monkeypatch, capfd):
         read(path)
 
 
-UNSAFE = ["../up", "/etc/passwd", "a/../../up", "\\\\host\\up", "a\\..\\..\\up", "C:up"]
-
-
 @pytest.mark.parametrize("make", [tgz, whl])
 def test_names_that_lead_out_are_left_out(tmp_path, make):
+    unsafe = ["../up", "/etc/passwd", "a/../../up", "\\\\host\\up", "a\\..\\..\\up", "C:up", ".."]
     path = tmp_path / "archive"
-    path.write_bytes(make({**dict.fromkeys(UNSAFE, b"bad"), "a..b/c": b"good"}))
+    path.write_bytes(make({**dict.fromkeys(unsafe, b"bad"), "a..b/c": b"good"}))
     assert read(path) == [("a..b/c", b"good")]
-
-
-@given(st.text(st.sampled_from("a./\\:"), min_size=1, max_size=8))
-def test_no_safe_name_leads_out(name):
-    if archives._is_safe(name):
-        import ntpath
-        import posixpath
-
-        for kind in (posixpath, ntpath):
-            joined = kind.normpath(kind.join("/out", name)).replace("\\", "/")
-            assert joined == "/out" or joined.startswith("/out/")
 
 
 def test_links_and_devices_are_left_out(tmp_path):

@@ -35,26 +35,23 @@ def names(folder):
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("FRONTRANK_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == tmp_path / ".cache" / "frontrank"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
-    assert cache_folder() == tmp_path / ".cache" / "frontrank"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder() == tmp_path / "xdg" / "frontrank"
-    monkeypatch.setenv("FRONTRANK_CACHE", "~/own")
-    assert cache_folder() == tmp_path / "own"
-    monkeypatch.setenv("FRONTRANK_CACHE", "own")
-    assert cache_folder() == Path.cwd() / "own"
-    monkeypatch.setenv("FRONTRANK_CACHE", "")
-    assert cache_folder() == tmp_path / "xdg" / "frontrank"
+    for own, home, expected in (
+        ("", "", tmp_path / ".cache/frontrank"),
+        ("", "relative/is/ignored", tmp_path / ".cache/frontrank"),
+        ("", str(tmp_path / "xdg"), tmp_path / "xdg/frontrank"),
+        ("~/own", str(tmp_path / "xdg"), tmp_path / "own"),
+        ("own", "", Path.cwd() / "own"),
+    ):
+        monkeypatch.setenv("FRONTRANK_CACHE", own)
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        assert cache_folder() == expected
     monkeypatch.setattr(Path, "expanduser", lambda path: (_ for _ in ()).throw(RuntimeError("no home")))
     monkeypatch.setenv("FRONTRANK_CACHE", "~/own")
     with pytest.raises(InputError, match="FRONTRANK_CACHE"):
         cache_folder()
 
 
-def test_fetched_once(npm, cache):
+def test_fetched_and_read_once(npm, cache, monkeypatch):
     thing = package(CONTENT)
     assert not is_cached(thing)
     (path,) = fetch([thing])
@@ -65,6 +62,8 @@ def test_fetched_once(npm, cache):
     assert fetch([]) == []
     assert names(cache) == [path.name, f"{path.name}.json"]
     assert path.name == "npm-thing-1.0.tgz"
+    monkeypatch.setattr("frontrank.packages.file_digest", lambda path: 1 / 0)
+    assert fetch([thing]) == [path]
 
 
 def test_order_and_names(clients, cache, tmp_path):
@@ -79,9 +78,8 @@ def test_order_and_names(clients, cache, tmp_path):
     client(clients, "npm", 'name=$(echo "${2%@*}" | tr / _)', f'cp "{registry}/$name" made.tgz')
     fetch(things[1:2])
     paths = fetch([*things, things[0]])
-    assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths] == [
-        thing.sha256 for thing in (*things, things[0])
-    ]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    assert digests == [thing.sha256 for thing in (*things, things[0])]
     assert paths[0].name == "npm-scope_one-1_0.1_2.tgz"
     assert len(calls(clients)) == 5
 
@@ -96,41 +94,28 @@ def test_a_damaged_archive_is_fetched_again(npm, cache, damage):
     assert len(calls(npm)) == 2
 
 
-def test_what_is_remembered_is_not_what_was_asked(npm, cache):
-    """A new release that pins another sha256 of the same version does not get the old file."""
-    fetch([package(CONTENT)])
-    with pytest.raises(InputError, match=r"thing 1\.0 \(npm\)"):
-        fetch([package(OTHER)])
-    assert len(calls(npm)) == 2
-
-
 @pytest.mark.parametrize("stamp", [None, "[]", '{"size": 1', '{"size": 1, "time": 2, "sha256": "x"}'])
 def test_a_good_archive_is_not_fetched_again(npm, cache, stamp):
     (path,) = fetch([package(CONTENT)])
     note = path.with_name(f"{path.name}.json")
-    if stamp is None:
-        note.unlink()
-    else:
+    note.unlink()
+    if stamp is not None:
         note.write_text(stamp)
     assert fetch([package(CONTENT)]) == [path]
     assert len(calls(npm)) == 1
     assert '"sha256"' in note.read_text()
 
 
-def test_it_is_read_only_when_it_has_changed(npm, cache, monkeypatch):
-    (path,) = fetch([package(CONTENT)])
-    monkeypatch.setattr("frontrank.packages.file_digest", lambda path: 1 / 0)
-    assert fetch([package(CONTENT)]) == [path]
-
-
-def test_another_checksum(clients, cache, tmp_path):
-    archive = stored(tmp_path / "registry", "thing.tgz", OTHER)
-    client(clients, "npm", f'cp "{archive}" thing-1.0.tgz')
-    theirs, ours = (hashlib.sha256(content).hexdigest()[:12] for content in (OTHER, CONTENT))
+def test_another_checksum(npm, cache):
+    """A release that pins another sha256 of the same version does not get a file that is there already."""
+    theirs, ours = (hashlib.sha256(content).hexdigest()[:12] for content in (CONTENT, OTHER))
     for any_version in (False, True):  # which is about apt only
         with pytest.raises(InputError, match=f"sha256 {theirs}.*{ours}"):
-            fetch([package(CONTENT)], any_version=any_version)
+            fetch([package(OTHER)], any_version=any_version)
     assert names(cache) == []
+    fetch([package(CONTENT)])
+    with pytest.raises(InputError, match=r"thing 1\.0 \(npm\)"):
+        fetch([package(OTHER)])
 
 
 def test_one_fails_and_the_others_stay(npm, cache):

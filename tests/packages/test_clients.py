@@ -46,34 +46,27 @@ def refused(kind, **options):
     return str(error.value)
 
 
-def test_npm(clients, cache, copy):
-    client(clients, "npm", *copy("npm"))
-    fetch([THING["npm"]])
-    (call,) = calls(clients)
-    assert call.startswith("npm pack thing@1.0 --ignore-scripts ")
-    assert " --fetch-timeout=60000 " in call
-    assert "://" not in call
+NAMES = {"npm": "npm", "pip": "python", "apt": "apt-get"}
+CALLS = {
+    "npm": ("npm pack thing@1.0 --ignore-scripts ", " --fetch-timeout=60000 "),
+    "pip": ("python -m pip download --no-deps --only-binary :all: ", " thing==1.0"),
+    "apt": ("apt-get download -q thing=1.0", ""),
+}
 
 
-def test_pip(python, cache, copy):
-    client(python, "python", *copy("pip"))
-    fetch([THING["pip"]])
+@pytest.mark.parametrize("kind", CALLS)
+def test_calls(python, cache, copy, kind):
+    if kind != "pip":  # which is a module of Python
+        assert NAMES[kind] in refused(kind)
+    client(python, NAMES[kind], *copy(kind))
+    (path,) = fetch([THING[kind]], any_version=True)
     (call,) = calls(python)
-    assert call.startswith("python -m pip download --no-deps --only-binary :all: ")
-    assert call.endswith(" thing==1.0")
-
-
-def test_apt(clients, cache, copy):
-    client(clients, "apt-get", *copy("apt"))
-    (path,) = fetch([THING["apt"]], any_version=True)
-    assert calls(clients) == ["apt-get download -q thing=1.0"]
-    assert path.name == "apt-thing-1.0.deb"
-    assert actual_package(THING["apt"], path) == THING["apt"]
-
-
-@pytest.mark.parametrize(("kind", "program"), [("npm", "npm"), ("apt", "apt-get")])
-def test_a_client_that_is_missing(clients, cache, kind, program):
-    assert program in refused(kind)
+    start, option = CALLS[kind]
+    assert call.startswith(start)
+    assert option in call
+    assert "://" not in call
+    assert path.name.startswith(f"{kind}-thing-1.0.")
+    assert actual_package(THING[kind], path) == THING[kind]
 
 
 def test_pip_of_another_python(python, cache, copy):
@@ -84,7 +77,6 @@ def test_pip_of_another_python(python, cache, copy):
     assert calls(python)[-1].startswith("pip download --no-deps --only-binary :all: ")
 
 
-NAMES = {"npm": "npm", "pip": "python", "apt": "apt-get"}
 FAILURES = {  # client, its output, what the message quotes, and of what kind it is
     "npm, unknown version": ("npm", fakes.UNKNOWN_NPM, "notarget No matching version found", "does not have"),
     "npm, no network": ("npm", fakes.OFFLINE_NPM, "FetchError: request to http://somewhere/thing", "registry"),
@@ -138,42 +130,41 @@ def test_apt_whose_lists_are_empty(clients, cache, copy):
     assert update.endswith(" update -q")
     assert second.startswith(f"apt-get {private}")
     assert (cache.parent / "apt" / "lists" / "partial").is_dir()
-    (cache / "apt-thing-1.0.deb").unlink()
-    fetch([THING["apt"]])
-    assert sum(" update " in call for call in calls(clients)) == 1
-    os.utime(cache.parent / "apt" / "updated", (1, 1))
-    (cache / "apt-thing-1.0.deb").unlink()
-    fetch([THING["apt"]])
-    assert sum(" update " in call for call in calls(clients)) == 2
+    for count in (1, 2):
+        (cache / "apt-thing-1.0.deb").unlink()
+        fetch([THING["apt"]])
+        assert updates(clients) == count
+        os.utime(cache.parent / "apt" / "updated", (1, 1))
 
 
-def test_apt_cannot_update(clients, cache):
+def updates(clients):
+    return sum(" update " in call for call in calls(clients))
+
+
+def test_apt_cannot_update(clients, cache, copy):
+    """It may have the package all the same: one of several sources is out of reach, or the lists are of yesterday."""
     apt(clients, saying(fakes.UNKNOWN_APT, 100), update=saying(fakes.OFFLINE_APT, 100))
     assert "(Temporary failure" in refused("apt")
     refused("apt")
-    assert sum(" update " in call for call in calls(clients)) == 2
-
-
-def test_apt_may_have_it_though_it_cannot_update(clients, cache, copy):
-    """One of several sources is out of reach, or the lists are of yesterday."""
+    assert updates(clients) == 2
     apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"), saying(fakes.OFFLINE_APT, 100))
     fetch([THING["apt"]])
     assert is_cached(THING["apt"])
 
 
-@pytest.mark.parametrize(("age", "updates"), [(60, 0), (4000, 1)], ids=["new", "of hours ago"])
-def test_lists_that_do_not_know_a_version_are_updated_sooner(clients, cache, copy, age, updates):
+@pytest.mark.parametrize(("age", "count"), [(60, 0), (4000, 1)], ids=["new", "of hours ago"])
+def test_lists_that_do_not_know_a_version_are_updated_sooner(clients, cache, copy, age, count):
     mark, fresh = cache.parent / "apt" / "updated", clients / "fresh"
     mark.parent.mkdir(parents=True)
     mark.touch()
     os.utime(mark, (time.time() - age, time.time() - age))
     here = [f'if [ -e "{fresh}" ]; then', *copy("apt"), "else", *saying(fakes.OTHER_APT, 100), "fi"]
     apt(clients, saying(fakes.OTHER_APT, 100), here, [f'touch "{fresh}"'])
-    if updates:
+    if count:
         fetch([THING["apt"]])
     else:
         assert "thing 1.0" in refused("apt")
-    assert sum(" update " in call for call in calls(clients)) == updates
+    assert updates(clients) == count
 
 
 def test_other_processes_update_at_another_time(clients, cache, copy):
@@ -183,9 +174,9 @@ def test_other_processes_update_at_another_time(clients, cache, copy):
         with folder_lock(cache.parent / "apt"):
             fetching = pool.submit(fetch, [THING["apt"]])
             time.sleep(0.3)
-            assert sum(" update " in call for call in calls(clients)) == 0
+            assert updates(clients) == 0
         fetching.result(timeout=60)
-    assert sum(" update " in call for call in calls(clients)) == 1
+    assert updates(clients) == 1
 
 
 def test_apt_has_another_version(clients, cache, copy):
