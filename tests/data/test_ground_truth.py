@@ -49,20 +49,17 @@ class WritesAFile:
         pathlib.Path(state["path"]).touch()
 
 
-def refused(folder, data):
+def refused(folder, data, more=True):
     """The error of reading a file that asks for more than data."""
     (folder / "gnd.pkl").write_bytes(data)
     message = refusal(lambda: read_ground_truth(folder / "gnd.pkl"), "gnd.pkl")
-    assert "refused" in message
+    assert ("refused" in message) == more
     return message
 
 
 def damaged(folder, data):
     """The error of reading a file that is no good data."""
-    (folder / "gnd.pkl").write_bytes(data)
-    message = refusal(lambda: read_ground_truth(folder / "gnd.pkl"), "gnd.pkl")
-    assert "refused" not in message
-    return message
+    return refused(folder, data, more=False)
 
 
 TRAPS = {
@@ -88,24 +85,23 @@ def test_nothing_runs(tmp_path, name):
         assert target.exists()
 
 
-@pytest.mark.parametrize(
-    "thing",
-    [
-        pytest.param(collections.OrderedDict(a=1), id="a class"),
-        pytest.param(float, id="a type"),
-        pytest.param(1j, id="a complex number"),
-        pytest.param(np.random.RandomState(0), id="a random generator"),
-        pytest.param(np.array(["2020-01-01"], "M8[D]"), id="dates"),
-        pytest.param(np.array([(1, 2.0)], "i4,f8"), id="records"),
-        pytest.param(Call(scalar, np.dtype("O"), [1]), id="one object"),
-        pytest.param(np.array(["abc"])[0], id="one text"),
-        pytest.param({1, 2}, id="a set"),
-        pytest.param({(1, 2): 3}, id="a key that is a tuple"),
-    ],
-)
-def test_what_is_not_data(tmp_path, thing):
+NO_DATA = {
+    "a class": collections.OrderedDict(a=1),
+    "a type": float,
+    "a random generator": np.random.RandomState(0),
+    "dates": np.array(["2020-01-01"], "M8[D]"),
+    "records": np.array([(1, 2.0)], "i4,f8"),
+    "one object": Call(scalar, np.dtype("O"), [1]),
+    "one text": np.array(["abc"])[0],
+    "a set": {1, 2},
+    "a key that is a tuple": {(1, 2): 3},
+}
+
+
+@pytest.mark.parametrize("name", NO_DATA)
+def test_what_is_not_data(tmp_path, name):
     for protocol in (0, 2, 4):
-        refused(tmp_path, pickle.dumps({"imlist": thing}, protocol))
+        refused(tmp_path, pickle.dumps({"imlist": NO_DATA[name]}, protocol))
 
 
 def asks(module, name):

@@ -13,6 +13,7 @@ from frontrank.errors import FrontrankWarning
 from tests.data import published_trees as trees
 from tests.data.files import refusal
 from tests.data.published_trees import TREES, write, write_images
+from tests.data.test_table import assert_same
 
 READERS = {name: dataset.read for name, dataset in PUBLISHED.items()}
 
@@ -52,11 +53,8 @@ def rows(table):
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_sop(tmp_path):
-    trees.sop(tmp_path)
-    table = published.read_sop(tmp_path)
-    assert table.root == tmp_path
-    assert rows(table) == [
+ROWS = {
+    "sop": [
         ("bicycle_final/111_0.JPG", "1", "bicycle", "train", ""),
         ("bicycle_final/111_1.JPG", "1", "bicycle", "train", ""),
         ("bicycle_final/222_0.JPG", "2", "bicycle", "train", ""),
@@ -64,7 +62,44 @@ def test_sop(tmp_path):
         ("bicycle_final/444_0.JPG", "4", "bicycle", "test", ""),
         ("bicycle_final/444_1.JPG", "4", "bicycle", "test", ""),
         ("cabinet_final/555_0.JPG", "5", "cabinet", "test", ""),
-    ]
+    ],
+    "vggface2": [
+        *((f"train/n00000{i}/000{j}_01.jpg", f"n00000{i}", "", "train", "") for i in (2, 3) for j in (1, 2)),
+        *(
+            (f"test/n000001/000{j}_01.{end}", "n000001", "", "test", "")
+            for j, end in ((1, "jpg"), (2, "jpg"), (3, "JPG"))
+        ),
+    ],
+    "roxford5k": [
+        ("jpg/all_souls_000026.jpg", "", "", "test", "query"),
+        ("jpg/q.jpg", "", "", "test", "query"),
+        ("jpg/all_souls_000013.jpg", "", "", "test", "gallery"),
+        ("jpg/oxford_002985.jpg", "", "", "test", "gallery"),
+        ("jpg/b.jpg", "", "", "test", "gallery"),
+    ],
+    "revisited-1m": [(f"jpg/{name}", "", "", "test", "distractor") for name in ("1/a.jpg", "1/b.jpg", "2/c.jpg")],
+    "landmarks-clean": [
+        (name, label, "", "train", "")
+        for name, label in zip(trees.LANDMARK_IMAGES, ["17", "17", "4", "4"], strict=True)
+    ],
+    "cub": [(f"images/{path}", str(label), "", "train" if label <= 100 else "test", "") for path, label in trees.CUB],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(tmp_path, name):
+    TREES[name](tmp_path)
+    if name == "vggface2":  # an ending in capitals
+        (tmp_path / "test/n000001/0003_01.jpg").rename(tmp_path / "test/n000001/0003_01.JPG")
+    if name == "cub":  # images go by their number, not by the line
+        lines = (tmp_path / "image_class_labels.txt").read_text().splitlines()
+        write(tmp_path, {"image_class_labels.txt": lines[::-1]})
+    table = READERS[name](tmp_path)
+    assert table.root == tmp_path
+    assert rows(table) == ROWS[name]
+    if name == "roxford5k":
+        assert table.extra["box"].tolist() == ["136.5 34.1 648.5 955.7", "1 2 3 4", "", "", ""]
+        assert table.extra["index"].tolist() == [0, 1, 0, 1, 2]
 
 
 SHIRT = ("id_00000001", "WOMEN/Blouses_Shirts", "test")
@@ -119,30 +154,6 @@ def test_inaturalist(tmp_path, name):
     ]
 
 
-def test_cub(tmp_path):
-    trees.cub(tmp_path)
-    lines = (tmp_path / "image_class_labels.txt").read_text().splitlines()
-    write(tmp_path, {"image_class_labels.txt": lines[::-1]})  # images go by their number, not by the line
-    assert rows(published.read_cub(tmp_path)) == [
-        (f"images/{path}", str(label), "", split, "")
-        for (path, label), split in zip(trees.CUB, ["train"] * 3 + ["test"] * 2, strict=True)
-    ]
-
-
-def test_vggface2(tmp_path):
-    trees.vggface2(tmp_path)
-    (tmp_path / "test/n000001/0003_01.jpg").rename(tmp_path / "test/n000001/0003_01.JPG")
-    assert rows(published.read_vggface2(tmp_path)) == [
-        ("train/n000002/0001_01.jpg", "n000002", "", "train", ""),
-        ("train/n000002/0002_01.jpg", "n000002", "", "train", ""),
-        ("train/n000003/0001_01.jpg", "n000003", "", "train", ""),
-        ("train/n000003/0002_01.jpg", "n000003", "", "train", ""),
-        ("test/n000001/0001_01.jpg", "n000001", "", "test", ""),
-        ("test/n000001/0002_01.jpg", "n000001", "", "test", ""),
-        ("test/n000001/0003_01.JPG", "n000001", "", "test", ""),
-    ]
-
-
 FACES = [  # file, subject, template, box
     ("img/1.jpg", "1", "1/img/1.jpg", "10 20 40 60"),
     ("img/2.jpg", "1", "1/img/2.jpg", "1 2 4 6"),
@@ -172,9 +183,8 @@ def test_ijb_c(tmp_path):
     assert set(table.roles) == {""}
 
 
-@pytest.mark.parametrize("column", ["Template_ID"])
-def test_ijb_c_by_another_column_and_in_other_places(tmp_path, column):
-    header = trees.IJBC_HEADER.replace("SIGHTING_ID", column).lower()
+def test_ijb_c_by_another_column_and_in_other_places(tmp_path):
+    header = trees.IJBC_HEADER.replace("SIGHTING_ID", "Template_ID").lower()
     write(tmp_path, {"ijbc_metadata_with_age.csv": [header, *trees.IJBC, "", ""]})
     (tmp_path / "img").mkdir()
     assert faces(published.read_ijb_c(tmp_path)) == FACES
@@ -191,34 +201,9 @@ def test_ijb_c_prefers_the_sighting_to_the_template(tmp_path):
     assert table.extra["box"].tolist() == [""] * 4
 
 
-@pytest.mark.parametrize("folder", ["", "annotations"])
-def test_landmarks_clean(tmp_path, folder):
-    write(tmp_path / folder, {"annotation_clean_train.txt": trees.LANDMARKS})
-    assert rows(published.read_landmarks_clean(tmp_path)) == [
-        (name, label, "", "train", "")
-        for name, label in zip(trees.LANDMARK_IMAGES, ["17", "17", "4", "4"], strict=True)
-    ]
-
-
-def test_revisited(tmp_path):
-    trees.TREES["roxford5k"](tmp_path)
-    table = READERS["roxford5k"](tmp_path)
-    assert rows(table) == [
-        ("jpg/all_souls_000026.jpg", "", "", "test", "query"),
-        ("jpg/q.jpg", "", "", "test", "query"),
-        ("jpg/all_souls_000013.jpg", "", "", "test", "gallery"),
-        ("jpg/oxford_002985.jpg", "", "", "test", "gallery"),
-        ("jpg/b.jpg", "", "", "test", "gallery"),
-    ]
-    assert table.extra["box"].tolist() == ["136.5 34.1 648.5 955.7", "1 2 3 4", "", "", ""]
-    assert table.extra["index"].tolist() == [0, 1, 0, 1, 2]
-
-
-def test_distractors(tmp_path):
-    trees.distractors(tmp_path)
-    assert rows(published.read_distractors(tmp_path)) == [
-        (f"jpg/{name}", "", "", "test", "distractor") for name in ("1/a.jpg", "1/b.jpg", "2/c.jpg")
-    ]
+def test_landmarks_clean_in_another_folder(tmp_path):
+    write(tmp_path / "annotations", {"annotation_clean_train.txt": trees.LANDMARKS})
+    assert rows(published.read_landmarks_clean(tmp_path)) == ROWS["landmarks-clean"]
 
 
 # Lines that cannot be used
@@ -252,11 +237,7 @@ def test_lists_in_other_forms_and_damaged_ones(tmp_path, name):
     plain = READERS[name](tmp_path)
     path = tmp_path / LISTS[name][0]
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\n \n")
-    again = READERS[name](tmp_path)
-    assert rows(again) == rows(plain)
-    assert {key: column.tolist() for key, column in again.extra.items()} == {
-        key: column.tolist() for key, column in plain.extra.items()
-    }
+    assert_same(READERS[name](tmp_path), plain)
     changes = [lambda line: line + b"\xff"]
     if name != "ijb-c":
         changes.append(lambda line: b" ")
@@ -377,12 +358,7 @@ def test_a_whole_data_set(tree, name):
     assert table.name == PUBLISHED[name].title
     assert table.root == root
     assert table.paths.tolist() == same.paths.tolist()
-    expected = PUBLISHED[name].read(root)
-    assert table.paths.tolist() == expected.paths.tolist()
-    assert table.labels.tolist() == expected.labels.tolist()
-    assert {key: column.tolist() for key, column in table.extra.items()} == {
-        key: column.tolist() for key, column in expected.extra.items()
-    }
+    assert_same(table, PUBLISHED[name].read(root))
     if name != "ijb-c":  # a frame of several faces
         table.check(labelled=name not in ("roxford5k", "rparis6k"))
     assert all((root / path).is_file() for path in table.paths)
@@ -503,18 +479,17 @@ def test_no_image_is_there(tree):
 
 
 @pytest.mark.parametrize(
-    ("change", "count"),
+    ("lines", "count"),
     [
-        ("an image more", "5 images of 3 classes"),
-        ("an image less", "3 images of 2 classes"),
-        ("two classes in one", "4 images of 2 classes"),
+        pytest.param([*trees.SOP_TRAIN, "9 3 2 cabinet_final/999_0.JPG"], "5 images of 3 classes", id="one more"),
+        pytest.param(trees.SOP_TRAIN[:3], "3 images of 2 classes", id="one less"),
+        pytest.param(
+            [line.replace("3 2 1", "3 1 1") for line in trees.SOP_TRAIN], "4 images of 2 classes", id="merged"
+        ),
     ],
 )
-def test_lists_that_are_not_official(tree, change, count):
+def test_lists_that_are_not_official(tree, lines, count):
     root = tree("sop")
-    lines = [*trees.SOP_TRAIN, "9 3 2 cabinet_final/999_0.JPG"] if change == "an image more" else trees.SOP_TRAIN
-    lines = lines[:3] if change == "an image less" else lines
-    lines = [line.replace("3 2 1", "3 1 1") for line in lines] if change == "two classes in one" else lines
     write(root, {"Ebay_train.txt": [trees.SOP_HEADER, *lines]})
     write_images(root, ["cabinet_final/999_0.JPG"])
     message = refusal(lambda: read_published("sop", root), "train", count, "4 images of 3 classes")
