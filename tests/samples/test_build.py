@@ -53,6 +53,10 @@ def draw(folder):
         Path(path).write_bytes(b"drawn")
 
 
+def state_of(folder):
+    return json.loads((folder / "data.json").read_text())
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
 def test_a_folder_from_begin_to_end(tmp_path, there):
     out = tmp_path / "deep" / "out"
@@ -61,27 +65,21 @@ def test_a_folder_from_begin_to_end(tmp_path, there):
     assert read_built(out, SETTINGS) is None
     assert out.exists() == there  # nothing is written before it has to be
     with start_build(out, SETTINGS):
-        assert json.loads((out / "data.json").read_text()) == {
-            "format": "frontrank.data.1",
-            "finished": False,
-            "settings": SETTINGS,
-        }
+        assert state_of(out) == {"format": "frontrank.data.1", "finished": False, "settings": SETTINGS}
     assert read_built(out, SETTINGS) is None  # to be gone on with
     table = build(out)
-    assert_same(table, read_table(out / "images.csv"))
     assert table.name == "boxes"
-    for again in (table, read_built(str(out), SETTINGS), read_table(out / "images.csv")):
-        assert again.paths.tolist() == table_in(out).paths.tolist()
-        assert again.labels.tolist() == ["a", "a", "b"]
-        assert again.splits.tolist() == [label_split(label) for label in "aab"]
-        assert again.extra["licence"].tolist() == ["CC-BY-4.0", "MIT", "CC-BY-4.0"]
+    assert table.splits.tolist() == [label_split(label) for label in "aab"]
+    assert table.extra["licence"].tolist() == ["CC-BY-4.0", "MIT", "CC-BY-4.0"]
+    for again in (table_in(out), read_built(str(out), SETTINGS), read_table(out / "images.csv")):
+        assert_same(again, table)
         assert again.root == out
     assert sorted(path.name for path in out.iterdir()) == ["LICENCES.md", "data.json", "images", "images.csv"]
 
 
 def test_what_a_finished_folder_says(tmp_path):
     build(tmp_path / "out")
-    state = json.loads((tmp_path / "out" / "data.json").read_text())
+    state = state_of(tmp_path / "out")
     assert state["finished"] is True
     assert state["settings"] == SETTINGS
     assert [(row["classes"], row["images"]) for row in state["counts"]] == [(1, 1), (1, 2)]
@@ -89,22 +87,11 @@ def test_what_a_finished_folder_says(tmp_path):
         {"client": "npm", "name": "@art/boxes", "version": "1.2", "sha256": "a" * 64},
         {"client": "apt", "name": "names", "version": "3-1", "sha256": "b" * 64},
     ]
-
-
-def test_the_licences(tmp_path):
-    build(tmp_path / "out")
     text = (tmp_path / "out" / "LICENCES.md").read_text()
     assert "boxes" in text.splitlines()[0]
     assert "\nDrawn by hand.\n" in text
     assert "| flat | @art/boxes 1.2 (npm) | CC-BY-4.0 | 2 |\n| round | @art/boxes 1.2 (npm) | MIT | 1 |\n" in text
     assert "\nnames 3-1 (apt) brought" in text
-
-
-def test_a_table_that_went_away_is_built_again(tmp_path):
-    build(tmp_path / "out")
-    (tmp_path / "out" / "images.csv").unlink()
-    assert read_built(tmp_path / "out", SETTINGS) is None
-    assert len(build(tmp_path / "out")) == 3
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["begun", "finished"])
@@ -134,7 +121,7 @@ def test_settings_that_drew_nothing_bind_nobody(tmp_path):
         assert (out / ".work" / "of-size-8").exists()
     assert read_built(out, other) is None
     with start_build(out, other):
-        assert json.loads((out / "data.json").read_text())["settings"] == other
+        assert state_of(out)["settings"] == other
         assert not (out / ".work").exists()
     build(out)
 
@@ -158,7 +145,7 @@ def test_two_at_once(tmp_path, monkeypatch):
             for settings in (SETTINGS, other):
                 entering = start_build(out, settings)
                 refusal(entering.__enter__, "out", "another process")
-            assert json.loads((out / "data.json").read_text())["settings"] == SETTINGS
+            assert state_of(out)["settings"] == SETTINGS
             monkeypatch.setattr(module, "_PATIENCE", 60.0)
             waiting = pool.submit(build, out)
         assert len(waiting.result()) == 3
@@ -175,14 +162,15 @@ def test_a_table_that_was_changed(tmp_path):
     assert len(read_built(tmp_path / "out", SETTINGS)) == 3
 
 
-@pytest.mark.parametrize(
-    "lose", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")], ids=["gone", "empty"]
-)
-def test_a_picture_that_was_lost(tmp_path, lose):
-    build(tmp_path / "out")
-    lose(tmp_path / "out" / "images" / "a-round.png")
-    assert read_built(tmp_path / "out", SETTINGS) is None
-    assert len(build(tmp_path / "out")) == 3
+def test_files_that_were_lost_are_built_again(tmp_path):
+    out = tmp_path / "out"
+    for name, lose in (("a-round.png", Path.unlink), ("a-round.png", Path.touch), ("../images.csv", Path.unlink)):
+        build(out)
+        (out / "images" / name).unlink()
+        if lose is Path.touch:  # an empty file
+            (out / "images" / name).touch()
+        assert read_built(out, SETTINGS) is None
+    assert len(build(out)) == 3
 
 
 def test_the_command_that_goes_on(tmp_path):
@@ -198,23 +186,18 @@ def test_the_command_that_goes_on(tmp_path):
     assert resume_command(out) == f"frontrank data x '{out}' --any-version --names p,q --size 8"
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (".hidden.jpg", "x"),
-        ("data.json", "[1"),
-        ("data.json", '{"format": "frontrank.data.1", "settings": 3, "finished": true}'),
-        ("data.json", '{"format": "another", "settings": {}, "finished": true}'),
-    ],
-    ids=["hidden", "cut", "settings", "format"],
-)
-def test_a_folder_of_something_else(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
-    refusal(lambda: read_built(tmp_path, SETTINGS), tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: text}
+SETTINGS_OF_NONE = '{"format": "frontrank.data.1", "settings": 3, "finished": true}'
+OTHER_FORMAT = '{"format": "another", "settings": {}, "finished": true}'
 
 
-def test_no_folder(tmp_path):
+def test_a_folder_of_something_else_or_none(tmp_path):
+    out = tmp_path / "else"
+    out.mkdir()
+    for name, text in ((".hidden.jpg", "x"), *(("data.json", text) for text in ("[1", SETTINGS_OF_NONE, OTHER_FORMAT))):
+        (out / name).write_text(text)
+        refusal(lambda: read_built(out, SETTINGS), out)
+        assert {path.name: path.read_text() for path in out.iterdir()} == {name: text}
+        (out / name).unlink()
     (tmp_path / "file").write_text("mine")
     refusal(lambda: read_built(tmp_path / "file", SETTINGS), "file")
     refusal(lambda: start_build(tmp_path / "file" / "below", SETTINGS).__enter__(), "below")
@@ -227,17 +210,17 @@ def test_no_room(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
+    out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
-        refusal(lambda: start_build(tmp_path / "out", SETTINGS).__enter__(), "No space left")
-    assert list((tmp_path / "out").iterdir()) == []
-    with start_build(tmp_path / "out", SETTINGS):
-        draw(tmp_path / "out")
-    monkeypatch.setattr(Path, "open", full)
-    out = tmp_path / "out"
-    refusal(lambda: finish_table(out, table_in(out), SETTINGS, SOURCES, NAMES, ""), "No space left")
-    monkeypatch.undo()
-    assert read_built(tmp_path / "out", SETTINGS) is None
+        refusal(lambda: start_build(out, SETTINGS).__enter__(), "No space left")
+    assert list(out.iterdir()) == []
+    with start_build(out, SETTINGS):
+        draw(out)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        refusal(lambda: finish_table(out, table_in(out), SETTINGS, SOURCES, NAMES, ""), "No space left")
+    assert read_built(out, SETTINGS) is None
 
 
 # Processes
@@ -270,6 +253,7 @@ def end_with(number):
     os.kill(os.getpid(), number)
 
 
+@pytest.mark.processes
 def test_results_come_in_the_order_of_the_tasks():
     with start_workers() as run:
         assert run([(square, (number,), 1) for number in range(20)], "squares") == [n * n for n in range(20)]
@@ -280,21 +264,16 @@ def test_results_come_in_the_order_of_the_tasks():
     assert len(pids) <= len(os.sched_getaffinity(0))
 
 
-def test_an_error_of_a_task_is_raised_and_the_rest_is_left(tmp_path):
-    def work():
+@pytest.mark.processes
+def test_an_error_of_a_task_or_a_kill_ends_all(tmp_path):
+    def work(*tasks):
         with start_workers() as run:
-            run([(fail, ("wrong",), 1), *((mark, (tmp_path / str(number),), 1) for number in range(1000))], "x")
+            run(tasks, "working")
 
-    assert refusal(work) == "wrong"
+    marks = [(mark, (tmp_path / str(number),), 1) for number in range(1000)]
+    assert refusal(lambda: work((fail, ("wrong",), 1), *marks)) == "wrong"
     assert len(list(tmp_path.iterdir())) < 1000
-
-
-def test_a_worker_that_is_killed():
-    def work():
-        with start_workers() as run:
-            run([(end_with, (signal.SIGKILL,), 1)], "dying")
-
-    refusal(work, "killed")
+    refusal(lambda: work((end_with, (signal.SIGKILL,), 1)), "killed")
 
 
 @pytest.mark.processes

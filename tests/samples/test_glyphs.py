@@ -67,19 +67,15 @@ def test_radicals_strokes_and_meanings(tmp_path):
     assert read_characters(archive(tmp_path / "u.deb", files)) == {ord("水"): Character(85, 0, "")}
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
+def test_damaged_packages(tmp_path):
+    for name, content in (
         ("Unihan_IRGSources.txt.bz2", b"not compressed"),
         ("Unihan_IRGSources.txt", b"U+6C34\tkRSUnicode\tx.y\n"),
         ("Unihan_IRGSources.txt", b"\xff\xfe"),
-        ("x.txt", b"U+6C34"),
-    ],
-    ids=["bz2", "number", "text", "no radicals"],
-)
-def test_a_damaged_package(tmp_path, name, content):
-    path = archive(tmp_path / "u.deb", {name: content})
-    refusal(lambda: read_characters(path), "u.deb", "Unihan_")
+        ("x.txt", b"U+6C34"),  # it has no radicals
+    ):
+        path = archive(tmp_path / "u.deb", {name: content})
+        refusal(lambda path=path: read_characters(path), "u.deb", "Unihan_")
 
 
 # Fonts
@@ -255,13 +251,10 @@ def test_the_first_by_lot_are_those_that_are_choose():
         assert len(first) == len(set(first.tolist())) == 2 * classes
         assert max(first) < 0x6000
         assert {code for code, _, _ in choose(pictures, classes=classes)} <= set(first.tolist())
-    assert sorted(first_by_lot(codes, 10_000).tolist()) == list(range(0x4E00, 0x4E00 + 300))
-    assert first_by_lot(np.zeros(0, dtype=np.int64), 5).tolist() == []
-
-
-def test_not_enough_classes():
     refusal(lambda: choose([(WATER, "a", 1), (WATER, "b", 2)], classes=2), "classes=2", "test")
     refusal(lambda: choose([], classes=3), "classes=3", "train")
+    assert sorted(first_by_lot(codes, 10_000).tolist()) == list(range(0x4E00, 0x4E00 + 300))
+    assert first_by_lot(np.zeros(0, dtype=np.int64), 5).tolist() == []
 
 
 def split_of(code):
@@ -291,13 +284,10 @@ def test_no_typeface_is_preferred(monkeypatch):
     assert all(abs(count - 300) < 5 * 17 for count in Counter(design for _, design, _ in kept).values())
 
 
-def test_characters_of_few_typefaces_are_not_taken(monkeypatch):
-    pictures = many(100, 6) + many(100, 5, start=0x6000)
+def test_too_little_for_sop(monkeypatch):
+    pictures = many(100, 6) + many(100, 5, start=0x6000)  # these have too few typefaces
     kept, _ = of_sop(monkeypatch, pictures, (30, 70), (30, 70))
     assert max(code for code, _, _ in kept) < 0x6000
-
-
-def test_too_little_for_sop(monkeypatch):
     train = sum(split_of(0x4E00 + code) == "train" for code in range(100))
     pictures = many(100, 6)
     refusal(
@@ -372,7 +362,7 @@ def named(table):
     return [f"{label} {design}" for label, design in zip(table.labels, table.extra["design"], strict=True)]
 
 
-def test_the_table(registry, tmp_path):
+def test_the_table_and_the_folder(registry, tmp_path):
     table = build_glyphs(tmp_path / "out")
     assert named(table) == EXPECTED
     assert table.name == "glyphs"
@@ -384,6 +374,17 @@ def test_the_table(registry, tmp_path):
     assert extra["licence"] == ["MIT", "public domain", "OFL-1.1", "MIT", "OFL-1.1"]
     assert extra["name"] == ["水 water"] * 3 + ["金"] * 2
     assert_same(table, read_table(tmp_path / "out" / "images.csv"))
+    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file())
+    pictures = [f"images/{name[2:4].zfill(3)}/{name.replace(' ', '-')}.png" for name in EXPECTED]
+    notices = [f"licences/{name}.txt" for name in ("fonts-one", "fonts-two", "unicode-data")]
+    assert found == sorted(["LICENCES.md", "data.json", "images.csv", *pictures, *notices])
+    assert (tmp_path / "out" / "licences" / "fonts-one.txt").read_text() == "notice one"
+    text = (tmp_path / "out" / "LICENCES.md").read_text()
+    assert "| flat | fonts-one 1-1 (apt) | MIT | 2 |" in text
+    assert "unicode-data 15.0.0-1 (apt) brought" in text
+    nothing = {"like": None, "typefaces": None, "classes": None}
+    state = json.loads((tmp_path / "out" / "data.json").read_text())
+    assert state["settings"] == {"data": "glyphs", **nothing, "size": 48, "any_version": False}
 
 
 def test_the_pictures(registry, tmp_path):
@@ -398,21 +399,6 @@ def test_the_pictures(registry, tmp_path):
     assert sizes == dict(zip(EXPECTED, [(72, 8), (4, 72), (8, 72), (72, 24), (16, 72)], strict=True))
 
 
-def test_the_folder(registry, tmp_path):
-    build_glyphs(tmp_path / "out")
-    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file())
-    pictures = [f"images/{name[2:4].zfill(3)}/{name.replace(' ', '-')}.png" for name in EXPECTED]
-    notices = [f"licences/{name}.txt" for name in ("fonts-one", "fonts-two", "unicode-data")]
-    assert found == sorted(["LICENCES.md", "data.json", "images.csv", *pictures, *notices])
-    assert (tmp_path / "out" / "licences" / "fonts-one.txt").read_text() == "notice one"
-    text = (tmp_path / "out" / "LICENCES.md").read_text()
-    assert "| flat | fonts-one 1-1 (apt) | MIT | 2 |" in text
-    assert "unicode-data 15.0.0-1 (apt) brought" in text
-    state = json.loads((tmp_path / "out" / "data.json").read_text())
-    nothing = {"like": None, "typefaces": None, "classes": None}
-    assert state["settings"] == {"data": "glyphs", **nothing, "size": 48, "any_version": False}
-
-
 def test_only_what_is_asked_for_is_fetched(registry, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(glyphs, "fetch", lambda packages, **_: asked.extend(packages) or registry.fetch(packages))
@@ -421,24 +407,18 @@ def test_only_what_is_asked_for_is_fetched(registry, tmp_path, monkeypatch):
     assert named(table) == [name for name in EXPECTED if "slim" not in name]
 
 
-def test_a_finished_folder_is_read_at_once(registry, tmp_path):
+def test_a_finished_folder_is_read_and_pictures_that_went_away_are_drawn_again(registry, tmp_path, monkeypatch):
     first = build_glyphs(tmp_path / "out")
     (tmp_path / "out" / ".work").mkdir()  # as a kill at the very end leaves it
-    before = {path: os.stat(path).st_mtime_ns for path in first.files()}
     assert_same(build_glyphs(tmp_path / "out"), first)
     assert registry.calls == 1
-    assert {path: os.stat(path).st_mtime_ns for path in first.files()} == before
     assert not (tmp_path / "out" / ".work").exists()
-
-
-def test_pictures_that_went_away_are_drawn_again(registry, tmp_path, monkeypatch):
-    first = build_glyphs(tmp_path / "out")
     whole = Path(first.files()[3]).read_bytes()
     os.remove(first.files()[2])
     os.truncate(first.files()[3], 0)  # as a machine that went down leaves it
     kept = os.stat(first.files()[1]).st_mtime_ns
     usage = shutil.disk_usage(tmp_path)._replace(free=2 * glyphs._BYTES)  # for these two, not for all five
-    monkeypatch.setattr(glyphs.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert_same(build_glyphs(tmp_path / "out"), first)
     assert os.path.exists(first.files()[2])
     assert Path(first.files()[3]).read_bytes() == whole
@@ -471,12 +451,9 @@ def test_a_build_that_was_ended_is_gone_on_with(registry, tmp_path, monkeypatch,
     )
 
 
-def test_few_classes(registry, tmp_path):
-    assert named(build_glyphs(tmp_path / "out", classes=2)) == EXPECTED
+def test_few_classes_or_those_of_sop(registry, tmp_path, monkeypatch):
+    assert named(build_glyphs(tmp_path / "few", classes=2)) == EXPECTED
     refusal(lambda: build_glyphs(tmp_path / "more", classes=3), "classes=3", "train")
-
-
-def test_like_sop(registry, tmp_path, monkeypatch):
     refusal(lambda: build_glyphs(tmp_path / "out", like="sop"), "like='sop'", "11,318 train classes")
     monkeypatch.setattr(glyphs, "LIKE_SOP", {"train": (1, 2), "test": (1, 2)})
     monkeypatch.setattr(glyphs, "_KNOWN", 2)
@@ -529,7 +506,7 @@ def test_another_version_is_said(registry, tmp_path):
 def test_the_counts_are_checked(registry, tmp_path, monkeypatch):
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 4), "test": (1, 2)})
     refusal(lambda: build_glyphs(tmp_path / "out"), "train", "3 images", "4")
-    for settings_ in ({"size": 32}, {"classes": 2}, {"typefaces": ["flat", "tall"]}, {"any_version": True}):
+    for settings_ in ({"size": 32}, {"any_version": True}):
         build_glyphs(tmp_path / "-".join(settings_), **settings_)  # other counts are not known
     monkeypatch.setattr(glyphs, "_COUNTS", {"train": (1, 3), "test": (1, 3)})
     monkeypatch.setattr(build, "_TOLERANCE", 0.4)
@@ -537,17 +514,13 @@ def test_the_counts_are_checked(registry, tmp_path, monkeypatch):
         build_glyphs(tmp_path / "out")
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    """24 classes of real typefaces."""
+@pytest.mark.processes
+def test_real_typefaces(tmp_path):
+    """24 classes; the drawings of a character are alike."""
     require_packages(TEST_PACKAGES)
-    out = tmp_path_factory.mktemp("glyphs") / "out"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return build_glyphs(out, typefaces="small", classes=24, size=32)
-
-
-def test_real_typefaces(real):
+        real = build_glyphs(tmp_path / "out", typefaces="small", classes=24, size=32)
     assert {row["split"]: row["classes"] for row in real.counts()} == {"train": 12, "test": 12}
     assert {row["least"] >= 2 and row["most"] <= len(SMALL) for row in real.counts()} == {True}
     assert set(real.extra["design"].tolist()) == set(SMALL)
@@ -556,9 +529,6 @@ def test_real_typefaces(real):
         assert split_of(int(label[2:], 16)) == split
     state = json.loads((real.root / "data.json").read_text())
     assert {package["name"] for package in state["packages"]} == {package.name for package in TEST_PACKAGES}
-
-
-def test_real_drawings_of_a_character_are_alike(real):
     pixels = []
     for file in real.files():
         with Image.open(file) as picture:
@@ -596,12 +566,10 @@ def test_a_killed_build_goes_on(registry, tmp_path):
     assert not (out / ".work").exists()
 
 
-def test_no_room(registry, tmp_path, monkeypatch):
+def test_no_room_or_no_common_character(registry, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=4000)
-    monkeypatch.setattr(glyphs.shutil, "disk_usage", lambda path: usage)
-    refusal(lambda: build_glyphs(tmp_path / "out"), "out", "0 MB")
-
-
-def test_typefaces_without_a_common_character(registry, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        refusal(lambda: build_glyphs(tmp_path / "out"), "out", "0 MB")
     archive(registry.two, {"slim.ttc": collection({}, {KING: (0, 0, 9, 9)})})
-    refusal(lambda: build_glyphs(tmp_path / "out", typefaces=["slim", "tall"]), "typefaces")
+    refusal(lambda: build_glyphs(tmp_path / "other", typefaces=["slim", "tall"]), "typefaces")

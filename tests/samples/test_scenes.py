@@ -72,10 +72,6 @@ def test_what_is_built(few, tmp_path):
         for file, size in zip(table.files, table.sizes, strict=True):
             assert image_size(file) == tuple(size) == (64, 64)
     assert "| noto | train |" in (tmp_path / "out/LICENCES.md").read_text()
-
-
-def test_lists_of_classes_say_where_they_are(few, tmp_path):
-    build_emoji_scenes(tmp_path / "out", scenes=12, size=64)
     table = read_scenes(tmp_path / "out")
     for label, name in enumerate(table.classes, start=1):
         lines = (tmp_path / f"out/VOC2007/ImageSets/Main/{name}_trainval.txt").read_text().splitlines()
