@@ -72,6 +72,7 @@ INPUTS = {
     "balanced: of_scores": ("labels", ValueError, lambda: BALANCED.of_scores(X @ X.T, MASK)),
     "scores: a list": ("scores", TypeError, of_scores([[1.0]], MASK)),
     "scores: whole numbers": ("scores", TypeError, of_scores(MASK.long(), MASK)),
+    "scores: a vector": ("scores", ValueError, of_scores(X[0], MASK)),
     "scores: NaN": ("scores", ValueError, of_scores(X @ X.T * math.nan, MASK)),
     "scores: relevant of other shape": ("relevant", ValueError, of_scores(X @ X.T, MASK[:, :3])),
     "scores: relevant missing": ("relevant", TypeError, of_scores(X @ X.T, None)),
