@@ -46,9 +46,7 @@ def originals(tmp_path_factory):
     test = rows(LABELS)
     write_arrays(folder / "test.npy", embeddings=test)
     write_arrays(folder / "test.npz", embeddings=test, labels=LABELS, group=LABELS % 4)
-    write_arrays(
-        folder / "other.npz", embeddings=rows(LABELS, 1.6), labels=LABELS, text=np.array([f"{x}" for x in LABELS])
-    )
+    write_arrays(folder / "other.npz", embeddings=rows(LABELS, 1.6), labels=LABELS, text=LABELS.astype(str))
     lines(folder / "labels.txt", LABELS)
     (folder / "table.csv").write_text("path,product\n" + "".join(f"{i}.jpg,p{x}\n" for i, x in enumerate(LABELS)))
     write_arrays(folder / "train.npy", embeddings=rows(np.arange(90) % 12))

@@ -181,10 +181,8 @@ def test_options_of_glyphs(tmp_path, run, monkeypatch, words, settings):
 
 
 def test_options_of_scenes(run, monkeypatch):
-    calls, sides = [], ("train", "test")
-    counts = scenes.SceneCounts(
-        *(dict(zip(sides, each, strict=True)) for each in ((2000, 500), (6856, 1767), (173, 45)))
-    )
+    calls, counts = [], ((2000, 500), (6856, 1767), (173, 45))
+    counts = scenes.SceneCounts(*({"train": train, "test": test} for train, test in counts))
     monkeypatch.setattr(scenes, "build_emoji_scenes", lambda out, **options: calls.append((out, options)) or counts)
     result = run("data", "emoji-scenes", "my scenes")
     assert "train   2,000    6,856        173" in result.out

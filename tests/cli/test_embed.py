@@ -10,8 +10,6 @@ import pytest
 
 import frontrank as fr
 from frontrank.cli import embed as command
-from frontrank.cli import parse
-from frontrank.cli.inputs import reading_settings
 from frontrank.errors import InputError
 from frontrank.training import embedding
 from tests.cli.images import EACH, TEST, TRAIN, published
@@ -49,14 +47,6 @@ def test_every_ending_can_be_evaluated(embed, report, ending):
     assert ids == table.paths.tolist()
     assert report(f"out{ending}").metrics == fr.evaluate(embeddings, table.labels).metrics
     assert not list(Path().glob("*.parts"))
-
-
-@pytest.mark.parametrize(
-    ("words", "settings"), [("", (64, 2, None)), ("--batch-size 5 --workers 0 --quiet", (5, 0, False))]
-)
-def test_how_images_are_read(words, settings):
-    options = parse(["embed", MODEL, "--data", "my_photos", "--out", "out.npz", *words.split()])[1]
-    assert tuple(reading_settings(options).values()) == settings
 
 
 def test_without_test_images_all_are_embedded(folder, run):

@@ -455,7 +455,6 @@ REFUSALS = [
     # values
     ("test.npz --augment=x", "--augment"),
     ("--expand test.npz", "--expand"),
-    ("test.npz --whiten train.npy --dim 0", "--dim"),
     ("test.npz --protocol cup", "--protocol"),
     ("test.npz --metrics recall@1", "recall@1"),
     ("test.npz --device gpu", "gpu"),

@@ -152,19 +152,14 @@ def test_whitening_and_expansion_are_stored_with_the_index(index, folder):
     assert f"{SOME} unchanged" in index("my_photos/test", "--to", "w.index").err  # or without them
 
 
-@pytest.mark.parametrize(
-    ("elsewhere", "roots"),
-    [
-        ([], ["here"]),
+def test_folders_that_pictures_are_in(tmp_path):
+    for elsewhere, roots in (
         (["/data/a/1.jpg", "/data/b/c/2.jpg"], ["here", "/data"]),
         (["/data/a/1.jpg", "/srv/2.jpg"], ["here", "/data/a", "/srv"]),  # never the root of all
-    ],
-)
-def test_folders_that_pictures_are_in(tmp_path, elsewhere, roots):
-    paths = ["x/1.jpg", "2.jpg", *elsewhere]
-    empty = [""] * len(paths)
-    table = fr.ImageTable(tmp_path / "here", paths, empty, empty, ["test"] * len(paths), empty)
-    assert command.table_roots(table) == [str(tmp_path / root) for root in roots]
+    ):
+        empty = [""] * 4
+        table = fr.ImageTable(tmp_path / "here", ["x/1.jpg", "2.jpg", *elsewhere], empty, empty, ["test"] * 4, empty)
+        assert command.table_roots(table) == [str(tmp_path / root) for root in roots]
 
 
 # Broken images

@@ -88,9 +88,8 @@ def test_curves(scenes):
     charts = class_charts(report, CLASSES)
     assert [chart.title for chart in charts] == list(CLASSES)
     grid = np.linspace(0, 1, 101)
-    expected = [
-        [max(of.precision[of.recall >= at - 1e-12], default=0.0) for at in grid] for of in report.curves.values()
-    ]
+    curves = report.curves.values()
+    expected = [[max(of.precision[of.recall >= at - 1e-12], default=0.0) for at in grid] for of in curves]
     middle = np.mean(expected, axis=0)[50]
     rows = {row[0]: row[1] for row in mean_curve(report).numbers.rows}
     assert rows["50.0\N{NARROW NO-BREAK SPACE}%"] == f"{100 * middle:.1f}\N{NARROW NO-BREAK SPACE}%"
@@ -114,9 +113,8 @@ def test_nothing_found_and_pictures_that_cannot_be_read(tmp_path):
 
 def test_names_are_text(tmp_path):
     table, found = made(tmp_path, classes=("<script>alert(1)</script>", "&amp;", "x" * 300))
-    text = detection_page(
-        detection_findings(table, found, evaluate_detections(table, found), show=False), facts(title="<b>")
-    )
+    findings = detection_findings(table, found, evaluate_detections(table, found), show=False)
+    text = detection_page(findings, facts(title="<b>"))
     assert "<script>alert" not in text
     assert "<b>" not in re.search(r"<title>(.*?)</title>", text)[1]
 

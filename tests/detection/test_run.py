@@ -243,6 +243,7 @@ def test_a_run_continues_with_moved_pictures_and_not_with_other_boxes(tmp_path):
 
 # Two processes rank one global batch: the same loss, the same gradients, the same memory as one process has
 
+SCORES = ("softmax", "logits")
 OBJECTS = (2, 0, 3, 1)  # of the pictures of a batch
 SHARES = {"even": [(0, 1), (2, 3)], "uneven": [(0,), (1, 2, 3)], "one without objects": [(1,), (0, 2, 3)]}
 
@@ -281,9 +282,7 @@ def two_steps(scores, rows):
 
 
 def all_steps(rank, world):
-    return {
-        (scores, name): two_steps(scores, SHARES[name][rank]) for scores in ("softmax", "logits") for name in SHARES
-    }
+    return {(scores, name): two_steps(scores, SHARES[name][rank]) for scores in SCORES for name in SHARES}
 
 
 def all_runs(rank, world):
@@ -311,7 +310,7 @@ def test_the_ranked_lists_span_the_global_batch(both):
     results, _ = both
     halves = two_steps("logits", (0, 1))  # a list of its own: this comparison can fail
     assert not torch.allclose(halves["losses"], two_steps("logits", (0, 1, 2, 3))["losses"])
-    for scores in ("softmax", "logits"):
+    for scores in SCORES:
         for name, shares in SHARES.items():
             expected = two_steps(scores, [row for share in shares for row in share])
             assert expected["changes"].norm() > 1e-3

@@ -17,9 +17,8 @@ def random_maps(height, width):
 
 
 def per_channel(function, maps, *more):
-    return torch.tensor(
-        [[function(channel, *more) for channel in image] for image in maps.tolist()], dtype=torch.float64
-    )
+    rows = [[function(channel, *more) for channel in image] for image in maps.tolist()]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
