@@ -59,14 +59,13 @@ def test_lists_of_every_protocol(tmp_path, kind, protocol):
     check(read(tmp_path, content(KINDS[kind], np.array), protocol))
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3])
 @pytest.mark.parametrize("kind", ["int64", "scalars"])
-def test_files_of_numpy_1_and_2(tmp_path, kind, protocol):
+def test_files_of_numpy_1_and_2(tmp_path, kind):
     """Modules have other names in them."""
-    data = pickle.dumps(content(KINDS[kind]), protocol)
-    old = data.replace(b"numpy._core", b"numpy.core")
-    check(read(tmp_path, old))
-    check(read(tmp_path, old.replace(b"numpy.core", b"numpy._core")))
+    for protocol in range(4):
+        old = pickle.dumps(content(KINDS[kind]), protocol).replace(b"numpy._core", b"numpy.core")
+        check(read(tmp_path, old))
+        check(read(tmp_path, old.replace(b"numpy.core", b"numpy._core")))
 
 
 @pytest.mark.parametrize("data", python2_pickles.PROTOCOLS, ids=["0", "1", "2"])
@@ -199,7 +198,7 @@ def test_bytes_changed_anywhere(tmp_path, protocol):
     data = pickle.dumps(content(np.array), protocol)
     dice = random.Random(protocol)
     messages = []
-    for _ in range(300):
+    for _ in range(100):
         changed = bytearray(data)
         for _ in range(dice.choice([1, 1, 2, 5])):
             changed[dice.randrange(len(data))] = dice.randrange(256)
@@ -207,6 +206,6 @@ def test_bytes_changed_anywhere(tmp_path, protocol):
             read(tmp_path, bytes(changed))
         except InputError as error:
             messages.append(str(error))
-    assert len(messages) > 40
+    assert len(messages) > 14
     assert "\n" not in "".join(messages)
     assert max(map(len, messages)) < len(str(tmp_path)) + 300

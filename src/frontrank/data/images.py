@@ -223,9 +223,8 @@ def _guess_kind(path: PathLike) -> str:
         head = file.read(1024)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     start = b"<svg" if text.startswith(b"<?xml") and b"<svg" in text else text
-    kind = next((what for known, what in _STARTS.items() if start.startswith(known)), "no image")
-    if head[4:8] == b"ftyp":
-        kind = "a HEIC or AVIF image or a video"
+    usual = "a HEIC or AVIF image or a video" if head[4:8] == b"ftyp" else "no image"
+    kind = next((what for known, what in _STARTS.items() if start.startswith(known)), usual)
     return f"is {kind}, not JPEG, PNG, WebP, BMP, GIF or TIFF"
 
 
@@ -306,12 +305,13 @@ def _grey(values: np.ndarray, sixteen: bool) -> np.ndarray:
 
 
 def _whole_box(box: Sequence[float]) -> _Edges:
+    message = f"box must be four finite numbers (left, top, right, bottom), got {box!r}"
     try:
         edges = [float(edge) for edge in box]
     except (TypeError, ValueError):
-        raise InputTypeError(f"box must be four numbers (left, top, right, bottom), got {box!r}") from None
+        raise InputTypeError(message) from None
     if len(edges) != 4 or not all(map(math.isfinite, edges)):
-        raise InputError(f"box must be four finite numbers (left, top, right, bottom), got {box!r}")
+        raise InputError(message)
     left, top, right, bottom = map(round, edges)
     return left, top, right, bottom
 
@@ -392,19 +392,17 @@ def _file_faults(
     files: list[str], decode: bool, workers: int, cache: Path | None, memory: Mapping[str, _Stamp], show: bool | None
 ) -> dict[str, str]:
     """Return why files cannot be read; the others are stored in the cache with those of the memory."""
-    good: dict[str, _Stamp] = {}
-    faults: dict[str, str] = {}
+    good, faults = dict[str, _Stamp](), dict[str, str]()
 
     def look(file: str) -> tuple[str, _Stamp | None, str | None]:
-        before = _stamp(file)  # a file that changes while it is read is checked again next time
-        return file, before, image_fault(file, decode)
+        return file, _stamp(file), image_fault(file, decode)  # one that changes while it is read is checked again
 
     try:
-        for file, before, fault in map_images(look, files, workers, "checking images", show):
+        for file, stamp, fault in map_images(look, files, workers, "checking images", show):
             if fault is not None:
                 faults[file] = fault
-            elif before is not None:
-                good[file] = before
+            elif stamp is not None:
+                good[file] = stamp
     finally:
         if cache is not None and good:
             try:
@@ -421,20 +419,20 @@ def _crop_faults(crops: list[_Crop], faults: Mapping[str, str], workers: int, sh
     for file, box in crops:
         if box is not None and file not in faults:
             boxes.setdefault(file, []).append(box)
-
     results = map_images(lambda file: box_faults(file, boxes[file]), list(boxes), workers, "checking boxes", show)
-    for (file, of_file), answers in zip(boxes.items(), results, strict=True):
-        pairs = zip(of_file, answers, strict=True)
-        crop_faults |= {(file, box): fault for box, fault in pairs if fault is not None}
+    for file, answers in zip(boxes, results, strict=True):
+        crop_faults |= {
+            (file, box): fault for box, fault in zip(boxes[file], answers, strict=True) if fault is not None
+        }
     return crop_faults
 
 
 def _stamp(file: str) -> _Stamp | None:
     try:
         status = os.stat(file)
+        return status.st_size, status.st_mtime_ns
     except (OSError, ValueError):
         return None
-    return status.st_size, status.st_mtime_ns
 
 
 def broken_note(broken: list[tuple[str, str]], images: int) -> str:

@@ -125,6 +125,7 @@ def list_names(folder: Path) -> set[str]:
 # The published data sets as they are on disk: one function for each.
 
 TEST_LISTS = {"small": "800", "medium": "1600", "large": "2400"}  # of VehicleID
+_INAT_FOLDERS = ("Inat_dataset_splits/", "")
 _MEDIA = ("SIGHTING_ID", "MEDIA_ID", "TEMPLATE_ID")  # columns of IJB-C that name a video
 
 
@@ -137,23 +138,16 @@ class _Row(NamedTuple):
 
 
 def _table(
-    root: Path,
-    rows: Sequence[_Row],
-    lists: object = None,
-    extra: Mapping[str, np.ndarray] | None = None,
-    remedy: str = "copy the lists again",
+    root: Path, rows: Sequence[_Row], lists: object = None, remedy: str = "copy the lists again", **extra: np.ndarray
 ) -> ImageTable:
-    """Return the table of some rows.
-
-    lists: the files they are from, in which no image may be twice; None allows it
-    """
+    """Return the table of some rows; `lists` are the files they are from, in which no image may be twice, if given."""
     if not rows:
         raise InputError(f"{printable(root)} has no image in its lists or folders; unpack its archive again")
     paths, labels, categories, splits, roles = (np.array(column, dtype=str) for column in zip(*rows, strict=True))
     if lists is not None and len(set(paths.tolist())) < len(rows):
         repeated = Counter(paths.tolist()).most_common(1)[0][0]
         raise InputError(f"{printable(lists)} names {repeated} twice; {remedy}")
-    return ImageTable(root, paths, labels, categories, splits, roles, extra or {})
+    return ImageTable(root, paths, labels, categories, splits, roles, extra)
 
 
 def read_sop(root: Path) -> ImageTable:
@@ -203,7 +197,7 @@ def read_vehicleid(root: Path) -> ImageTable:
     rows = [_Row(path, vehicle, models.get(vehicle, ""), "train") for path, vehicle in train.items()]
     rows += [_Row(path, vehicle, models.get(vehicle, ""), "test") for path, vehicle in test.items()]
     extra = {size: np.array([row.path in vehicles for row in rows]) for size, vehicles in lists.items()}
-    return _table(root, rows, extra=extra)
+    return _table(root, rows, **extra)
 
 
 def _read_vehicles(root: Path, name: str) -> dict[str, str]:
@@ -218,7 +212,7 @@ def _read_vehicles(root: Path, name: str) -> dict[str, str]:
 def read_inaturalist(root: Path) -> ImageTable:
     """Read iNaturalist 2018 with the split of Smooth-AP."""
     rows = []
-    starts = [f"{folder}{start}" for folder in ("Inat_dataset_splits/", "") for start in ("Inaturalist", "Inat")]
+    starts = [f"{folder}{start}" for folder in _INAT_FOLDERS for start in ("Inaturalist", "Inat")]
     for split in ("train", "test"):
         file = _find_file(root, *(f"{start}_{split}_set1.txt" for start in starts))
         for number, name in read_lines(file):
@@ -231,9 +225,9 @@ def read_cub(root: Path) -> ImageTable:
     """Read CUB-200-2011. The first 100 classes are for training, the others for the test."""
     file, class_file = _find_file(root, "images.txt"), _find_file(root, "image_class_labels.txt")
     images, labels = _read_pairs(file, ("image_id", "path")), _read_pairs(class_file, ("image_id", "class_id"))
-    if odd := sorted(images.keys() ^ labels.keys())[:1]:
-        lacks = class_file if odd[0] in images else file
-        raise InputError(f"{printable(lacks)} has no image_id {odd[0]}, the other list has it; copy both files again")
+    for odd in sorted(images.keys() ^ labels.keys())[:1]:
+        lacks = class_file if odd in images else file
+        raise InputError(f"{printable(lacks)} has no image_id {odd}, the other list has it; copy both files again")
     rows = []
     for image, (line, name) in images.items():
         label = labels[image][0].check_digits("class_id", labels[image][1])
@@ -277,7 +271,7 @@ def read_ijb_c(root: Path) -> ImageTable:
         media = next((face[key] for key in _MEDIA if face.get(key)), name)
         templates.append(f"{subject}/{media if 'frames' in name.split('/') else name}")
         boxes.append(_face_box(line, face))
-    return _table(root, list(rows.values()), extra={"template": np.array(templates), "box": np.array(boxes)})
+    return _table(root, list(rows.values()), template=np.array(templates), box=np.array(boxes))
 
 
 def _read_faces(file: Path) -> Iterator[tuple[_Line, dict[str, str]]]:
@@ -328,7 +322,7 @@ def read_landmarks_clean(root: Path) -> ImageTable:
         if where.endswith("/"):
             raise line.error("has an address that ends without the name of an image")
         rows.append(_Row(line.check_image(where), label, split="train"))
-    return _table(root, rows, file, remedy="write paths instead of addresses that end alike")
+    return _table(root, rows, file, "write paths instead of addresses that end alike")
 
 
 def read_revisited(name: str, root: Path) -> ImageTable:
@@ -351,7 +345,7 @@ def read_revisited(name: str, root: Path) -> ImageTable:
             raise InputError(f"{printable(file)} has {len(box)} numbers as bbx of gnd[{place}]; copy it again")
     boxes = [_box(box) for box in truth.boxes] + [""] * len(truth.images)
     index = np.concatenate([np.arange(len(images)) for images in sides.values()])
-    return _table(root, rows, file, {"box": np.array(boxes), "index": index})
+    return _table(root, rows, file, box=np.array(boxes), index=index)
 
 
 def read_distractors(root: Path) -> ImageTable:
@@ -398,13 +392,6 @@ class DataSet:
         return next((home for home in homes if any(any(home.glob(at)) for at in self.markers)), None)
 
 
-# The papers print the counts of VehicleID before its authors found vehicles with forged plates. They then published
-# new lists, and only those are available (VehicleID V1.0, README). Both are accepted.
-_VEHICLEID: tuple[Counts, ...] = (
-    {"train": (110_178, 13_134), "small": (7_332, 800), "medium": (12_995, 1_600), "large": (20_038, 2_400)},
-    {"train": (113_346, 13_164), "small": (6_493, 800), "medium": (13_377, 1_600), "large": (19_777, 2_400)},
-)
-
 PUBLISHED: dict[str, DataSet] = {
     "sop": DataSet(
         "Stanford Online Products",
@@ -426,7 +413,12 @@ PUBLISHED: dict[str, DataSet] = {
         "train_test_split/train_list.txt, test_list_800.txt, test_list_1600.txt and test_list_2400.txt "
         "(image vehicle_id), image/*.jpg and attribute/model_attr.txt (vehicle_id model_id)",
         read_vehicleid,
-        _VEHICLEID,
+        # The first counts are those of the papers, before the authors found vehicles with forged plates. They then
+        # published new lists, and only those are available (VehicleID V1.0, README). Both are accepted.
+        (
+            {"train": (110_178, 13_134), "small": (7_332, 800), "medium": (12_995, 1_600), "large": (20_038, 2_400)},
+            {"train": (113_346, 13_164), "small": (6_493, 800), "medium": (13_377, 1_600), "large": (19_777, 2_400)},
+        ),
         tuple(f"train_test_split/test_list_{count}.txt" for count in TEST_LISTS.values()),
         "VehicleID_V1.0",
     ),
@@ -436,9 +428,7 @@ PUBLISHED: dict[str, DataSet] = {
         "train_val2018/<category>/<class>/*.jpg",
         read_inaturalist,
         ({"train": (325_846, 5_690), "test": (136_093, 2_452)},),
-        tuple(
-            f"{folder}Inat*_{split}_set1.txt" for folder in ("Inat_dataset_splits/", "") for split in ("train", "test")
-        ),
+        tuple(f"{folder}Inat*_{split}_set1.txt" for folder in _INAT_FOLDERS for split in ("train", "test")),
     ),
     "cub": DataSet(
         "CUB-200-2011",

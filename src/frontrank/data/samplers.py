@@ -260,21 +260,14 @@ class EpochBatches(Sampler[list[int]]):
     """
 
     def __init__(
-        self,
-        codes: np.ndarray,
-        length: int,
-        least: int,
-        settings: str,
-        seed: int,
-        rank: int | None,
-        world_size: int | None,
+        self, codes: np.ndarray, length: int, least: int, text: str, seed: int, rank: int | None, world_size: int | None
     ) -> None:
         self.seed = check_integer("seed", seed, at_least=0)
         self.epoch, self.position = 0, 0
         self._codes, self._length, self._least = codes, length, least
         self._rank, self._world_size = rank, world_size
-        text = f"{type(self).__name__} {_VERSION} seed={self.seed} {settings}"
-        self._fingerprint = hashlib.sha256(text.encode() + codes.astype("<i8").tobytes()).hexdigest()[:16]
+        settings = f"{type(self).__name__} {_VERSION} seed={self.seed} {text}".encode()
+        self._fingerprint = hashlib.sha256(settings + codes.astype("<i8").tobytes()).hexdigest()[:16]
         self._epoch_rows: tuple[int, np.ndarray, np.ndarray] | None = None
         self._process()
 
