@@ -138,7 +138,7 @@ class _Row(NamedTuple):
 
 
 def _table(
-    root: Path, rows: Sequence[_Row], lists: object = None, remedy: str = "copy the lists again", **extra: np.ndarray
+    root: Path, rows: Sequence[_Row], lists: object = None, remedy: str = "copy the lists again", /, **extra: np.ndarray
 ) -> ImageTable:
     """Return the table of some rows; `lists` are the files they are from, in which no image may be twice, if given."""
     if not rows:
