@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import random
@@ -305,6 +306,16 @@ def has_other_files(folder):
     return (folder / "notes.txt").read_text() == "mine" and (folder / "logs" / "a").read_text() == "log"
 
 
+def kill_at_every_step(parent, begin):
+    """Yield the folder of a save that is killed before its first step, its second one, ...; the last is not."""
+    for step in itertools.count(1):
+        folder = begin(parent / f"{step}")
+        killed = save_and_die(folder, 2, step)
+        yield folder
+        if not killed:
+            return
+
+
 def later(monkeypatch):
     now = time.time() + 7200
     monkeypatch.setattr(storage.time, "time", lambda: now)
@@ -313,16 +324,12 @@ def later(monkeypatch):
 @pytest.mark.processes
 @needs_fork
 def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
-    step, outcomes = 1, []
-    while True:
-        parent = tmp_path / f"{step}"
-        folder = save_with_other_files(parent)
-        killed = save_and_die(folder, 2, step)
+    outcomes = []
+    for folder in kill_at_every_step(tmp_path, save_with_other_files):
         outcomes.append(load(folder) if folder.exists() else None)
         if outcomes[-1] is None:
-            with pytest.raises(InputError) as caught:
+            with pytest.raises(InputError, match=r"\.model\.frontrank-old"):
                 load(folder)
-            assert str(parent / ".model.frontrank-old") in str(caught.value)
         with pytest.raises(InputError, match="model"):
             save(folder, 3, overwrite=False)
         assert load(folder) == (outcomes[-1] or 1)
@@ -334,11 +341,8 @@ def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
             save(folder, 4)
         assert load(folder) == 4
         assert has_other_files(folder)
-        assert names(parent) == ["model"]
-        if not killed:
-            break
-        step += 1
-    assert step > 10
+        assert names(folder.parent) == ["model"]
+    assert len(outcomes) > 10
     assert outcomes.count(None) == 1  # between the two renames
     assert outcomes == sorted(outcomes, key=[1, None, 2].index)
     assert {1, 2} <= set(outcomes)
@@ -347,17 +351,12 @@ def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
 @pytest.mark.processes
 @needs_fork
 def test_a_killed_save_of_a_new_model(tmp_path):
-    step, outcomes = 1, []
-    while True:
-        folder = tmp_path / f"{step}" / "model"
-        killed = save_and_die(folder, 2, step)
+    outcomes = []
+    for folder in kill_at_every_step(tmp_path, lambda parent: parent / "model"):
         outcomes.append(folder.exists() and load(folder) == 2)
         save(folder, 3)
         assert load(folder) == 3
-        if not killed:
-            break
-        step += 1
-    assert step > 5
+    assert len(outcomes) > 5
     assert outcomes == sorted(outcomes)
     assert outcomes[-1]
 

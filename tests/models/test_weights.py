@@ -343,7 +343,7 @@ def test_resnet_is_an_embedder_like_others(tmp_path):
     model.train()(x).sum().backward()
     assert all(p.grad is not None for _, p in model.backbone_parameters())
     with pytest.raises(InputError, match=r"resnet50_v1.*package"):
-        small("resnet50_v1", weights="pretrained", image_size=32)
+        weights._load_pretrained(model)
 
 
 def tfjs(**changes):
