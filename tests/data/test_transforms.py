@@ -45,12 +45,9 @@ def window_of(large, small):
     return tuple(hits[0]) if len(hits) == 1 else None
 
 
-def test_evaluation_takes_the_middle():
+def test_evaluation_takes_the_middle_and_normalises_each_channel():
     image = picture(8, 8)
     torch.testing.assert_close(evaluation_transform(8, 4, **PLAIN)(image), pixels(image)[:, 2:6, 2:6])
-
-
-def test_evaluation_normalises_each_channel():
     found = evaluation_transform(4, 4)(Image.new("RGB", (9, 5), (255, 0, 51)))
     assert found.shape == (3, 4, 4)
     assert found.dtype == torch.float32

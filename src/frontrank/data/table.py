@@ -28,16 +28,12 @@ IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tif
 
 _OTHER_PICTURES = (".heic", ".heif", ".avif", ".svg", ".jp2", ".jxl", ".psd", ".dng", ".cr2", ".nef", ".arw")
 _JUNK = ("thumbs.db", "desktop.ini", "__macosx")
-_TOP = {  # a folder at the top: the split and the role of the images in it
-    "train": ("train", ""),
-    "validation": ("validation", ""),
-    "val": ("validation", ""),
-    "valid": ("validation", ""),
-    "test": ("test", ""),
-    "query": ("test", "query"),
-    "gallery": ("test", "gallery"),
-}
 _SPLIT_WORDS = {"": "train", "val": "validation", "valid": "validation"}
+_TOP = {  # a folder at the top: the split and the role of the images in it
+    **{split: (split, "") for split in SPLITS},
+    **{"val": ("validation", ""), "valid": ("validation", "")},
+    **{role: ("test", role) for role in ("query", "gallery")},
+}
 _COUNTS = ("split", "role", "images", "classes", "categories", "least", "median", "most", "single")
 _NAMES = (*COLUMNS.values(), "box")  # columns with a meaning, in capitals or not
 _LONG = 128  # characters of a text, beyond which it does not set the width of its whole column
@@ -139,10 +135,8 @@ class ImageTable:
     def counts(self) -> list[dict[str, str | int | float]]:
         """Return the number of images, classes and categories of each split and role, and the sizes of classes."""
         counts: list[dict[str, str | int | float]] = []
-        for split, role in product(SPLITS, ROLES):
-            part = self.of(split, role)
-            if not len(part):
-                continue
+        parts = ((split, role, self.of(split, role)) for split, role in product(SPLITS, ROLES))
+        for split, role, part in (each for each in parts if len(each[2])):
             sizes = np.unique(part.labels[part.labels != ""], return_counts=True)[1]
             categories, single = len(set(part.categories.tolist()) - {""}), int((sizes == 1).sum())
             least, median, most = (sizes.min(), np.median(sizes), sizes.max()) if len(sizes) else (0, 0, 0)

@@ -249,10 +249,8 @@ def build_emoji(
         with write_errors(folder):
             _draw_all(folder, [job for job in jobs if not has_content(folder / job.path)], size, show)
             jobs = _keep_distinct(folder, jobs)
-        rows = (
-            (job.path, job.emoji.label, job.emoji.group, job.emoji.subgroup, job.design, job.emoji.name) for job in jobs
-        )
-        table = picture_table(folder, rows)
+        each = ((job.path, job.emoji, job.design) for job in jobs)
+        table = picture_table(folder, ((path, of.label, of.group, of.subgroup, by, of.name) for path, of, by in each))
         if classes is None and size == SIZE and (designs, skin_tones) in COUNTS:
             check_counts("emoji", table, COUNTS[designs, skin_tones])
         credits = "".join(f"\n- {design.name}: {design.credit}" for design in vendors)

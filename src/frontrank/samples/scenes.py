@@ -121,10 +121,8 @@ def read_parts(archives: Archives, split: str, side: int, shorter: int) -> Parts
             pictures[label].append(_draw_trimmed(drawings[label], side))
     classes = {name: tuple(pictures[label]) for name, label in CLASSES.items()}
     others = tuple(picture for label in OTHERS for picture in pictures[label])
-    photographs = [
-        picture for each in PHOTOGRAPHS for picture in _photographs(archives[each.package], each.of[split], shorter)
-    ]
-    return Parts(classes, others, tuple(photographs))
+    albums = (_photographs(archives[each.package], each.of[split], shorter) for each in PHOTOGRAPHS)
+    return Parts(classes, others, tuple(picture for album in albums for picture in album))
 
 
 def _draw_trimmed(drawing: bytes, side: int) -> "Image":
@@ -245,9 +243,8 @@ def _place(drawing: "Image", owner: NDArray[np.int64], size: int, random: Genera
     tries = _TRIES if random.random() < _SPARED else 1
     places = []
     for _ in range(tries):
-        left, top = (
-            round(random.uniform(-_OUTSIDE * length, size - (1 - _OUTSIDE) * length)) for length in drawing.size
-        )
+        bounds = [(-_OUTSIDE * length, size - (1 - _OUTSIDE) * length) for length in drawing.size]
+        left, top = (round(random.uniform(*of)) for of in bounds)
         rows, columns, part = _inside(solid, left, top, size)
         places.append((int(((owner[rows, columns] >= 0) & part).sum()), left, top))
     return min(places)[1:]
@@ -302,9 +299,8 @@ class SceneCounts:
 
     def describe(self) -> str:
         """Return the counts as a table of text."""
-        rows = [
-            [split, *(f"{of[split]:,}" for of in (self.scenes, self.objects, self.difficult))] for split in self.scenes
-        ]
+        columns = (self.scenes, self.objects, self.difficult)
+        rows = [[split, *(f"{of[split]:,}" for of in columns)] for split in self.scenes]
         return Table(["split", "scenes", "objects", "difficult"], rows, "lrrr").render("text")
 
 
@@ -400,8 +396,8 @@ def _write_lists(home: Path, numbers: Mapping[str, Sequence[str]]) -> SceneCount
         for stem, text in texts.items():
             atomic_write(home / "ImageSets" / "Main" / f"{stem}.txt", text, sync=False)
     flags = {split: [flag for name in names for _, flag in objects[name]] for split, names in numbers.items()}
-    scenes, objects_in = ({split: len(of) for split, of in column.items()} for column in (numbers, flags))
-    return SceneCounts(scenes, objects_in, {split: sum(of) for split, of in flags.items()})
+    scenes, sizes = ({split: len(of) for split, of in column.items()} for column in (numbers, flags))
+    return SceneCounts(scenes, sizes, {split: sum(of) for split, of in flags.items()})
 
 
 def _presence(name: str, objects: Sequence[tuple[str, bool]]) -> int:
