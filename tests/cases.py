@@ -7,8 +7,8 @@ from functools import partial
 import torch
 
 import frontrank as fr
-from frontrank.ranking import Bins, Blackbox, PenalizedNegatives, Recall, Sigmoid
-from tests.reference import rambo, sigmoid_ranks
+from frontrank.ranking import Bins, Blackbox, MeanAveragePrecisionAtR, PenalizedNegatives, Recall, Sigmoid
+from tests.reference import graded, rambo, sigmoid_ranks
 from tests.reference.fastap import fastap, of_bins
 from tests.reference.lists import lists_of_batch, mean_over_classes, mean_over_queries
 from tests.reference.quantized_ap import quantized_ap
@@ -138,6 +138,42 @@ CASES = [
         partial(fr.RankLoss, PenalizedNegatives("I_u"), Blackbox(lam=0.25, margin=0.1)),
         partial(rambo.pnp, variant="I_u", lam=0.25, margin=0.1),
     ),
+]
+CASES += [
+    Case(
+        "RecallAtK",
+        partial(fr.RecallAtK, ks=(1, 2, 4), temperature=0.1),
+        partial(graded.recall_at_k, ks=(1, 2, 4), temperature=0.1, rank_temperature=1.0),
+        on_ranks=False,
+    ),
+    Case("SupAP", fr.SupAP, partial(graded.sup_ap, temperature=0.01, rho=100.0, delta=0.05), on_ranks=False),
+    Case(
+        "SupAP-wide",
+        partial(fr.SupAP, temperature=0.1, rho=3.0, delta=0.3),
+        partial(graded.sup_ap, temperature=0.1, rho=3.0, delta=0.3),
+        on_ranks=False,
+    ),
+    Case(
+        "SmoothNDCG",
+        partial(fr.SmoothNDCG, temperature=0.1),
+        partial(graded.ndcg, temperature=0.1),
+        smooth=True,
+        on_ranks=False,
+    ),
+    Case(
+        "HierarchicalAP",  # of one level: Smooth-AP
+        partial(fr.HierarchicalAP, temperature=0.1),
+        partial(sigmoid_ranks.smooth_ap, temperature=0.1),
+        smooth=True,
+        on_ranks=False,
+    ),
+    Case(
+        "sigmoid-mAP@R",
+        partial(fr.RankLoss, MeanAveragePrecisionAtR(), Sigmoid(0.1)),
+        partial(graded.map_at_r, temperature=0.1),
+    ),
+    Case("ROADMAP", fr.ROADMAP, graded.roadmap, on_ranks=False),
+    Case("PairMargin", fr.PairMargin, partial(graded.pair_margin, positive=0.9, negative=0.6), on_ranks=False),
 ]
 BY_NAME = {case.name: case for case in CASES}
 NAMES = list(BY_NAME)

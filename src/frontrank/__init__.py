@@ -31,13 +31,20 @@ if TYPE_CHECKING:
     from frontrank.evaluation import evaluate_scores as evaluate_scores
     from frontrank.evaluation import protocols as protocols
     from frontrank.losses import PNP as PNP
+    from frontrank.losses import ROADMAP as ROADMAP
     from frontrank.losses import BlackboxAP as BlackboxAP
     from frontrank.losses import BlackboxRecall as BlackboxRecall
     from frontrank.losses import ClassifierAP as ClassifierAP
+    from frontrank.losses import CombinedLoss as CombinedLoss
     from frontrank.losses import FastAP as FastAP
+    from frontrank.losses import HierarchicalAP as HierarchicalAP
+    from frontrank.losses import PairMargin as PairMargin
     from frontrank.losses import QuantizedAP as QuantizedAP
     from frontrank.losses import RankLoss as RankLoss
+    from frontrank.losses import RecallAtK as RecallAtK
     from frontrank.losses import SmoothAP as SmoothAP
+    from frontrank.losses import SmoothNDCG as SmoothNDCG
+    from frontrank.losses import SupAP as SupAP
     from frontrank.models import Embedder as Embedder
     from frontrank.retrieval import Index as Index
     from frontrank.retrieval import Item as Item
@@ -59,7 +66,8 @@ _NAMES = {  # module: its public names
     "data": "AllClassesBatches BalancedBatches CategoryBatches ImageTable",
     "errors": "FrontrankError",
     "evaluation": "Report compare evaluate evaluate_revisited evaluate_scores protocols",
-    "losses": "PNP BlackboxAP BlackboxRecall ClassifierAP FastAP QuantizedAP RankLoss SmoothAP",
+    "losses": "PNP ROADMAP BlackboxAP BlackboxRecall ClassifierAP CombinedLoss FastAP HierarchicalAP PairMargin "
+    "QuantizedAP RankLoss RecallAtK SmoothAP SmoothNDCG SupAP",
     "models": "Embedder",
     "retrieval": "Index Item Whitening augment_database expand_queries rerank",
     "settings": "TrainConfig",

@@ -18,21 +18,30 @@ from tests.cases import CASES
 CLASSES = {  # everything whose signature is read: its class, and its arguments as they are read
     **{name: (getattr(losses, name), registry._signature(loss.module, name)) for name, loss in LOSSES.items()},
     **{
-        name: (getattr(import_module(module), name), registry._signature(module, name))
-        for kinds in PARTS.values()
+        f"{part} {name}": (getattr(import_module(module), name), registry._signature(module, name))
+        for part, kinds in PARTS.items()
         for name, module in kinds.items()
     },
 }
 OTHER = {  # of each setting: a value that is the default of no loss
     **{"variant": "I_b", "alpha": 2.0, "b": 3.0, "temperature": 0.5, "include_query": True, "bins": 7, "lam": 2.0},
     **{"distance": "euclidean", "tie_aware": True, "balance_classes": True, "weighting": "log", "margin": 0.5},
+    **{
+        "ks": (3,),
+        "rank_temperature": 2.0,
+        "rho": 7.0,
+        "delta": 0.3,
+        "calibration": 0.5,
+        "positive": 0.7,
+        "negative": 0.2,
+    },
 }
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_signature_of_the_source_is_that_of_the_class(name):
     kind, known = CLASSES[name]
-    plain = {int: int, float: float, bool: bool}
+    plain = {kind: kind for kind in (int, float, bool, tuple[int, ...])}
     assert {argument: (each.type, each.default) for argument, each in known.items()} == {
         each.name: (plain.get(each.annotation, str), None if each.default is each.empty else each.default)
         for each in inspect.signature(kind).parameters.values()
@@ -55,7 +64,9 @@ def test_the_public_names_are_those_of_the_registry():
     tree = ast.parse(Path(losses.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imports = {alias.asname: node.module for node in block.body for alias in node.names}
-    assert imports == {name: loss.module for name, loss in {**LOSSES, **registry.CLASSIFIER_LOSSES}.items()}
+    assert imports == {
+        name: loss.module for name, loss in {**LOSSES, **registry.CLASSIFIER_LOSSES, **registry.OTHER_LOSSES}.items()
+    }
     assert sorted(imports) == losses.__all__
     assert all(getattr(losses, name).__name__ == name for name in losses.__all__)
     with pytest.raises(AttributeError):
@@ -103,7 +114,7 @@ def test_any_metric_on_any_relaxation(settings, metric, relaxation):
     ("name", "settings", "match"),
     [
         ("RankLoss", {"metric": "Recal"}, "loss.metric .*Recall"),
-        ("RankLoss", {"relaxation": "Exact"}, "loss.relaxation .*Sigmoid, Bins, Blackbox"),
+        ("RankLoss", {"relaxation": "Exact"}, "loss.relaxation .*Sigmoid, SupRank, Bins"),
         ("RankLoss", {"relaxation": "Blackbox", "temperature": 0.1}, "loss.temperature"),
         ("RankLoss", {"variant": "O"}, "loss.variant"),
         ("RankLoss", {"metric": "Recall", "weighting": "lin"}, "weighting"),

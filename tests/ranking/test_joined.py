@@ -122,6 +122,6 @@ def test_ranks_in_a_joined_gallery(dtypes):
     for gallery in (joined, whole):
         asked = Vectors("queries", queries)
         make_comparable(asked, gallery)
-        exact_ranks(asked, gallery, relevant, removed, lambda some, ranks: found.append((some, *ranks)))
+        exact_ranks(asked, gallery, relevant, removed, lambda some, ranks: found.append((some, *ranks[:3])))
     assert len(found) == 2
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -9,20 +9,24 @@ class RankedList(NamedTuple):
     positive: torch.Tensor
     negative: torch.Tensor
     label: int | None = None
+    grades: torch.Tensor | None = None  # of the positives
 
 
 def lists_of_scores(scores, relevant, candidates=None, own=False, labels=None):
     """The lists of the queries that have a positive; with `own` query i is item i and not in its list."""
     lists = []
     for q in range(len(scores)):
-        positive, negative = [], []
+        positive, negative, grades = [], [], []
         for j in range(scores.shape[1]):
             if (own and j == q) or (candidates is not None and not candidates[q, j]):
                 continue
-            (positive if relevant[q, j] else negative).append(scores[q, j])
+            (positive if relevant[q, j] > 0 else negative).append(scores[q, j])
+            if relevant[q, j] > 0:
+                grades.append(float(relevant[q, j]))
         if positive:
-            label = None if labels is None else int(labels[q])
-            lists.append(RankedList(_stack(positive, scores), _stack(negative, scores), label))
+            label = None if labels is None or labels.dim() == 2 else int(labels[q])
+            grades = torch.tensor(grades, dtype=scores.dtype)
+            lists.append(RankedList(_stack(positive, scores), _stack(negative, scores), label, grades))
     return lists
 
 
@@ -33,6 +37,8 @@ def lists_of_batch(
     gallery = embeddings if ref_emb is None else ref_emb
     if relevant is None:
         relevant = labels[:, None] == (labels if ref_emb is None else ref_labels)[None, :]
+        if labels.dim() == 2:  # grade: how many levels are shared
+            relevant = relevant.sum(2)
     own = ref_emb is None and not include_query
     return lists_of_scores(_unit(embeddings) @ _unit(gallery).T, relevant, candidates, own, labels)
 

@@ -1,4 +1,4 @@
-"""The losses of the five papers, one file each, and RankLoss, of which most are presets.
+"""The losses of the papers, one file each, and RankLoss, of which most are presets.
 
 The names are those of `registry.py`. They are imported when they are used: the registry is needed without torch.
 """
@@ -6,19 +6,26 @@ The names are those of `registry.py`. They are imported when they are used: the 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from frontrank.losses.registry import CLASSIFIER_LOSSES, LOSSES
+from frontrank.losses.registry import CLASSIFIER_LOSSES, LOSSES, OTHER_LOSSES
 
 if TYPE_CHECKING:  # for type checkers and editors; a test holds it together with the registry
     from frontrank.losses.fastap import FastAP as FastAP
+    from frontrank.losses.happier import HierarchicalAP as HierarchicalAP
     from frontrank.losses.pnp import PNP as PNP
     from frontrank.losses.quantized_ap import QuantizedAP as QuantizedAP
     from frontrank.losses.rambo import BlackboxAP as BlackboxAP
     from frontrank.losses.rambo import BlackboxRecall as BlackboxRecall
     from frontrank.losses.rambo import ClassifierAP as ClassifierAP
+    from frontrank.losses.rank_loss import CombinedLoss as CombinedLoss
     from frontrank.losses.rank_loss import RankLoss as RankLoss
+    from frontrank.losses.recall_at_k import RecallAtK as RecallAtK
+    from frontrank.losses.roadmap import ROADMAP as ROADMAP
+    from frontrank.losses.roadmap import PairMargin as PairMargin
+    from frontrank.losses.roadmap import SmoothNDCG as SmoothNDCG
+    from frontrank.losses.roadmap import SupAP as SupAP
     from frontrank.losses.smooth_ap import SmoothAP as SmoothAP
 
-_LOSSES = LOSSES | CLASSIFIER_LOSSES
+_LOSSES = LOSSES | CLASSIFIER_LOSSES | OTHER_LOSSES
 __all__ = sorted(_LOSSES)
 
 

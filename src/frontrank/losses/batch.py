@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.ranking import LabelRelevance, MatrixRelevance, Relevance
+from frontrank.ranking import LabelRelevance, LevelRelevance, MatrixRelevance, Relevance, is_nested
+from frontrank.ranking.relevance import MOST_LEVELS
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -29,9 +31,15 @@ def read_batch(
     ref_labels: Tensor | None,
     relevant: Tensor | None,
     candidates: Tensor | None,
-    include_query: bool,
+    include_query: bool | Literal["negative"] = False,
+    graded: bool = False,
+    by_level: bool = False,
 ) -> Batch:
-    """Check the arguments of a loss and work out who is relevant to whom."""
+    """Check the arguments of a loss and work out who is relevant to whom.
+
+    include_query:    "negative" keeps each query in its own list, but not as a positive
+    graded, by_level: whether the loss looks at grades, and counts each; without grades the finest level is used
+    """
     _check_embeddings("embeddings", embeddings)
     rows = len(embeddings)
     if ref_emb is not None:
@@ -59,19 +67,33 @@ def read_batch(
         ref_labels = _labels("ref_labels", ref_labels, columns, "ref_emb", device)
     if candidates is not None:
         candidates = _mask("candidates", candidates, rows, columns, device)
-    own = ref_emb is None and not include_query
+    own = ref_emb is None and include_query is not True
+    listed = include_query == "negative"
     if relevant is not None:
-        relevant = _mask("relevant", relevant, rows, columns, device)
-        return Batch(embeddings, ref_emb, labels, MatrixRelevance(relevant, candidates, own))
+        relevant = _relevant(relevant, rows, columns, device, graded, by_level)
+        return Batch(embeddings, ref_emb, labels, MatrixRelevance(relevant, candidates, own, listed, by_level))
     if labels is None:
-        raise InputError("labels is missing; give labels, or a boolean matrix as relevant")
+        raise InputError("labels is missing; give labels, or a matrix as relevant")
     if ref_emb is not None and ref_labels is None:
-        raise InputError("ref_emb was given without ref_labels; give both, or a boolean matrix as relevant")
+        raise InputError("ref_emb was given without ref_labels; give both, or a matrix as relevant")
     gallery_labels = labels if ref_labels is None else ref_labels
-    if candidates is None:
-        return Batch(embeddings, ref_emb, labels, LabelRelevance(labels, gallery_labels, own))
-    same = labels[:, None] == gallery_labels[None, :]
-    return Batch(embeddings, ref_emb, labels, MatrixRelevance(same, candidates, own))
+    if labels.shape[1:] != gallery_labels.shape[1:]:
+        raise InputError(
+            f"labels has the shape {tuple(labels.shape)} and ref_labels {tuple(gallery_labels.shape)}; "
+            "both must have the same levels"
+        )
+    if labels.dim() == 2 and not graded:
+        labels, gallery_labels = labels[:, 0], gallery_labels[:, 0]
+    if labels.dim() == 1:
+        if candidates is None:
+            return Batch(embeddings, ref_emb, labels, LabelRelevance(labels, gallery_labels, own, listed))
+        same = labels[:, None] == gallery_labels[None, :]
+        return Batch(embeddings, ref_emb, labels, MatrixRelevance(same, candidates, own, listed))
+    finest = labels[:, 0]
+    if candidates is None and is_nested(torch.cat([labels, gallery_labels])):
+        return Batch(embeddings, ref_emb, finest, LevelRelevance(labels, gallery_labels, own, by_level))
+    grades = sum(a[:, None] == b[None, :] for a, b in zip(labels.T, gallery_labels.T, strict=True))
+    return Batch(embeddings, ref_emb, finest, MatrixRelevance(grades.float(), candidates, own, listed, by_level))
 
 
 def _check_embeddings(name: str, x: Tensor) -> None:
@@ -102,10 +124,10 @@ def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.devic
     labels = as_tensor(name, labels, device)
     if labels.dtype.is_floating_point or labels.dtype.is_complex:
         raise InputTypeError(f"{name} must be whole numbers, got {labels.dtype}; use {name}.long()")
-    if labels.dim() != 1:
+    if labels.dim() not in (1, 2) or (labels.dim() == 2 and labels.shape[1] == 0):
         raise InputError(
-            f"{name} must have the shape (items,), got {tuple(labels.shape)}; "
-            "for several labels per item give a boolean matrix as relevant"
+            f"{name} must have the shape (items,), or (items, levels) with the finest level first, "
+            f"got {tuple(labels.shape)}; for several labels per item give a matrix as relevant"
         )
     if len(labels) != length:
         raise InputError(f"{name} has {len(labels)} entries but {of} has {length} rows; give one label per row")
@@ -123,14 +145,35 @@ def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device
     return mask
 
 
-def read_scores(scores: Tensor, relevant: Tensor, candidates: Tensor | None) -> Relevance:
+def _relevant(relevant: Tensor, rows: int, columns: int, device: torch.device, graded: bool, by_level: bool) -> Tensor:
+    """Check a matrix of who is relevant to whom: boolean, or grades >= 0, which stay only if the loss uses them."""
+    relevant = as_tensor("relevant", relevant, device)
+    if not relevant.dtype.is_floating_point:
+        return _mask("relevant", relevant, rows, columns, device)
+    if relevant.shape != (rows, columns):
+        return _mask("relevant", relevant > 0, rows, columns, device)  # raises the error of the shape
+    if not bool((torch.isfinite(relevant) & (relevant >= 0)).all()):
+        wrong = relevant[~(torch.isfinite(relevant) & (relevant >= 0))][0].item()
+        raise InputError(f"relevant must have grades >= 0, got {wrong}; 0 means not relevant")
+    if not graded:
+        return relevant > 0
+    if by_level and (count := len(relevant.unique())) > MOST_LEVELS + 1:
+        raise InputError(
+            f"relevant has {count - 1:,} different grades, at most {MOST_LEVELS} can be counted; round them"
+        )
+    return relevant
+
+
+def read_scores(
+    scores: Tensor, relevant: Tensor, candidates: Tensor | None, graded: bool = False, by_level: bool = False
+) -> Relevance:
     """Check given scores [query, gallery] and work out who is relevant to whom."""
     check_scores(scores)
     rows, columns = scores.shape
-    relevant = _mask("relevant", relevant, rows, columns, scores.device)
+    relevant = _relevant(relevant, rows, columns, scores.device, graded, by_level)
     if candidates is not None:
         candidates = _mask("candidates", candidates, rows, columns, scores.device)
-    return MatrixRelevance(relevant, candidates, own=False)
+    return MatrixRelevance(relevant, candidates, own=False, by_level=by_level)
 
 
 def check_scores(scores: Tensor) -> None:

@@ -32,6 +32,8 @@ class PNP(RankLoss):
     tensor(1.)
     """
 
+    metric: PenalizedNegatives | IntegratedPenalty
+
     def __init__(
         self,
         variant: Variant = "D_q",

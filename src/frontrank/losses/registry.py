@@ -40,17 +40,29 @@ LOSSES: dict[str, Loss] = {
         {f"BlackboxRecall-{weighting}": {"weighting": weighting} for weighting in ("log", "loglog")},
     ),
     "BlackboxAP": Loss("frontrank.losses.rambo"),
+    "RecallAtK": Loss("frontrank.losses.recall_at_k"),
+    "SupAP": Loss("frontrank.losses.roadmap"),
+    "ROADMAP": Loss("frontrank.losses.roadmap"),
+    "PairMargin": Loss("frontrank.losses.roadmap"),
+    "SmoothNDCG": Loss("frontrank.losses.roadmap"),
+    "HierarchicalAP": Loss("frontrank.losses.happier"),
     "RankLoss": Loss("frontrank.losses.rank_loss"),
 }
+OTHER_LOSSES = {"CombinedLoss": Loss("frontrank.losses.rank_loss")}  # made of other losses, in Python only
 CLASSIFIER_LOSSES = {"ClassifierAP": Loss("frontrank.losses.rambo")}  # of scores per class; frontrank.detection uses it
 PARTS = {  # of RankLoss: class and module; the first is the default
     "metric": {
         "AveragePrecision": "frontrank.ranking.metrics",
         "PenalizedNegatives": "frontrank.ranking.metrics",
         "Recall": "frontrank.ranking.metrics",
+        "RecallAtK": "frontrank.ranking.metrics",
+        "NDCG": "frontrank.ranking.metrics",
+        "HierarchicalAP": "frontrank.ranking.metrics",
+        "MeanAveragePrecisionAtR": "frontrank.ranking.metrics",
     },
     "relaxation": {
         "Sigmoid": "frontrank.ranking.ranks",
+        "SupRank": "frontrank.ranking.ranks",
         "Bins": "frontrank.ranking.histograms",
         "Blackbox": "frontrank.ranking.ranks",
     },
@@ -184,12 +196,13 @@ def _signature(module: str, name: str) -> Mapping[str, Argument]:
     init = next((node for node in body.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
     if init is None:
         lines = [node for node in body.body if isinstance(node, ast.AnnAssign)]
+        lines = [node for node in lines if "ClassVar" not in ast.unparse(node.annotation)]
         rows = [(node.target.id, node.annotation, node.value) for node in lines if isinstance(node.target, ast.Name)]
     else:
         own = init.args.args[1:]
         defaults = [None] * (len(own) - len(init.args.defaults)) + init.args.defaults
         rows = [(arg.arg, arg.annotation, default) for arg, default in zip(own, defaults, strict=True)]
-    plain = {"int": int, "float": float, "bool": bool}
+    plain = {"int": int, "float": float, "bool": bool, "tuple[int, ...]": tuple[int, ...]}
     text = ast.get_docstring(body) or ""
     result = {}
     for argument, annotation, default in rows:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from frontrank.progress import progress
 from frontrank.ranking.metrics import Ranks
-from frontrank.ranking.ranks import among
+from frontrank.ranking.ranks import count_positives, make_ranks
 from frontrank.ranking.relevance import Lists, Positives, Relevance
 from frontrank.ranking.steps import places, row_tiles
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
@@ -119,8 +119,10 @@ class _Block:
     low, high: around it, the band in which the rounding of a tile could decide [positive, query]
     """
 
-    def __init__(self, queries: Tensor, exact: Tensor, valid: Tensor, removed: Tensor | None, like: Tensor) -> None:
-        self.queries, self.exact, self._valid, self._removed = queries, exact, valid, removed
+    def __init__(
+        self, queries: Tensor, exact: Tensor, positives: Positives, removed: Tensor | None, like: Tensor
+    ) -> None:
+        self.queries, self.exact, self._positives, self._removed = queries, exact, positives, removed
         dim, dtype = like.shape[1], like.dtype
         self.bound = exact - 2 * slack(dim, torch.float64)
         band = slack(dim, dtype) + torch.finfo(dtype).eps if dtype != torch.float64 else 0.0
@@ -169,18 +171,20 @@ class _Block:
 
     def ranks(self) -> Ranks:
         """What stands before each positive, once all items have been counted."""
-        before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~self._valid, -torch.inf), self.bound)
+        positives = self._positives
+        before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~positives.valid, -torch.inf), self.bound)
         if self._removed is not None:
             before -= _exactly_at_or_above(self._removed, self.bound)
-        before_neg = before.clamp_(min=0).masked_fill_(~self._valid, 0)
-        return Ranks(among(self.exact, self._valid).masked_fill_(~self._valid, 0), before_neg, self._valid)
+        return make_ranks(count_positives(self.exact, positives), before.clamp_(min=0), positives)
 
 
 class _LargeBlock(_Block):
     """The same for many positives: each item finds its place among the ordered edges of all bands."""
 
-    def __init__(self, queries: Tensor, exact: Tensor, valid: Tensor, removed: Tensor | None, like: Tensor) -> None:
-        super().__init__(queries, exact, valid, removed, like)
+    def __init__(
+        self, queries: Tensor, exact: Tensor, positives: Positives, removed: Tensor | None, like: Tensor
+    ) -> None:
+        super().__init__(queries, exact, positives, removed, like)
         self._ordered, self._order = self.bound.sort(1)
         self._places = torch.zeros_like(torch.nn.functional.pad(exact, (1, 0)))  # items that pass k bounds
         bands = [self.low.T] if self.low is self.high else [self.low.T, self.high.T]
@@ -303,16 +307,16 @@ def _block(
     rows = queries.read(some)
     if not int(relevance.counts[some[0]]):  # items only
         nothing = rows.length.new_empty(len(some), 0)
-        return _Block(some, nothing, nothing.bool(), None, rows.unit)
+        return _Block(some, nothing, Positives(nothing.long(), nothing.bool()), None, rows.unit)
     positives = relevance.positives(some)
     exact = _pair_scores(rows, gallery, positives)
     out = [exact_scores(rows, rows, *(torch.arange(len(some), device=exact.device),) * 2)[:, None]] if own else []
     if removed is not None:
         out.append(_pair_scores(rows, gallery, removed.positives(some)))
-    valid = positives.valid.to(exact.device)
-    exact = torch.where(valid, exact, exact[:, :1])  # a row's first is never padding
+    positives = positives.to(exact.device)
+    exact = torch.where(positives.valid, exact, exact[:, :1])  # a row's first is never padding
     kind = _Block if exact.shape[1] <= FEW else _LargeBlock
-    return kind(some, exact, valid, torch.cat(out, 1) if out else None, rows.unit)
+    return kind(some, exact, positives, torch.cat(out, 1) if out else None, rows.unit)
 
 
 def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:

@@ -7,13 +7,14 @@ the items nearer than bin j, which needs no scattering and whose slope is -1 in 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from frontrank.checks import check_integer
-from frontrank.ranking.metrics import Ranks
+from frontrank.ranking.metrics import Ranks, RankSlopes
 from frontrank.ranking.ranks import Pull, Slopes
 from frontrank.ranking.relevance import Positives
 from frontrank.ranking.steps import row_tiles
@@ -101,28 +102,50 @@ class Bins:
     """
 
     bins: int = 10
+    needs_levels: ClassVar[bool] = True  # a bin has no grade: positives are counted for each
 
     def __post_init__(self) -> None:
         check_integer("bins", self.bins, at_least=1)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
-        """The `Ranks` of centres in the place of positives, each as valid as there are positives in its bin."""
+        """The `Ranks` of centres in the place of positives, each as valid as there are positives in its bin.
+
+        With levels there is a centre for each level.
+        """
         scores.clamp_(-2, 2)
         own = self._positions_(scores.gather(1, positives.index))
         before_neg = cumulative_histogram(self._positions_(positives.keep_negatives_(scores)), self.bins)
-        down_to = cumulative_histogram(own.masked_fill(~positives.valid, torch.inf), self.bins)
-        in_bin = down_to - pad(down_to[:, :-1], (1, 0))
-        before_pos = torch.where(down_to > 0, down_to - 1, 0)  # without any, 0 / 0 would not count, but be NaN
+        members = positives.members()  # [level, query, positive]
+        down_to = torch.stack([cumulative_histogram(own.masked_fill(~of, torch.inf), self.bins) for of in members], 1)
+        in_bin = down_to - pad(down_to[:, :, :-1], (1, 0))  # [query, level, centre]
+        queries, levels, centres = down_to.shape
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor, weights: Tensor) -> Slopes:
-            in_down_to = in_valid - pad(in_valid[:, 1:], (0, 1))
-            if in_pos is not None:
-                in_down_to = in_down_to + in_pos * in_bin
-            of_positives = position_slopes(in_down_to * weights, own) * positives.valid
-            of_items = HistogramSlopes(in_neg * in_bin * weights, self._score_slopes_)
-            return Slopes(self._score_slopes_(of_positives, own), of_items)
+        def pull(of_ranks: RankSlopes, weights: Tensor) -> Slopes:
+            in_valid = of_ranks.valid.reshape(in_bin.shape)
+            in_down_to = in_valid - pad(in_valid[:, :, 1:], (0, 1))
+            in_pos = of_ranks.before_pos
+            if in_pos is not None and in_pos.dim() == 3:
+                in_down_to = in_down_to + in_pos.view(queries, levels, centres, levels).sum(1).transpose(1, 2)
+            elif in_pos is not None:
+                in_down_to = in_down_to + in_pos.view(in_bin.shape).sum(1, keepdim=True)
+            of_positives = torch.zeros_like(own)
+            for of, slopes in zip(members, (in_down_to * weights[:, None]).unbind(1), strict=True):
+                of_positives += position_slopes(slopes, own) * of
+            in_negatives = of_ranks.before_neg.view(in_bin.shape).sum(1) * weights
+            return Slopes(self._score_slopes_(of_positives, own), HistogramSlopes(in_negatives, self._score_slopes_))
 
-        return Ranks(before_pos, before_neg, in_bin), pull
+        flat = (queries, levels * centres)
+        before_neg = before_neg[:, None].expand_as(down_to).reshape(flat)
+        itself = (down_to > 0).to(own.dtype)  # without any in the bin, 0 / 0 would not count, but be NaN
+        if positives.levels is None:
+            return Ranks((down_to - itself).reshape(flat), before_neg, in_bin.reshape(flat)), pull
+        before = down_to.transpose(1, 2)[:, None].expand(-1, levels, -1, -1)  # [query, level, centre, level]
+        before = (before - itself[..., None] * torch.eye(levels, dtype=own.dtype, device=own.device)[:, None]).reshape(
+            *flat, levels
+        )
+        values = positives.levels.to(own.dtype)
+        grades = values[None, :, None].expand_as(in_bin).reshape(flat)
+        return Ranks(before.sum(2), before_neg, in_bin.reshape(flat), grades, values, before), pull
 
     def _positions_(self, scores: Tensor) -> Tensor:
         return scores.sub_(1).mul_(-self.bins / 2)

@@ -7,12 +7,12 @@ same functions, as the `pair_loss` of a `PairMetric`, are the losses of the pape
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import ClassVar, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from frontrank.checks import check_choice, check_number
+from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError
 from frontrank.ranking.integral import Integral, check_derivative
 
@@ -21,18 +21,35 @@ Weighting = Literal["log", "loglog"]
 
 
 class Ranks(NamedTuple):
-    """What stands before each positive; all three are [query, positive], padding is not valid.
+    """What stands before each positive; the first three are [query, positive], padding is not valid.
 
     With `Bins`, centres of bins take the place of positives; each is as valid as there are positives in its bin.
+    Where relevance has grades: the grade of each positive [query, positive] or None if all are alike, and for metrics
+    that count by level the levels [level] and the other positives of each before it [query, positive, level].
     """
 
     before_pos: Tensor
     before_neg: Tensor
     valid: Tensor
+    grades: Tensor | None = None
+    levels: Tensor | None = None
+    before_level: Tensor | None = None
 
     def mean(self, per_pair: Tensor) -> Tensor:
         """Mean of a value per (query, positive) over each query's positives [query]."""
         return (per_pair * self.valid).sum(1) / self.valid.sum(1)
+
+
+class RankSlopes(NamedTuple):
+    """The slopes of each query's loss in its `Ranks`: all [query, positive].
+
+    before_pos: None stands for 0; [query, positive, level] if the positives before are counted by level
+    valid:      matters where a relaxation makes ranks valid in part
+    """
+
+    before_pos: Tensor | None
+    before_neg: Tensor
+    valid: Tensor
 
 
 def precision(before_pos: Tensor, before_neg: Tensor) -> Tensor:
@@ -88,6 +105,62 @@ def trapezoid_average_precision(ranks: Ranks) -> Tensor:
     return ranks.mean((earlier + precision(ranks.before_pos, ranks.before_neg)) / 2)
 
 
+def ndcg(ranks: Ranks, k: int | None = None) -> Tensor:
+    """Discounted gain of the positives over that of the best order [query]; of the first k places, if k is given.
+
+    The gain of a positive is 2^grade - 1, its discount log2(1 + place).
+
+    >>> coarse_first = Ranks(*(torch.tensor([row]) for row in ([0., 1.], [0., 0.], [True, True], [1., 2.])))
+    >>> ndcg(coarse_first)  # (1 + 3 / log2(3)) / (3 + 1 / log2(3))
+    tensor([0.7967])
+    """
+    place = 1 + ranks.before_pos + ranks.before_neg
+    gain = torch.exp2(ranks.grades) - 1 if ranks.grades is not None else torch.ones_like(place)
+    gain = gain * ranks.valid
+    discount = torch.log2(1 + place)
+    first = torch.ones_like(place) if k is None else (place <= k).to(place.dtype)
+    return (gain * first / discount).sum(1) / _ideal_gain(gain.detach(), ranks, k)
+
+
+def _ideal_gain(gain: Tensor, ranks: Ranks, k: int | None) -> Tensor:
+    """The discounted gain of the best order [query]."""
+    if ranks.valid.dtype != torch.bool:  # bins: a centre for each level, so many places as it has positives
+        counts = ranks.valid.unflatten(1, (1 if ranks.levels is None else len(ranks.levels), -1)).sum(2).round()
+        of_levels = torch.ones_like(counts) if ranks.levels is None else torch.exp2(ranks.levels) - 1
+        last = counts.flip(1).cumsum(1).flip(1)  # [query, level]
+        first = last - counts
+        place = torch.arange(int(last.max()), dtype=gain.dtype, device=gain.device)
+        taken = (place >= first[..., None]) & (place < last[..., None])  # [query, level, place]
+        gain = (taken * of_levels[..., None]).sum(1)
+    gain = gain.sort(1, descending=True)[0][:, :k]
+    place = torch.arange(1, gain.shape[1] + 1, dtype=gain.dtype, device=gain.device)
+    return (gain / torch.log2(1 + place)).sum(1)
+
+
+def hierarchical_average_precision(ranks: Ranks, alpha: float = 1.0) -> Tensor:
+    """Average precision in which a positive counts as much as it is relevant [query] (happier Eq. 3).
+
+    sum over i of Hrank_i / place_i / sum over i of rel_i, Hrank_i = rel_i + sum over j before i of min(rel_i, rel_j);
+    the relevance of an item of grade l is l^alpha / how many of the query's items have that grade.
+
+    >>> coarse_first = Ranks(
+    ...     *(torch.tensor([row]) for row in ([0., 1.], [0., 0.], [True, True], [1., 2.])),
+    ...     torch.tensor([1., 2.]), torch.tensor([[[0., 0.], [1., 0.]]]),
+    ... )
+    >>> hierarchical_average_precision(coarse_first)  # (1 + (2 + 1) / 2) / 3
+    tensor([0.8333])
+    """
+    grades, levels, before = ranks.grades, ranks.levels, ranks.before_level
+    if grades is None or levels is None or before is None:
+        return average_precision(ranks)
+    member = (grades[..., None] == levels) * ranks.valid[..., None]  # [query, positive, level]
+    of_levels = levels**alpha / member.sum(1).clamp(min=1)  # [query, level]; a level that nobody has counts nothing
+    own = (member * of_levels[:, None]).sum(2)  # rel_i, times how valid i is
+    shared = torch.minimum((member > 0).to(own.dtype) @ of_levels[..., None], of_levels[:, None])  # min(rel_i, rel_l)
+    rank = own + (shared * before).sum(2) * ranks.valid
+    return (rank / (1 + ranks.before_pos + ranks.before_neg)).sum(1) / own.sum(1)
+
+
 def _relevant(ranks: Ranks) -> Tensor:
     return ranks.valid.sum(1, keepdim=True)
 
@@ -96,6 +169,7 @@ def _first(ranks: Ranks, k: int | Tensor) -> Tensor:
     return (ranks.before_pos + ranks.before_neg < k) & ranks.valid
 
 
+@runtime_checkable
 class PairMetric(Protocol):
     """A loss for each (query, positive) pair as a function of its two ranks; 0 is perfect."""
 
@@ -134,6 +208,113 @@ class Recall:
     def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[None, Tensor]:
         slope = 1 / (1 + before_neg)
         return None, slope / (1 + torch.log1p(before_neg)) if self.weighting == "loglog" else slope
+
+
+class ListMetric(Protocol):
+    """A loss for each query as a function of all its ranks; 0 is perfect. Autograd gives its slopes.
+
+    graded:   looks at the grades of the positives
+    by_level: looks at how many positives of each level stand before
+    """
+
+    graded: ClassVar[bool]
+    by_level: ClassVar[bool]
+
+    def list_loss(self, ranks: Ranks) -> Tensor: ...
+
+
+def list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
+    """The slopes of a metric's `list_loss` in the ranks."""
+    dtype = ranks.before_neg.dtype
+    by_level = ranks.before_level is not None
+    with torch.enable_grad():
+        before = (ranks.before_level if ranks.before_level is not None else ranks.before_pos).detach().requires_grad_()
+        negatives = ranks.before_neg.detach().requires_grad_()
+        soft = ranks.valid.dtype != torch.bool
+        valid = ranks.valid.detach().requires_grad_() if soft else ranks.valid
+        relaxed = ranks._replace(
+            before_pos=before.sum(2) if by_level else before,
+            before_neg=negatives,
+            valid=valid,
+            before_level=before if by_level else None,
+        )
+        leaves = [before, negatives, valid] if soft else [before, negatives]
+        total = metric.list_loss(relaxed).sum()
+        grads = torch.autograd.grad(total, leaves, materialize_grads=True)
+    in_valid = grads[2] if soft else torch.zeros_like(negatives, dtype=dtype)
+    return RankSlopes(grads[0], grads[1], in_valid)
+
+
+@dataclass(frozen=True)
+class RecallAtK:
+    """1 - the mean over ks of recall at k, whose step at place k is a sigmoid (recall_at_k Eq. 4 to 6).
+
+    For each k: min(k, sum over positives of sigmoid((k - place) / rank_temperature)) / min(k, |P|).
+    """
+
+    ks: tuple[int, ...] = (1, 2, 4, 8, 16)
+    rank_temperature: float = 1.0
+    graded: ClassVar[bool] = False
+    by_level: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not self.ks:
+            raise InputError("ks must have at least one number, such as (1, 2, 4), got ()")
+        for k in self.ks:
+            check_integer("ks", k, at_least=1)
+        check_number("rank_temperature", self.rank_temperature, above=0)
+
+    def list_loss(self, ranks: Ranks) -> Tensor:
+        place = 1 + ranks.before_pos + ranks.before_neg
+        count = ranks.valid.sum(1)
+        recalls = []
+        for k in self.ks:
+            among = (torch.sigmoid((k - place) / self.rank_temperature) * ranks.valid).sum(1)
+            recalls.append(among.clamp(max=k) / count.clamp(max=k))
+        return 1 - torch.stack(recalls).mean(0)
+
+
+@dataclass(frozen=True)
+class NDCG:
+    """1 - NDCG: the gain of a positive is 2^grade - 1, its discount log2(1 + place)."""
+
+    graded: ClassVar[bool] = True
+    by_level: ClassVar[bool] = False
+
+    def list_loss(self, ranks: Ranks) -> Tensor:
+        return 1 - ndcg(ranks)
+
+
+@dataclass(frozen=True)
+class HierarchicalAP:
+    """1 - hierarchical AP, which counts a positive as much as it is relevant (happier Eq. 3)."""
+
+    alpha: float = 1.0
+    graded: ClassVar[bool] = True
+    by_level: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, at_least=0)
+
+    def list_loss(self, ranks: Ranks) -> Tensor:
+        return 1 - hierarchical_average_precision(ranks, self.alpha)
+
+
+@dataclass(frozen=True)
+class MeanAveragePrecisionAtR:
+    """1 - mAP@R: AP in which only positives among the first R = |P| places count.
+
+    Whether a positive counts has no gradient, so that positives further down are not pulled up.
+    """
+
+    graded: ClassVar[bool] = False
+    by_level: ClassVar[bool] = False
+
+    def list_loss(self, ranks: Ranks) -> Tensor:
+        first = (
+            ranks.before_pos + ranks.before_neg < ranks.valid.sum(1, keepdim=True) - 0.5
+        )  # relaxed ranks are between
+        return 1 - ranks.mean(precision(ranks.before_pos, ranks.before_neg) * first)
 
 
 @dataclass(frozen=True)

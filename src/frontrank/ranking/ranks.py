@@ -1,4 +1,4 @@
-"""The ranks of the positives: exact, relaxed by a sigmoid, or differentiated as a black box.
+"""The ranks of the positives: exact, relaxed by a sigmoid or from above, or differentiated as a black box.
 
 A relaxation takes scores [query, gallery], which it uses up, and the `Positives` of those queries. It returns
 the `Ranks`, how many other positives and how many negatives stand before each positive, and a function that
@@ -8,15 +8,18 @@ positives with the same score stand in any order.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from frontrank.checks import check_number
-from frontrank.ranking.metrics import Ranks
+from frontrank.ranking.metrics import Ranks, RankSlopes
 from frontrank.ranking.relevance import Positives
 from frontrank.ranking.steps import FEW, TILE, count_at_or_above, counts_and_places, row_tiles
+
+T = TypeVar("T")
 
 
 class ItemSlopes(Protocol):
@@ -38,12 +41,8 @@ class Slopes(NamedTuple):
     of_items: ItemSlopes
 
 
-Pull = Callable[[Tensor | None, Tensor, Tensor, Tensor], Slopes]
-"""(d loss / d before_pos, or None for 0; d loss / d before_neg; d loss / d valid; weights) -> d loss / d score.
-
-The slopes are those of each query's own loss; the weights [query, 1] scale the result. The first two are for ranks that
-are wholly valid; the third matters where a relaxation makes ranks valid in part.
-"""
+Pull = Callable[[RankSlopes, Tensor], Slopes]
+"""(slopes of each query's loss in its ranks; weight of each query [query, 1]) -> d (sum of weight x loss) / d score."""
 
 
 class Relaxation(Protocol):
@@ -62,7 +61,7 @@ class Exact:
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, None]:
         own = scores.gather(1, positives.index)
         before_neg = count_at_or_above(positives.keep_negatives_(scores), own)
-        return _ranks(among(own, positives.valid), before_neg, positives.valid), None
+        return make_ranks(count_positives(own, positives), before_neg, positives), None
 
 
 @dataclass(frozen=True)
@@ -75,26 +74,69 @@ class Sigmoid:
         check_number("temperature", self.temperature, above=0)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
-        valid = positives.valid
-        huge = torch.finfo(scores.dtype).max / 4  # finite, so that no difference is inf - inf
-        own = scores.gather(1, positives.index).div_(self.temperature).clamp_(-huge, huge)  # [query, positive]
-        among = own.masked_fill(~valid, -torch.inf)
-        items = positives.keep_negatives_(scores).div_(self.temperature)
-        before_neg, slope_neg, kept = _sigmoid_sums(items, own, slopes)
-        before_pos, slope_pos, kept_pos = _sigmoid_sums(among, own, slopes)
-        before_pos -= 0.5  # each positive was compared with itself
+        own, items = _scale(scores, positives, self.temperature)
+        negatives = _StepSums(items, own, _sigmoid_step, slopes)
+        levels = [
+            _StepSums(own.masked_fill(~member, -torch.inf), own, _sigmoid_step, slopes)
+            for member in positives.members()
+        ]
+        before_pos = torch.stack([level.sums for level in levels], 2)
+        before_pos -= 0.5 * _members_last(positives, own)  # each positive was compared with itself
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor, weights: Tensor) -> Slopes:
-            scale = valid * weights / self.temperature
-            in_neg = in_neg * scale
-            of_positives = -in_neg * slope_neg
-            if in_pos is not None:
-                in_pos = in_pos * scale
-                of_positives -= in_pos * slope_pos
-                _SigmoidSlopes(own, in_pos, kept_pos).add_(among, of_positives)
-            return Slopes(of_positives, _SigmoidSlopes(own, in_neg, kept))
+        def pull(of_ranks: RankSlopes, weights: Tensor) -> Slopes:
+            scale = weights / self.temperature
+            of_positives, of_items = negatives.pull(of_ranks.before_neg * scale)
+            for level, in_level in _of_levels(levels, of_ranks.before_pos):
+                falling, rising = level.pull(in_level * scale)
+                of_positives += falling
+                rising.add_(level.items, of_positives)
+            return Slopes(of_positives, of_items)
 
-        return _ranks(before_pos, before_neg, valid), pull
+        return make_ranks(before_pos, negatives.sums, positives), pull
+
+
+@dataclass(frozen=True)
+class SupRank:
+    """Ranks bounded from above: [s_j > s_i] of a less relevant item becomes a step that goes on rising (ROADMAP Eq. 5).
+
+    With x = s_j - s_i the step is sigmoid(x / temperature) for x <= 0, 1/2 more up to delta, and from there a line of
+    slope rho: a negative far above a positive is pulled down as strongly as one that is near. Positives that are at
+    least as relevant are counted, and are a constant of the backward pass.
+    """
+
+    temperature: float = 0.01
+    rho: float = 100.0
+    delta: float = 0.05
+    needs_levels: ClassVar[bool] = True  # to tell which positives are less relevant
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, above=0)
+        check_number("rho", self.rho, at_least=0)
+        check_number("delta", self.delta, at_least=0)
+
+    def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
+        own, items = _scale(scores, positives, self.temperature)
+        step = partial(_rising_step, end=self.delta / self.temperature, slope=self.rho * self.temperature)
+        negatives = _StepSums(items, own, step, slopes)
+        before_pos = count_positives(own, positives)
+        lower: list[tuple[Tensor, _StepSums]] = []  # the positives above a level, and it, for all but the highest
+        if positives.grades is not None and positives.levels is not None:
+            for i, member in enumerate(positives.members()[:-1]):
+                above = positives.grades > positives.levels[i]
+                level = _StepSums(own.masked_fill(~member, -torch.inf), own, step, slopes)
+                before_pos[:, :, i] = torch.where(above, level.sums, before_pos[:, :, i])
+                lower.append((above, level))
+
+        def pull(of_ranks: RankSlopes, weights: Tensor) -> Slopes:
+            scale = weights / self.temperature
+            of_positives, of_items = negatives.pull(of_ranks.before_neg * scale)
+            for (above, level), in_level in _of_levels(lower, of_ranks.before_pos):
+                falling, rising = level.pull(in_level * above * scale)
+                of_positives += falling
+                rising.add_(level.items, of_positives)
+            return Slopes(of_positives, of_items)
+
+        return make_ranks(before_pos, negatives.sums, positives), pull
 
 
 @dataclass(frozen=True)
@@ -115,17 +157,16 @@ class Blackbox:
         check_number("margin", self.margin, at_least=0)
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
-        valid = positives.valid
         own = scores.gather(1, positives.index).sub_(self.margin / 2)
         items = positives.keep_negatives_(scores).add_(self.margin / 2)
         before_neg, passed = _count(items, own)
-        ranks = _ranks(among(own, valid), before_neg, valid)
+        ranks = make_ranks(count_positives(own, positives), before_neg, positives)
 
-        def pull(in_pos: Tensor | None, in_neg: Tensor, in_valid: Tensor, weights: Tensor) -> Slopes:
+        def pull(of_ranks: RankSlopes, weights: Tensor) -> Slopes:
             scale = weights / self.lam
-            moved = torch.addcmul(own, in_neg, valid.to(own.dtype), value=self.lam)
+            moved = torch.addcmul(own, of_ranks.before_neg, positives.valid.to(own.dtype), value=self.lam)
             before_neg, passed_after = _count(items, moved)
-            after = _ranks(among(moved, valid), before_neg, valid)
+            after = make_ranks(count_positives(moved, positives), before_neg, positives)
             change = after.before_pos + after.before_neg - ranks.before_pos - ranks.before_neg
             of_items: ItemSlopes = _FewMoved(own, moved, scale)
             if passed is not None and passed_after is not None:
@@ -135,15 +176,58 @@ class Blackbox:
         return ranks, pull
 
 
-def _ranks(before_pos: Tensor, before_neg: Tensor, valid: Tensor) -> Ranks:
-    return Ranks(before_pos.masked_fill_(~valid, 0), before_neg.masked_fill_(~valid, 0), valid)
+def make_ranks(before_pos: Tensor, before_neg: Tensor, positives: Positives) -> Ranks:
+    """Return the ranks without what is padding.
+
+    before_pos: other positives of each level before each positive [query, positive, level]
+    """
+    valid, dtype = positives.valid, before_neg.dtype
+    before_pos.masked_fill_(~valid[:, :, None], 0)
+    before_neg.masked_fill_(~valid, 0)
+    total = before_pos[:, :, 0] if before_pos.shape[2] == 1 else before_pos.sum(2)
+    if positives.grades is None:
+        return Ranks(total, before_neg, valid)
+    by_level = None if positives.levels is None else before_pos
+    levels = None if positives.levels is None else positives.levels.to(dtype)
+    return Ranks(total, before_neg, valid, positives.grades.to(dtype), levels, by_level)
 
 
-def among(scores: Tensor, valid: Tensor) -> Tensor:
-    """How many other positives stand before each; equal ones in any order [query, positive]."""
-    order = scores.masked_fill(~valid, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    place = torch.arange(scores.shape[1], dtype=scores.dtype, device=scores.device)
-    return torch.empty_like(scores).scatter_(1, order, place.expand_as(scores))
+def _scale(scores: Tensor, positives: Positives, temperature: float) -> tuple[Tensor, Tensor]:
+    """The scores of the positives [query, positive] and of the negatives [query, gallery] in units of a temperature."""
+    huge = torch.finfo(scores.dtype).max / 4  # finite, so that no difference is inf - inf
+    own = scores.gather(1, positives.index).div_(temperature).clamp_(-huge, huge)
+    return own, positives.keep_negatives_(scores).div_(temperature)
+
+
+def _members_last(positives: Positives, like: Tensor) -> Tensor:
+    return positives.members().permute(1, 2, 0).to(like.dtype)
+
+
+def _of_levels(levels: list[T], in_pos: Tensor | None) -> list[tuple[T, Tensor]]:
+    """Levels with the slopes in the number of their positives before each [query, positive]; none without slopes."""
+    if in_pos is None:
+        return []
+    return [(level, in_pos[:, :, i] if in_pos.dim() == 3 else in_pos) for i, level in enumerate(levels)]
+
+
+def count_positives(scores: Tensor, positives: Positives) -> Tensor:
+    """How many other positives of each level stand before each [query, positive, level].
+
+    Of those with the same score the less relevant stand before, then they are in any order.
+    """
+    scores = scores.masked_fill(~positives.valid, -torch.inf)
+    if positives.grades is None:
+        order = scores.argsort(dim=1, descending=True, stable=True)
+    else:
+        order = positives.grades.argsort(dim=1, stable=True)
+        order = order.gather(1, scores.gather(1, order).argsort(dim=1, descending=True, stable=True))
+    if positives.levels is None:
+        place = torch.arange(scores.shape[1], dtype=scores.dtype, device=scores.device)
+        return torch.empty_like(scores).scatter_(1, order, place.expand_as(scores))[:, :, None]
+    members = _members_last(positives, scores)
+    order = order[:, :, None].expand_as(members)
+    ordered = members.gather(1, order)
+    return torch.empty_like(members).scatter_(1, order, ordered.cumsum(1) - ordered)
 
 
 def _tiles(items: Tensor, thresholds: int) -> Iterator[tuple[slice, slice]]:
@@ -154,21 +238,55 @@ def _tiles(items: Tensor, thresholds: int) -> Iterator[tuple[slice, slice]]:
         yield from ((rows, slice(i, i + few)) for i in range(0, thresholds, max(1, few)))
 
 
-def _sigmoid_sums(items: Tensor, thresholds: Tensor, slopes: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sums over items [query, item] of sigmoid(item - threshold) [query, threshold], and of its slope.
+class Step(Protocol):
+    """A relaxed step as a function of a difference in units of the temperature."""
+
+    def __call__(self, difference: Tensor, total: Tensor | None = None, slopes: bool = True) -> Tensor:
+        """Write the sum over the last dimension to total, if given; return the slopes, in place of the difference."""
+        ...
+
+
+def _sigmoid_step(difference: Tensor, total: Tensor | None = None, slopes: bool = True) -> Tensor:
+    g = difference.sigmoid_()
+    if total is not None:
+        torch.sum(g, 2, out=total)
+    return g.addcmul_(g, g, value=-1) if slopes else g
+
+
+def _rising_step(
+    difference: Tensor, total: Tensor | None = None, slopes: bool = True, *, end: float, slope: float
+) -> Tensor:
+    far = difference > end
+    if total is not None:
+        rising = (difference - end).clamp_(min=0).sum(2).mul_(slope)
+        halves = (difference > 0).sum(2)
+    g = difference.clamp_(max=end).sigmoid_()
+    if total is not None:
+        torch.sum(g, 2, out=total).add_(rising).add_(halves, alpha=0.5)
+    return g.addcmul_(g, g, value=-1).masked_fill_(far, slope) if slopes else g
+
+
+class _StepSums:
+    """Sums over items [query, item] of a step of item - threshold [query, threshold], and of its slope.
 
     Also the slopes themselves [threshold, query, item], where they are so few that one tile holds them.
     """
-    sums, slope_sums = thresholds.new_zeros(2, *thresholds.T.shape)
-    columns = _along(thresholds, dim=0)
-    g = None
-    for rows, some in _tiles(items, len(columns)):
-        g = torch.sub(items[rows], columns[some, rows]).sigmoid_()  # [threshold, query, item]
-        torch.sum(g, 2, out=sums[some, rows])
-        if slopes:
-            torch.sum(g.addcmul_(g, g, value=-1), 2, out=slope_sums[some, rows])
-    kept = g if slopes and g is not None and g.shape == (*sums.shape, items.shape[1]) else None
-    return sums.T.contiguous(), slope_sums.T, kept
+
+    def __init__(self, items: Tensor, thresholds: Tensor, step: Step, slopes: bool) -> None:
+        self.items, self.thresholds, self.step = items, thresholds, step
+        sums, slope_sums = thresholds.new_zeros(2, *thresholds.T.shape)
+        columns = _along(thresholds, dim=0)
+        g = None
+        for rows, some in _tiles(items, len(columns)):
+            g = step(torch.sub(items[rows], columns[some, rows]), sums[some, rows], slopes)  # [threshold, query, item]
+            if slopes:
+                torch.sum(g, 2, out=slope_sums[some, rows])
+        self.slopes = g if slopes and g is not None and g.shape == (*sums.shape, items.shape[1]) else None
+        self.sums, self.slope_sums = sums.T.contiguous(), slope_sums.T
+
+    def pull(self, weights: Tensor) -> "tuple[Tensor, _StepSlopes]":
+        """The slopes of sum of weight x sum: in the thresholds, and in the items."""
+        return -weights * self.slope_sums, _StepSlopes(self.thresholds, weights, self.slopes, self.step)
 
 
 def _count(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -183,8 +301,8 @@ def _along(per_query: Tensor, dim: int) -> Tensor:
     return per_query.T.contiguous()[:, :, None] if dim == 0 else per_query.T.contiguous()[:, None, :]
 
 
-class _SigmoidSlopes(NamedTuple):
-    """Sum over thresholds of weight x slope of sigmoid(item - threshold); both [query, threshold].
+class _StepSlopes(NamedTuple):
+    """Sum over thresholds of weight x slope of a step of item - threshold; both [query, threshold].
 
     slopes: those of the items that were ranked [threshold, query, item], if they were kept
     """
@@ -192,6 +310,7 @@ class _SigmoidSlopes(NamedTuple):
     thresholds: Tensor
     weights: Tensor
     slopes: Tensor | None
+    step: Step
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
         if self.slopes is not None and dim == 0 and prepared.shape == self.slopes.shape[1:]:
@@ -201,8 +320,8 @@ class _SigmoidSlopes(NamedTuple):
         thresholds, weights = _along(self.thresholds, dim), _along(self.weights, dim)
         for rows, some in _tiles(prepared, len(thresholds)):
             here = rows if dim == 0 else slice(None)
-            g = torch.sub(prepared[rows], thresholds[some, here]).sigmoid_()  # [threshold, row, column]
-            for slope, weight in zip(g.addcmul_(g, g, value=-1), weights[some, here], strict=True):
+            g = self.step(torch.sub(prepared[rows], thresholds[some, here]))  # [threshold, row, column]
+            for slope, weight in zip(g, weights[some, here], strict=True):
                 out[rows].addcmul_(slope, weight)
 
 

@@ -4,11 +4,13 @@ Nothing of size query x gallery is made from labels: a sort of the gallery's lab
 query its positives as one slice. An explicit matrix, where the user has one, is read by rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+MOST_LEVELS = 64  # of grades that are counted one by one
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,27 @@ class Positives:
     valid:      False where `index` is padding [query, positive]
     own:        gallery index of the query itself, which is not in its own list [query], or None
     candidates: False for gallery items taken out of the list [query, gallery], or None
+    grades:     how relevant each positive is [query, positive], or None where all are alike
+    levels:     the grades that are counted one by one, in ascending order [level], or None
     """
 
     index: Tensor
     valid: Tensor
     own: Tensor | None = None
     candidates: Tensor | None = None
+    grades: Tensor | None = None
+    levels: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Positives":
+        """The same on another device."""
+        values = {name: value.to(device) for name, value in vars(self).items() if value is not None}
+        return replace(self, **values)
+
+    def members(self) -> Tensor:
+        """Which positives have which level [level, query, positive]; without levels all are of one."""
+        if self.levels is None or self.grades is None:
+            return self.valid[None]
+        return (self.grades == self.levels[:, None, None]) & self.valid
 
     def keep_negatives_(self, scores: Tensor) -> Tensor:
         """The scores [query, gallery], in place, with -inf for all that is not a negative."""
@@ -37,6 +54,14 @@ class Positives:
         if self.candidates is not None:
             scores.masked_fill_(~self.candidates, other)
         return scores
+
+
+def is_nested(labels: Tensor) -> bool:
+    """Whether each class is in one class of the next level; labels [item, level], finest first."""
+    for fine, coarse in zip(labels.T, labels.T[1:], strict=False):
+        if torch.stack([fine, coarse]).unique(dim=1).shape[1] != len(fine.unique()):
+            return False
+    return True
 
 
 class Relevance(Protocol):
@@ -52,18 +77,19 @@ class Relevance(Protocol):
 class LabelRelevance:
     """Relevant = same label. Takes O(queries + gallery) memory.
 
-    With `own`, query i is gallery item i and is left out of its own list.
+    With `own`, query i is gallery item i and is left out of its own list; with `listed` it stays there, as a negative.
     """
 
-    def __init__(self, labels: Tensor, gallery_labels: Tensor, own: bool) -> None:
+    def __init__(self, labels: Tensor, gallery_labels: Tensor, own: bool, listed: bool = False) -> None:
         order = torch.argsort(gallery_labels, stable=True)
         ordered = gallery_labels[order]
+        labels = labels.contiguous()
         first = torch.searchsorted(ordered, labels)
-        self._set(order, first, torch.searchsorted(ordered, labels, right=True) - first, own)
+        self._set(order, first, torch.searchsorted(ordered, labels, right=True) - first, own, listed)
 
-    def _set(self, order: Tensor, first: Tensor, sizes: Tensor, own: bool) -> None:
+    def _set(self, order: Tensor, first: Tensor, sizes: Tensor, own: bool, listed: bool) -> None:
         """order: the gallery, classes together; first, sizes: where each query's class is in it."""
-        self._order, self._first, self._sizes, self._own = order, first, sizes, own
+        self._order, self._first, self._sizes, self._own, self._listed = order, first, sizes, own, listed
         self.counts = sizes - 1 if own else sizes
         if own:
             self._place = torch.empty_like(order)
@@ -83,7 +109,7 @@ class LabelRelevance:
         starts = torch.ones_like(first, dtype=torch.bool)
         starts[1:] = first[1:] != first[:-1]
         relevance = LabelRelevance.__new__(LabelRelevance)
-        relevance._set(here, torch.where(starts, here, 0).cummax(0)[0], sizes, self._own)
+        relevance._set(here, torch.where(starts, here, 0).cummax(0)[0], sizes, self._own, self._listed)
         start = stop = int((self.counts == 0).sum())
         bounds = []
         for edge in [*starts.nonzero()[:, 0].tolist(), len(order)]:
@@ -102,19 +128,50 @@ class LabelRelevance:
         place = self._first[queries, None] + torch.where(valid, step, 0)
         if self._own:  # step over the query's own place in its class
             place += place >= self._place[queries, None]
-        return Positives(self._order[place], valid, own=queries if self._own else None)
+        return Positives(self._order[place], valid, own=queries if self._own and not self._listed else None)
+
+
+class LevelRelevance:
+    """Labels of several levels, finest first [query, level]: the grade of an item is how many levels it shares.
+
+    An item of a class is an item of the class above it too, so that whoever shares a level shares the coarsest.
+    """
+
+    def __init__(self, labels: Tensor, gallery_labels: Tensor, own: bool, by_level: bool) -> None:
+        self._labels, self._gallery_labels = labels, gallery_labels
+        self._coarsest = LabelRelevance(labels[:, -1], gallery_labels[:, -1], own)
+        self._levels = torch.arange(1, labels.shape[1] + 1, device=labels.device) if by_level else None
+        self.counts = self._coarsest.counts
+
+    def positives(self, queries: Tensor) -> Positives:
+        positives = self._coarsest.positives(queries)
+        grades = (self._gallery_labels[positives.index] == self._labels[queries][:, None, :]).sum(2)
+        return replace(positives, grades=grades, levels=self._levels)
 
 
 class MatrixRelevance:
-    """Relevant = True in a boolean matrix [query, gallery]; `candidates` takes items out."""
+    """Relevant = True in a boolean matrix, or above 0 in one of grades [query, gallery]; `candidates` takes items out.
 
-    def __init__(self, relevant: Tensor, candidates: Tensor | None, own: bool) -> None:
-        self._own = own
+    With `own`, query i is gallery item i and is left out of its own list; with `listed` it stays there, as a negative.
+    """
+
+    def __init__(
+        self,
+        relevant: Tensor,
+        candidates: Tensor | None,
+        own: bool,
+        listed: bool = False,
+        by_level: bool = False,
+    ) -> None:
+        self._own, self._listed = own, listed
         self._candidates = candidates
+        self._grades = None if relevant.dtype == torch.bool else relevant
+        relevant = relevant > 0
         self._relevant = relevant if candidates is None else relevant & candidates
         if own:
             self._relevant = self._relevant.clone().fill_diagonal_(False)
         self.counts = self._relevant.sum(1)
+        self._levels = None if self._grades is None or not by_level else self._grades[self._relevant].unique()
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]
@@ -126,16 +183,23 @@ class MatrixRelevance:
         return Positives(
             index,
             valid,
-            own=queries if self._own else None,
+            own=queries if self._own and not self._listed else None,
             candidates=None if self._candidates is None else self._candidates[queries],
+            grades=None if self._grades is None else self._grades[queries[:, None], index],
+            levels=self._levels,
         )
 
 
 class Lists:
-    """A list of gallery items for each query: `items` one after the other, `counts` of them per query."""
+    """A list of gallery items for each query: `items` one after the other, `counts` of them per query.
 
-    def __init__(self, items: Tensor, counts: Tensor) -> None:
-        self.items, self.counts = items, counts
+    grades: how relevant each of the items is, or None where all are alike
+    """
+
+    def __init__(self, items: Tensor, counts: Tensor, grades: Tensor | None = None) -> None:
+        self.items, self.counts, self.grades = items, counts, grades
+        levels = None if grades is None else grades.unique()
+        self.levels = levels if levels is not None and len(levels) <= MOST_LEVELS else None
         self._first = counts.cumsum(0) - counts
 
     @classmethod
@@ -144,7 +208,8 @@ class Lists:
         used = relevance.counts.nonzero()[:, 0]
         parts = [relevance.positives(some) for some in used.split(4096) if len(some)]
         items = [positives.index[positives.valid] for positives in parts]
-        return cls(torch.cat(items) if items else used, relevance.counts)
+        grades = [positives.grades[positives.valid] for positives in parts if positives.grades is not None]
+        return cls(torch.cat(items) if items else used, relevance.counts, torch.cat(grades) if grades else None)
 
     def without(self, other: "Lists") -> "Lists":
         """What is in these lists and not in the others."""
@@ -152,7 +217,8 @@ class Lists:
             return self
         size = 1 + int(torch.maximum(self.items.max(), other.items.max()))
         keep = ~torch.isin(self.queries * size + self.items, other.queries * size + other.items)
-        return Lists(self.items[keep], torch.bincount(self.queries[keep], minlength=len(self.counts)))
+        grades = None if self.grades is None else self.grades[keep]
+        return Lists(self.items[keep], torch.bincount(self.queries[keep], minlength=len(self.counts)), grades)
 
     def also(self, other: "Lists") -> "Lists":
         """What is in these lists or in the others, which have nothing in common."""
@@ -169,4 +235,6 @@ class Lists:
         step = torch.arange(int(counts.max()) if len(counts) else 0)
         valid = step < counts[:, None]
         place = self._first[queries, None] + torch.where(valid, step, 0)
-        return Positives(self.items[place.clamp(max=len(self.items) - 1)], valid)  # the clamp is for empty lists
+        place = place.clamp(max=len(self.items) - 1)  # for empty lists
+        grades = None if self.grades is None else self.grades[place]
+        return Positives(self.items[place], valid, grades=grades, levels=self.levels)
