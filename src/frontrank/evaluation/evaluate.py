@@ -1,6 +1,7 @@
 """Exact evaluation of embeddings, or of given scores: per-query metrics over the full ranking."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,18 @@ from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.evaluation import measures
 from frontrank.evaluation.measures import Measure, class_distances, normalized_mutual_information, read_metrics
 from frontrank.evaluation.report import Report
-from frontrank.ranking import Exact, LabelRelevance, Lists, Positives, Ranks, Relevance, Vectors, exact_ranks
+from frontrank.ranking import (
+    Exact,
+    LabelRelevance,
+    LevelRelevance,
+    Lists,
+    Ranks,
+    Relevance,
+    Vectors,
+    exact_ranks,
+    is_nested,
+)
+from frontrank.ranking.relevance import MOST_LEVELS
 from frontrank.ranking.vectors import as_array, make_comparable
 from frontrank.retrieval import kmeans_labels
 
@@ -36,17 +48,21 @@ def evaluate(
 
     embeddings: [item, dim], a tensor, an array or a memory-mapped file, any float dtype. Without a gallery every item
                 is a query and searches all the others.
-    labels:     one per row, numbers or text; same label = relevant
+    labels:     one per row, numbers or text; same label = relevant. Or [item, level], finest first: R@k, mAP ... are
+                then of the finest level, and those of the others are named "mAP (level 2)"; nDCG and H-AP look at how
+                many levels an item shares
     gallery:    what is searched instead [item, dim], with gallery_labels
-    relevant:   instead of labels: a boolean matrix [query, gallery], or a list of index arrays, one per query
+    relevant:   instead of labels: a matrix [query, gallery] of booleans or of grades >= 0 (floats), or a list of index
+                arrays, one per query
     ignored:    items taken out of a query's ranking, in the same form
-    metrics:    "R@k", "P@k", "mAP", "mAP@R", "R-precision", "MRR", "NMI", "dists@intra", "dists@inter"
+    metrics:    "R@k", "P@k", "mAP", "mAP@R", "R-precision", "MRR", "nDCG", "nDCG@k", "H-AP", "NMI", "dists@intra",
+                "dists@inter"
     device:     where scores are computed; that of the embeddings by default
     seed:       of the k-means of NMI
     progress:   draw a progress bar; None: on a terminal
 
     An item with the same score as a positive stands before it. A query without a positive counts as a miss for R@k,
-    P@k and MRR, and is left out of mAP, mAP@R and R-precision. NMI and dists@* are of all items with a label, queries
+    P@k and MRR, and is left out of the other means. NMI and dists@* are of all items with a label, queries
     and gallery.
 
     >>> report = evaluate(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.3, 1.0]]), [0, 0, 1, 1], metrics=["R@1"])
@@ -64,12 +80,15 @@ def evaluate(
     columns = None if items is None else len(items)
     codes = _codes(len(queries), columns, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items
-    relevance, removed = read_relevance(codes, relevant, ignored, len(queries), len(searched), own=items is None)
-    per_query, take = per_query_values(of_ranks, len(queries))
-    exact_ranks(queries, items, relevance, removed, take, progress)
+    rankings = _rankings(of_ranks, codes, relevant, ignored, len(queries), len(searched), own=items is None)
+    per_query: dict[str, np.ndarray] = {}
+    for some, relevance, removed in rankings:
+        values, take = per_query_values(some, len(queries))
+        exact_ranks(queries, items, relevance, removed, take, progress)
+        per_query |= values
     whole = _group_metrics(of_groups, queries, items, codes, seed)
     settings = {"NMI seed": seed} if "NMI" in of_groups else {}
-    return Report.of(per_query, relevance.counts.numpy(), len(searched), whole, name=name, settings=settings)
+    return Report.of(per_query, rankings[0][1].counts.numpy(), len(searched), whole, name=name, settings=settings)
 
 
 def evaluate_scores(
@@ -98,12 +117,42 @@ def evaluate_scores(
     if own and rows != columns:
         raise InputError(f"scores of {rows} queries and {columns} items need gallery_labels, or relevant")
     codes = None if relevant is not None else _codes(rows, None if own else columns, labels, gallery_labels, None)
-    relevance, removed = read_relevance(codes, relevant, ignored, rows, columns, own)
-    per_query, take = per_query_values(of_ranks, rows)
-    with torch.no_grad():
-        for some in relevance.counts.nonzero()[:, 0].split(max(1, _SCORES // columns)):
-            take(some, _ranks_of_scores(matrix, some, relevance, removed, own))
-    return Report.of(per_query, relevance.counts.numpy(), columns, name=name)
+    rankings = _rankings(of_ranks, codes, relevant, ignored, rows, columns, own)
+    per_query: dict[str, np.ndarray] = {}
+    for of_ranking, relevance, removed in rankings:
+        values, take = per_query_values(of_ranking, rows)
+        with torch.no_grad():
+            for some in relevance.counts.nonzero()[:, 0].split(max(1, _SCORES // columns)):
+                take(some, _ranks_of_scores(matrix, some, relevance, removed, own))
+        per_query |= values
+    return Report.of(per_query, rankings[0][1].counts.numpy(), columns, name=name)
+
+
+def _rankings(
+    of: list[Measure],
+    codes: tuple[Tensor, Tensor] | None,
+    relevant: Any,
+    ignored: Any,
+    queries: int,
+    items: int,
+    own: bool,
+) -> list[tuple[list[Measure], Relevance, Lists | None]]:
+    """Return what is ranked, with its metrics: for labels of several levels each of these, and their grades."""
+    if relevant is not None or codes is None or codes[0].dim() == 1:
+        relevance, removed = read_relevance(codes, relevant, ignored, queries, items, own)
+        uncounted = isinstance(relevance, Lists) and relevance.grades is not None and relevance.levels is None
+        if uncounted and any(each.name == "H-AP" for each in of):
+            raise InputError(f"metrics: H-AP counts at most {MOST_LEVELS} different grades; round those of relevant")
+        return [(of, relevance, removed)]
+    rankings: list[tuple[list[Measure], Relevance, Lists | None]] = []
+    plain, graded = [each for each in of if not each.graded], [each for each in of if each.graded]
+    for level in range(codes[0].shape[1] if plain else 0):
+        named = [replace(each, name=f"{each.name} (level {level + 1})") for each in plain] if level else plain
+        of_level = (codes[0][:, level], codes[1][:, level])
+        rankings.append((named, *read_relevance(of_level, None, ignored, queries, items, own)))
+    if graded:
+        rankings.append((graded, *read_relevance(codes, None, ignored, queries, items, own)))
+    return rankings
 
 
 def per_query_values(
@@ -138,8 +187,20 @@ def _codes(
         if relevant is None or needed:
             raise InputError("gallery was given without gallery_labels; give both, or relevant instead of labels")
         return None
-    of_items = None if items is None else check_labels("gallery_labels", gallery_labels, items)
-    return encode_labels(check_labels("labels", labels, queries), of_items)
+    of_items = None if items is None else check_labels("gallery_labels", gallery_labels, items, levels=True)
+    of_queries = check_labels("labels", labels, queries, levels=True)
+    if of_items is not None and of_items.shape[1:] != of_queries.shape[1:]:
+        raise InputError(f"labels has the shape {of_queries.shape} and gallery_labels {of_items.shape}: other levels")
+    if of_queries.ndim == 1:
+        return encode_labels(of_queries, of_items)
+    columns = [
+        encode_labels(column, None if of_items is None else of_items[:, level])
+        for level, column in enumerate(of_queries.T)
+    ]
+    codes = torch.stack([of for of, _ in columns], 1), torch.stack([of for _, of in columns], 1)
+    if not is_nested(torch.cat(codes)):
+        raise InputError("labels: a class is in two classes of the next level; the finest level comes first")
+    return codes
 
 
 def _group_metrics(
@@ -147,6 +208,7 @@ def _group_metrics(
 ) -> dict[str, float]:
     if not names or codes is None:
         return {}
+    codes = (codes[0][:, 0], codes[1][:, 0]) if codes[0].dim() == 2 else codes
     parts = [(queries, codes[0]), *([] if items is None else [(items, codes[1])])]
     values: dict[str, float | None] = {}
     if "NMI" in names:
@@ -195,16 +257,20 @@ def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed
     if bad := (~torch.isfinite(scores) & listed).any(1).nonzero()[:, 0].tolist():
         raise InputError(f"scores has NaN or infinite values in row {int(some[bad[0]])}; look at where they come from")
     positives, device = relevance.positives(some), scores.device
-    asked = Positives(positives.index.to(device), positives.valid.to(device), candidates=listed)
+    asked = replace(positives.to(device), own=None, candidates=listed)
     ranks = Exact().ranks(scores, asked, slopes=False)[0]
-    return Ranks(ranks.before_pos.double(), ranks.before_neg.double(), ranks.valid)
+    double = {name: x.double() for name, x in ranks._asdict().items() if x is not None and x.dtype != torch.bool}
+    return ranks._replace(**double)
 
 
 # Arguments of an evaluation
 
 
-def check_labels(name: str, labels: Any, length: int) -> "np.ndarray":
-    """Return labels, numbers or text, as an array; there must be one for each of so many rows."""
+def check_labels(name: str, labels: Any, length: int, levels: bool = False) -> "np.ndarray":
+    """Return labels, numbers or text, as an array; there must be one for each of so many rows.
+
+    levels: labels of several levels are allowed [item, level]
+    """
     array = as_array(name, labels)
     if array.dtype == object:
         missing = [x is None or x != x for x in array.ravel()]
@@ -214,7 +280,7 @@ def check_labels(name: str, labels: Any, length: int) -> "np.ndarray":
     if array.dtype.kind not in "iubUS":
         what = "missing entries" if array.dtype == object else f"{array.dtype}"
         raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row")
-    if array.ndim != 1:
+    if array.ndim != 1 and not (levels and array.ndim == 2 and array.shape[1]):
         raise InputError(f"{name} must have the shape (items,), got {array.shape}; for several per item give relevant")
     if len(array) != length:
         raise InputError(f"{name} has {len(array):,} entries for {length:,} rows; give one label per row")
@@ -245,9 +311,12 @@ def read_relevance(
     relevance: Relevance
     if relevant is None:
         assert codes is not None  # the caller has made sure
-        relevance = LabelRelevance(*codes, own=own)
+        if codes[0].dim() == 2:
+            relevance = LevelRelevance(*codes, own=own, by_level=True)
+        else:
+            relevance = LabelRelevance(*codes, own=own)
     else:
-        relevance = read_lists("relevant", relevant, queries, items)
+        relevance = read_lists("relevant", relevant, queries, items, grades=True)
     removed = None if ignored is None else read_lists("ignored", ignored, queries, items)
     if own:
         itself = Lists(torch.arange(queries), torch.ones(queries, dtype=torch.long))
@@ -261,19 +330,26 @@ def read_relevance(
     return relevance, removed
 
 
-def read_lists(name: str, lists: Any, queries: int, items: int) -> Lists:
-    """Return gallery items of each query, from a boolean matrix or from a list of index arrays."""
+def read_lists(name: str, lists: Any, queries: int, items: int, grades: bool = False) -> Lists:
+    """Return gallery items of each query, from a boolean matrix or from a list of index arrays.
+
+    grades: a matrix of numbers >= 0 is allowed; above 0 is relevant
+    """
     if isinstance(lists, np.ndarray) and lists.dtype == object and lists.ndim:
         lists = list(lists)
     kinds = f"{name} must be a boolean matrix or a list of index arrays, one per query"
     if isinstance(lists, Tensor | np.ndarray) or _is_nested_bool(lists):
         array = as_array(name, lists)
-        if array.dtype != bool:
+        graded = grades and array.dtype.kind == "f"
+        if array.dtype != bool and not graded:
             raise InputTypeError(f"{kinds}, got an array of {array.dtype}; use {name}.astype(bool) or list({name})")
         if array.shape != (queries, items):
             raise InputError(f"{name} must have the shape (queries, gallery) = ({queries}, {items}), got {array.shape}")
-        matrix = torch.from_numpy(array.copy())
-        return Lists(matrix.nonzero()[:, 1], matrix.sum(1))
+        with np.errstate(over="ignore"):  # what overflows is refused as infinite
+            matrix = torch.from_numpy(array.astype(np.float64) if graded else array.copy())
+        if graded and not bool((torch.isfinite(matrix) & (matrix >= 0)).all()):
+            raise InputError(f"{name} must have grades >= 0, and finite ones; 0 means not relevant")
+        return Lists((matrix > 0).nonzero()[:, 1], (matrix > 0).sum(1), matrix[matrix > 0] if graded else None)
     if not isinstance(lists, Sequence) or isinstance(lists, str):
         raise InputTypeError(f"{kinds}, got {type(lists).__name__}")
     if len(lists) != queries:

@@ -14,7 +14,9 @@ from frontrank.ranking import (
     Ranks,
     Vectors,
     average_precision,
+    hierarchical_average_precision,
     map_at_r,
+    ndcg,
     precision_at,
     r_precision,
     recall_at,
@@ -29,18 +31,25 @@ _OF_RANKS: dict[str, Callable[[Ranks], Tensor]] = {
     "mAP@R": map_at_r,
     "R-precision": r_precision,
     "MRR": reciprocal_rank,
+    "nDCG": ndcg,
+    "H-AP": hierarchical_average_precision,
 }
-_AT_K: dict[str, Callable[..., Tensor]] = {"R": recall_at, "P": precision_at}
+_AT_K: dict[str, Callable[..., Tensor]] = {"R": recall_at, "P": precision_at, "nDCG": ndcg}
+_GRADED = ("nDCG", "H-AP")
 _DEFINED_FOR_ALL = ("R@", "P@", "MRR")  # a query without a positive has 0
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Metric that is a mean over queries; `empty` is its value for a query without a positive, NaN to leave it out."""
+    """Metric that is a mean over queries; `empty` is its value for a query without a positive, NaN to leave it out.
+
+    graded: looks at how relevant the positives are; others are computed for each level of the labels
+    """
 
     name: str
     value: Callable[[Ranks], Tensor]
     empty: float
+    graded: bool = False
 
 
 def read_metrics(metrics: Iterable[str]) -> tuple[list[Measure], list[str]]:
@@ -59,10 +68,10 @@ def measure(name: str) -> Measure:
     """Return the metric of ranks with a name, such as "R@1"."""
     empty = 0.0 if name.startswith(_DEFINED_FOR_ALL) else float("nan")
     if name in _OF_RANKS:
-        return Measure(name, _OF_RANKS[name], empty)
-    if at := re.fullmatch(r"([RP])@0*([1-9]\d*)", name):
+        return Measure(name, _OF_RANKS[name], empty, name.startswith(_GRADED))
+    if at := re.fullmatch(r"(R|P|nDCG)@0*([1-9]\d*)", name):
         k = int(at[2][:16])  # no list is longer
-        return Measure(name, partial(_AT_K[at[1]], k=k), empty)
+        return Measure(name, partial(_AT_K[at[1]], k=k), empty, name.startswith(_GRADED))
     known = [*_OF_RANKS, *GROUP_METRICS]
     simple = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
     hint = ""
@@ -70,9 +79,8 @@ def measure(name: str) -> Measure:
         hint = f"did you mean {at[1].upper()}@{at[2] or 1}? "
     elif near := nearest_word(name.lower().replace("_at_", "@"), by_lower := {x.lower(): x for x in known}, 0.7):
         hint = f"did you mean {by_lower[near]}? "
-    raise InputError(
-        f"metrics: {name!r} is not known; {hint}there are R@k and P@k for any whole k from 1, {', '.join(known)}"
-    )
+    at_k = "R@k, P@k and nDCG@k for any whole k from 1"
+    raise InputError(f"metrics: {name!r} is not known; {hint}there are {at_k}, {', '.join(known)}")
 
 
 def normalized_mutual_information(first: Tensor, second: Tensor) -> float:

@@ -209,7 +209,7 @@ def _describe_without_positive(report: Report) -> str:
     it, have, as_misses = ("it", "query has", "as a miss") if count == 1 else ("them", "queries have", "as misses")
     lacking = report.positives == 0
     without = [name for name, values in report.per_query.items() if np.isnan(values[lacking]).all()]
-    others = [name for name in report.per_query if name not in without]
+    others = [name for name, values in report.per_query.items() if not values[lacking].any()]
     parts = []
     for metrics, verb, rest in ((others, "count", f"{it} {as_misses}"), (without, "leave", f"{it} out")):
         if names := list(dict.fromkeys(re.sub(r"@\d+$", "@k", name) for name in metrics)):  # any k is written as k
