@@ -70,6 +70,7 @@ class BatchConfig:
         0.5, "weight of the loss against the memory; that against the batch has the rest", at_least=0, at_most=1
     )
     memory_after: int = setting(0, "steps before the memory is used", at_least=0)
+    mix: bool = setting(False, "add virtual images, mixed from each two of a class (SiMix)")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 
 import frontrank as fr
+from frontrank.comparison import results as module
 from frontrank.comparison.report import render_comparison_page
 from frontrank.comparison.results import (
     COSTS,
-    UNFINISHED,
+    ComparisonResults,
+    Entry,
     ResultColumn,
     compare_with_reference,
     comparison_table,
@@ -21,16 +24,21 @@ from frontrank.comparison.results import (
 )
 from frontrank.data.table import read_table
 from frontrank.evaluation.report import Report
+from frontrank.reporting.findings import Curve
 from frontrank.training.embedding import embed_table
 from tests.comparison.comparisons import METRICS, PER_QUERY, log_of, plan_of
 from tests.reference import paired_classes as reference
-from tests.reporting import samples
-from tests.reporting.samples import compared_of
 
 
 def entry_of(name, *values, **others):
-    costs = {"seconds": (0.1, 0.3, 0.8)[: len(values)], "megabytes": (100.0, 200.0, 900.0)[: len(values)]}
-    return samples.entry_of(name, values, values={"R@1": values} if values else {}, **costs, **others)
+    curves = (Curve(np.zeros(0), np.zeros(0)),) * len(values)
+    costs = (0.1, 0.3, 0.8)[: len(values)], (100.0, 200.0, 900.0)[: len(values)]
+    return Entry(name, {}, 1e-3, {}, tuple(range(len(values))), {"R@1": values}, *costs, curves, **others)
+
+
+def results_of(*entries, **others):
+    named = {"title": "t", "axis": "", "metric": "R@1", "reference": "", "images": "i", "command": "c", "frozen": {}}
+    return ComparisonResults(**{**named, "entries": entries, "settings": "", "versions": {}, **others})
 
 
 # Of real runs
@@ -119,7 +127,7 @@ def test_a_new_column_is_one_place(monkeypatch, tmp_path):
     column = ResultColumn("joules", "J", "energy", lambda entry: [7.0, 9.0], "{0[1]:g} J".format, str, max)
     for name in ("results", "report"):
         monkeypatch.setattr(f"frontrank.comparison.{name}.COSTS", (*COSTS, column))
-    results = compared_of(entry_of("a", 0.5, 0.6), frozen={}, notes=())
+    results = results_of(entry_of("a", 0.5, 0.6))
     assert comparison_table(results).splitlines()[-2].endswith("J")
     assert comparison_table(results).splitlines()[-1].endswith("9 J")
     write_results(tmp_path, results)
@@ -133,13 +141,14 @@ def test_a_new_column_is_one_place(monkeypatch, tmp_path):
 
 
 def test_the_table_of_results():
+    against = {"R@1": module.PairedDifference(-0.25, -0.5, 0.125, 0.0004)}
     entries = (
         entry_of("a", 0.5, 0.5, 0.6),
-        entry_of("b", 0.25, 0.27, against=(-0.25, -0.5, 0.125, 0.0004)),
-        entry_of("c", failed="no memory"),
-        entry_of("d", failed=UNFINISHED, lr=float("nan")),
+        entry_of("b", 0.25, 0.27, against=against),
+        replace(entry_of("c"), values={}, failed="no memory"),
+        replace(entry_of("d"), values={}, failed=module.UNFINISHED, lr=float("nan")),
     )
-    results = compared_of(*entries, frozen={"mAP": 0.1}, notes=())
+    results = results_of(*entries, reference="a", frozen={"mAP": 0.1})
     lines = [line.split("  ") for line in comparison_table(results).splitlines()[3:]]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert cells == [
@@ -148,7 +157,7 @@ def test_the_table_of_results():
         ["a", "53.33 ± 5.77", "reference", "0.001", "0.3", "200"],  # medians
         ["b", "26.00 (25.00 .. 27.00)", "-25.00 [-50.00, +12.50]", "<0.001", "0.001", "0.2", "150"],
         ["c", "-", "failed", "0.001"],
-        ["d", "-", UNFINISHED],
+        ["d", "-", module.UNFINISHED],
     ]
     assert "**53.33 ± 5.77**" in comparison_table(results, "markdown")
 

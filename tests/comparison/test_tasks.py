@@ -13,7 +13,7 @@ import pytest
 import frontrank as fr
 from frontrank.comparison import runner, tasks
 from frontrank.comparison.runner import resume_comparison, run_comparison
-from frontrank.comparison.tasks import choose_lr, query_labels, read_lr, require_tests
+from frontrank.comparison.tasks import choose_lr, failure_reason, query_labels, read_lr, require_tests
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.reporting.findings import search_roles
 from frontrank.settings import TrainConfig
@@ -100,6 +100,13 @@ def test_test_images_of_which_nothing_can_be_found(labels, roles, word):
 
 
 # Processes
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "word"), [(1, "step 1\nno space\n\n", "no space"), (-9, "", "SIGKILL"), (3, " ", "3")]
+)
+def test_why_a_process_failed(status, output, word):
+    assert word in failure_reason(status, output)
 
 
 def wait_for(condition, process=None, seconds=240):

@@ -95,20 +95,25 @@ def findings_of(folder, sides=2, **table):
     images = image_table(folder, **table)
     count = len(images)
     rng = np.random.default_rng(1)
-    before = side_of("before", np.arange(count) % 4 == 0, rng.normal(size=(count, 2)), 0.4)
-    after = side_of("after", np.arange(count) % 4 != 1, rng.normal(size=(count, 2)), 0.8)
-    change = compare_over_classes(before.report, after.report, images.labels, ("before", "after"))
+    hits = [np.arange(count) % 4 == 0, np.arange(count) % 4 != 1]
+    every = [
+        side_of("before", hits[0], rng.normal(size=(count, 2)), 0.4),
+        side_of("after", hits[1], rng.normal(size=(count, 2)), 0.8),
+    ]
+    shown = tuple(every[-sides:])
+    precisions = (0.25, 0.75)[-sides:]
     groups = {"best": 0, "typical": 1, "worst": 2} | ({"most improved": 3} if sides == 2 else {})
     others = [row % count for row in (1, 5, 7)]
-    precisions = (0.25, 0.75)[-sides:]
-    names = [name for name in dict.fromkeys(images.categories.tolist()) if name]
+    found = [name for name in dict.fromkeys(images.categories.tolist()) if name]
     return Findings(
         images,
-        (before, after)[-sides:],
-        change if sides == 2 else None,
+        shown,
+        compare_over_classes(shown[0].report, shown[1].report, images.labels, ("before", "after"))
+        if sides == 2
+        else None,
         {name: (query_of(row % count, others, precisions),) for name, row in groups.items()},
         np.arange(count),
-        tuple(CategoryResult(name, 2, 6, precisions, (0.3, 0.6)[-sides:]) for name in names),
+        tuple(CategoryResult(name, 2, 6, (0.25, 0.75)[-sides:], (0.3, 0.6)[-sides:]) for name in found),
         ("a note",),
     )
 
@@ -136,7 +141,7 @@ def facts_of(**changed):
     )
 
 
-def entry_of(name, recalls, settings=None, against=None, **changed):
+def entry_of(name, values, settings=None, against=None, **changed):
     """An entry with R@1 per seed as given, and a distance."""
     steps = np.array([0.0, 10, 20])
     return Entry(
@@ -145,11 +150,11 @@ def entry_of(name, recalls, settings=None, against=None, **changed):
             "settings": settings or {},
             "lr": 0.001,
             "searched": {0.0003: 0.4, 0.001: 0.5},
-            "seeds": tuple(range(len(recalls))),
-            "values": {"R@1": tuple(recalls), "dists@intra": tuple(value / 2 for value in recalls)},
-            "seconds": (0.1,) * len(recalls),
-            "megabytes": (512.0,) * len(recalls),
-            "curves": tuple(Curve(steps, np.array([0.3, 0.4, value])) for value in recalls),
+            "seeds": tuple(range(len(values))),
+            "values": {"R@1": tuple(values), "dists@intra": tuple(value / 2 for value in values)},
+            "seconds": (0.1,) * len(values),
+            "megabytes": (512.0,) * len(values),
+            "curves": tuple(Curve(steps, np.array([0.3, 0.4, value])) for value in values),
             "against": {"R@1": PairedDifference(*against)} if against else {},
             **changed,
         }
@@ -188,13 +193,19 @@ class Element:
     def classes(self):
         return (self.attributes.get("class") or "").split()
 
-    def all(self, tag=None, of=None, **attributes):
+    def all(self, tag=None, **attributes):
         """Every element below that has this tag and these attributes; `of` is one of its classes."""
-        for child in (child for child in self.children if not isinstance(child, str)):
-            fits = tag in (None, child.tag) and (of is None or of in child.classes)
-            if fits and all(child.attributes.get(name) == value for name, value in attributes.items()):
+        of = attributes.pop("of", None)
+        for child in self.children:
+            if isinstance(child, str):
+                continue
+            if (
+                tag in (None, child.tag)
+                and (of is None or of in child.classes)
+                and all(child.attributes.get(name) == value for name, value in attributes.items())
+            ):
                 yield child
-            yield from child.all(tag, of, **attributes)
+            yield from child.all(tag, **attributes, **({"of": of} if of else {}))
 
     def one(self, tag=None, **attributes):
         (found,) = self.all(tag, **attributes)

@@ -360,10 +360,20 @@ def test_costs_are_equal_parts_of_what_each_positive_loses(right):
     assert costs.sum() == pytest.approx(1 - float(reference.average_precision(right)), abs=1e-12)
 
 
+def test_nothing_costs_where_nothing_is_right():
+    assert lost_precision(np.array([False, False])).tolist() == [0.0, 0.0]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=20))
 def test_order_of_a_list_is_by_score_and_ties_go_against_the_model(items):
     scores, right = np.array([float(score) for score, _ in items]), np.array([hit for _, hit in items])
     assert list_order(scores, right, 1e-9).tolist() == reference.in_order(scores.tolist(), right.tolist())
+
+
+def test_scores_within_rounding_are_ties():
+    scores, right = np.array([0.5, 0.5 - 1e-15, 0.5 - 2e-3]), np.array([True, False, False])
+    assert list_order(scores, right, 1e-12).tolist() == [1, 0, 2]
+    assert list_order(scores, right, 0.0).tolist() == [0, 1, 2]
 
 
 AP = np.array([1.0, 0.9, 0.5, 0.1, 0.55, 0.3, 0.8, np.nan, 0.2, 0.6])

@@ -14,6 +14,7 @@ from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.ranking import AveragePrecision, Exact
 from frontrank.training import EmbeddingMemory, PeerLoss, multistage_backward, step_gradient
 from frontrank.training.checkpoints import random_state, set_random_state
+from frontrank.training.gradient import mix_pairs
 from tests.training.steps import (
     DIM,
     LABELS,
@@ -420,3 +421,33 @@ def test_wrong_arguments_add_no_gradient(name, chunk):
         multistage_backward(**arguments, memory=memory if "loss" not in change else None)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert len(memory) == 0
+
+
+def levels_of(labels):
+    return torch.stack([labels, labels // 2], 1)
+
+
+@pytest.mark.parametrize("mix", [False, True])
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_labels_of_several_levels_and_mixed_pairs(chunk, mix):
+    """Chunks, a memory and virtual images: the gradient is that of the loss written out."""
+    torch.manual_seed(0)
+    model, images, labels = torch.nn.Linear(5, 4), torch.randn(12, 5), levels_of(torch.arange(12) % 5)
+    loss, memory = fr.HierarchicalAP(0.1), fr.EmbeddingMemory(8)
+    memory.add(torch.randn(8, 4), levels_of(torch.arange(8) % 5))
+    past, past_labels = memory.gallery(torch.zeros(1, 4))
+    torch.manual_seed(1)
+    embeddings, all_labels = model(images), labels
+    if mix:
+        embeddings, all_labels = mix_pairs(embeddings, labels)
+        assert len(embeddings) == 12 + 9  # classes of 3, 3, 2, 2, 2
+    expected = (loss(embeddings, all_labels) + loss(embeddings, all_labels, ref_emb=past, ref_labels=past_labels)) / 2
+    slopes = torch.autograd.grad(expected, list(model.parameters()))
+    torch.manual_seed(1)
+    value = fr.multistage_backward(model, loss, images, labels, chunk=chunk, memory=memory, mix=mix)
+    torch.testing.assert_close(value, expected.detach())
+    for parameter, slope in zip(model.parameters(), slopes, strict=True):
+        torch.testing.assert_close(parameter.grad, slope)
+    assert memory.gallery(torch.zeros(1, 4))[1].tolist() == labels[-8:].tolist()
+    with pytest.raises(InputError, match="labels"):
+        memory.add(torch.randn(2, 4), torch.tensor([1, 2]))

@@ -81,8 +81,10 @@ def split_list(text: str) -> list[str]:
 
 # The plan
 
-_PARTS = ("name", "variant", "weighting", "options", "miner", "metric", "relaxation")
-_OF_THE_LOSS = tuple(f"loss.{part}" for part in _PARTS)  # what a name stands for
+_OF_THE_LOSS = (  # what a name stands for
+    *("loss.name", "loss.variant", "loss.weighting", "loss.options", "loss.miner"),
+    *("loss.metric", "loss.relaxation"),
+)
 _OF_THE_TABLE = ("path", "layout", "test", "validation", "merge_classes", "allow_partial", "broken", "check")
 _USED_BY = {  # settings that have an effect only where another one has one of these values
     "loss.alpha": ("loss.variant", "D_q"),
@@ -145,7 +147,8 @@ class Plan:
     def config(self, way: Way, lr: float, seed: int, table: Path, *, search: bool = False) -> TrainConfig:
         """Return the settings of one run. table: of the images with their splits, which all runs share."""
         base = _plain(self.base)
-        base = _without_loss(base) if "loss.name" in way.settings else base
+        if "loss.name" in way.settings:
+            base = _without_loss(base)
         config = self.config_on(table, read_config({**base, **way.settings}))
         if search and self.search_steps:
             config = replace(config, iterations=self.search_steps)
@@ -197,9 +200,10 @@ def read_plan(
     grid = _grid(axes)
     if lrs is not None and "optimizer.lr" in overrides:
         raise InputError("--optimizer.lr has no effect beside --lr, which gives the learning rates; leave one out")
+    recipe = dict(recipe or {})
     if losses is None and not grid:
         losses = DEFAULT_LOSSES
-    base, configs = _read_losses(recipe or {}, overrides, losses)
+    base, configs = _read_losses(recipe, overrides, losses)
     base = with_whole_paths(base)
     rates = _rates(lrs, base)
     ways = [
@@ -220,8 +224,9 @@ def _read_losses(
     if losses is None:
         base = read_config(recipe, overrides)
         return base, [("", base)]
-    if own := [name for name in _OF_THE_LOSS if name in overrides]:
-        raise InputError(f"--{own[0]} does not go with several losses; write it in --losses, as NAME(setting=value)")
+    for name in _OF_THE_LOSS:
+        if name in overrides:
+            raise InputError(f"--{name} does not go with several losses; write it in --losses, as NAME(setting=value)")
     shared = {name: value for name, value in overrides.items() if name.startswith("loss.")}
     base = read_config(_without_loss(recipe), _without_loss(overrides))
     of_recipe = {k: v for k, v in recipe.items() if k.startswith("loss.") and k not in _OF_THE_LOSS and v is not None}
@@ -322,10 +327,11 @@ def _check_plan(plan: Plan) -> None:
     if plan.search_steps and plan.base.optimizer.schedule == "multistep":
         raise InputError("--search-iterations does not go with milestones, which count from the start; leave it out")
     for way in plan.ways:
-        with errors_of_way(way.name):
-            for lr in way.lrs:
-                check_config(plan.first_config(way, lr))
-            build_loss(plan.first_config(way).loss, 2, 2)
+        for lr in way.lrs:
+            config = plan.first_config(way, lr)
+            with errors_of_way(way.name):
+                check_config(config)
+                build_loss(config.loss, 2, 2)
 
 
 @contextmanager

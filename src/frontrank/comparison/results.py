@@ -142,10 +142,11 @@ def mean_and_spread(name: str, values: Sequence[float]) -> str:
     ('51.00 ± 1.00', '51.00 (50.00 .. 52.00)', '50.00')
     """
     mean = format_metric(name, fmean(values))
-    if len(values) > 2:
-        return f"{mean} ± {format_metric(name, stdev(values))}"
-    ends = " .. ".join(format_metric(name, value) for value in sorted(values))
-    return f"{mean} ({ends})" if len(values) == 2 else mean
+    if len(values) == 1:
+        return mean
+    if len(values) == 2:
+        return f"{mean} ({format_metric(name, min(values))} .. {format_metric(name, max(values))})"
+    return f"{mean} ± {format_metric(name, stdev(values))}"
 
 
 # Tables and files
@@ -169,7 +170,11 @@ def comparison_table(
         cells = [format_metric(name, results.frozen.get(name, math.nan)) for name in names]
         rows.append(["frozen backbone", *cells, "", "", "", *blank])
     done = [entry for entry in results.entries if entry.values]
-    best = {each.name: max(map(each.average, map(each.values, done))) for each in columns if each.is_better and done}
+    best = {
+        each.name: max(each.average(each.values(entry)) for entry in done)
+        for each in columns
+        if each.is_better and done
+    }
     bold = set()
     for entry in results.entries:
         lr = "" if math.isnan(entry.lr) else f"{entry.lr:g}"

@@ -348,9 +348,11 @@ def _check_same_plan(folder: Path, plan: Plan) -> None:
 
 def _flat(plan: dict[str, Any]) -> dict[str, Any]:
     """Return what must be the same, by names that a user knows."""
-    ways = ({way["name"]: way["settings"] or "the base", f"--lr of {way['name']}": way["lrs"]} for way in plan["ways"])
-    parts = (plan["settings"], *ways, {"--search-iterations": plan["search_steps"]})
-    return {name: value for part in parts for name, value in part.items()}
+    settings = dict(plan["settings"])
+    for way in plan["ways"]:
+        settings[way["name"]] = way["settings"] or "the base"
+        settings[f"--lr of {way['name']}"] = way["lrs"]
+    return settings | {"--search-iterations": plan["search_steps"]}
 
 
 def _update_plan(plan: Plan, folder: Path, seeds: int | None, reference: str) -> Plan:

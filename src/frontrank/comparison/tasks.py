@@ -267,10 +267,8 @@ def _tail(path: Path, start: int) -> str:
 def failure_reason(status: int, output: str) -> str:
     """Return why a process failed, in a line: its signal, or the last line of its output.
 
-    >>> failure_reason(2, "step 1/4\\nthe gradient is not finite\\n\\n"), failure_reason(3, " ")
-    ('the gradient is not finite', 'ended with status 3 and without a message')
-    >>> failure_reason(-9, "")
-    'ended by the signal SIGKILL, perhaps because memory ran out'
+    >>> failure_reason(2, "step 1/4\\nthe gradient is not finite\\n"), failure_reason(-9, "")
+    ('the gradient is not finite', 'ended by the signal SIGKILL, perhaps because memory ran out')
     """
     if status < 0:
         memory = ", perhaps because memory ran out" if -status == signal.SIGKILL else ""

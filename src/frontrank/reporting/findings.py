@@ -53,7 +53,7 @@ class RankedImage(NamedTuple):
 class RankedList(NamedTuple):
     """A query's list as one model ranks it: its first images, and the wrong ones that cost it most AP.
 
-    first_right: place of its first right image; late: that image, where it is not among the first
+    first_right: place of its first right image, 0 if there is none; late: that image, where it is not among the first
     """
 
     average_precision: float
@@ -312,7 +312,7 @@ def densities(positive: Floats, negative: Floats) -> tuple[Curve, Curve]:
 def lost_precision(right: Flags) -> Floats:
     """Return what each image of a list costs: its share of the AP that is lost; 0 for a right one [place].
 
-    right: whether it is a positive, from the first place to the last; one at least is
+    right: whether it is a positive, from the first place to the last
 
     The j-th of P positives, at place r_j, has the precision j / r_j and so loses 1 - j / r_j = w / r_j, where w wrong
     images stand before it: each of them takes 1 / r_j. The cost of a wrong image is the sum of 1 / r_j over the
@@ -322,7 +322,7 @@ def lost_precision(right: Flags) -> Floats:
     array([0.375, 0.   , 0.125, 0.   ])
     """
     share = right / np.arange(1, len(right) + 1, dtype=np.float64)
-    return np.where(right, 0.0, np.cumsum(share[::-1])[::-1] / right.sum())
+    return np.where(right, 0.0, np.cumsum(share[::-1])[::-1] / max(1, right.sum()))
 
 
 def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
@@ -389,7 +389,7 @@ def _rank_query(
             return RankedImage(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
 
         dearest = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
-        hit = int(hits.argmax())  # there is one: `choose_queries` sees to it
+        hit = int(hits.argmax()) if hits.any() else -1
         best = tuple(map(at, range(min(first, len(order)))))
         late = at(hit) if hit >= first else None
         precision = float(report.per_query["mAP"][query])

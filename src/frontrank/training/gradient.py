@@ -39,7 +39,7 @@ _FEW_POSITIVES = 0.5  # share of queries with a positive in a full memory, below
 
 @dataclass(frozen=True)
 class Step:
-    """The loss of a step, and the embeddings [image, dim] and labels [image] of all processes, detached."""
+    """The loss of a step, and the embeddings [image, dim] and labels of all processes, detached."""
 
     loss: Tensor
     embeddings: Tensor
@@ -55,6 +55,7 @@ def multistage_backward(
     chunk: int | None = None,
     memory: EmbeddingMemory | None = None,
     memory_weight: float = 0.5,
+    mix: bool = False,
     autocast: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
     weight: float = 1.0,
@@ -62,11 +63,12 @@ def multistage_backward(
     """Add the gradient of the loss of a batch to the `.grad` of the parameters, and return the loss.
 
     images:   [image, ...], or a list of chunks of it, each of its own height and width; on any device
-    labels:   [image], whole numbers
+    labels:   [image], whole numbers, or [image, level] with the finest level first
     chunk:    images whose activations are held at once; None, or as many as there are, is the plain pass
     memory:   past embeddings, a gallery of their own; the batch is then added to them
     memory_weight: of the loss of the batch against the memory; that of the batch against itself has the rest. A memory
               without a positive of any query is not used
+    mix:      add virtual images, mixed from each two of a class, which need no pass through the model: see `mix_pairs`
     autocast: torch.bfloat16 or torch.float16 for the model; the loss is computed in float32
     scaler:   of float16; the gradients are then scaled, as after scaler.scale(loss).backward()
     weight:   factor of the gradient, such as 1 / n if the gradients of n batches are added up
@@ -91,6 +93,7 @@ def multistage_backward(
         chunk=chunk,
         memory=memory,
         memory_weight=memory_weight,
+        mix=mix,
         autocast=autocast,
         scaler=scaler,
         weight=weight,
@@ -109,6 +112,7 @@ def step_gradient(
     chunk: int | None = None,
     memory: EmbeddingMemory | None = None,
     memory_weight: float = 0.5,
+    mix: bool = False,
     autocast: torch.dtype | None = None,
     scaler: torch.amp.GradScaler | None = None,
     weight: float = 1.0,
@@ -127,7 +131,7 @@ def step_gradient(
             embeddings = _embed(model, chunks[0], autocast)
         else:
             embeddings, states = _embed_all(inner, chunks, autocast)
-        step, slopes = _loss_and_slopes(embeddings.detach(), labels, loss, memory, memory_weight, scaler, weight)
+        step, slopes = _loss_and_slopes(embeddings.detach(), labels, loss, memory, memory_weight, mix, scaler, weight)
         if one_pass:
             _push(embeddings, slopes)
         else:
@@ -153,6 +157,7 @@ def _loss_and_slopes(
     loss: Callable[..., Tensor],
     memory: EmbeddingMemory | None,
     memory_weight: float,
+    mix: bool,
     scaler: torch.amp.GradScaler | None,
     weight: float,
 ) -> tuple[Step, Tensor]:
@@ -161,7 +166,8 @@ def _loss_and_slopes(
     everyone, all_labels = gather(own), gather_rows(labels)
     everyone.retain_grad()
     with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False):
-        value = _loss_value(loss, everyone, all_labels, memory, memory_weight)
+        mixed = mix_pairs(everyone, all_labels) if mix else (everyone, all_labels)
+        value = _loss_value(loss, *mixed, memory, memory_weight)
         _check_finite("loss", value)
         if value.requires_grad:
             weighted = value * weight
@@ -190,6 +196,31 @@ def _loss_value(
             of_memory = _one_number(loss(queries, labels, ref_emb=ref_emb, ref_labels=ref_labels))
     of_batch = _one_number(loss(queries, labels))
     return of_batch if of_memory is None else (1 - memory_weight) * of_batch + memory_weight * of_memory
+
+
+def mix_pairs(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a batch with virtual images added, a e_i + (1 - a) e_j for each two of a class, a drawn from 0 to 1.
+
+    Similarity mixup (SiMix): 4 images of a class become 10. Embeddings are brought to length 1 before. Y. Patel,
+    G. Tolias, J. Matas: Recall@k Surrogate Loss with Large Batches and Similarity Mixup. CVPR 2022, Sec. 3.3.
+
+    >>> embeddings, labels = mix_pairs(torch.eye(4), torch.tensor([0, 0, 0, 1]))
+    >>> labels
+    tensor([0, 0, 0, 1, 0, 0, 0])
+    """
+    classes = labels if labels.dim() == 1 else labels[:, 0]
+    order = classes.argsort(stable=True)
+    pairs = []
+    for distance in range(1, int(classes.unique(return_counts=True)[1].max())):
+        first, second = order[:-distance], order[distance:]
+        same = classes[first] == classes[second]
+        pairs.append(torch.stack([first[same], second[same]]))
+    if not pairs:
+        return embeddings, labels
+    i, j = torch.cat(pairs, 1)
+    unit = nn.functional.normalize(embeddings)
+    share = torch.rand(len(i), 1, device=unit.device).to(unit.dtype)
+    return torch.cat([unit, share * unit[i] + (1 - share) * unit[j]]), torch.cat([labels, labels[i]])
 
 
 def _one_number(value: object) -> Tensor:
@@ -324,7 +355,7 @@ def _check_labels(labels: Tensor, rows: int, device: torch.device) -> Tensor:
     labels = torch.as_tensor(labels, device=device)
     if labels.is_floating_point() or labels.is_complex():
         raise InputTypeError(f"labels must be whole numbers, got {labels.dtype}; use labels.long()")
-    if labels.shape != (rows,):
+    if labels.dim() not in (1, 2) or len(labels) != rows:
         raise InputError(f"labels has the shape {tuple(labels.shape)} but there are {rows} images; give one label each")
     return labels.long()
 

@@ -45,13 +45,21 @@ class EmbeddingMemory:
         return f"EmbeddingMemory(size={self.size}, dim={self.dim}), {len(self)} held"
 
     def add(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Add a batch [item, dim], [item], and forget the oldest beyond `size`. Half precision becomes float32."""
+        """Add a batch [item, dim], [item] or [item, level], and forget the oldest beyond `size`.
+
+        Half precision becomes float32.
+        """
         embeddings, labels = self._check(embeddings.detach(), labels.detach())
         self.dim = embeddings.shape[1]
         first = max(0, len(self) - max(0, self.size - len(labels)))
         past = [self._embeddings[first:].to(embeddings)] if len(self) else []
+        if past and self._labels.shape[1:] != labels.shape[1:]:
+            raise InputError(
+                f"labels has the shape {tuple(labels.shape)}, other levels than the memory; use a new memory"
+            )
         self._embeddings = torch.cat([*past, embeddings[-self.size :]])
-        self._labels = torch.cat([self._labels[first:].to(labels.device), labels[-self.size :]])
+        past_labels = [self._labels[first:].to(labels.device)] if past else []
+        self._labels = torch.cat([*past_labels, labels[-self.size :]])
 
     def gallery(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """Return ref_emb and ref_labels for a loss whose queries are these embeddings, on their device and as wide."""
@@ -59,8 +67,9 @@ class EmbeddingMemory:
         return self._embeddings.to(wide), self._labels.to(wide.device)
 
     def share_with_positive(self, labels: Tensor) -> float:
-        """Return the share of queries of which the memory holds a positive."""
-        return float(torch.isin(labels, self._labels.to(labels.device)).float().mean())
+        """Return the share of queries of which the memory holds a positive, by the finest level."""
+        queries, known = (each if each.dim() == 1 else each[:, 0] for each in (labels, self._labels.to(labels.device)))
+        return float(torch.isin(queries, known).float().mean())
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the embeddings and labels in the memory, oldest first."""
@@ -82,7 +91,7 @@ class EmbeddingMemory:
             raise InputTypeError(f"embeddings must be floating point, got {embeddings.dtype}; use embeddings.float()")
         if labels.is_floating_point() or labels.is_complex():
             raise InputTypeError(f"labels must be whole numbers, got {labels.dtype}; use labels.long()")
-        if labels.shape != embeddings.shape[:1]:
+        if labels.dim() not in (1, 2) or len(labels) != len(embeddings):
             raise InputError(
                 f"labels has the shape {tuple(labels.shape)} but embeddings has {len(embeddings)} rows; "
                 "give one label per row"

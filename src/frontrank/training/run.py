@@ -172,6 +172,7 @@ class RetrievalRun:
         self.validation = self.images.used.of("validation")
         self.memory = EmbeddingMemory(size) if size else None
         self.scaler = torch.amp.GradScaler(self.device.type) if config.precision == "fp16" else None
+        self.levels = _label_levels(self.images.used.of("train")) if getattr(self.loss, "graded", False) else None
 
     def batches(self, start: int, stop: int) -> Any:
         """Iterate over images as bytes, which the model normalises on its device, and labels."""
@@ -196,13 +197,16 @@ class RetrievalRun:
         """Add the gradient of a batch, which is compared with the memory of earlier ones too."""
         config = self.config
         use_memory = self.memory is not None and step >= config.batches.memory_after
+        images, labels = batch
         result = step_gradient(
             network,
             self.loss,
-            *batch,
+            images,
+            labels if self.levels is None else self.levels[labels],
             chunk=config.batches.chunk or None,
             memory=self.memory if use_memory else None,
             memory_weight=config.batches.memory_weight,
+            mix=config.batches.mix,
             autocast=PRECISIONS[config.precision],
             scaler=self.scaler,
             weight=1 / config.batches.accumulate,
@@ -256,6 +260,17 @@ class RetrievalRun:
             warnings.warn(note, FrontrankWarning, stacklevel=2)
 
 
+def _label_levels(table: ImageTable) -> Tensor | None:
+    """Return class and category of each class number [class, 2], for losses of several levels, if there are any."""
+    if not all(table.categories):
+        return None
+    categories = np.unique(table.categories, return_inverse=True)[1]
+    levels = torch.zeros(len(set(table.labels)), 2, dtype=torch.int64)
+    codes = torch.as_tensor(table.codes())
+    levels[codes] = torch.stack([codes, torch.as_tensor(categories)], 1)
+    return levels
+
+
 def _chunks_ahead(config: TrainConfig) -> int:
     """Return the chunks that each worker reads ahead: a whole batch in all, if that is no more than a gigabyte."""
     chunk, workers = config.batches.chunk, max(1, config.data.workers)
@@ -266,11 +281,12 @@ def _chunks_ahead(config: TrainConfig) -> int:
 
 def _approximation_error(loss: nn.Module, step: Step) -> dict[str, float]:
     """Return |AP as the loss sees it - AP| on the batch (Smooth-AP, Eq. 8), for losses that approximate AP."""
-    counts = step.labels.unique(return_counts=True)[1]
+    labels = step.labels if step.labels.dim() == 1 else step.labels[:, 0]
+    counts = labels.unique(return_counts=True)[1]
     if not isinstance(loss, RankLoss | FastAP | QuantizedAP) or not bool((counts > 1).any()):
         return {}
     approximation = loss.relaxation if isinstance(loss, RankLoss) else loss
-    return {"AP error": ap_error(step.embeddings, step.labels, approximation).mean}
+    return {"AP error": ap_error(step.embeddings, labels, approximation).mean}
 
 
 # Settings to objects
