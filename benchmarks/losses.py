@@ -145,10 +145,10 @@ def case_list(length: int) -> dict[str, float]:
     relevant[torch.randperm(length)[: length // 100]] = True
     scores = torch.randn(length, dtype=torch.float64) * 0.2 + relevant * 0.3
     lam = length / 10  # far enough that many positives overtake
-    ours = fr.BlackboxAP(lam=lam)
+    ours = fr.BlackboxAP(lam=lam, margin=0.02)
     ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "ours": lambda x: ours.of_scores(x[None], relevant[None]),
-        "literal": lambda x: literal_ap(x, relevant, lam),
+        "literal": lambda x: literal_ap(x, relevant, lam, margin=0.02),
     }
 
     def gradient(name: str, dtype: torch.dtype) -> torch.Tensor:
@@ -165,7 +165,7 @@ def case_list(length: int) -> dict[str, float]:
     }
 
 
-def literal_ap(scores: torch.Tensor, relevant: torch.Tensor, lam: float, margin: float = 0.02) -> torch.Tensor:
+def literal_ap(scores: torch.Tensor, relevant: torch.Tensor, lam: float, margin: float) -> torch.Tensor:
     """Algorithm 1 as printed: two argsorts for each ranking."""
     shifted = torch.where(relevant, scores - margin / 2, scores + margin / 2)
     among = _ranking(shifted[relevant].detach())
