@@ -4,8 +4,9 @@ images are looked at once, at the end of a run.
 
 losses, with commas between them:
   PNP-O, PNP-I_u, PNP-I_b, PNP-D_s, PNP-D_q, SmoothAP, FastAP, QuantizedAP,
-  BlackboxRecall-log, BlackboxRecall-loglog, BlackboxAP; any metric on any
-  relaxation as 'RankLoss(metric=AveragePrecision,relaxation=Blackbox)'; and of
+  BlackboxRecall-log, BlackboxRecall-loglog, BlackboxAP, RecallAtK, SupAP,
+  ROADMAP, PairMargin, SmoothNDCG, HierarchicalAP; any metric on any relaxation
+  as 'RankLoss(metric=AveragePrecision,relaxation=Blackbox)'; and of
   pytorch-metric-learning contrastive, triplet (easy positive, semihard
   negative), triplet-hard, multi-similarity, and any other as pml.NAME.
   Settings of one loss stand in brackets: 'PNP-D_q(alpha=2,temperature=0.05)'.
