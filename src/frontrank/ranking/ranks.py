@@ -9,7 +9,7 @@ positives with the same score stand in any order.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from frontrank.checks import check_number
 from frontrank.ranking.metrics import Ranks, RankSlopes
 from frontrank.ranking.relevance import Positives
 from frontrank.ranking.steps import FEW, TILE, count_at_or_above, counts_and_places, row_tiles
-
-T = TypeVar("T")
 
 
 class ItemSlopes(Protocol):
@@ -77,21 +75,12 @@ class Sigmoid:
         own, items = _scale(scores, positives, self.temperature)
         negatives = _StepSums(items, own, _sigmoid_step, slopes)
         levels = [
-            _StepSums(own.masked_fill(~member, -torch.inf), own, _sigmoid_step, slopes)
+            (positives.valid, _StepSums(own.masked_fill(~member, -torch.inf), own, _sigmoid_step, slopes))
             for member in positives.members()
         ]
-        before_pos = torch.stack([level.sums for level in levels], 2)
+        before_pos = torch.stack([level.sums for _, level in levels], 2)
         before_pos -= 0.5 * _members_last(positives, own)  # each positive was compared with itself
-
-        def pull(of_ranks: RankSlopes, weights: Tensor) -> Slopes:
-            scale = weights / self.temperature
-            of_positives, of_items = negatives.pull(of_ranks.before_neg * scale)
-            for level, in_level in _of_levels(levels, of_ranks.before_pos):
-                falling, rising = level.pull(in_level * scale)
-                of_positives += falling
-                rising.add_(level.items, of_positives)
-            return Slopes(of_positives, of_items)
-
+        pull = _pull_steps(negatives, levels, self.temperature)
         return make_ranks(before_pos, negatives.sums, positives), pull
 
 
@@ -126,16 +115,7 @@ class SupRank:
                 level = _StepSums(own.masked_fill(~member, -torch.inf), own, step, slopes)
                 before_pos[:, :, i] = torch.where(above, level.sums, before_pos[:, :, i])
                 lower.append((above, level))
-
-        def pull(of_ranks: RankSlopes, weights: Tensor) -> Slopes:
-            scale = weights / self.temperature
-            of_positives, of_items = negatives.pull(of_ranks.before_neg * scale)
-            for (above, level), in_level in _of_levels(lower, of_ranks.before_pos):
-                falling, rising = level.pull(in_level * above * scale)
-                of_positives += falling
-                rising.add_(level.items, of_positives)
-            return Slopes(of_positives, of_items)
-
+        pull = _pull_steps(negatives, lower, self.temperature)
         return make_ranks(before_pos, negatives.sums, positives), pull
 
 
@@ -203,11 +183,25 @@ def _members_last(positives: Positives, like: Tensor) -> Tensor:
     return positives.members().permute(1, 2, 0).to(like.dtype)
 
 
-def _of_levels(levels: list[T], in_pos: Tensor | None) -> list[tuple[T, Tensor]]:
-    """Levels with the slopes in the number of their positives before each [query, positive]; none without slopes."""
-    if in_pos is None:
-        return []
-    return [(level, in_pos[:, :, i] if in_pos.dim() == 3 else in_pos) for i, level in enumerate(levels)]
+def _pull_steps(negatives: "_StepSums", levels: "list[tuple[Tensor, _StepSums]]", temperature: float) -> Pull:
+    """The way back from sums of steps: over the negatives, and over the positives of each level.
+
+    levels: of each the positives that are compared with it [query, positive], and its sums
+    """
+
+    def pull(of_ranks: RankSlopes, weights: Tensor) -> Slopes:
+        scale, in_pos = weights / temperature, of_ranks.before_pos
+        of_positives, of_items = negatives.pull(of_ranks.before_neg * scale)
+        if in_pos is None:
+            return Slopes(of_positives, of_items)
+        for i, (compared, level) in enumerate(levels):
+            in_level = in_pos[:, :, i] if in_pos.dim() == 3 else in_pos
+            falling, rising = level.pull(in_level * compared * scale)
+            of_positives += falling
+            rising.add_(level.items, of_positives)
+        return Slopes(of_positives, of_items)
+
+    return pull
 
 
 def count_positives(scores: Tensor, positives: Positives) -> Tensor:
