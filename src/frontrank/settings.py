@@ -35,7 +35,7 @@ class DataConfig:
     """The images."""
 
     path: str = setting("", "folder of images, table (.csv, .parquet), or root of a published data set")
-    layout: str = setting("auto", "auto, folder, table, sop, in-shop, vehicleid, inaturalist, cub, vggface2, ...")
+    layout: str = setting("auto", "auto, folder, classes, table, sop, in-shop, vehicleid, inaturalist, cub, ...")
     validation: float = setting(
         0.1, "share of the training classes that is held out to choose the checkpoint", at_least=0, at_most=0.9
     )

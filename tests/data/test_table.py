@@ -258,6 +258,23 @@ def test_splits_and_roles_at_the_top(tmp_path, category):
     )
 
 
+def test_a_split_name_among_others_is_a_class(tmp_path):
+    table = read_folder(tree(tmp_path / "a", "bus/1.jpg", "Train/1.jpg", "query/1.jpg"))
+    assert table.labels.tolist() == ["Train", "bus", "query"]
+    assert set(table.splits) == {"train"}
+    with pytest.warns(FrontrankWarning, match="dev"):  # perhaps meant as a split
+        table = read_folder(tree(tmp_path / "b", "train/cat/1.jpg", "dev/cat/1.jpg"))
+    assert table.labels.tolist() == ["dev/cat", "train/cat"]
+
+
+@pytest.mark.parametrize(("inside", "category"), [("", ""), ("cat/", "train")])
+def test_the_layout_of_classes_knows_no_splits(tmp_path, inside, category):
+    tree(tmp_path, f"train/{inside}1.jpg", f"test/{inside}1.jpg")
+    table = read_folder(tmp_path, classes=True)
+    assert table.labels.tolist() == [f"{top}/{inside}".rstrip("/") for top in ("test", "train")]
+    assert (table.categories[1], set(table.splits)) == (category, {"train"})
+
+
 def test_endings_and_what_is_passed_over(tmp_path):
     images = [f"a/{number}{ending}" for number, ending in enumerate(IMAGE_ENDINGS)]
     images += ["a/UP.JPG", "a/b.JpEg", "a/with space.png", "a/ünï.png", "a/u\u0308.png", "a/line\nbreak.jpg"]
@@ -284,8 +301,6 @@ DEPTHS = {  # files, what the message names
     "mixed": (["a/1.jpg", "b/c/1.jpg"], ["a/1.jpg", "b/c/1.jpg"]),
     "too deep": (["a/1.jpg", "b/c/d/1.jpg"], ["b/c/d/1.jpg"]),
     "no images": (["a/1.txt", "a/2.txt", "b/3.svg"], ["3", ".jpg, .jpeg, .png"]),
-    "another name of a split": (["train/cat/1.jpg", "dev/cat/1.jpg"], ["dev", "train"]),
-    "a class beside a split": (["bus/1.jpg", "car/1.jpg", "Train/1.jpg"], ["bus", "Train"]),
 }
 
 

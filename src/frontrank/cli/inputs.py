@@ -119,7 +119,7 @@ def read_expansion(options: argparse.Namespace) -> tuple[int, float] | None:
 
 def add_reading_arguments(parser: argparse._ActionsContainer) -> None:
     """Add the options that say how images are found and embedded."""
-    parser.add_argument("--layout", metavar="NAME", help="detected by default: folder, table, sop, ...")
+    parser.add_argument("--layout", metavar="NAME", help="detected by default: folder, classes, table, ...")
     parser.add_argument("--split", metavar="NAME", help="train, validation, test or all")
     parser.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
     batch, workers = number_type(int, at_least=1), number_type(int, at_least=0)

@@ -254,13 +254,15 @@ def list_images(folder: Path) -> tuple[list[str], Counter[str]]:
     return images, Counter(sorted(ending for ending in endings.values() if ending not in IMAGE_ENDINGS))
 
 
-def read_folder(root: PathLike) -> ImageTable:
+def read_folder(root: PathLike, classes: bool = False) -> ImageTable:
     """Read the images of `root/<class>/<image>` or `root/<category>/<class>/<image>`.
 
-    If the folders at the top are named train, validation (or val, valid), test, query or gallery, each of them is such
-    a tree, for that use: query and gallery are the two sides of the test. If none is, all images are for training.
-    Folders of these names beside other folders are refused. A class inside a category has the label "category/class",
-    because two categories may have classes of the same name.
+    If all folders at the top are named train, validation (or val, valid), test, query or gallery, each of them is such
+    a tree, for that use: query and gallery are the two sides of the test. Else all images are for training, and a
+    folder of such a name beside others is a class, or a category, as they are. A class inside a category has the label
+    "category/class", because two categories may have classes of the same name.
+
+    classes: the folders at the top are classes or categories, whatever their names are
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -274,13 +276,16 @@ def read_folder(root: PathLike) -> ImageTable:
     root = _check_folder(root)
     images, others = list_images(root)
     _check_listing([root], images, others)
-    by_use = _are_uses(root, {path.split("/")[0] for path in images if "/" in path})
+    tops = sorted({path.split("/")[0] for path in images if "/" in path})
+    uses = [top for top in tops if top.lower() in _TOP]
+    by_use = bool(uses) and len(uses) == len(tops) and not classes
+    if uses and not by_use and not classes:
+        _warn_of_categories(root, images, uses, tops)
     parts = [path.split("/")[by_use:] for path in images]
     _check_depths(root, images, [len(part) for part in parts], by_use)
     labels = np.array(["/".join(part[:-1]) for part in parts])
     categories = np.array([part[0] if len(part) == 3 else "" for part in parts])
-    uses = [_TOP[path.split("/")[0].lower()] if by_use else ("train", "") for path in images]
-    splits, roles = np.array(uses).T
+    splits, roles = np.array([_TOP[path.split("/")[0].lower()] if by_use else ("train", "") for path in images]).T
     return ImageTable(root, np.array(images), labels, categories, splits, roles, name=root.resolve().name).check()
 
 
@@ -381,17 +386,16 @@ def _check_listing(folders: Iterable[PathLike], images: Collection[str], others:
         warnings.warn(message, FrontrankWarning, stacklevel=3)
 
 
-def _are_uses(root: Path, tops: Iterable[str]) -> bool:
-    """Return whether the folders at the top are splits or roles; raise if only some of them are."""
-    uses = sorted(top for top in tops if top.lower() in _TOP)
-    others = sorted(set(tops) - set(uses))
-    if uses and others:
-        use, other = printable(uses[0]), printable(others[0])
-        raise InputError(
-            f"{printable(root)} has the folder {other} beside {use}, the name of a split or role; rename {other} to "
-            f"train, validation, test, query or gallery, or rename {use} if it is a class"
+def _warn_of_categories(root: Path, images: Iterable[str], uses: Sequence[str], tops: Iterable[str]) -> None:
+    """Warn of a folder that has the name of a split and folders of classes, but stands beside other folders."""
+    tree = next((use for use in uses if any(path.startswith(f"{use}/") and path.count("/") > 1 for path in images)), "")
+    if tree:
+        other = next(top for top in tops if top not in uses)
+        message = (
+            f"{printable(root)}: {printable(tree)} is a category here and all images are for training, because "
+            f"{printable(other)} is beside it; move {printable(other)} away if {printable(tree)} is a split"
         )
-    return bool(uses)
+        warnings.warn(message, FrontrankWarning, stacklevel=3)
 
 
 def _check_depths(root: Path, images: Sequence[str], depths: Sequence[int], by_use: bool) -> None:
@@ -399,7 +403,8 @@ def _check_depths(root: Path, images: Sequence[str], depths: Sequence[int], by_u
     layout = f"{printable(root)}/{'train/' if by_use else ''}<class>/<image>"
     least, most = (printable(root / example[of(example)]) for of in (min, max))
     if min(example) < 2:
-        raise InputError(f"{least} is not in a folder of a class; put the images of each class into {layout}")
+        remedy = ", or use the layout classes if the folders at the top are classes" if by_use else ""
+        raise InputError(f"{least} is not in a folder of a class; put the images of each class into {layout}{remedy}")
     if max(example) > 3:
         raise InputError(f"{most} is too deep; use {layout}, or one folder of categories around classes")
     if len(example) > 1:

@@ -470,13 +470,13 @@ def build_images(config: DataConfig) -> ImageTable:
     layout = config.layout
     if layout == "auto" and path.is_dir():
         layout = detect_layout(path) or ("table" if (path / OWN_TABLE).is_file() else "folder")
-    if layout == "folder":
-        return read_folder(path)
+    if layout in ("folder", "classes"):
+        return read_folder(path, classes=layout == "classes")
     if layout in ("auto", "table"):
         return _read_table(path, guessed=config.layout == "auto" and path.is_dir())
     if layout in PUBLISHED:
         return read_published(layout, path, allow_partial=config.allow_partial)
-    near = suggestion(layout, ["auto", "folder", "table", *PUBLISHED])
+    near = suggestion(layout, ["auto", "folder", "classes", "table", *PUBLISHED])
     raise InputError(f"data.layout {layout!r} is not known{near}")
 
 
