@@ -1,6 +1,7 @@
 # Sourced by the scripts: `setup EXTRA` makes .venv hold frontrank with that extra, puts it first on PATH, and looks at the machine.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONDONTWRITEBYTECODE # where it is set, each test worker and each command would compile everything again: 20 s of a quick test
 
 fail() {
     echo "${0##*/}: $*" >&2

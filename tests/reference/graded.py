@@ -1,6 +1,6 @@
 """Losses of graded relevance and of later papers, one list at a time: Recall@k, SupAP, NDCG, hierarchical AP, margins.
 
-`before(x)` is the relaxed step [x > 0] of a score difference x, `exact` the step itself.
+A step is the relaxed [x > 0] of score differences x, `exact` the step itself.
 """
 
 import math
@@ -18,11 +18,9 @@ def rising_step(temperature, rho, delta):
     """H of SupRank (roadmap Eq. 5)."""
 
     def step(x):
-        if x <= 0:
-            return g(x, temperature)
-        if x <= delta:
-            return 0.5 + g(x, temperature)
-        return rho * (x - delta) + 0.5 + g(torch.tensor(delta, dtype=x.dtype), temperature)
+        near = torch.where(x <= 0, g(x, temperature), 0.5 + g(x, temperature))
+        far = rho * (x - delta) + 0.5 + g(torch.tensor(delta, dtype=x.dtype), temperature)
+        return torch.where(x <= delta, near, far)
 
     return step
 
@@ -31,20 +29,22 @@ def exact(x):
     return (x > 0).to(x.dtype)
 
 
-def places(one, of_negative, of_positive):
+def others(one, i):
+    """The scores of the positives but the one of index i."""
+    return torch.cat([one.positive[:i], one.positive[i + 1 :]])
+
+
+def places(one, step):
     """The place of each positive: 1 + what stands before it."""
     return [
-        1
-        + sum(of_positive(other - own) for j, other in enumerate(one.positive) if j != i)
-        + sum(of_negative(other - own) for other in one.negative)
-        for i, own in enumerate(one.positive)
+        1 + step(others(one, i) - own).sum() + step(one.negative - own).sum() for i, own in enumerate(one.positive)
     ]
 
 
 def recall_at_k(one, ks, temperature, rank_temperature):
     """1 - mean over k of min(k, sum of sigmoid((k - r_i) / t2)) / min(k, |P|)."""
     step = sigmoid_step(temperature)
-    ranks = places(one, step, step)
+    ranks = places(one, step)
     total = 0
     for k in ks:
         inside = sum(g(k - rank, rank_temperature) for rank in ranks)
@@ -57,8 +57,8 @@ def sup_ap(one, temperature, rho, delta):
     step = rising_step(temperature, rho, delta)
     total = 0
     for i, own in enumerate(one.positive):
-        r_p = sum(exact(other - own).detach() for j, other in enumerate(one.positive) if j != i)
-        r_n = sum(step(other - own) for other in one.negative)
+        r_p = exact(others(one, i) - own).sum()
+        r_n = step(one.negative - own).sum()
         total = total + (1 + r_p) / (1 + r_p + r_n)
     return 1 - total / len(one.positive)
 
@@ -67,7 +67,7 @@ def ndcg(one, temperature):
     """1 - NDCG with gains 2^grade - 1."""
     step = sigmoid_step(temperature)
     gains = [2 ** float(grade) - 1 for grade in one.grades]
-    dcg = sum(gain / torch.log2(1 + place) for gain, place in zip(gains, places(one, step, step), strict=True))
+    dcg = sum(gain / torch.log2(1 + place) for gain, place in zip(gains, places(one, step), strict=True))
     ideal = sum(gain / math.log2(2 + i) for i, gain in enumerate(sorted(gains, reverse=True)))
     return 1 - dcg / ideal
 
@@ -76,23 +76,20 @@ def hierarchical_ap(one, temperature, alpha=1.0):
     """1 - sum of Hrank_i / r_i / sum of rel_i (happier Eq. 3, 4, 7)."""
     step = sigmoid_step(temperature)
     grades = [float(grade) for grade in one.grades]
-    rel = [grade**alpha / grades.count(grade) for grade in grades]
+    rel = torch.tensor([grade**alpha / grades.count(grade) for grade in grades], dtype=one.positive.dtype)
     total = 0
-    for i, (own, place) in enumerate(zip(one.positive, places(one, step, step), strict=True)):
-        rank = rel[i]
-        for j, other in enumerate(one.positive):
-            if j != i:
-                rank = rank + min(rel[i], rel[j]) * step(other - own)
-        total = total + rank / place
-    return 1 - total / sum(rel)
+    for i, (own, place) in enumerate(zip(one.positive, places(one, step), strict=True)):
+        shared = torch.cat([rel[:i], rel[i + 1 :]]).clamp(max=rel[i])  # min(rel_i, rel_j)
+        total = total + (rel[i] + (shared * step(others(one, i) - own)).sum()) / place
+    return 1 - total / rel.sum()
 
 
 def map_at_r(one, temperature):
     """1 - AP in which only positives among the first |P| places count."""
     step = sigmoid_step(temperature)
     total = 0
-    for i, (own, place) in enumerate(zip(one.positive, places(one, step, step), strict=True)):
-        r_p = sum(step(other - own) for j, other in enumerate(one.positive) if j != i)
+    for i, (own, place) in enumerate(zip(one.positive, places(one, step), strict=True)):
+        r_p = step(others(one, i) - own).sum()
         if place < len(one.positive) + 0.5:
             total = total + (1 + r_p) / place
     return 1 - total / len(one.positive)
