@@ -22,12 +22,12 @@ from frontrank.settings import (
     value_of,
 )
 
-R50 = {"model.backbone": "resnet50.tv_in1k", "model.dim": 512, "model.pooling": "average"}
+R50 = {"model.backbone": "resnet50.tv_in1k", "model.dim": 512, "model.pooling": "native"}  # of a ResNet: average
 R18 = R50 | {"model.backbone": "resnet18.tv_in1k"}
 STEPS = {"optimizer.schedule": "multistep", "optimizer.gamma": 0.3, "iterations": 0}
 CONSTANT = {"optimizer.schedule": "constant", "optimizer.milestones": (), "iterations": 0}
 ADAM = {"optimizer.name": "adam", "optimizer.lr": 1e-5, "optimizer.weight_decay": 4e-4, "optimizer.head_lr": 1.0}
-IMAGES = {"data.resize": 256, "data.size": 224, "data.augment": "crop", "data.flip": True, "data.merge_classes": 1}
+IMAGES = {"data.resize": "auto", "data.size": 224, "data.augment": "crop", "data.flip": True, "data.merge_classes": 1}
 WHOLE = {"batches.chunk": 0, "batches.memory": 0, "batches.accumulate": 1}
 BALANCED = WHOLE | {"batches.kind": "balanced", "batches.per_class": 4}
 PAIRS = WHOLE | {"batches.kind": "categories", "batches.categories": 2, "batches.per_group": 5, "batches.groups": 0}

@@ -208,7 +208,7 @@ def test_options_on_a_command_line_are_a_mapping():
     ("changes", "names"),
     [
         ({"data": DataConfig(resize=0, size=0)}, ["data.resize", "data.size"]),
-        ({"data": DataConfig(size=300)}, ["data.resize", "data.size"]),
+        ({"data": DataConfig(resize=256, size=300)}, ["data.resize", "data.size"]),
         ({"batches": BatchConfig(size=110)}, ["batches.size", "112"]),
         ({"batches": BatchConfig(per_class=1)}, ["batches.per_class"]),
         ({"batches": BatchConfig("categories", per_class=1)}, ["batches.per_class"]),

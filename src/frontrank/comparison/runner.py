@@ -53,7 +53,10 @@ from frontrank.training.run import (
 
 _TEST_SHARE = 0.5  # of the classes, where the data set has no test images
 _LEAST = 8  # classes of two images: two to train with, two to choose by and, of as many again, half to test
-_OF_FROZEN = ("model.backbone", "model.weights", "model.pooling", "model.stage", "data.size", "data.resize")
+_OF_FROZEN = (
+    *("model.backbone", "model.weights", "model.pooling", "model.stage"),
+    *("data.size", "data.resize", "data.interpolation"),
+)
 _OTHER_PICTURES = "files of the pictures changed while they were compared: runs before and after may not be alike"
 _WAIT = 12.0  # seconds that the processes of a killed comparison have to end
 
@@ -147,7 +150,7 @@ def _check_models(plan: Plan) -> None:
     built: list[object] = []
     for way in plan.ways:
         config = plan.first_config(way)
-        if (network := (config.model, config.data.size, config.data.resize)) not in built:
+        if (network := (config.model, config.data.size, config.data.resize, config.data.interpolation)) not in built:
             built.append(network)
             with torch.random.fork_rng(devices=[]), errors_of_way(way.name if plan.axes else ""):
                 build_model(config.model, config.data)

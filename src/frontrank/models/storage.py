@@ -28,6 +28,7 @@ EMBEDDER, DETECTOR = _KINDS
 _NEW, _OLD = ".frontrank-new", ".frontrank-old"  # endings of the folders beside a model that is being replaced
 _STALE_SECONDS = 3600.0
 _TRAINING_SETTINGS = ("batch_norm", "dropout")
+_LATER_SETTINGS = {"interpolation": "bilinear"}  # at this value a model is the same as before there was the setting
 _PURPOSE = "saving and loading a model"
 _CARD = """---
 library_name: frontrank
@@ -69,7 +70,11 @@ class Card(NamedTuple):
 
 def fingerprint(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """Return a SHA-256 of weights, by name, and of the settings that embeddings depend on."""
-    lasting = {name: value for name, value in settings.items() if name not in _TRAINING_SETTINGS}
+    lasting = {
+        name: value
+        for name, value in settings.items()
+        if name not in _TRAINING_SETTINGS and _LATER_SETTINGS.get(name) != value
+    }
     digest = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

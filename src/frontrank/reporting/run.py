@@ -618,5 +618,6 @@ def _first_weights_mark(config: TrainConfig) -> str:
     stamp = file_stamp(weights) if weights.is_file() else ""
     if storage.is_model(weights):
         stamp = storage.read_model_config(weights)["fingerprint"]
-    settings = {**vars(config.model), "size": config.data.size, "resize": config.data.resize, "seed": config.seed}
+    images = {name: getattr(config.data, name) for name in ("size", "resize", "interpolation")}
+    settings = {**vars(config.model), **images, "seed": config.seed}
     return json.dumps([settings, stamp])

@@ -109,10 +109,10 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def model_sizes(model: Any) -> tuple[int, int, Any, Any]:
-    """Return the size of a model's images before and after the crop, and the mean and std they must have."""
+def model_sizes(model: Any) -> tuple[int, int, Any, Any, str]:
+    """Return the size of a model's images before and after the crop, their mean and std, and the interpolation."""
     try:
-        return model.resize, model.image_size, model.mean, model.std
+        return model.resize, model.image_size, model.mean, model.std, getattr(model, "interpolation", "bilinear")
     except AttributeError as error:
         missing = f"model is a {type(model).__name__} without resize, image_size, mean or std"
         raise InputTypeError(f"{missing}; give an Embedder, or a transform") from error

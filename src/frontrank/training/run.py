@@ -35,11 +35,12 @@ from frontrank.evaluation.measures import read_metrics
 from frontrank.files import atomic_write
 from frontrank.losses import FastAP, QuantizedAP, RankLoss, registry
 from frontrank.models import Embedder
-from frontrank.models.weights import WORDS
+from frontrank.models.weights import WORDS, published_images
 from frontrank.packages import cache_folder
 from frontrank.samples.build import TABLE as OWN_TABLE  # a folder that holds it is that table
 from frontrank.samples.build import resume_command
 from frontrank.settings import (
+    AUTO,
     BatchConfig,
     Config,
     DataConfig,
@@ -181,7 +182,7 @@ class RetrievalRun:
         return training_loader(
             self.images.used.of("train"),
             self.sampler,
-            training_transform(config.data),
+            training_transform(_with_room(config.data, self.model)),
             seed=config.seed,
             workers=config.data.workers,
             start=start,
@@ -260,6 +261,12 @@ class RetrievalRun:
             warnings.warn(note, FrontrankWarning, stacklevel=2)
 
 
+def _with_room(data: DataConfig, model: Embedder) -> DataConfig:
+    """Return the settings with the model's resize; a random crop needs room, even if the model itself crops nothing."""
+    room = model.image_size * 8 // 7 if data.augment in ("crop", "landmarks") else 0
+    return replace(data, resize=max(model.resize, room) if data.resize == AUTO else data.resize)
+
+
 def _label_levels(table: ImageTable) -> Tensor | None:
     """Return class and category of each class number [class, 2], for losses of several levels, if there are any."""
     if not all(table.categories):
@@ -301,6 +308,7 @@ def build_run(
     """
     check_config(config)
     require_metric(config.metric)
+    config = replace(config, data=fill_image_size(config))
     table = split_images(build_images(config.data), config)
     training = table.of("train")
     config = replace(config, batches=fill_batch_size(config.batches, training))
@@ -361,10 +369,22 @@ def fill_batch_size(config: BatchConfig, table: ImageTable) -> BatchConfig:
     return replace(config, size=min(_BATCH, fits) // per_class * per_class)
 
 
+def fill_image_size(config: TrainConfig) -> DataConfig:
+    """Return the settings of the images with the size and the interpolation of the backbone, if none were set."""
+    data = config.data
+    if AUTO not in (data.size, data.interpolation):
+        return data
+    published = published_images(config.model.backbone, config.model.weights)
+    size = published["image_size"] if data.size == AUTO else data.size
+    interpolation = published["interpolation"] if data.interpolation == AUTO else data.interpolation
+    return replace(data, size=size, interpolation=interpolation)
+
+
 def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
     """Build the network with its first weights."""
     settings = vars(config) | {"weights": None if config.weights == "none" else config.weights}
-    return Embedder(**settings, image_size=data.size, resize=data.resize)
+    images = {"image_size": data.size, "resize": data.resize, "interpolation": data.interpolation}
+    return Embedder(**settings, **{name: None if value == AUTO else value for name, value in images.items()})
 
 
 def frozen_model(config: TrainConfig) -> Embedder:

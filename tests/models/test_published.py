@@ -1,0 +1,182 @@
+"""Networks of every family give exactly what timm gives, in all that is done with a model."""
+
+import json
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.functional import normalize
+
+import frontrank as fr
+from frontrank.errors import InputError
+from frontrank.models import Embedder
+from tests.models.small import images
+
+SHORT = {"depth": 2, "embed_dim": 64, "num_heads": 2}
+FAMILIES = {  # name: options that make it small, size of images
+    "vit_small_patch16_224": (SHORT, 64),
+    "vit_small_patch14_reg4_dinov2": (SHORT, 56),
+    "vit_small_patch16_dinov3": (SHORT, 64),
+    "eva02_tiny_patch14_224": (SHORT, 56),
+    "vit_base_patch16_siglip_224": (SHORT, 64),
+    "vit_base_patch32_clip_224": (SHORT, 64),
+    "vit_base_patch16_reg4_gap_256": (SHORT, 64),
+    "test_convnext": ({}, 64),
+    "swin_tiny_patch4_window7_224": ({"embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 1, 1]}, 64),
+    "test_resnet": ({}, 64),
+    "test_efficientnet": ({}, 64),
+    "mobilenetv3_small_050": ({}, 64),
+}
+TOKENS = [name for name in FAMILIES if name.startswith(("vit_small", "eva", "vit_base_patch32_clip"))]
+
+
+def published(name, **more):
+    options, size = FAMILIES[name]
+    torch.manual_seed(0)
+    return Embedder(name, **{"dim": 0, "image_size": size, **options, **more})
+
+
+def timms(model):
+    """A model of timm as timm alone builds it, with the same weights, and its vectors of length 1."""
+    options, size = FAMILIES[model.settings.backbone]
+    more = {"img_size": size} if model.backbone.pretrained_cfg.get("fixed_input_size") else {}
+    own = timm.create_model(model.settings.backbone, num_classes=0, **options, **more).eval()
+    own.load_state_dict(model.backbone.state_dict())
+    return lambda x: normalize(own.forward_head(own.forward_features(x), pre_logits=True))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_is_exactly_timm_and_stays_so_when_saved(name, tmp_path):
+    model, x = published(name).eval(), images(2, FAMILIES[name][1])
+    assert model.settings.pooling == "native"
+    with torch.no_grad():
+        expected = timms(model)(x)
+        assert torch.equal(model(x), expected) or torch.allclose(model(x), expected, rtol=0, atol=1e-6)
+        model.save(tmp_path / "m")
+        assert torch.equal(Embedder.load(tmp_path / "m")(x), model(x))
+    config = model.backbone.pretrained_cfg
+    assert (model.mean, model.std, model.interpolation) == (config["mean"], config["std"], config["interpolation"])
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_class_token_and_mean_of_patches(name):
+    x, size = images(2, FAMILIES[name][1]), FAMILIES[name][1]
+    for pooling in ("cls", "cls+average"):
+        model = published(name, pooling=pooling).eval()
+        tokens = model.backbone.forward_features(x)
+        patches = (size // model.backbone.patch_embed.patch_size[0]) ** 2
+        parts = [tokens[:, 0], tokens[:, -patches:].mean(1)]
+        expected = parts[0] if pooling == "cls" else torch.cat(parts, 1)
+        assert tokens.shape[1] == patches + 1 + (4 if "reg4" in name or "dinov3" in name else 0)
+        torch.testing.assert_close(model(x), normalize(expected))
+
+
+def test_other_sizes_where_the_model_can():
+    x = torch.randn(1, 3, 32, 96)
+    for name in ("vit_small_patch16_224", "vit_small_patch16_dinov3", "test_resnet"):
+        assert published(name).eval()(x).shape[0] == 1
+    with pytest.raises(InputError, match="64 x 64"):
+        published("swin_tiny_patch4_window7_224")(x)
+    with pytest.raises(InputError, match="32 or 48"):
+        published("vit_small_patch16_224")(torch.zeros(1, 3, 32, 40))
+
+
+def test_native_needs_the_last_layer():
+    assert published("test_resnet", stage=2).settings.pooling == "average"
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch14_reg4_dinov2", "test_efficientnet"])
+def test_onnx(name, tmp_path):
+    published(name, dim=4).export_onnx(tmp_path / "m.onnx")  # compares it with the model
+    assert (tmp_path / "m.onnx").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["vit_base_patch16_siglip_224", "vit_small_patch16_dinov3", "test_convnext"])
+def test_multistage_gradient(name):
+    model, x, labels = published(name, dim=4), images(6, FAMILIES[name][1]), torch.tensor([0, 0, 1, 1, 2, 2])
+    loss = fr.SmoothAP(temperature=0.1)
+    model.eval()
+    loss(model(x), labels).backward()
+    whole = {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad()
+    fr.multistage_backward(model, loss, x, labels, chunk=4)
+    for n, p in model.named_parameters():
+        if p.requires_grad:
+            torch.testing.assert_close(p.grad, whole[n], rtol=1e-3, atol=1e-6)
+
+
+def test_autocast_pools_in_float32():
+    model, x = published("test_resnet").eval(), images()
+    with torch.autocast("cpu", torch.bfloat16):
+        maps = model.backbone.forward_features(x)
+        torch.testing.assert_close(model(x), normalize(maps.float().mean((2, 3))))
+
+
+class TestWeights:
+    """Files as publishers have them."""
+
+    name = "vit_small_patch16_224"
+
+    def publish(self, path, wrap=dict, prefix=""):
+        source = timm.create_model(self.name, img_size=96, **SHORT)
+        nn.init.normal_(source.pos_embed)
+        state = {prefix + n: x for n, x in source.state_dict().items()}
+        (save_file if path.suffix == ".safetensors" else torch.save)(wrap(state), path)
+        same = timm.create_model(self.name, img_size=64, num_classes=0, **SHORT).eval()
+        filtered = timm.models.vision_transformer.checkpoint_filter_fn(source.state_dict(), same)
+        same.load_state_dict(filtered, strict=False)
+        return lambda x: normalize(same.forward_head(same.forward_features(x), pre_logits=True))
+
+    @pytest.mark.parametrize(
+        ("file", "wrap", "prefix"),
+        [
+            ("w.safetensors", dict, ""),
+            ("w.pth", lambda s: {"teacher": s, "student": {}, "epoch": 3}, "backbone."),
+            ("w.pth", lambda s: {"model": s | {"mask_token": torch.zeros(1)}}, "module."),
+            ("w.bin", lambda s: s, "visual.trunk."),
+        ],
+    )
+    def test_of_another_image_size(self, tmp_path, file, wrap, prefix):
+        expected = self.publish(tmp_path / file, wrap, prefix)
+        model = published(self.name, weights=tmp_path / file).eval()
+        torch.testing.assert_close(model(x := images()), expected(x))
+
+    def test_of_the_hub(self, tmp_path, monkeypatch):
+        expected = self.publish(tmp_path / "model.safetensors")
+        colours = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "interpolation": "bicubic"}
+        config = {
+            "architecture": self.name,
+            "model_args": SHORT,
+            "pretrained_cfg": {"input_size": [3, 64, 64], **colours},
+        }
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: {"me/vit": tmp_path}[name])
+        whole = Embedder("hf-hub:me/vit", weights="pretrained", dim=0).eval()
+        of_folder = published(self.name, weights=tmp_path).eval()
+        of_name = published(self.name, weights="hf_hub:me/vit@main").eval()
+        for model in (whole, of_folder, of_name):
+            torch.testing.assert_close(model(x := images()), expected(x))
+            assert (model.mean, model.interpolation, model.image_size) == ((0.1, 0.2, 0.3), "bicubic", 64)
+        assert (whole.settings.backbone, whole.settings.backbone_options) == (self.name, SHORT)
+        assert Embedder("timm/test_resnet.r160_in1k").settings.backbone == "test_resnet.r160_in1k"
+        with pytest.raises(InputError, match="me/other"):
+            Embedder("hf-hub:me/other")
+
+    def test_a_saved_model_brings_its_pooling_and_its_images(self, tmp_path):
+        saved = Embedder("test_resnet", pooling="gem", stage=2, dim=4, image_size=48, resize=50)
+        saved.save(tmp_path / "m")
+        model = Embedder("test_resnet", weights=tmp_path / "m", dim=4)
+        assert model.origin.startswith("backbone and head")
+        assert (model.settings.pooling, model.settings.stage, model.image_size, model.resize) == ("gem", 2, 48, 50)
+
+    def test_a_model_saved_before_there_was_an_interpolation(self, tmp_path):
+        model = Embedder("test_resnet", pooling="average", dim=4, image_size=64, interpolation="bilinear")
+        model.save(tmp_path / "m")
+        path = tmp_path / "m" / "config.json"
+        config = json.loads(path.read_text())
+        del config["settings"]["interpolation"]
+        path.write_text(json.dumps(config))
+        old = Embedder.load(tmp_path / "m")
+        assert (old.settings.pooling, old.interpolation, old.fingerprint) == ("average", "bilinear", model.fingerprint)
