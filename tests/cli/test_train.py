@@ -80,7 +80,8 @@ def test_a_recipe_by_name_and_its_data(here, run, train):
     _, config = plan(run("train", "--recipe", "photos.yaml", "--dry-run", *TINY, "--batches.size", "4"))
     assert (config.data.path, config.data.merge_classes, config.batches.per_class) == ("my_photos", 2, 2)
     lines, config = plan(train("--recipe", "pnp-sop", "--data.layout", "folder", "--dry-run"))
-    expected = {**read_recipe(find_recipe("pnp-sop")), "data.path": "my_photos", "data.layout": "folder"}
+    words = {"data.path": "my_photos", "data.layout": "folder", "data.interpolation": "bilinear"}
+    expected = {**read_recipe(find_recipe("pnp-sop")), **words}
     assert config == read_config(expected, WORDS)
     assert lines["out"] == "runs/pnp-sop"
 

@@ -63,7 +63,7 @@ def test_metadata(exported):
     assert metadata["fingerprint"] == model.fingerprint
     assert json.loads(metadata["mean"]) == list(model.mean)
     assert json.loads(metadata["std"]) == list(model.std)
-    assert (metadata["image_size"], metadata["resize"], metadata["backbone"]) == ("64", "73", "test_vit")
+    assert (metadata["image_size"], metadata["resize"], metadata["backbone"]) == ("64", "67", "test_vit")
 
 
 class TestRefusals:

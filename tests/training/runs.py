@@ -17,7 +17,7 @@ from frontrank.training.optimizers import build_optimizer
 from tests.pictures import glyph_pictures
 
 SMALL = TrainConfig(
-    data=DataConfig(validation=0.2, resize=32, size=32, augment="shift", workers=0),
+    data=DataConfig(validation=0.2, resize=32, size=32, interpolation="bilinear", augment="shift", workers=0),
     batches=BatchConfig(size=16, per_class=4),
     model=ModelConfig(backbone="test_resnet", weights="none", dim=16, batch_norm="frozen"),
     loss=LossConfig("PNP", variant="D_s", temperature=0.05),

@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     check = add_action(actions, "check", _check, "counts, broken files, leakage from training to test")
     check.add_argument("data", metavar="PATH", help="folder, table or data set of images")
-    check.add_argument("--layout", metavar="NAME", default="auto", help="detected by default: folder, classes, table, ...")
+    check.add_argument(
+        "--layout", metavar="NAME", default="auto", help="detected by default: folder, classes, table, ..."
+    )
     check.add_argument("--allow-partial", action="store_true", help="go on with a data set that is not complete")
     check.add_argument("--quick", action="store_true", help="read the headers of images only")
     check.add_argument("--leakage", action="store_true", help="look for near-duplicates between train and test")

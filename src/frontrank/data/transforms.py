@@ -52,7 +52,8 @@ def evaluation_transform(
 def training_transform(config: DataConfig) -> Transform:
     """Return the random transform of a training image; it draws from torch, so that `seeded` fixes it.
 
-    config: its resize, size, interpolation, augment and flip. Every kind of `augment` begins by resizing both sides to `resize`:
+    config: its resize, size, interpolation, augment and flip. Every kind of `augment` begins by resizing both sides to
+    `resize`:
         crop          a random `size` x `size` (the papers of PNP, Smooth-AP, FastAP and RaMBO)
         resized-crop  8 to 100 % of the area at an aspect of 3/4 to 4/3, made `size` x `size` (code of PNP, Smooth-AP)
         landmarks     scaled by 0.8 to 1.25, turned by up to 10 degrees, colours jittered, a random crop (AP_Q Sec. 4.2,

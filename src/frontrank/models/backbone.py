@@ -1,9 +1,9 @@
-"""A network of timm, and its features: as published, as tokens or as maps; also ResNet-50 as Keras has it, which timm lacks."""
+"""A network of timm, and its features: as published, as tokens or as maps. Also ResNet-50 as Keras has it."""
 
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any

@@ -231,7 +231,7 @@ class Embedder(nn.Module):
 
         title: the name of the settings in an error message
         """
-        settings = {"stage": 0, "interpolation": "bilinear"} | dict(settings)  # models of earlier versions
+        settings = dict[str, Any](stage=0, interpolation="bilinear") | dict(settings)  # models of earlier versions
         known = {field.name for field in fields(Settings)}
         options = settings.get("backbone_options")
         if set(settings) != known or not isinstance(options, Mapping) or (known | {"weights"}) & set(options):

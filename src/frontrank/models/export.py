@@ -27,7 +27,7 @@ def export_onnx(model: "Embedder", path: PathLike, overwrite: bool, tolerance: f
     """Write one ONNX file that computes the model's embeddings within the tolerance, for any number of images.
 
     Its input `images` is float [image, 3, image_size, image_size], normalised; its output is `embeddings`. Its metadata
-    has mean, std, image_size, resize and the model's fingerprint.
+    has mean, std, image_size, resize, interpolation and the model's fingerprint.
     """
     target = as_path("path", path)
     check_number("tolerance", tolerance, above=0)
@@ -41,7 +41,8 @@ def export_onnx(model: "Embedder", path: PathLike, overwrite: bool, tolerance: f
         raise InputError(f"model has {size / 2**30:.1f} GB of weights, an ONNX file holds 2; export a smaller one")
     plain = copy.deepcopy(model).cpu().float().eval()
     program = _onnx_model(plain)
-    values = {"mean": model.mean, "std": model.std, "image_size": model.image_size, "resize": model.resize}
+    names = ("mean", "std", "image_size", "resize", "interpolation")
+    values = {name: getattr(model, name) for name in names}
     source = {"fingerprint": model.fingerprint, "backbone": model.settings.backbone, "library": "frontrank"}
     onnx.helper.set_model_props(program, {name: json.dumps(value) for name, value in values.items()} | source)
     data = program.SerializeToString()

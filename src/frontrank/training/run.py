@@ -382,9 +382,10 @@ def fill_image_size(config: TrainConfig) -> DataConfig:
 
 def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
     """Build the network with its first weights."""
-    settings = vars(config) | {"weights": None if config.weights == "none" else config.weights}
+    settings: dict[str, Any] = vars(config) | {"weights": None if config.weights == "none" else config.weights}
     images = {"image_size": data.size, "resize": data.resize, "interpolation": data.interpolation}
-    return Embedder(**settings, **{name: None if value == AUTO else value for name, value in images.items()})
+    settings |= {name: None if value == AUTO else value for name, value in images.items()}
+    return Embedder(**settings)
 
 
 def frozen_model(config: TrainConfig) -> Embedder:
