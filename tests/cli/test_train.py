@@ -157,7 +157,8 @@ def test_dry_run_prints_the_plan_and_writes_nothing(train, tmp_path):
     assert (lines["device"], lines["precision"]) == ("cpu, 1 process(es)", "float32")
     assert re.search(r" [\d.]+ MB .* [\d,]+ .*, 16 ", lines["memory"])
     assert lines["out"] == "runs/my_photos-PNP"
-    assert config == read_config({}, {**WORDS, "data.path": "my_photos", "batches.size": "16"})
+    chosen = {"data.path": "my_photos", "data.interpolation": "bilinear", "batches.size": "16"}
+    assert config == read_config({}, {**WORDS, **chosen})
 
 
 @pytest.mark.parametrize(

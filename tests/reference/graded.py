@@ -36,9 +36,7 @@ def others(one, i):
 
 def places(one, step):
     """The place of each positive: 1 + what stands before it."""
-    return [
-        1 + step(others(one, i) - own).sum() + step(one.negative - own).sum() for i, own in enumerate(one.positive)
-    ]
+    return [1 + step(others(one, i) - own).sum() + step(one.negative - own).sum() for i, own in enumerate(one.positive)]
 
 
 def recall_at_k(one, ks, temperature, rank_temperature):
