@@ -136,8 +136,8 @@ def recipe_pages() -> dict[str, str]:
         pages[f"recipes/{path.stem}.md"] = f"# {path.stem}\n\n{title}\n\n```yaml\n{text}```\n"
         lines.append(f"| [{path.stem}]({path.name}) | {title} |")
     head = (
-        "# Recipes\n\nA recipe is a YAML file with the settings that differ from the defaults. `--recipe NAME` uses one; "
-        " [training](../docs/train.md#recipes) says how to change it.\n\n| recipe | what it is |\n|---|---|\n"
+        "# Recipes\n\nA recipe is a YAML file of the settings that differ from the defaults. `--recipe NAME` uses it; "
+        "[training](../docs/train.md#recipes) says how to change it.\n\n| recipe | what it is |\n|---|---|\n"
     )
     return pages | {"recipes/README.md": head + "\n".join(lines) + "\n"}
 
