@@ -11,9 +11,9 @@ import pytest
 
 import frontrank as fr
 from frontrank import picture_index
-from frontrank.data.images import read_image
 from frontrank.errors import FrontrankError, InputError
 from frontrank.picture_index import IndexSummary, item_ids, load_index_model, open_index, picture_embedder
+from frontrank.pictures.decode import read_image
 from frontrank.retrieval.index import Index
 from tests.cli.images import picture, small_model
 

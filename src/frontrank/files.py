@@ -6,6 +6,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from frontrank.errors import InputError, InputTypeError
 PathLike = str | os.PathLike[str]
 
 UNFINISHED = ".unfinished"
+_MOST_JSON = 1 << 30  # bytes of a file
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _KINDS = {dict: "an object", list: "a list", int: "a whole number", str: "a string"}
@@ -101,6 +103,22 @@ def file_digest(path: PathLike) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_json(path: Path, encoding: str = "utf-8") -> Any:
+    """Return the content of a JSON file; ValueError if it is not JSON, too large, nested too deeply, or no plain file.
+
+    Opening a pipe could take forever, and deep nesting ends the parser by a RecursionError, which is no ValueError.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no plain file")
+    if status.st_size > _MOST_JSON:
+        raise ValueError(f"it has more than {_MOST_JSON:,} bytes")
+    try:
+        return json.loads(path.read_text(encoding=encoding))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def write_json(path: PathLike, kind: str, version: int, content: dict[str, Any], overwrite: bool) -> None:

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from frontrank.checks import printable, suggestion
-from frontrank.data.images import box_faults, image_fault
 from frontrank.data.samplers import shard_bounds
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import FrontrankError, InputError
 from frontrank.files import file_digest
 from frontrank.models import Embedder
+from frontrank.pictures.decode import box_faults, image_fault
 from frontrank.progress import progress
 from frontrank.retrieval.engine import split_batches
 from frontrank.retrieval.index import Index, url_scheme
@@ -84,6 +84,7 @@ def index_images(
     batch_size: int = 64,
     workers: int = 2,
     prune: bool = False,
+    check_prune: Callable[[int, int], None] | None = None,
     show: bool | None = None,
 ) -> IndexSummary:
     """Embed the images that are new or have changed, and store them in the index.
@@ -94,11 +95,18 @@ def index_images(
 
     prune: delete items that are not among these images, or whose image is broken now. If no image can be read, nothing
            is deleted.
+    check_prune: called with how many of how many items would be deleted, before work begins, and again if more images
+           turn out to be broken; what it raises keeps them
     """
     refuse_repeats(tables)
     ids_of_tables = [item_ids(table) for table in tables]
     embed = partial(embedded_batches, model, batch_size=batch_size, workers=workers, show=False)
     summary, wanted = IndexSummary(), set[str]().union(*ids_of_tables)
+    planned = 0
+    with distributed.fail_together():
+        if prune and index is not None and check_prune is not None:
+            planned = sum(item.id not in wanted for item in index.items())
+            check_prune(planned, index.count())
     with progress("indexing", sum(map(len, tables)), show if distributed.is_main() else False) as step:
         for table, ids in zip(tables, ids_of_tables, strict=True):
             for start in range(0, len(table), _TABLE_ROWS):
@@ -108,6 +116,8 @@ def index_images(
     with distributed.fail_together():
         if prune and index is not None and wanted:
             gone = [item.id for item in index.items() if item.id not in wanted]
+            if check_prune is not None and len(gone) > planned:
+                check_prune(len(gone), index.count())
             summary.removed = sum(map(index.delete, split_batches(gone, _PAGE)))
     return summary
 
@@ -115,11 +125,18 @@ def index_images(
 def item_ids(table: ImageTable) -> list[str]:
     """Return an id for each image: the name of its folder and the path in it, which stays the same if that moves.
 
-    The id of a crop ends with its box.
+    An image outside the folder has the name of its own folder and a digest of where that is: ids are public, and do not
+    show the paths of a machine. The id of a crop ends with its box.
     """
-    folder, ids = table.root.resolve().name, []
+    root, folder, ids = os.path.abspath(table.root), table.root.resolve().name, []
     for path, box in zip(map(str, table.paths), table.boxes(), strict=True):
-        name = path if Path(path).is_absolute() else f"{folder}/{path}"
+        place = os.path.normpath(os.path.join(root, path))
+        inside = os.path.relpath(place, root)
+        name = f"{folder}/{inside}"
+        if inside.startswith(os.pardir):
+            parent, file = os.path.split(place)
+            digest = hashlib.sha256(parent.encode(errors="surrogateescape")).hexdigest()[:8]
+            name = f"{os.path.basename(parent)}~{digest}/{file}"
         if box is not None:
             name += "#" + ",".join(f"{side:g}" for side in box)
         text = "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from frontrank.data import images
-from frontrank.data.images import box_faults, check_images, image_fault, map_images, read_image
+from frontrank.data.images import check_images, map_images
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.pictures import decode
+from frontrank.pictures.decode import box_faults, image_fault, read_image
 from tests.data.files import refusal
 
 ORIENTATION = 0x0112
@@ -152,7 +154,7 @@ def test_transparency_is_white(tmp_path):
     colour = Image.fromarray(np.array([[[1, 2, 3], [3, 2, 1]]], dtype=np.uint8))
     assert pixels(save(tmp_path / "c.png", colour, transparency=(1, 2, 3))).tolist() == [[[255] * 3, [3, 2, 1]]]
     multiplied = Image.new("RGBA", (1, 1), (100, 100, 100, 51)).convert("RGBa")  # colours times their alpha
-    assert np.abs(np.asarray(images._rgb(multiplied)).astype(int) - 224).max() <= 1
+    assert np.abs(np.asarray(decode._rgb(multiplied)).astype(int) - 224).max() <= 1
 
 
 def test_cmyk_and_lab(tmp_path):
@@ -188,7 +190,7 @@ def test_greys_take_little_memory():
     large = np.arange(4000**2, dtype=np.uint16).reshape(4000, 4000)  # which is computed in parts
     tracemalloc.start()
     try:
-        grey = images._grey(large, sixteen=True)
+        grey = decode._grey(large, sixteen=True)
         assert tracemalloc.get_traced_memory()[1] < 3 * 4000**2  # 1 byte a pixel, and what is computed with
     finally:
         tracemalloc.stop()
@@ -329,7 +331,7 @@ def test_other_faults(tmp_path, monkeypatch):
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(*((images, "_rgb") if isinstance(error, MemoryError) else ("builtins.open",)), fail)
+            patch.setattr(*((decode, "_rgb") if isinstance(error, MemoryError) else ("builtins.open",)), fail)
             refusal(lambda: read_image(path), path, message)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     refusal(lambda: read_image("a.jpg"), "PIL", "frontrank[train]")
@@ -338,14 +340,14 @@ def test_other_faults(tmp_path, monkeypatch):
 def test_other_warnings_are_as_before_even_after_many_threads(tmp_path, monkeypatch):
     path = save(tmp_path / "a.png", NOISE)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 48 - 1)
-    inside, decode = [], images._rgb
+    inside, convert = [], decode._rgb
 
     def slowly(image):
         time.sleep(0.002 * (len(inside) % 3))
         inside.append(warnings.filters[0][0])
-        return decode(image)
+        return convert(image)
 
-    monkeypatch.setattr(images, "_rgb", slowly)
+    monkeypatch.setattr(decode, "_rgb", slowly)
     before = list(warnings.filters)
     threads = [threading.Thread(target=lambda: [read_image(path) for _ in range(5)]) for _ in range(6)]
     for thread in threads:
@@ -358,11 +360,11 @@ def test_other_warnings_are_as_before_even_after_many_threads(tmp_path, monkeypa
 
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(tmp_path):
     path = save(tmp_path / "a.png", NOISE)
-    with images._quiet._lock, warnings.catch_warnings():
+    with decode._quiet._lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a newer Python warns of any fork beside threads
         child = os.fork()
         if child == 0:
-            free = not images._quiet._lock.locked()
+            free = not decode._quiet._lock.locked()
             os._exit(0 if free and read_image(path).size == (64, 48) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -584,8 +586,8 @@ def test_boxes_of_remembered_and_of_broken_images(table, tmp_path, looked_at):
 
 
 def test_sizes_boxes_and_memories_of_files_that_cannot_be_used(table, tmp_path):
-    assert images.image_size(table.root / "good0.png") == (20, 20)
-    refusal(lambda: images.image_size(table.root / "empty.jpg"), "empty.jpg")
+    assert decode.image_size(table.root / "good0.png") == (20, 20)
+    refusal(lambda: decode.image_size(table.root / "empty.jpg"), "empty.jpg")
     assert box_faults(table.root / "empty.jpg", [(0, 0, 1, 1)] * 2) == ["is empty (0 bytes)"] * 2
     with pytest.warns(FrontrankWarning, match=r"good\.json") as caught:
         assert check_images(good_rows(table), remembered=tmp_path / "no" / "good.json").broken == []

@@ -300,6 +300,7 @@ DEPTHS = {  # files, what the message names
     "a split but no class": (["train/a/1.jpg", "test/2.jpg"], ["test/2.jpg", "train/<class>/<image>"]),
     "mixed": (["a/1.jpg", "b/c/1.jpg"], ["a/1.jpg", "b/c/1.jpg"]),
     "too deep": (["a/1.jpg", "b/c/d/1.jpg"], ["b/c/d/1.jpg"]),
+    "empty": ([], ["empty"]),
     "no images": (["a/1.txt", "a/2.txt", "b/3.svg"], ["3", ".jpg, .jpeg, .png"]),
 }
 
@@ -439,7 +440,7 @@ def test_another_root_and_absolute_paths(tmp_path):
 BAD = {  # text, what the message names
     "file,label\n1,a\n": ["'path'", "'file', 'label'"],
     "path,lable\n1,a\n": ["'label'", "mean lable?"],
-    "path;label\n1;a\n": ["'path;label'", "commas"],
+    "path;label\n1;a\n": ["t.csv", "semicolons", "commas"],
     "path,label\n": ["t"],
     "path,label\n1,a\n2\n": ["line 3"],
     'path,label\n1,"a\n': ["t.csv"],
@@ -515,3 +516,19 @@ def test_a_long_text_does_not_make_its_whole_column_long(tmp_path, ending):
     assert extra["note"].tolist() == columns["note"]
     assert extra["note"].nbytes < 20 * count
     assert extra["short"].dtype.kind == "U"
+
+
+@pytest.mark.parametrize(
+    ("level2", "category", "names"),
+    [
+        (["a", "a", "b", "b"], ["x", "x", "x", "y"], ("label", "level2")),  # b is in x and y
+        (["a", "a", "b", "c"], ["x", "x", "x", "y"], ("label", "level2", "category")),
+        (["a", "", "b", "c"], ["x", "x", "x", "y"], ("label", "category")),
+        (["a", "a", "a", "a"], ["", "", "", ""], ("label",)),
+    ],
+)
+def test_levels_are_the_columns_that_hold_classes_whole(level2, category, names):
+    paths, labels, extra = list("1234"), list("pqrs"), {"level2": np.array(level2)}
+    table = ImageTable("x", paths, labels, category, ["test"] * 4, [""] * 4, extra)
+    assert table.level_names() == names
+    assert table.level_labels().shape == ((4, len(names)) if len(names) > 1 else (4,))

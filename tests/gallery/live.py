@@ -63,6 +63,14 @@ def ranked_by_hand(site, query, embed, keep=lambda item: True):
     return sorted(found, key=lambda row: -row[1])
 
 
+def verdict_by_hand(site, query, name):
+    """The word on a result: right, half right (another label of the query's category) or wrong."""
+    one, other = (next(item for item in site.items if item.id == each) for each in (query, name))
+    if one.label == other.label:
+        return "right"
+    return "half right: of the same category" if one.category == other.category else "wrong"
+
+
 def curve_by_hand(ranked):
     """(recall, precision) at each right item of a ranked list."""
     places = [place for place, (_, _, right) in enumerate(ranked, 1) if right]

@@ -19,6 +19,7 @@ from tests.gallery.live import (
     hits,
     ranked_by_hand,
     site_of,
+    verdict_by_hand,
 )
 from tests.gallery.samples import TOKEN, embed, soon
 
@@ -164,12 +165,18 @@ def test_results_have_scores_and_say_which_are_right_by_colour_and_sign(browser,
         page, ranked = seen.page, ranked_by_hand(one, QUERY, embed)[:24]
         assert page.locator(".hit .score").all_inner_texts() == [f"score\n{score:.3f}" for _, score, _ in ranked]
         signs = page.locator(".hit a b").evaluate_all("(all) => all.map((one) => one.textContent)")
-        assert signs == ["✓ right" if right else "✕ wrong" for *_, right in ranked]
+        words = [verdict_by_hand(one, QUERY, name) for name, *_ in ranked]
+        assert signs == [
+            f"{'✕' if word == 'wrong' else '½' if word.startswith('half') else '✓'} {word}" for word in words
+        ]
+        assert {"right", "wrong"} < {*words}
         looks = page.locator(".hit .shot").evaluate_all(
             "(all) => all.map(getComputedStyle).map((style) => `${style.borderTopColor} ${style.borderTopStyle}`)"
         )
-        assert looks == ["rgb(17, 117, 58) solid" if right else "rgb(180, 35, 31) dashed" for *_, right in ranked]
-        assert len(set(looks)) == 2
+        by_word = dict(zip(words, looks, strict=True))
+        assert looks == [by_word[word] for word in words]
+        assert (by_word["right"], by_word["wrong"]) == ("rgb(17, 117, 58) solid", "rgb(180, 35, 31) dashed")
+        assert len(set(looks)) == 3
 
 
 def test_average_precision_and_curve_are_those_by_hand(browser, one):
@@ -350,9 +357,9 @@ def test_a_screen_reader_is_told_of_results_and_their_places(browser, one):
         page, ranked = seen.page, ranked_by_hand(one, QUERY, embed)
         results = page.get_by_role("region", name="Results").get_by_role("list")
         assert results.get_by_role("listitem").count() == 24
-        for place, (name, score, right) in enumerate(ranked[:24], 1):
+        for place, (name, score, _) in enumerate(ranked[:24], 1):
             link = results.get_by_role("link").nth(place - 1)
-            words = f'link "{place}: {named(name)} {"right" if right else "wrong"} score {score:.3f}'
+            words = f'link "{place}: {named(name)} {verdict_by_hand(one, QUERY, name)} score {score:.3f}'
             assert words in link.aria_snapshot()
         assert page.get_by_role("img", name="Query: red 4").count() == 1
         assert page.get_by_role("img", name="Precision over recall").count() == 1

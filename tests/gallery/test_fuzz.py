@@ -12,7 +12,7 @@ from tests.gallery.samples import BASE, COLOURS, DIM, TOKEN, embed, picture, wri
 
 # of ASCII only, as the dictionaries of the fuzzer hold text
 PICTURE = written(picture((96, 64, 32), size=(1, 1)), "bmp", dpi=(1, 1)).decode("ascii")
-REFUSED = ["400", "404", "405", "410", "414", "422"]
+REFUSED = ["400", "404", "405", "410", "414", "415", "422"]
 CONFIG = {
     "dictionaries": {
         "ids": {"values": list(COLOURS)},

@@ -14,6 +14,7 @@ from frontrank.errors import InputError
 from frontrank.gallery import GalleryIndex, Limits
 from frontrank.gallery import pictures as files
 from frontrank.gallery.pictures import Pictures, RecentValues, find_file
+from frontrank.pictures.processes import DecodePool
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.gallery.hostile import FORMS, REFUSED, UNCERTAIN
@@ -115,9 +116,10 @@ def test_a_link_that_appears_after_the_file_was_found(tmp_path, monkeypatch, swa
 
     monkeypatch.setattr(files, "find_file", find_and_swap)
     with pytest.raises(InputError, match="picture"):
-        Pictures(10**6, 10**6).get("sub/a.png", [root], "small")
+        Pictures(10**6, 10**6, POOL).get("sub/a.png", [root], "small")
 
 
+POOL = DecodePool(1, 10.0)
 IDS = (
     "../../etc/passwd", "red/0.png/../../../etc/passwd", "red/0.png\x00.html", "RED/0.PNG", "*", "' OR '1'='1",
     'id == "a" || true', "{{7*7}}", "<script>alert(1)</script>", "\x1b[31mred", "\u202e", "x" * 513,
@@ -180,7 +182,7 @@ def test_small_and_large(client, folder):
 
 
 def test_memory_is_bounded_and_changed_files_are_read_again(tree):
-    pictures = Pictures(most_bytes=2000, max_pixels=10**6)
+    pictures = Pictures(most_bytes=2000, max_pixels=10**6, pool=POOL)
     root = tree / "root"
     for number in range(0, 40, 8):
         picture((number, 0, 0)).save(root / "sub" / "changing.png")
@@ -298,10 +300,12 @@ def test_pixels_are_counted_before_they_are_decoded(folder):
 def test_forms_without_one_picture(client, locked, name):
     content, kind = FORMS[name]
     headers = {"Content-Type": kind}
-    assert "multipart/form-data" in refused(client.post("/api/v1/search", content=content, headers=headers), 400, 422)
-    assert client.post("/upload", content=content, headers=headers).status_code in (400, 422)
+    assert "multipart/form-data" in refused(
+        client.post("/api/v1/search", content=content, headers=headers), 400, 415, 422
+    )
+    assert client.post("/upload", content=content, headers=headers).status_code in (400, 415, 422)
     response = locked.post("/login", content=content, headers=headers)
-    assert response.status_code in (400, 401, 413)
+    assert response.status_code in (400, 401, 413, 415)
     assert "set-cookie" not in response.headers
 
 

@@ -1,5 +1,8 @@
 """Graphs in place of exact search: what they find, when they are built, and their file."""
 
+import json
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from frontrank.errors import InputError
 from frontrank.retrieval import approximate_search, embedded
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
+from frontrank.retrieval.journal import Journal, write_journal
 from tests.retrieval.engines import clustered, score_of
 from tests.retrieval.engines import recall as share_of_best
 
@@ -139,17 +143,51 @@ def test_a_damaged_graph_is_named_and_can_be_removed(small, tmp_path):
         path.write_bytes(changed)
         with pytest.raises(InputError, match=r"graph.000001 is damaged"):
             Index.load(tmp_path / "index")
-    with Index(tmp_path / "larger", dim=DIM) as index:
-        index.add(vectors(900), items_of(900))
-        index.prepare()
-    (tmp_path / "larger" / "graph.000001").replace(path)
-    with pytest.raises(InputError, match=r"graph.000001"):  # of another index
-        Index.load(tmp_path / "index")
     path.unlink()
     with Index.load(tmp_path / "index") as index:
         assert index.count() == 600
         assert index.prepare().facts["search"] == "hnsw"
     assert path.exists()
+
+
+@pytest.mark.parametrize("rows", [550, 600, 900])
+def test_a_graph_of_another_index_is_built_again(small, tmp_path, rows):
+    for name, count, seed in (("index", 600, 0), ("other", rows, 5)):
+        with Index(tmp_path / name, dim=DIM) as index:
+            index.add(vectors(count, seed), items_of(count))
+            index.prepare()
+    (tmp_path / "other" / "graph.000001").replace(tmp_path / "index" / "graph.000001")
+    queries = vectors(50, 9)
+    with Index.load(tmp_path / "index") as index, Index(dim=DIM) as exact:
+        exact.add(vectors(600, 0), items_of(600))
+        pairs = zip(index.search(queries, 10), exact.search(queries, 10), strict=True)
+        same = [len({item.id for item in a.items} & {item.id for item in b.items}) for a, b in pairs]
+    assert sum(same) > 0.95 * 10 * len(queries)
+
+
+def test_crafted_graphs_with_a_valid_checksum(small, tmp_path):
+    """None is followed to rows that do not exist, and none ends the process."""
+    with Index(tmp_path / "index", dim=DIM) as index:
+        index.add(vectors(600), items_of(600))
+        index.prepare()
+    path = tmp_path / "index" / "graph.000001"
+    with closing(Journal(path)) as stored:
+        (_, packed), (_, content) = stored.read()
+    rng, refused = np.random.default_rng(0), 0
+    for number in range(60):
+        facts, data = json.loads(packed), bytearray(content)
+        if number % 4:
+            for place in rng.integers(0, len(data) if number % 2 else 200, 8):
+                data[place] = rng.integers(256)
+        else:
+            facts[rng.choice(["kind", "rows", "effort", "recall"])] = [None, -1, "x", 1e300, [], 10**30][number % 6]
+        write_journal(path, [(0, json.dumps(facts).encode()), (1, bytes(data))])
+        try:
+            with Index.load(tmp_path / "index") as index:
+                index.search(vectors(3, 1), 5)
+        except InputError:
+            refused += 1
+    assert refused > 10
 
 
 def test_a_full_disk_keeps_no_half_graph(small, tmp_path, monkeypatch):

@@ -423,6 +423,21 @@ def test_old_unfinished_folders_are_removed(tmp_path):
     assert names(tmp_path) == [new.name, "index"]
 
 
+def test_a_clock_that_jumps_removes_no_folder_in_use(tmp_path, monkeypatch):
+    real = journal.rewrite_folder
+
+    def create_meanwhile(folder, *args):
+        if folder.name.startswith(".index") and len(names(tmp_path)) == 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda: 1e12)
+                journal._remove_stale_folders(tmp_path / "index")  # as another process would
+        real(folder, *args)
+
+    monkeypatch.setattr(journal, "rewrite_folder", create_meanwhile)
+    Index(tmp_path / "index", dim=8).close()
+    assert names(tmp_path) == ["index"]
+
+
 def test_folders_that_are_not_an_index(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").write_text("x")

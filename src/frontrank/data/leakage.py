@@ -9,10 +9,11 @@ from typing import TypeVar
 import numpy as np
 
 from frontrank.checks import check_integer
-from frontrank.data.images import map_images, read_image, require_pillow
+from frontrank.data.images import map_images
 from frontrank.data.table import SPLITS, ImageTable
 from frontrank.errors import InputError
 from frontrank.files import file_digest
+from frontrank.pictures.decode import read_image, require_pillow
 from frontrank.progress import progress
 
 T = TypeVar("T")

@@ -29,11 +29,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from frontrank.checks import check_integer
-from frontrank.data.images import read_image
 from frontrank.data.samplers import process_group, shard_bounds
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import Transform, seeded
 from frontrank.errors import FrontrankError, InputError
+from frontrank.pictures.decode import read_image
 
 Key = tuple[int, int]  # row, seed
 

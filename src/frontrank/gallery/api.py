@@ -145,6 +145,7 @@ _PROBLEMS = {
     410: "The upload is no longer kept",
     413: "The upload is too large",
     414: "The URL is too long",
+    415: "The body is no form",
     421: "Not served under this host name",
     422: "An argument is not valid",
     429: "Too much at once; Retry-After says when to ask again",
@@ -243,7 +244,7 @@ def api_router(service: Service, token: bool) -> APIRouter:
     @router.post(
         "/search",
         summary="Search from a picture that is sent as a form (multipart/form-data)",
-        responses=errors(400, 403, 404, 408, 410, 413, 422, 503),
+        responses=errors(400, 403, 404, 408, 410, 413, 415, 422, 503),
     )
     async def search_upload(image: Picture, state: State) -> SearchAnswer:
         return await search(replace(state, upload=await service.add_upload(await image.read())))

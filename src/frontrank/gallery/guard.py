@@ -7,10 +7,12 @@ application and speaks ASGI itself, so that nothing is read or computed for a re
 import asyncio
 import hmac
 import logging
+import math
 import secrets
 import threading
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -38,7 +40,7 @@ class Limits:
 
     upload_bytes:  of an uploaded file; checked while it is read
     upload_pixels: of its picture; checked before it is decoded
-    uploads:       files that are read and decoded at once
+    uploads:       files that are decoded, or wait for it, at once; the body of a request has arrived before
     kept_uploads:  how many of the last uploads can be searched from again by their URL
     kept_bytes:    memory for these
     picture_bytes: memory for small pictures
@@ -49,7 +51,9 @@ class Limits:
     workers:       searches, and pictures, that are computed at once
     waiting:       of each, how many may wait for a worker
     seconds:       for one step of the work of a request: a page and an upload have two
+    decode_seconds: of processor time to decode a picture, in a process that is ended then
     body_seconds:  for the arrival of the body of a request
+    body_rate:     bytes a second at which a body must arrive, from the third second on
     """
 
     upload_bytes: int = 10_000_000
@@ -65,7 +69,9 @@ class Limits:
     workers: int = 2
     waiting: int = 64
     seconds: float = 30.0
+    decode_seconds: float = 10.0
     body_seconds: float = 30.0
+    body_rate: int = 20_000
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -164,6 +170,9 @@ _UPLOADS = ("/upload", "/api/v1/search")
 _QUERY_STRING, _SMALL_BODY = 8192, 16_384  # bytes at most
 _DRAIN_BYTES = 100_000_000  # read from a request that is refused
 _FORM_BYTES = 4096  # around a file in a form
+_FREE_GUESSES, _LONGEST_WAIT = 10, 60.0  # wrong tokens before a client must wait, twice as long each time; seconds
+_MOST_CLIENTS, _MOST_SESSIONS = 10_000, 1000  # remembered
+_BODY_GRACE = 3.0  # seconds before the rate of a body counts
 _log = logging.getLogger("frontrank.gallery")
 
 Answer = Callable[[Scope, int, str, Mapping[str, str] | None], Response]
@@ -180,8 +189,10 @@ class Guard:
     ) -> None:
         self._app, self._limits, self._answer = app, limits, answer
         self._token, self._hosts = token, None if hosts is None else {host.lower().strip("[]") for host in hosts}
-        self._requests, self._uploads = Slots(limits.requests), Slots(limits.uploads)
-        self.session = secrets.token_urlsafe(32)  # in the cookie in place of the token, valid until the server ends
+        # half of all places: bodies that arrive slowly cannot keep others from searching
+        self._requests, self._arriving = Slots(limits.requests), Slots(max(1, limits.requests // 2))
+        self._sessions: OrderedDict[str, None] = OrderedDict()  # in cookies in place of the token; the newest last
+        self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()  # wrong tokens of a client, and the last one
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -241,7 +252,7 @@ class Guard:
                 most = self._limits.upload_bytes + _FORM_BYTES if upload else _SMALL_BODY
                 _check_length(headers, most)
                 bounded = self._limit_body(receive, most)
-                with self._uploads if upload else nullcontext():
+                with self._arriving if upload else nullcontext():
                     await self._app(scope, bounded, send)
         except HTTPException as refusal:
             await self._drain(headers, receive)
@@ -269,28 +280,63 @@ class Guard:
             raise HTTPException(414, f"the URL is too long; use at most {_QUERY_STRING} bytes after the ?")
         if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
             raise HTTPException(421, "the page is not served under this name; use the address that the server printed")
+        if "transfer-encoding" in headers and "content-length" in headers:  # two ends of one body: a smuggled request
+            detail = "Content-Length does not go with Transfer-Encoding; let your client set one of them"
+            raise HTTPException(400, detail, {"Connection": "close"})
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        bearer = scheme.lower() == "bearer" and self.is_token(given.strip())
+        bearer = scheme.lower() == "bearer" and self.is_token(given.strip(), scope)
         if scope["method"] != "GET" and not bearer and not same_origin(headers):
             raise HTTPException(403, "this was sent by a page of another site; open this page and send it from there")
         open_to_all = scope["path"] in OPEN or scope["path"].startswith("/static/")
         cookie = cookie_parser(headers.get("cookie", "")).get(cookie_name(scope), "")
-        if self._token is not None and not (open_to_all or bearer or equal_secrets(cookie, self.session)):
+        if self._token is not None and not (open_to_all or bearer or self._is_session(cookie)):
             detail = "a token is needed; send it as Authorization: Bearer"
             raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
-    def is_token(self, given: str) -> bool:
-        """Return whether it is the token, always in the same time."""
-        return self._token is not None and equal_secrets(given, self._token)
+    def is_token(self, given: str, scope: Scope) -> bool:
+        """Return whether it is the token; 429 for a client that has just given too many others."""
+        if self._token is None or not given:
+            return False
+        client = scope["client"][0] if scope.get("client") else ""
+        wrong, last = self._guesses.get(client, (0, 0.0))
+        wait = last + min(_LONGEST_WAIT, 2.0 ** (wrong - _FREE_GUESSES)) - time.monotonic()
+        if wrong >= _FREE_GUESSES and wait > 0:
+            detail = "too many wrong tokens; wait before you try again"
+            raise HTTPException(429, detail, {"Retry-After": str(math.ceil(wait))})
+        if equal_secrets(given, self._token):
+            self._guesses.pop(client, None)
+            return True
+        self._guesses[client] = min(wrong + 1, 64), time.monotonic()
+        self._guesses.move_to_end(client)
+        if len(self._guesses) > _MOST_CLIENTS:
+            self._guesses.popitem(last=False)
+        _log.warning("wrong token from %s (%d in a row)", client or "a client", wrong + 1)
+        return False
+
+    def start_session(self) -> str:
+        """Return the secret of a new session, for a cookie; the oldest ends if there are too many."""
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = None
+        if len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    def end_session(self, scope: Scope) -> None:
+        """End the session of a request: its cookie is worth nothing from now on."""
+        self._sessions.pop(cookie_parser(Headers(scope=scope).get("cookie", "")).get(cookie_name(scope), ""), None)
+
+    def _is_session(self, cookie: str) -> bool:
+        return cookie in self._sessions  # 256 random bits: nothing can be learnt from the time of a lookup by hash
 
     def _limit_body(self, receive: Receive, most: int) -> Receive:
         """Return a `receive` that refuses a body as soon as it is too large or too slow."""
-        deadline, size = time.monotonic() + self._limits.body_seconds, 0
+        start, size = time.monotonic(), 0
 
         async def bounded() -> Message:
             nonlocal size
+            allowed = min(self._limits.body_seconds, _BODY_GRACE + size / self._limits.body_rate)
             try:
-                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+                message = await asyncio.wait_for(receive(), max(0.0, start + allowed - time.monotonic()))
             except TimeoutError:
                 raise HTTPException(408, "the body of the request took too long to arrive; try again") from None
             size += len(message.get("body", b""))

@@ -105,6 +105,7 @@ def _environment() -> Environment:
 
 
 _STARTERS, _HARDEST = 24, 60  # pictures to begin with, and hardest queries, on their pages
+_FIELDS = "application/x-www-form-urlencoded"  # the kind of a form without a file
 _DOTTED = 30  # points of a curve that are drawn as dots
 _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 _AN_HOUR = {"Cache-Control": "private, max-age=3600"}
@@ -188,19 +189,23 @@ def login_router() -> APIRouter:
 
     @router.post("/login")
     async def login(request: Request) -> Response:
-        async with read_form(request, "open the page again, and give the token there") as form:
+        async with read_form(request, "open the page again, and give the token there", _FIELDS) as form:
             token, target = form.get("token"), form.get("next", "/")
         guard: Guard = request.scope["frontrank.guard"]
         target = local_path(target if isinstance(target, str) else "/")
-        if not isinstance(token, str) or not guard.is_token(token.strip()):
+        if not isinstance(token, str) or not guard.is_token(token.strip(), request.scope):
             return page_response("login.html.j2", 401, next=target, wrong=True)
         response = RedirectResponse(target, 303)
         secure = request.headers.get("x-forwarded-proto", request.url.scheme).startswith("https")  # or of a proxy
-        response.set_cookie(cookie_name(request.scope), guard.session, secure=secure, httponly=True, samesite="strict")
+        response.set_cookie(
+            cookie_name(request.scope), guard.start_session(), secure=secure, httponly=True, samesite="strict"
+        )
         return response
 
     @router.post("/logout")
     async def logout(request: Request) -> Response:
+        guard: Guard = request.scope["frontrank.guard"]
+        guard.end_session(request.scope)
         response = RedirectResponse("/login", 303)
         response.delete_cookie(cookie_name(request.scope), httponly=True, samesite="strict")
         return response

@@ -20,9 +20,9 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from frontrank.checks import printable
-from frontrank.data.images import read_image
 from frontrank.errors import InputError
+from frontrank.pictures.limits import FaultError
+from frontrank.pictures.processes import DecodePool
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +32,7 @@ T = TypeVar("T")
 SIZES = {"small": 256, "large": 1024, "preview": 768}  # pixels of the longer side; a preview is of an upload
 JPEG = "image/jpeg"  # the media type of every picture that is sent
 _QUALITY = 90
-_HANDLES = Path("/proc/self/fd")  # where an open file can be read again, whatever its name is by now
+_HANDLES = Path(f"/proc/{os.getpid()}/fd")  # where a process can read an open file, whatever its name is by now
 _REFUSED = "the picture of this item does not exist, or is not below a folder that may be shown"
 
 
@@ -129,8 +129,8 @@ def encode_picture(picture: "Image", side: int) -> bytes:
 class Pictures:
     """Small pictures of files; the last ones are kept in a bounded memory."""
 
-    def __init__(self, most_bytes: int, max_pixels: int) -> None:
-        self.recent, self._max_pixels = RecentValues[bytes](most_bytes), max_pixels
+    def __init__(self, most_bytes: int, max_pixels: int, pool: DecodePool) -> None:
+        self.recent, self._max_pixels, self._pool = RecentValues[bytes](most_bytes), max_pixels, pool
 
     def get(self, path: str, roots: Sequence[Path], size: str) -> bytes:
         """Return the picture of an item's path in one of the SIZES; InputError if it cannot be shown."""
@@ -149,14 +149,13 @@ class Pictures:
 
     def _decode(self, file: Path, at_least: int | None) -> "Image":
         try:
-            return read_image(file, at_least=at_least, max_pixels=self._max_pixels)
-        except InputError:  # its message names the file
+            return self._pool.read(file, self._max_pixels, at_least)
+        except FaultError:  # its message may name the file
             raise InputError("the picture of this item cannot be read as an image") from None
 
 
 # Uploaded pictures: decoded once, by the rules of every other image; only embeddings and a small copy are kept
 
-_ADVICE = "; replace it, or leave it out"
 # Long enough not to occur by chance among pixels; four bytes, as at the beginning of a ZIP, would occur
 _OTHERS = {
     b"<!doctype html": "a web page",
@@ -182,8 +181,13 @@ class Upload:
 
 
 @asynccontextmanager
-async def read_form(request: Request, remedy: str) -> AsyncIterator[FormData]:
-    """Read the form of a request, with one file at most; 400 with the remedy if it cannot be read."""
+async def read_form(request: Request, remedy: str, kind: str = "multipart/form-data") -> AsyncIterator[FormData]:
+    """Read the form of a request, with one file at most; 400 with the remedy if it cannot be read, 415 if not a form.
+
+    kind: the only content type that is parsed
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
+        raise HTTPException(415, f"the form must be {kind}; {remedy}")
     try:
         form = await request.form(max_files=1, max_fields=4, max_part_size=8192)
     except ClientDisconnect:
@@ -200,22 +204,16 @@ async def read_form(request: Request, remedy: str) -> AsyncIterator[FormData]:
         await form.close()
 
 
-def decode_upload(data: bytes, max_pixels: int) -> "Image":
-    """Decode a picture, upright and in RGB; InputError if the bytes are anything but one picture.
-
-    >>> decode_upload(b"<svg xmlns='http://www.w3.org/2000/svg'/>", 1000)
-    Traceback (most recent call last):
-    frontrank.errors.InputError: the file is an SVG drawing, not JPEG, PNG, WebP, BMP, GIF or TIFF; send another one
-    """
+def decode_upload(data: bytes, max_pixels: int, pool: DecodePool) -> "Image":
+    """Decode a picture, upright and in RGB; InputError if the bytes are anything but one picture."""
     other = find_other_content(data)
     with tempfile.NamedTemporaryFile(prefix="frontrank-upload-") as file:
         file.write(data)
         file.flush()
         try:
-            picture = read_image(file.name, max_pixels=max_pixels)
-        except InputError as error:
-            fault = str(error).removeprefix(f"{printable(file.name)} ").removesuffix(_ADVICE).replace(file.name, "it")
-            raise InputError(f"the file {fault}; send another one") from None
+            picture = pool.read(file.name, max_pixels)
+        except FaultError as fault:
+            raise InputError(f"the file {str(fault).replace(file.name, 'it')}; send another one") from None
     if other:
         raise InputError(f"the file also holds {other}; save it again as a plain picture, and send that")
     return picture

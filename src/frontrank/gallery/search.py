@@ -154,13 +154,17 @@ class SearchQuery:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A result. relevant: None if labels are not known; cost: a wrong one's share of the lost AP."""
+    """A result. relevant: None if labels are not known; cost: a wrong one's share of the lost AP.
+
+    half: wrong, but of the query's category
+    """
 
     place: int
     item: Item
     score: float
     relevant: bool | None = None
     cost: float | None = None
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,15 +213,21 @@ def search(
     seconds = time.perf_counter() - started
     pairs = list(zip(hits.items, map(float, hits.scores), strict=True))
     pairs = [pair for pair in pairs if query.item is None or pair[0].id != query.item.id][:wanted]
-    return evaluate_hits(pairs, k, label, total, 1000 * seconds)
+    category = next((item.category for item in (query.item, *hits.items) if item and item.label == label), None)
+    return evaluate_hits(pairs, k, label, total, 1000 * seconds, category)
 
 
 def evaluate_hits(
-    pairs: Sequence[tuple[Item, float]], k: int, label: str | None, total: int | None, milliseconds: float = 0.0
+    pairs: Sequence[tuple[Item, float]],
+    k: int,
+    label: str | None,
+    total: int | None,
+    milliseconds: float = 0.0,
+    category: str | None = None,
 ) -> SearchResult:
     """Return the first k of some items, best score first, with the average precision of all.
 
-    label: of right items; total: right items in the index
+    label: of right items; total: right items in the index; category: a wrong item of it is half right
 
     >>> pairs = [(Item("a", label="cat"), 0.9), (Item("b", label="dog"), 0.8), (Item("c", label="cat"), 0.7)]
     >>> result = evaluate_hits(pairs, 2, "cat", 2)
@@ -235,7 +245,14 @@ def evaluate_hits(
     costs = np.cumsum((right / np.arange(1, len(right) + 1))[::-1])[::-1] / max(1, total)
     complete = right.sum() == total
     rows = tuple(
-        ResultRow(i + 1, item, score, bool(right[i]), float(costs[i]) if complete and not right[i] else None)
+        ResultRow(
+            i + 1,
+            item,
+            score,
+            bool(right[i]),
+            float(costs[i]) if complete and not right[i] else None,
+            bool(category) and item.category == category and not right[i],
+        )
         for i, (item, score) in enumerate(pairs[:k])
     )
     precisions = precision(ranks.before_pos, ranks.before_neg)[0].tolist()

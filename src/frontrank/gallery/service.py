@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from frontrank.errors import FrontrankError, InputError
-from frontrank.gallery.guard import Limits, WorkerPool
+from frontrank.gallery.guard import Limits, Slots, WorkerPool
 from frontrank.gallery.pictures import SIZES, Pictures, RecentValues, Upload, decode_upload, encode_picture
 from frontrank.gallery.search import GalleryIndex, HardestQueries, SearchQuery, SearchResult, SearchState, search
+from frontrank.pictures.processes import DecodePool
 from frontrank.retrieval.items import Condition, Item, check_id, parse_filter
 
 if TYPE_CHECKING:
@@ -191,7 +192,10 @@ class Service:
         self.searches = WorkerPool(limits.workers, limits.waiting, limits.seconds)
         self.drawing = WorkerPool(limits.workers, limits.waiting, limits.seconds)
         self.uploads = RecentValues[Upload](limits.kept_bytes, limits.kept_uploads)
-        self.pictures = Pictures(limits.picture_bytes, limits.upload_pixels)
+        self._uploading = WorkerPool(limits.workers, limits.waiting, limits.seconds)
+        self._places = Slots(limits.uploads)
+        self._decoding = DecodePool(2 * limits.workers, limits.decode_seconds)  # for uploads and for drawing
+        self.pictures = Pictures(limits.picture_bytes, limits.upload_pixels, self._decoding)
         self.cache = TimedCache()
         self._refreshed = TimedCache(REFRESH_SECONDS)
         self.facets = {one.name: Facets(one.index) for one in indexes}
@@ -201,8 +205,8 @@ class Service:
         """Stop what runs in the background."""
         for one in self.hardest.values():
             one.close()
-        self.searches.close()
-        self.drawing.close()
+        for pool in (self.searches, self.drawing, self._uploading, self._decoding):
+            pool.close()
 
     @property
     def can_upload(self) -> bool:
@@ -232,13 +236,18 @@ class Service:
         if len(data) > self.limits.upload_bytes:
             raise HTTPException(413, f"the image is too large; send at most {self.limits.upload_bytes:,} bytes")
 
-        def work() -> Upload:
-            picture = decode_upload(data, self.limits.upload_pixels)
+        def embed(picture: "Image") -> dict[str, NDArray[np.float32]]:
             able = {name: source.embed for name, source in self.indexes.items() if source.embed is not None}
-            vectors = {name: embed_picture(embed, picture) for name, embed in able.items()}
-            return Upload(encode_picture(picture, SIZES["preview"]), vectors)
+            return {name: embed_picture(one, picture) for name, one in able.items()}
 
-        upload, name = await self.searches.run(work), secrets.token_urlsafe(12)
+        def decode() -> tuple["Image", bytes]:
+            picture = decode_upload(data, self.limits.upload_pixels, self._decoding)
+            return picture, encode_picture(picture, SIZES["preview"])
+
+        with self._places:
+            picture, preview = await self._uploading.run(decode)  # not where searches wait
+            upload = Upload(preview, await self.searches.run(partial(embed, picture)))
+        name = secrets.token_urlsafe(12)
         self.uploads.add(name, upload, len(upload.preview) + sum(vector.nbytes for vector in upload.vectors.values()))
         return name
 

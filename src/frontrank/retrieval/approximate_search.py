@@ -10,6 +10,7 @@ stays exact.
 
 import json
 import math
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError
 from frontrank.progress import progress as progress_bar
 from frontrank.retrieval.exact_search import SPARE, Allowed, Ranking, exact_best, import_faiss, rough_best, settle_order
@@ -165,9 +167,9 @@ def _sample(rows: np.ndarray, size: int) -> np.ndarray:
     return rows[np.sort(np.random.default_rng(0).choice(len(rows), size, replace=False))]
 
 
-def write_graph(path: Path, graph: Graph) -> None:
-    """Write a graph to a file that appears when it is complete."""
-    facts = {"kind": graph.kind, "rows": graph.rows, "effort": graph.effort, "recall": graph.recall}
+def write_graph(path: Path, graph: Graph, owner: str) -> None:
+    """Write a graph to a file that appears when it is complete; owner: of which rows it is."""
+    facts = {"kind": graph.kind, "rows": graph.rows, "effort": graph.effort, "recall": graph.recall, "owner": owner}
     content = b"" if graph.index is None else import_faiss().serialize_index(graph.index).data
     unfinished = path.with_name("graph.new")
     with remove_on_error(unfinished):
@@ -175,17 +177,77 @@ def write_graph(path: Path, graph: Graph) -> None:
     unfinished.replace(path)
 
 
-def read_graph(path: Path) -> Graph | None:
-    """Read the graph of a file, None if there is none."""
+def read_graph(path: Path, dim: int, owner_of: Callable[[int], str | None]) -> Graph | None:
+    """Read the graph of a file; None if there is none, or if it belongs to other rows, so that it is built again.
+
+    owner_of: gives the owner of the first rows, None if there are not so many
+    """
     try:
         with closing(Journal(path)) as journal:
             (_, packed_facts), (_, content) = journal.read()
         facts = json.loads(packed_facts)
+        if facts.pop("owner", None) != owner_of(check_integer("rows", facts["rows"], at_least=0)):
+            return None
         index = import_faiss().deserialize_index(np.frombuffer(content, np.uint8)) if content else None
-        if index is not None and index.ntotal != facts["rows"]:
-            raise ValueError("it has other rows than it says")
-        return Graph(index=index, **facts)
+        graph = Graph(index=index, **facts)
+        _check_graph(graph, dim)
+        return graph
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+    except Exception as error:  # faiss and JSON raise almost anything
         raise InputError(f"{path} is damaged; remove it, and it is built again") from error
+
+
+def _check_graph(graph: Graph, dim: int) -> None:
+    """Raise if a graph is none of ours, or has links to rows that it does not have, which faiss would follow."""
+    if graph.index is None:
+        check_choice("kind", graph.kind, ("exact",))
+        return
+    faiss, index = import_faiss(), graph.index
+    check_choice("kind", graph.kind, tuple(TARGET))
+    check_integer("effort", graph.effort, at_least=1, at_most=max(*_EFFORTS, *_LISTS))
+    check_number("recall", graph.recall, at_least=0, at_most=1)
+    kind = faiss.IndexHNSWSQ if graph.kind == "hnsw" else faiss.IndexIVFPQ
+    if type(index) is not kind or (index.d, index.ntotal) != (dim, graph.rows) or not index.is_trained:
+        raise ValueError("it is of another kind or size than it says")
+    if graph.kind == "ivfpq":
+        _check_lists(index)
+    else:
+        _check_links(index)
+
+
+def _check_lists(index: Any) -> None:
+    faiss, lists = import_faiss(), index.invlists
+    centres = faiss.downcast_index(index.quantizer)
+    if type(centres) is not faiss.IndexFlatIP or (centres.d, centres.ntotal) != (index.d, index.nlist):
+        raise ValueError("its centres do not fit its lists")
+    if (lists.nlist, lists.code_size) != (index.nlist, index.pq.code_size):
+        raise ValueError("its lists are of another size than it says")
+    sizes = [lists.list_size(number) for number in range(lists.nlist)]
+    parts = [faiss.rev_swig_ptr(lists.get_ids(number), size) for number, size in enumerate(sizes) if size]
+    if not np.array_equal(np.sort(np.concatenate(parts)) if parts else [], np.arange(index.ntotal)):
+        raise ValueError("its lists do not have each row once")
+
+
+def _check_links(index: Any) -> None:
+    faiss, hnsw, rows = import_faiss(), index.hnsw, index.ntotal
+    links, offsets, levels = (faiss.vector_to_array(one) for one in (hnsw.neighbors, hnsw.offsets, hnsw.levels))
+    offsets = offsets.astype(np.int64)
+    rooms = np.diff(offsets)
+    places = faiss.vector_to_array(hnsw.cum_nneighbor_per_level)
+    fits = len(levels) == rows == len(rooms) and offsets[0] == 0 and offsets[-1] == len(links)
+    if not fits or levels.min() < 1 or levels.max() >= len(places) or not np.array_equal(rooms, places[levels]):
+        raise ValueError("its links do not fit its rows")
+    if not (links.min() >= -1 and links.max() < rows and 0 <= hnsw.entry_point < rows):
+        raise ValueError("it has links to rows that it does not have")
+    for row in np.flatnonzero(levels > 1).tolist():  # one in 32
+        for level in range(1, levels[row]):
+            upper = links[offsets[row] + places[level] : offsets[row] + places[level + 1]]
+            if (levels[upper[upper >= 0]] <= level).any():
+                raise ValueError("it has links to rows that are not on their level")
+    storage = faiss.downcast_index(index.storage)
+    if type(storage) is not faiss.IndexScalarQuantizer:
+        raise ValueError("its vectors are of another kind")
+    stored = storage.ntotal, storage.d, storage.codes.size()
+    if not 0 <= hnsw.max_level < levels[hnsw.entry_point] or stored != (rows, index.d, rows * index.d):
+        raise ValueError("its vectors are not those of its rows")

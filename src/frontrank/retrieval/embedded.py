@@ -223,12 +223,10 @@ class FaissEngine:
         with close_on_error(folder):
             if self._folder is not None and folder.identity != self._folder.identity:
                 raise InputError(f"{path} was replaced by another index; open it again")
-            graph = read_graph(folder.graph_path)  # before the rows, which may become more meanwhile, never fewer
             rows = ItemRows(VectorRows(folder.dim, memory_for_vectors(), folder.vectors_file), b"")
             for event in folder.read_events():
                 rows.apply(event)
-            if graph is not None and graph.rows > len(rows):
-                raise InputError(f"{folder.graph_path} belongs to another index; remove it, and it is built again")
+            graph = read_graph(folder.graph_path, folder.dim, folder.owner)
         with self._reading.pause():
             if self._finalizer is not None:
                 self._finalizer()
@@ -267,7 +265,9 @@ class FaissEngine:
         if self._folder is not None and self._graph is not None:
             with suppress(OSError), folder_lock(self._folder.folder, patience=0.0) as is_locked:
                 if is_locked and not self._folder.is_replaced():
-                    write_graph(self._folder.graph_path, self._graph)
+                    owner = self._folder.owner(self._graph.rows)
+                    if owner is not None:
+                        write_graph(self._folder.graph_path, self._graph, owner)
 
 
 def _missing_error(folder: Path) -> InputError:

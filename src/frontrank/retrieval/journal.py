@@ -9,6 +9,7 @@ until the index is rewritten under the next number: the new journal takes the pl
 that there is always one complete index. Writing needs the lock of the folder, reading does not.
 """
 
+import bisect
 import glob
 import json
 import os
@@ -193,6 +194,7 @@ class IndexFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows = folder, 0
+        self._digests: list[tuple[int, int]] = [(0, 0)]  # rows up to a record, and a checksum of all their checksums
         self._journal = Journal(folder / JOURNAL)
         with close_on_error(self._journal):
             kind, payload = next(self._journal.read(), (None, b""))
@@ -235,8 +237,10 @@ class IndexFolder:
                     file.truncate()
                     _write_rows(file, event.vectors)
                     sync_data(file.fileno())
-                self._journal.append(_put_records(self.rows, *event))
-                self.rows += len(event.items)
+                records = list(_put_records(self.rows, *event))
+                self._journal.append(records)
+                for _, payload in records:
+                    self._add_rows(*_ROW_RANGE.unpack_from(payload)[1:])
             elif isinstance(event, Delete):
                 self._journal.append([(_DELETE, _to_json(event.ids))])
             else:
@@ -245,6 +249,17 @@ class IndexFolder:
     def close(self) -> None:
         self._journal.close()
         self.vectors_file.close()
+
+    def owner(self, rows: int) -> str | None:
+        """Return what only these first rows of this index have; None if no write ended there."""
+        place = bisect.bisect_left(self._digests, (rows, 0))
+        if place == len(self._digests) or self._digests[place][0] != rows:
+            return None
+        return f"{self.identity} {self.number} {rows} {self._digests[place][1]:08x}"
+
+    def _add_rows(self, rows: int, checksum: int) -> None:
+        self.rows += rows
+        self._digests.append((self.rows, zlib.crc32(struct.pack("<I", checksum), self._digests[-1][1])))
 
     def _read_put(self, payload: bytes) -> Put:
         first, rows, checksum = _ROW_RANGE.unpack_from(payload)
@@ -256,7 +271,7 @@ class IndexFolder:
         vectors = np.fromfile(self.vectors_file, "<f4", rows * self.dim).reshape(rows, self.dim)
         if zlib.crc32(vectors.data) != checksum:
             raise damage_error(self.vectors_path, f"rows {first} to {first + rows - 1} do not match their checksum")
-        self.rows += rows
+        self._add_rows(rows, checksum)
         return Put(vectors, [Item(*entry) for entry in json.loads(payload[_ROW_RANGE.size :])])
 
 
@@ -313,20 +328,26 @@ def create_folder(folder: Path, dim: int, settings: bytes, batches: Batches = ()
         if folder.exists() and any(folder.iterdir()):
             raise InputError(f"{folder} holds something else than an index; choose another folder")
         unfinished.mkdir(parents=True)
-        try:
-            rewrite_folder(unfinished, 1, dim, settings, batches, secrets.token_hex(8))
-            unfinished.rename(folder)
-            sync_folder(folder.parent)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        with folder_lock(unfinished):  # whoever can have it knows that this process has ended
+            try:
+                rewrite_folder(unfinished, 1, dim, settings, batches, secrets.token_hex(8))
+                unfinished.rename(folder)
+                sync_folder(folder.parent)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _remove_stale_folders(folder: Path) -> None:
-    """Remove what processes that were killed long ago left of folders of this name."""
+    """Remove what processes that were killed long ago left of folders of this name.
+
+    A process holds the lock of its folder until that is finished: a clock that jumps removes nothing that is in use.
+    """
     for stale in folder.parent.glob(f".{glob.escape(folder.name)}.*{_NEW}"):
         with suppress(OSError):  # another process removed it
             if time.time() - max(path.stat().st_mtime for path in (stale, *stale.iterdir())) > _STALE_SECONDS:
-                shutil.rmtree(stale)
+                with folder_lock(stale, patience=0.0) as is_abandoned:
+                    if is_abandoned:
+                        shutil.rmtree(stale)
 
 
 def rewrite_folder(

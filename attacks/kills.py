@@ -1,0 +1,117 @@
+"""Commands that are killed again and again, and go on: at the end the result is that of one that was left alone."""
+
+import argparse
+import csv
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import frontrank as fr
+from attacks.sample import Row, Sample, run_command, start_command
+from frontrank.data import read_embeddings
+
+_STABLE = ("loss", "name", "seed", "lr", "R@1", "mAP@R")  # columns of results.csv that no clock changes
+TRAIN = ["--model.backbone", "test_resnet", "--model.dim", "8", "--epochs", "4", "--weights", "none"]
+
+
+def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
+    """Kill index, train, compare and embed so many times each, at random moments."""
+    photos, model, work = str(sample.photos), str(sample.model), sample.work / "kills"
+    work.mkdir(exist_ok=True)
+
+    def index(out: Path) -> list[str]:
+        return ["index", model, photos, "--to", str(out), "--batch-size", "4", "--quiet"]
+
+    def embed(out: Path) -> list[str]:
+        return ["embed", model, "--data", photos, "--out", f"{out}.npz", "--batch-size", "4", "--quiet"]
+
+    def train(out: Path) -> list[str]:
+        if (out / "config.yaml").exists():
+            return ["train", "--resume", str(out), "--quiet"]
+        return ["train", "--data", photos, "--out", str(out), *TRAIN, "--quiet"]
+
+    def compare(out: Path) -> list[str]:
+        words = ["--losses", "PNP-D_q,SmoothAP", "--lr", "1e-4", "--iterations", "20", "--seeds", "1", "--quiet"]
+        return ["compare", "--data", photos, "--out", str(out), *words, *TRAIN[:4], *TRAIN[6:]]
+
+    commands = {"index": (index, _index_content), "embed": (embed, _embed_content)}
+    commands |= {"train": (train, _train_content), "compare": (compare, _compare_content)}
+    return [
+        _attack_command(name, words, content, work, options)
+        for name, (words, content) in commands.items()
+        if name in options.commands.split(",")
+    ]
+
+
+def _index_content(out: Path) -> object:
+    with fr.Index.load(str(out)) as index:
+        items = sorted(index.items(), key=lambda item: item.id)
+        return [(item.id, item.label) for item in items], index.vectors([item.id for item in items])
+
+
+def _embed_content(out: Path) -> object:
+    file = read_embeddings(f"{out}.npz")
+    return None if file.labels is None else file.labels.tolist(), np.asarray(file.embeddings)
+
+
+def _train_content(out: Path) -> object:
+    return fr.Embedder.load(out / "model").fingerprint, np.zeros(0)
+
+
+def _compare_content(out: Path) -> object:
+    with (out / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: row[name] for name in row if name in _STABLE} for row in rows], np.zeros(0)
+
+
+def _attack_command(
+    name: str,
+    words: Callable[[Path], list[str]],
+    content: Callable[[Path], object],
+    work: Path,
+    options: argparse.Namespace,
+) -> Row:
+    rng, alone, killed = random.Random(options.seed), work / f"{name}-alone", work / f"{name}-killed"
+    start = time.monotonic()
+    run_command(words(alone))
+    total = time.monotonic() - start
+    output, faults, kills, rounds = work / f"{name}.log", list[str](), 0, 0
+    while kills < options.kills and rounds < 3 * options.kills and not faults:
+        rounds += 1
+        start = time.monotonic()
+        process = start_command(words(killed), output)
+        try:
+            status = process.wait(rng.uniform(0.3, 1.0) * total)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+            continue
+        if status:
+            faults.append(f"ended with {status}: {output.read_text(errors='replace').strip()[-200:]}")
+            break
+        total = min(total, time.monotonic() - start)  # quicker than the first one: kill earlier
+        faults += _difference(content, alone, killed)
+        killed = work / f"{name}-killed-{rounds}"  # the next kills are of a new one
+    if not faults:
+        try:
+            run_command(words(killed))
+            faults += _difference(content, alone, killed)
+        except Exception as error:
+            faults.append(str(error)[-300:])
+    note = f"{rounds - kills + 1} finished, each like one left alone ({total:.1f} s)" if not faults else faults[0]
+    return f"kills of frontrank {name}", kills, len(faults), note
+
+
+def _difference(content: Callable[[Path], object], alone: Path, killed: Path) -> list[str]:
+    first, second = content(alone), content(killed)
+    if not isinstance(first, tuple) or not isinstance(second, tuple):
+        return ["no content"]
+    same = first[0] == second[0] and first[1].shape == second[1].shape and np.allclose(first[1], second[1], atol=1e-5)
+    return [] if same else ["the result differs from that of one left alone"]

@@ -1,0 +1,158 @@
+"""Attacks that once worked: each must fail quickly, and others must be served meanwhile."""
+
+import io
+import socket
+import struct
+import threading
+import time
+import zlib
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from frontrank.gallery import Limits, create_app
+from frontrank.pictures import limits
+from frontrank.pictures.decode import image_fault
+from frontrank.pictures.limits import FaultError
+from frontrank.pictures.processes import DecodePool
+from tests.gallery.live import running
+from tests.gallery.samples import TOKEN, chunk, client_of, picture, png, sent, shown_of, written
+
+
+def many_scans(count=900, side=2000):
+    """A progressive JPEG that goes over its pixels again and again."""
+    data = written(Image.new("L", (side, side), 90), "jpeg", progressive=True)
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * count + data[-2:]
+
+
+def jpeg_with(padding):
+    data = written(picture("red"), "jpeg")
+    return data[:2] + padding + data[2:]
+
+
+def gif_with_comment(size):
+    data = written(picture("red").convert("P"), "gif")
+    place = 13 + (3 << ((data[10] & 7) + 1))
+    return data[:place] + b"!\xfe" + (b"\xff" + b"a" * 255) * (size // 256) + b"\0" + data[place:]
+
+
+def tiff_of_shared_values(entries, size):
+    """A TIFF whose entries all name the same bytes, which Pillow would read once for each."""
+    values = b"".join(struct.pack("<HHII", 40_000 + n, 1, size, 8) for n in range(entries))
+    head = b"II*\0" + struct.pack("<I", 8 + size)
+    return head + bytes(size) + struct.pack("<H", entries) + values + bytes(4)
+
+
+def line(width, height):
+    return png(width, height, chunk(b"IDAT", zlib.compress(bytes((width + 1) * height), 1)), colour=0)
+
+
+HOSTILE = {
+    "900 scans": many_scans,
+    "fill bytes": lambda: jpeg_with(b"\xff" * 9_000_000),
+    "empty comments": lambda: jpeg_with(b"\xff\xfe\0\2" * 2_000_000),
+    "junk": lambda: jpeg_with(b"\xff\xfe\0\2" + b"a" * 9_000_000),
+    "a wide line": lambda: line(49_000_000, 1),
+    "a high line": lambda: line(1, 4_900_000),
+    "a thin line within the sides": lambda: line(60_000, 2),
+    "a comment of 9 MB": lambda: gif_with_comment(9_000_000),
+    "empty chunks": lambda: png(1, 1, chunk(b"teXt", b"") * 700_000),
+    "values of 20 GB": lambda: tiff_of_shared_values(20_000, 1_000_000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_files_that_keep_a_decoder_busy(client, tmp_path, name):
+    data = HOSTILE[name]()
+    (tmp_path / "a.jpg").write_bytes(data)
+    start = time.perf_counter()
+    assert image_fault(tmp_path / "a.jpg")  # what index, embed, train and data check call
+    assert sent(client, data).status_code == 422
+    assert time.perf_counter() - start < 5
+
+
+def test_ordinary_files_stay_within_the_limits(tmp_path):
+    path = tmp_path / "a.jpg"
+    video = bytes(range(256)) * 40 + b"\xff\xda" * 200  # behind the picture, as telephones store it
+    for data in (written(picture("red", size=(300, 200)), "jpeg", progressive=True) + video, jpeg_with(b"\xff" * 100)):
+        path.write_bytes(data)
+        assert image_fault(path) is None
+
+
+def test_a_process_that_takes_too_long_is_ended_and_replaced(tmp_path, monkeypatch):
+    slow, good = tmp_path / "slow.jpg", tmp_path / "good.png"
+    picture("red").save(good)
+    slow.write_bytes(many_scans(5000))
+    code = "from frontrank.pictures import limits, processes\n"
+    code += "limits.MAX_SCANS = limits.MAX_SCAN_PIXELS = 10**15; processes.main()"
+    monkeypatch.setattr("frontrank.pictures.processes.PROGRAM", ["-c", code])  # as if the check were not there
+    pool = DecodePool(1, 1.0)
+    start = time.monotonic()
+    with pytest.raises(FaultError, match="1 seconds"):
+        pool.read(slow, limits.MAX_PIXELS)
+    assert time.monotonic() - start < 5
+    assert pool.read(good, limits.MAX_PIXELS).size == (24, 20)
+    pool.close()
+
+
+def ask(url, request, timeout=20.0):
+    """Send bytes, and return the status of the answer."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout) as connection:
+        connection.sendall(request)
+        return int(connection.recv(65536).split()[1])
+
+
+@pytest.mark.processes
+def test_bodies_at_a_trickle_and_hostile_pictures_keep_nobody_out(folder):
+    app = create_app([shown_of(folder)], limits=Limits(uploads=2, body_rate=10**6))
+    head = b"POST /upload HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    with running(app) as url:
+        slow = [threading.Thread(target=ask, args=(url, head + b"Content-Length: 100000\r\n\r\nab")) for _ in range(4)]
+        for thread in slow:
+            thread.start()
+        time.sleep(0.2)
+        form = io.BytesIO(b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n')
+        body = form.getvalue() + written(picture("red")) + b"\r\n--x--\r\n"
+        start = time.monotonic()
+        assert ask(url, head + b"Content-Length: %d\r\n\r\n" % len(body) + body) == 303  # all four still send
+        assert time.monotonic() - start < 3
+        start = time.monotonic()
+        for thread in slow:
+            thread.join()
+        assert time.monotonic() - start < 10  # too slow: given up
+        double = head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        assert ask(url, double) == 400
+
+
+def test_other_forms_are_refused_before_they_are_parsed(client):
+    start = time.perf_counter()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert client.post("/upload", content=b"&" * 9_000_000, headers=headers).status_code == 415
+    assert time.perf_counter() - start < 3
+
+
+def test_a_cookie_is_worth_nothing_after_signing_out(folder):
+    client = client_of(shown_of(folder), token=TOKEN)
+    other = type(client)(client.app, base_url="http://127.0.0.1:8000", follow_redirects=False)
+    answers = [one.post("/login", data={"token": TOKEN}) for one in (client, other)]
+    cookies = [answer.headers["set-cookie"].partition(";")[0] for answer in answers]
+    assert cookies[0] != cookies[1]
+    assert client.post("/logout").status_code == 303
+    other.cookies.clear()
+    answers = [other.get("/api/v1/stats", headers={"Cookie": cookie}).status_code for cookie in cookies]
+    assert answers == [401, 200]
+
+
+def test_tokens_cannot_be_guessed_quickly(folder, caplog, monkeypatch):
+    monkeypatch.setattr(
+        "frontrank.gallery.guard.time", SimpleNamespace(monotonic=lambda: 100.0, perf_counter=lambda: 0.0)
+    )
+    client = client_of(shown_of(folder), token=TOKEN)
+    header = {"Authorization": "Bearer wrong"}
+    answers = [client.get("/api/v1/stats", headers=header) for _ in range(15)]
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 5
+    assert "Retry-After" in answers[-1].headers
+    assert sum("wrong token" in record.getMessage() for record in caplog.records) == 10
+    assert client.post("/login", data={"token": TOKEN}).status_code == 429
