@@ -1,10 +1,11 @@
 """Small blocks and chunks, so that all paths of the exact evaluation run on small data; and which were taken."""
 
 import sys
+from dataclasses import replace
 
 import torch
 
-from frontrank.ranking import exact, steps, vectors
+from frontrank.ranking import exact, tiles, vectors
 
 SMALL = {"block": 7, "cell": 4, "chunk": 16, "pairs_at_once": 5}
 
@@ -22,15 +23,15 @@ def set_sizes(
     tile=None,
 ):
     """Set how many queries, numbers, positives, ... are worked on at once; None leaves it as it is."""
-    sizes = {"BLOCK": block, "_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk}
+    sizes = {"_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk}
     for name, size in sizes.items():
         if size is not None:
             monkeypatch.setattr(exact, name, size)
     if chunk is not None:
         for kind in (vectors.Vectors, vectors.Joined):
             monkeypatch.setattr(kind.chunks, "__defaults__", (chunk,))
-    if tile is not None:
-        monkeypatch.setattr(steps, "TILE", tile)
+    changes = {name: size for name, size in (("block", block), ("tile", tile)) if size is not None}
+    monkeypatch.setattr(tiles, "CPU", replace(tiles.CPU, **changes))
     if pairs_at_once is not None:
         monkeypatch.setattr(vectors, "_PAIRS", pairs_at_once)
 

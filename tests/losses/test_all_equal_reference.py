@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from frontrank.ranking import stream
+from frontrank.ranking import tiling
+from frontrank.ranking.tiles import ACCELERATOR, CPU
 from tests.cases import (
     BATCHES,
     BY_NAME,
@@ -99,11 +100,11 @@ def test_gradient_of_either_side_alone(name):
 
 @pytest.mark.parametrize("name", ["PNP-D_q", "SmoothAP", "FastAP-euclidean", "QuantizedAP-balanced", "BlackboxAP"])
 @pytest.mark.parametrize("sizes", [[1] * 5 + [2, 3] * 80 + [9] * 20, [60, 20] * 8])
-def test_default_blocks_equal_one_block(name, sizes, monkeypatch):
-    """More items than a block holds by default."""
+def test_any_tiling_gives_the_same(name, sizes):
+    """More items than a block holds on a CPU, and fewer than on an accelerator."""
     labels = random_labels(sizes, 1)
     embeddings, more = random_embeddings(len(labels), 2), {"labels": labels}
-    assert len(labels) > stream._ROWS
+    assert CPU.rows < len(labels) < ACCELERATOR.rows
     in_blocks = value_and_gradients(BY_NAME[name].build(), embeddings, more)
-    monkeypatch.setattr(stream, "_ROWS", len(labels))
-    assert_same(in_blocks, value_and_gradients(BY_NAME[name].build(), embeddings, more))
+    with tiling("cuda"):
+        assert_same(in_blocks, value_and_gradients(BY_NAME[name].build(), embeddings, more))

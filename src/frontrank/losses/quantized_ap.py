@@ -63,11 +63,12 @@ class QuantizedAP(HistogramLoss):
         self.tie_aware = tie_aware
         self.balance_classes = balance_classes
 
-    def query_weights(self, labels: Tensor | None, used: Tensor, dtype: torch.dtype) -> Tensor:
+    def query_weights(self, labels: Tensor | None, counts: Tensor, dtype: torch.dtype) -> Tensor:
         if not self.balance_classes:
-            return super().query_weights(labels, used, dtype)
+            return super().query_weights(labels, counts, dtype)
         if labels is None:
             raise InputError("labels is missing; balance_classes=True needs to know the class of each query")
+        used = counts > 0
         classes, of_query = torch.unique(labels[used], return_inverse=True)
         sizes = torch.bincount(of_query, minlength=len(classes))
         weights = torch.zeros(len(used), dtype=dtype, device=used.device)

@@ -109,7 +109,7 @@ class ClassifierAP(nn.Module):
 
     def _loss(self, scores: Tensor, targets: Tensor) -> Tensor:
         per_class = MatrixRelevance(targets.T.contiguous(), None, own=False)
-        used = int((per_class.counts > 0).sum())
+        used = per_class.used
         self.last = {"classes_used": used, "classes_skipped": scores.shape[1] - used}
         if not used and not self._warned:
             self._warned = True

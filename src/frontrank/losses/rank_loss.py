@@ -4,7 +4,9 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import count
 from typing import Any, Literal, ParamSpec, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from frontrank.ranking import (
     Positives,
     RankSlopes,
     Relaxation,
+    Relevance,
     Slopes,
     embedding_loss,
     list_slopes,
@@ -39,11 +42,77 @@ def eager(forward: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return call
 
 
+_compiled: "WeakValueDictionary[int, BatchLoss]" = WeakValueDictionary()  # losses by the number their operation knows
+_numbers = count()
+
+
+@torch.library.custom_op("frontrank::batch_loss", mutates_args=())
+def _batch_loss(
+    number: int,
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    relevant: Tensor | None,
+    candidates: Tensor | None,
+    wants: bool,
+    ref_wants: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One operation of a compiled graph: a loss, and its gradients in embeddings and ref_emb where they are wanted."""
+    queries = _wide(embeddings.detach()).requires_grad_(wants)  # gradients of halves could be 0
+    items = None if ref_emb is None else _wide(ref_emb.detach()).requires_grad_(ref_wants)
+    with torch.enable_grad():
+        loss = _compiled[number].of_batch(queries, labels, items, ref_labels, relevant, candidates)
+    wanted = [x for x in (queries, items) if x is not None and x.requires_grad]
+    grads = iter(torch.autograd.grad(loss, wanted) if wanted else ())
+    of_both = [next(grads) if x is not None and x.requires_grad else loss.new_empty(0) for x in (queries, items)]
+    return loss.detach(), of_both[0], of_both[1]
+
+
+@_batch_loss.register_fake
+def _(
+    number: int,
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None,
+    ref_labels: Tensor | None,
+    relevant: Tensor | None,
+    candidates: Tensor | None,
+    wants: bool,
+    ref_wants: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    none = _wide(embeddings).new_empty(0)
+    grad = torch.empty_like(_wide(embeddings)) if wants else none
+    ref_grad = torch.empty_like(_wide(ref_emb)) if ref_emb is not None and ref_wants else none.clone()
+    return none.new_empty(()), grad, ref_grad
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output[1:])
+    ctx.wants, ctx.dtypes = inputs[-2:], [None if x is None else x.dtype for x in (inputs[1], inputs[3])]
+
+
+def _scale_gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients were computed with the loss; here they are multiplied by the one that comes in."""
+    both = [
+        (saved * grad).to(dtype) if wanted else None
+        for saved, wanted, dtype in zip(ctx.saved_tensors, ctx.wants, ctx.dtypes, strict=True)
+    ]
+    return None, both[0], None, both[1], None, None, None, None, None
+
+
+_batch_loss.register_autograd(_scale_gradients, setup_context=_save_gradients)
+
+
 class BatchLoss(nn.Module):
     """A loss per query, averaged over the queries that have a positive. Subclasses give `objective`.
 
     `last` says what the latest call did: {"queries_used": ..., "queries_skipped": ...}; a query without
-    a positive is skipped.
+    a positive is skipped. A compiled graph knows the loss by its `number`.
     """
 
     include_query: bool | Literal["negative"] = False  # "negative": in its own list, but not as a positive
@@ -54,16 +123,24 @@ class BatchLoss(nn.Module):
         super().__init__()
         self.last: dict[str, int] = {"queries_used": 0, "queries_skipped": 0}
         self._warned = False
+        self._register()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._register()  # a copy has a number of its own
+
+    def _register(self) -> None:
+        self.number = next(_numbers)
+        _compiled[self.number] = self
 
     def objective(self, scores: Tensor, positives: Positives, weights: Tensor | None) -> tuple[Tensor, Slopes | None]:
         """See frontrank.ranking.Objective."""
         raise NotImplementedError
 
-    def query_weights(self, labels: Tensor | None, used: Tensor, dtype: torch.dtype) -> Tensor:
-        """How much each query [query] weighs; the mean over the used ones is 1."""
-        return torch.ones(len(used), dtype=dtype, device=used.device)
+    def query_weights(self, labels: Tensor | None, counts: Tensor, dtype: torch.dtype) -> Tensor:
+        """How much each query [query] weighs; the mean over those that have a positive, counts > 0, is 1."""
+        return torch.ones(len(counts), dtype=dtype, device=counts.device)
 
-    @eager
     def forward(
         self,
         embeddings: Tensor,
@@ -84,15 +161,31 @@ class BatchLoss(nn.Module):
         relevant:   [query, gallery], in place of labels: boolean, or grades >= 0, 0 for not relevant
         candidates: boolean [query, gallery]; False takes an item out of a query's list
         """
+        if torch.compiler.is_compiling():
+            wants = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (embeddings, ref_emb)]
+            arguments = (embeddings, labels, ref_emb, ref_labels, relevant, candidates)
+            return _batch_loss(self.number, *arguments, *wants)[0]
+        return self.of_batch(embeddings, labels, ref_emb, ref_labels, relevant, candidates)
+
+    def of_batch(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        ref_emb: Tensor | None,
+        ref_labels: Tensor | None,
+        relevant: Tensor | None,
+        candidates: Tensor | None,
+    ) -> Tensor:
+        """The same, without the operation that stands for it in a compiled graph."""
         grades = (self.graded, self.by_level)
         batch = read_batch(embeddings, labels, ref_emb, ref_labels, relevant, candidates, self.include_query, *grades)
-        weights = self._weights(batch.labels, batch.relevance.counts > 0, embeddings.dtype)
+        weights = self._weights(batch.labels, batch.relevance, embeddings.dtype)
         return embedding_loss(batch.embeddings, batch.gallery, batch.relevance, self.objective, weights)
 
     def of_scores(self, scores: Tensor, relevant: Tensor, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of given scores [query, gallery], such as a re-ranker's; higher is nearer."""
         relevance = read_scores(scores, relevant, candidates, self.graded, self.by_level)
-        weights = self._weights(None, relevance.counts > 0, scores.dtype)
+        weights = self._weights(None, relevance, scores.dtype)
         return score_loss(scores, relevance, self.objective, weights)
 
     def __mul__(self, weight: float) -> "CombinedLoss":
@@ -103,13 +196,14 @@ class BatchLoss(nn.Module):
     def __add__(self, other: "BatchLoss | CombinedLoss") -> "CombinedLoss":
         return CombinedLoss([(1.0, self)]) + other
 
-    def _weights(self, labels: Tensor | None, used: Tensor, dtype: torch.dtype) -> Tensor:
-        count = int(used.sum())
-        self.last = {"queries_used": count, "queries_skipped": len(used) - count}
-        if not count and not self._warned:
+    def _weights(self, labels: Tensor | None, relevance: Relevance, dtype: torch.dtype) -> Tensor:
+        counts, used = relevance.counts, relevance.used
+        self.last = {"queries_used": used, "queries_skipped": len(counts) - used}
+        if not used and not self._warned:
             self._warned = True
             warn_without_positive()
-        return self.query_weights(labels, used, torch.promote_types(dtype, torch.float32)) / max(1, count)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        return self.query_weights(labels, counts, wide) / max(1, used)
 
 
 class CombinedLoss(nn.Module):
@@ -232,13 +326,14 @@ class RankLoss(BatchLoss):
                 return losses, None
             return losses, pull(list_slopes(metric, ranks), weights[:, None])
         of_pairs = metric.pair_loss(ranks.before_pos, ranks.before_neg)
-        losses = ranks.mean(of_pairs)
+        number = ranks.valid.sum(1, keepdim=True, dtype=of_pairs.dtype)
+        share = ranks.valid / number
+        losses = (of_pairs * share).sum(1)
         if weights is None or pull is None:
             return losses, None
-        number = ranks.valid.sum(1, keepdim=True)
         in_pos, in_neg = metric.pair_slopes(ranks.before_pos, ranks.before_neg)
-        in_pos = None if in_pos is None else in_pos / number * ranks.valid
-        return losses, pull(RankSlopes(in_pos, in_neg / number * ranks.valid, of_pairs / number), weights[:, None])
+        in_pos = None if in_pos is None else in_pos * share
+        return losses, pull(RankSlopes(in_pos, in_neg * share, of_pairs / number), weights[:, None])
 
     def extra_repr(self) -> str:
         return f"metric={self.metric!r}, relaxation={self.relaxation!r}, include_query={self.include_query}"

@@ -39,6 +39,7 @@ from frontrank.ranking.relevance import (
     is_nested,
 )
 from frontrank.ranking.stream import Objective, embedding_loss, score_loss, unit_rows
+from frontrank.ranking.tiles import tiling
 from frontrank.ranking.vectors import Chunk, Vectors, exact_scores, slack
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "reciprocal_rank",
     "score_loss",
     "slack",
+    "tiling",
     "trapezoid_average_precision",
     "unit_rows",
 ]

@@ -24,11 +24,10 @@ from frontrank.progress import progress
 from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import count_positives, make_ranks
 from frontrank.ranking.relevance import Lists, Positives, Relevance
-from frontrank.ranking.steps import places, row_tiles
+from frontrank.ranking.steps import places
+from frontrank.ranking.tiles import row_tiles, tiling_of
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
 
-BLOCK = 1024  # queries, and items, of a tile on the CPU: four megabytes of scores
-_LARGE_BLOCK = 4096  # elsewhere, where a call costs more than what it computes
 _CELL = 64  # items looked at together: where the highest is below all positives, none is counted
 _HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
 _PAIRS = 1 << 23  # positives ranked in one pass over the gallery
@@ -107,7 +106,7 @@ def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Call
 
 def _load_blocks(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":
     """Yield blocks with their rows, as many at a time as fit into memory."""
-    size = max(1, _HELD // (queries.dim * _block_size(queries.device)))
+    size = max(1, _HELD // (queries.dim * tiling_of(queries.device).block))
     for i in range(0, len(blocks), size):
         yield [(block, queries.read(block.queries)) for block in blocks[i : i + size]]
 
@@ -133,7 +132,7 @@ class _Block:
 
     def parts(self, items: Chunk) -> list[Chunk]:
         """The items of a chunk in pieces that make a tile with these queries."""
-        size = _block_size(items.unit.device)
+        size = tiling_of(items.unit).block
         return [items[i : i + size] for i in range(0, len(items), size)]
 
     def count_(self, rows: Chunk, items: Chunk, scores: Tensor, swapped: bool = False) -> None:
@@ -276,10 +275,6 @@ def _exactly_at_or_above(scores: Tensor, bounds: Tensor) -> Tensor:
     return scores.shape[1] - torch.searchsorted(scores.sort(1)[0], bounds.contiguous())
 
 
-def _block_size(device: torch.device) -> int:
-    return BLOCK if device.type == "cpu" else _LARGE_BLOCK
-
-
 def _blocks(
     queries: Vectors,
     gallery: Vectors,
@@ -291,7 +286,7 @@ def _blocks(
 ) -> list[_Block]:
     """The queries of a range in blocks, those with as many positives together; only those that have any, or all."""
     counts = relevance.counts[rows]
-    size = _block_size(queries.device)
+    size = tiling_of(queries.device).block
     blocks: list[_Block] = []
     for chunk in (rows.start + (torch.arange(len(counts)) if all_ else counts.nonzero()[:, 0])).split(16 * size):
         ordered = chunk[relevance.counts[chunk].argsort(stable=True)]

@@ -17,7 +17,7 @@ from frontrank.checks import check_integer
 from frontrank.ranking.metrics import Ranks, RankSlopes
 from frontrank.ranking.ranks import Pull, Slopes
 from frontrank.ranking.relevance import Positives
-from frontrank.ranking.steps import row_tiles
+from frontrank.ranking.tiles import row_tiles, tiles
 
 
 def cumulative_histogram(positions: Tensor, bins: int) -> Tensor:
@@ -29,12 +29,10 @@ def cumulative_histogram(positions: Tensor, bins: int) -> Tensor:
     tensor([[1.7500, 2.0000, 3.0000]])
     """
     counts = positions.new_empty(bins + 1, len(positions))
-    for rows in row_tiles(positions):
-        rest, share = 1 - positions[rows], torch.empty_like(positions[rows])
-        for j in range(bins):
-            torch.sum(torch.clamp(rest, 0, 1, out=share), 1, out=counts[j, rows])
-            rest += 1
-        torch.sum(torch.gt(rest, -torch.inf, out=share), 1, out=counts[bins, rows])
+    ends = torch.arange(1, bins + 2, dtype=positions.dtype, device=positions.device)[:, None, None]
+    ends[bins] = torch.finfo(ends.dtype).max / 2  # all but +inf
+    for rows, some in tiles(positions, bins + 1):
+        torch.sum((ends[some] - positions[rows]).clamp_(0, 1), 2, out=counts[some, rows])
     return counts.T.contiguous()
 
 

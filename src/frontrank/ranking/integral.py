@@ -80,7 +80,7 @@ class Integral:
     def __call__(self, r: Tensor) -> Tensor:
         if r.numel() == 0:
             return r.clone()
-        wide = r.detach().to("cpu", torch.float64)
+        wide = r.detach().to("cpu", torch.float64).contiguous()
         self._extend(float(wide.max()))
         panel = torch.searchsorted(self._edges, wide, right=True) - 1
         start = self._edges[panel]

@@ -185,11 +185,12 @@ class AveragePrecision:
     """1 - AP: the loss of Smooth-AP (Eq. 7) and of RaMBO (Eq. 22)."""
 
     def pair_loss(self, before_pos: Tensor, before_neg: Tensor) -> Tensor:
-        return 1 - precision(before_pos, before_neg)
+        return 1 - precision(before_pos, before_neg)  # of infinitely many negatives 1
 
     def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[Tensor, Tensor]:
-        square = (1 + before_pos + before_neg) ** 2
-        return -before_neg / square, (1 + before_pos) / square
+        positives = 1 + before_pos
+        square = (positives + before_neg) ** 2
+        return -before_neg / square, positives / square
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ turns slopes in the ranks into `Slopes` in the scores. A negative with the same 
 positives with the same score stand in any order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
@@ -17,7 +17,8 @@ from torch import Tensor
 from frontrank.checks import check_number
 from frontrank.ranking.metrics import Ranks, RankSlopes
 from frontrank.ranking.relevance import Positives
-from frontrank.ranking.steps import FEW, TILE, count_at_or_above, counts_and_places, row_tiles
+from frontrank.ranking.steps import FEW, along, count_at_or_above, counts_and_places
+from frontrank.ranking.tiles import tiles
 
 
 class ItemSlopes(Protocol):
@@ -79,7 +80,7 @@ class Sigmoid:
             for member in positives.members()
         ]
         before_pos = torch.stack([level.sums for _, level in levels], 2)
-        before_pos -= 0.5 * _members_last(positives, own)  # each positive was compared with itself
+        before_pos.add_(positives.members().permute(1, 2, 0), alpha=-0.5)  # each positive was compared with itself
         pull = _pull_steps(negatives, levels, self.temperature)
         return make_ranks(before_pos, negatives.sums, positives), pull
 
@@ -161,9 +162,9 @@ def make_ranks(before_pos: Tensor, before_neg: Tensor, positives: Positives) -> 
 
     before_pos: other positives of each level before each positive [query, positive, level]
     """
-    valid, dtype = positives.valid, before_neg.dtype
-    before_pos.masked_fill_(~valid[:, :, None], 0)
-    before_neg.masked_fill_(~valid, 0)
+    valid, padding, dtype = positives.valid, ~positives.valid, before_neg.dtype
+    before_pos.masked_fill_(padding[:, :, None], 0)
+    before_neg.masked_fill_(padding, 0)
     total = before_pos[:, :, 0] if before_pos.shape[2] == 1 else before_pos.sum(2)
     if positives.grades is None:
         return Ranks(total, before_neg, valid)
@@ -177,10 +178,6 @@ def _scale(scores: Tensor, positives: Positives, temperature: float) -> tuple[Te
     huge = torch.finfo(scores.dtype).max / 4  # finite, so that no difference is inf - inf
     own = scores.gather(1, positives.index).div_(temperature).clamp_(-huge, huge)
     return own, positives.keep_negatives_(scores).div_(temperature)
-
-
-def _members_last(positives: Positives, like: Tensor) -> Tensor:
-    return positives.members().permute(1, 2, 0).to(like.dtype)
 
 
 def _pull_steps(negatives: "_StepSums", levels: "list[tuple[Tensor, _StepSums]]", temperature: float) -> Pull:
@@ -218,18 +215,10 @@ def count_positives(scores: Tensor, positives: Positives) -> Tensor:
     if positives.levels is None:
         place = torch.arange(scores.shape[1], dtype=scores.dtype, device=scores.device)
         return torch.empty_like(scores).scatter_(1, order, place.expand_as(scores))[:, :, None]
-    members = _members_last(positives, scores)
+    members = positives.members().permute(1, 2, 0).to(scores.dtype)
     order = order[:, :, None].expand_as(members)
     ordered = members.gather(1, order)
     return torch.empty_like(members).scatter_(1, order, ordered.cumsum(1) - ordered)
-
-
-def _tiles(items: Tensor, thresholds: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of the rows of items [row, item] and of the thresholds, each pair about a tile's worth."""
-    for rows in row_tiles(items):
-        size = max(1, items[rows].numel())
-        few = thresholds if thresholds * size <= 2 * TILE else max(1, TILE // size)  # all at once: fewer calls
-        yield from ((rows, slice(i, i + few)) for i in range(0, thresholds, max(1, few)))
 
 
 class Step(Protocol):
@@ -268,15 +257,15 @@ class _StepSums:
 
     def __init__(self, items: Tensor, thresholds: Tensor, step: Step, slopes: bool) -> None:
         self.items, self.thresholds, self.step = items, thresholds, step
-        sums, slope_sums = thresholds.new_zeros(2, *thresholds.T.shape)
-        columns = _along(thresholds, dim=0)
+        sums, slope_sums = thresholds.new_empty(2, *thresholds.T.shape)
+        columns = along(thresholds)
         g = None
-        for rows, some in _tiles(items, len(columns)):
+        for rows, some in tiles(items, len(columns)):
             g = step(torch.sub(items[rows], columns[some, rows]), sums[some, rows], slopes)  # [threshold, query, item]
             if slopes:
                 torch.sum(g, 2, out=slope_sums[some, rows])
         self.slopes = g if slopes and g is not None and g.shape == (*sums.shape, items.shape[1]) else None
-        self.sums, self.slope_sums = sums.T.contiguous(), slope_sums.T
+        self.sums, self.slope_sums = sums.T, slope_sums.T
 
     def pull(self, weights: Tensor) -> "tuple[Tensor, _StepSlopes]":
         """The slopes of sum of weight x sum: in the thresholds, and in the items."""
@@ -288,11 +277,6 @@ def _count(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
     if thresholds.shape[1] > FEW:
         return counts_and_places(items, thresholds)
     return count_at_or_above(items, thresholds), None
-
-
-def _along(per_query: Tensor, dim: int) -> Tensor:
-    """Values [query, k] as k tensors that broadcast with [query, item], or with [item, query] if dim is 1."""
-    return per_query.T.contiguous()[:, :, None] if dim == 0 else per_query.T.contiguous()[:, None, :]
 
 
 class _StepSlopes(NamedTuple):
@@ -311,8 +295,8 @@ class _StepSlopes(NamedTuple):
             for slope, weight in zip(self.slopes, self.weights.T[:, :, None], strict=True):
                 out.addcmul_(slope, weight)
             return
-        thresholds, weights = _along(self.thresholds, dim), _along(self.weights, dim)
-        for rows, some in _tiles(prepared, len(thresholds)):
+        thresholds, weights = along(self.thresholds, dim), along(self.weights, dim)
+        for rows, some in tiles(prepared, len(thresholds)):
             here = rows if dim == 0 else slice(None)
             g = self.step(torch.sub(prepared[rows], thresholds[some, here]))  # [threshold, row, column]
             for slope, weight in zip(g, weights[some, here], strict=True):
@@ -330,14 +314,15 @@ class _FewMoved(NamedTuple):
     scale: Tensor
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
-        before, after, scale = _along(self.before, dim), _along(self.after, dim), _along(self.scale, dim)[0]
-        for rows in row_tiles(prepared):
+        before, after, scale = along(self.before, dim), along(self.after, dim), along(self.scale, dim)[0]
+        for rows, some in tiles(prepared, len(before)):
             here = rows if dim == 0 else slice(None)
-            tile, target = prepared[rows], out[rows]
-            above = torch.empty_like(tile)
-            for thresholds in zip(before[:, here], after[:, here], strict=True):
-                for threshold, sign in zip(thresholds, (1, -1), strict=True):  # together, so that equal ones cancel
-                    target.addcmul_(torch.ge(tile, threshold, out=above), scale[here], value=sign)
+            tile = prepared[rows]
+            above, after_move = tile.new_empty(2, len(before[some]), *tile.shape)
+            torch.ge(tile, before[some, here], out=above)
+            torch.ge(tile, after[some, here], out=after_move)
+            for overtaken in above.sub_(after_move):  # 1 where a positive passes the item, -1 where it falls behind
+                out[rows].addcmul_(overtaken, scale[here])
 
 
 class _ManyMoved(NamedTuple):

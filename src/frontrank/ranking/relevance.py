@@ -65,13 +65,33 @@ def is_nested(labels: Tensor) -> bool:
 
 
 class Relevance(Protocol):
-    """The positives of all queries; `counts` says how many each query has."""
+    """The positives of all queries.
+
+    counts: how many positives each query has [query]
+    used:   how many queries have one
+    most:   positives of the query that has the most
+    """
 
     counts: Tensor
+    used: int
+    most: int
 
     def positives(self, queries: Tensor) -> Positives:
         """The positives of some queries (their indices), each of which has at least one."""
         ...
+
+
+def _summary(counts: Tensor) -> tuple[int, int]:
+    """How many queries have a positive, and how many positives a query has at most; waits for the device once."""
+    used, most = torch.stack([counts.count_nonzero(), counts.max()]).tolist() if len(counts) else (0, 0)
+    return used, most
+
+
+def _padded(relevance: Relevance, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The places 0, 1, ... of positives [positive], and which are there [query, positive]; counts of some queries."""
+    most = relevance.most if len(counts) == relevance.used else int(counts.max()) if len(counts) else 0
+    step = torch.arange(most, device=counts.device)
+    return step, step < counts[:, None]
 
 
 class LabelRelevance:
@@ -91,6 +111,7 @@ class LabelRelevance:
         """order: the gallery, classes together; first, sizes: where each query's class is in it."""
         self._order, self._first, self._sizes, self._own, self._listed = order, first, sizes, own, listed
         self.counts = sizes - 1 if own else sizes
+        self.used, self.most = _summary(self.counts)
         if own:
             self._place = torch.empty_like(order)
             self._place[order] = torch.arange(len(order), device=order.device)
@@ -101,7 +122,7 @@ class LabelRelevance:
         None if the batch is to stay in its order. Also the relevance in the new order, and the bounds of blocks
         of about `rows` queries that cover all which have a positive and cut no class.
         """
-        if 0 < len(self.counts) <= rows and bool((self.counts > 0).all()):  # one block, in any order
+        if 0 < len(self.counts) <= rows and self.used == len(self.counts):  # one block, in any order
             return None, self, [(0, len(self.counts))]
         order = self._order[self._sizes[self._order].argsort(stable=True)]
         sizes, first = self._sizes[order], self._first[order]
@@ -110,7 +131,7 @@ class LabelRelevance:
         starts[1:] = first[1:] != first[:-1]
         relevance = LabelRelevance.__new__(LabelRelevance)
         relevance._set(here, torch.where(starts, here, 0).cummax(0)[0], sizes, self._own, self._listed)
-        start = stop = int((self.counts == 0).sum())
+        start = stop = len(self.counts) - self.used
         bounds = []
         for edge in [*starts.nonzero()[:, 0].tolist(), len(order)]:
             if edge > start + rows and stop > start:
@@ -123,9 +144,8 @@ class LabelRelevance:
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]
-        step = torch.arange(int(counts.max()), device=queries.device)
-        valid = step < counts[:, None]
-        place = self._first[queries, None] + torch.where(valid, step, 0)
+        step, valid = _padded(self, counts)
+        place = self._first[queries, None] + step * valid
         if self._own:  # step over the query's own place in its class
             place += place >= self._place[queries, None]
         return Positives(self._order[place], valid, own=queries if self._own and not self._listed else None)
@@ -141,7 +161,7 @@ class LevelRelevance:
         self._labels, self._gallery_labels = labels, gallery_labels
         self._coarsest = LabelRelevance(labels[:, -1], gallery_labels[:, -1], own)
         self._levels = torch.arange(1, labels.shape[1] + 1, device=labels.device) if by_level else None
-        self.counts = self._coarsest.counts
+        self.counts, self.used, self.most = self._coarsest.counts, self._coarsest.used, self._coarsest.most
 
     def positives(self, queries: Tensor) -> Positives:
         positives = self._coarsest.positives(queries)
@@ -171,15 +191,15 @@ class MatrixRelevance:
         if own:
             self._relevant = self._relevant.clone().fill_diagonal_(False)
         self.counts = self._relevant.sum(1)
+        self.used, self.most = _summary(self.counts)
         self._levels = None if self._grades is None or not by_level else self._grades[self._relevant].unique()
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]
-        step = torch.arange(int(counts.max()), device=queries.device)
-        valid = step < counts[:, None]
+        step, valid = _padded(self, counts)
         items = self._relevant[queries].nonzero()[:, 1]
         first = counts.cumsum(0) - counts
-        index = items[first[:, None] + torch.where(valid, step, 0)]
+        index = items[first[:, None] + step * valid]
         return Positives(
             index,
             valid,
@@ -200,6 +220,7 @@ class Lists:
         self.items, self.counts, self.grades = items, counts, grades
         levels = None if grades is None else grades.unique()
         self.levels = levels if levels is not None and len(levels) <= MOST_LEVELS else None
+        self.used, self.most = _summary(counts)
         self._first = counts.cumsum(0) - counts
 
     @classmethod
@@ -232,9 +253,8 @@ class Lists:
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]
-        step = torch.arange(int(counts.max()) if len(counts) else 0)
-        valid = step < counts[:, None]
-        place = self._first[queries, None] + torch.where(valid, step, 0)
+        step, valid = _padded(self, counts)
+        place = self._first[queries, None] + step * valid
         place = place.clamp(max=len(self.items) - 1)  # for empty lists
         grades = None if self.grades is None else self.grades[place]
         return Positives(self.items[place], valid, grades=grades, levels=self.levels)

@@ -8,18 +8,12 @@ is done, the few others step over the thresholds of their cell. O(items + thresh
 import torch
 from torch import Tensor
 
+from frontrank.ranking.tiles import tiles
+
 FEW = 12  # up to here every item is compared with every threshold; a guess from the cost of one comparison
 _CELLS_PER_THRESHOLD = 32
 _LARGEST_TABLE = 1 << 24
 _MOST_STEPS = 24
-
-TILE = 1 << 18  # items handled at once: about a megabyte, so that they stay in the cache
-
-
-def row_tiles(items: Tensor) -> list[slice]:
-    """Slices of the rows of items [row, item], each about a tile's worth."""
-    rows = max(1, TILE // max(1, items.shape[1]))
-    return [slice(i, i + rows) for i in range(0, len(items), rows)]
 
 
 def count_at_or_above(items: Tensor, thresholds: Tensor) -> Tensor:
@@ -32,11 +26,16 @@ def count_at_or_above(items: Tensor, thresholds: Tensor) -> Tensor:
     if size > FEW:
         return counts_and_places(items, thresholds)[0]
     counts = thresholds.new_empty(size, rows)
-    for tile in row_tiles(items):
-        above = torch.empty_like(items[tile])
-        for k in range(size):
-            torch.sum(torch.ge(items[tile], thresholds[tile, k, None], out=above), 1, out=counts[k, tile])
+    columns = along(thresholds)
+    for tile, some in tiles(items, size):
+        above = items.new_empty(*counts[some, tile].shape, items.shape[1])
+        torch.sum(torch.ge(items[tile], columns[some, tile], out=above), 2, out=counts[some, tile])
     return counts.T.contiguous()
+
+
+def along(per_query: Tensor, dim: int = 0) -> Tensor:
+    """Values [query, k] as k tensors that broadcast with [query, item], or with [item, query] if dim is 1."""
+    return per_query.T.contiguous()[:, :, None] if dim == 0 else per_query.T.contiguous()[:, None, :]
 
 
 def counts_and_places(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,10 +19,7 @@ from torch.autograd.function import once_differentiable
 from frontrank.ranking.ranks import ItemSlopes, Slopes
 from frontrank.ranking.relevance import LabelRelevance, Positives, Relevance
 from frontrank.ranking.steps import FEW
-
-_ROWS = 512  # queries multiplied at once: enough to keep the matrix product at full speed
-_ELEMENTS = 1 << 25  # scores held at once (128 MiB in float32) ...
-_LEAST_ROWS = 64  # ... unless the gallery is so large that the product would be slow
+from frontrank.ranking.tiles import tiling_of
 
 
 class Objective(Protocol):
@@ -114,14 +111,16 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _rows(items: int) -> int:
-    return max(_LEAST_ROWS, min(_ROWS, _ELEMENTS // max(1, items)))
-
-
 def _blocks(relevance: Relevance, items: int) -> tuple[Tensor, ...]:
     """Blocks of the queries that have a positive; those with as many of them are together: little padding."""
-    used = relevance.counts.nonzero()[:, 0]
-    return used[relevance.counts[used].argsort(stable=True)].split(_rows(items)) if len(used) else ()
+    counts = relevance.counts
+    rows = tiling_of(counts).block_rows(items)
+    if not relevance.used:
+        return ()
+    if relevance.used == len(counts) <= rows:  # one block, in any order
+        return (torch.arange(len(counts), device=counts.device),)
+    used = counts.nonzero()[:, 0]
+    return used[counts[used].argsort(stable=True)].split(rows)
 
 
 def _block(
@@ -170,8 +169,10 @@ def _with_gallery(
     if wants[0]:
         undo_queries(grads[0])
     if wants[1]:
-        for rows in _slices(len(items)):
-            _project_(grads[1][rows], items[rows] * scale[rows]).mul_(shrink[rows])
+        for rows in _slices(items):
+            projected = _project_(grads[1][rows], items[rows] * scale[rows])
+            if shrink is not None:
+                projected.mul_(shrink[rows])
     return total, grads
 
 
@@ -179,10 +180,10 @@ def _among_themselves(
     embeddings: Tensor, relevance: Relevance, objective: Objective, weights: Tensor, wants: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """The loss of a batch that is its own gallery, and its gradient."""
-    if not isinstance(relevance, LabelRelevance) or bool((relevance.counts > FEW).any()):
+    if not isinstance(relevance, LabelRelevance) or relevance.most > FEW:
         total, grads = _with_gallery(embeddings, embeddings, relevance, objective, weights, [wants, wants])
         return total, [grads[0].add_(grads[1])] if wants else []
-    order, relevance, bounds = relevance.classes_together(_rows(len(embeddings)))
+    order, relevance, bounds = relevance.classes_together(tiling_of(embeddings).block_rows(len(embeddings)))
     items, undo = unit_rows(embeddings if order is None else embeddings[order])
     weights = weights if order is None else weights[order]
     total = items.new_zeros(())
@@ -203,9 +204,10 @@ def _among_themselves(
         for queries, of_items in earlier:
             of_items.add_(scores[:, queries], pairs[:, queries], dim=1)
         pairs.scatter_add_(1, positives.index, slopes.of_positives)
-        pairs[:, block] += pairs[:, block].T.contiguous()
+        pairs[:, block].add_(pairs[:, block].T.contiguous())
         grad[block].addmm_(pairs, items[:stop])
-        grad[before].addmm_(pairs[:, before].T, items[block])
+        if start:
+            grad[before].addmm_(pairs[:, before].T, items[block])
         earlier.append((block, slopes.of_items))
     if not wants:
         return total, []
@@ -223,33 +225,35 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     unit = raw * scale
 
     def undo(grad: Tensor) -> Tensor:
-        for rows in _slices(len(unit)):
-            _project_(grad[rows], unit[rows]).mul_((scale * shrink)[rows])
+        back = scale if shrink is None else scale * shrink
+        for rows in _slices(unit):
+            _project_(grad[rows], unit[rows]).mul_(back[rows])
         return grad
 
     return unit, undo
 
 
-def _scale_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _scale_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """(raw, scale, shrink): raw * scale has rows of length 1, and d raw / d x is shrink; the latter two [row, 1].
 
-    raw is x itself, unless squares of its elements would leave the range of its dtype.
+    raw is x itself, and shrink None, unless squares of its elements would leave the range of its dtype.
     """
     raw = _wide(x)
     length = torch.linalg.vector_norm(raw, dim=1, keepdim=True)
-    shrink = torch.ones_like(length)
     least = torch.finfo(x.dtype).tiny ** 0.5
-    if bool(((length < least) | (length > 1 / least)).any()):
-        largest = raw.abs().amax(1, keepdim=True)
-        raw = raw / largest.masked_fill(largest == 0, 1)
-        length = torch.linalg.vector_norm(raw, dim=1, keepdim=True)
-        short = largest < least
-        shrink = (1 / largest.masked_fill(short, 1)).masked_fill_(short, 0)
-    return raw, 1 / length.masked_fill(length == 0, 1), shrink
+    shortest, longest = torch.stack(length.aminmax()).tolist() if len(x) else (1, 1)
+    if shortest >= least and longest <= 1 / least:
+        return raw, length.reciprocal_(), None
+    largest = raw.abs().amax(1, keepdim=True)
+    raw = raw / largest.masked_fill(largest == 0, 1)
+    length = torch.linalg.vector_norm(raw, dim=1, keepdim=True)
+    short = largest < least
+    return raw, 1 / length.masked_fill(length == 0, 1), (1 / largest.masked_fill(short, 1)).masked_fill_(short, 0)
 
 
-def _slices(length: int) -> list[slice]:
-    return [slice(i, i + 128) for i in range(0, length, 128)]  # small, so that what is made for one stays in the cache
+def _slices(rows: Tensor) -> list[slice]:
+    size = max(128, tiling_of(rows).tile // (4 * rows.shape[1]))  # what is made for one stays in the cache
+    return [slice(i, i + size) for i in range(0, len(rows), size)]
 
 
 def _project_(grad: Tensor, rows: Tensor) -> Tensor:
