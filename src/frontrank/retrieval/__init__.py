@@ -1,5 +1,6 @@
-"""Search: an index over three engines; whitening, query expansion, re-ranking, clusters."""
+"""Search: an index over three engines; adapters, whitening, query expansion, re-ranking, clusters."""
 
+from frontrank.retrieval.adapter import Adapter
 from frontrank.retrieval.clusters import kmeans_labels
 from frontrank.retrieval.engine import Hits
 from frontrank.retrieval.expansion import augment_database, expand_queries
@@ -10,6 +11,7 @@ from frontrank.retrieval.rerank import rerank
 from frontrank.retrieval.whitening import Whitening
 
 __all__ = [
+    "Adapter",
     "Condition",
     "Hits",
     "Index",

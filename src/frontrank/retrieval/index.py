@@ -22,6 +22,7 @@ import torch
 from frontrank.checks import check_integer, check_number, suggestion
 from frontrank.errors import FrontrankError, InputError, InputTypeError
 from frontrank.ranking.vectors import as_array
+from frontrank.retrieval.adapter import Adapter
 from frontrank.retrieval.embedded import FaissEngine
 from frontrank.retrieval.engine import Engine, Facts, Hits, close_on_error
 from frontrank.retrieval.items import FIELD_NAMES, Filter, Item, check_id, is_field, read_filter, read_ids
@@ -44,6 +45,7 @@ class IndexSettings:
     dim:       dimensions of the embeddings that are added
     model:     the fingerprint of the model that made them, None if it is not known
     whitening: applied to them and to queries
+    adapter:   applied to them and to queries, in place of a whitening
     expansion: k and alpha of the query expansion that a search does by default
     notes:     what else to remember, such as where the model is (`Index.note`)
     engine:    the name of the engine
@@ -53,6 +55,7 @@ class IndexSettings:
     dim: int
     model: str | None = None
     whitening: Whitening | None = None
+    adapter: Adapter | None = None
     expansion: Expansion | None = None
     notes: Notes = field(default_factory=dict)
     engine: str = ""
@@ -61,6 +64,8 @@ class IndexSettings:
     @property
     def stored_dim(self) -> int:
         """Dimensions of the vectors in the index."""
+        if self.adapter is not None:
+            return self.adapter.out_dim
         return self.dim if self.whitening is None else len(self.whitening.components)
 
 
@@ -73,6 +78,7 @@ class Index:
     dim:       dimensions of the embeddings; creates the index if there is none
     model:     the fingerprint of the model that makes the embeddings (`Embedder.fingerprint`)
     whitening: applied to embeddings and queries
+    adapter:   applied to embeddings and queries, in place of a whitening
     expansion: (k, alpha): expand queries as `expand_queries` does
     progress:  None shows a bar for long work on a terminal
 
@@ -94,11 +100,12 @@ class Index:
         dim: int | None = None,
         model: str | None = None,
         whitening: Whitening | None = None,
+        adapter: Adapter | None = None,
         expansion: tuple[int, float] | None = None,
         progress: bool | None = None,
     ) -> None:
         self.url = None if url is None else read_url(url)
-        given = _check_settings(dim, model, whitening, expansion)
+        given = _check_settings(dim, model, whitening, expansion, adapter)
         place = self.url or ""
         self._engine = _engine_class(place).open(place, progress)
         if self._engine is None:
@@ -291,10 +298,11 @@ class Index:
     def _vectors(self, name: str, data: object, stored: bool, ids: Sequence[str] | None = None) -> np.ndarray:
         """Return rows as an engine gets them."""
         rows = _unit_rows(name, data, self._settings.stored_dim if stored else self._settings.dim, ids)
-        if stored or self._settings.whitening is None or not len(rows):
+        change = self._settings.adapter or self._settings.whitening
+        if stored or change is None or not len(rows):
             return rows
         # In float64: in float32 the result would depend on how many rows come at once.
-        return np.asarray(self._settings.whitening.apply(rows.astype(np.float64), progress=False).numpy(), np.float32)
+        return np.asarray(change.apply(rows.astype(np.float64), progress=False).numpy(), np.float32)
 
     def _pages(self, after: str | None = None, limit: int | None = None) -> Iterator[list[Item]]:
         while limit is None or limit > 0:
@@ -310,7 +318,11 @@ class Index:
 
 
 def _check_settings(
-    dim: object = None, model: object = None, whitening: object = None, expansion: object = None
+    dim: object = None,
+    model: object = None,
+    whitening: object = None,
+    expansion: object = None,
+    adapter: object = None,
 ) -> dict[str, Any]:
     """Return the arguments of `IndexSettings`; raise if one of them is wrong. None stands for any."""
     if dim is not None:
@@ -321,7 +333,14 @@ def _check_settings(
         raise InputTypeError(f"whitening must be a Whitening, got {whitening!r:.80}; see Whitening.fit and load")
     if whitening is not None and dim not in (None, own_dim := whitening.components.shape[1]):
         raise InputError(f"whitening is of {own_dim} dimensions, but dim is {dim}; use those of one model")
-    return {"dim": dim, "model": model, "whitening": whitening, "expansion": _read_expansion(expansion)}
+    if adapter is not None and not isinstance(adapter, Adapter):
+        raise InputTypeError(f"adapter must be an Adapter, got {adapter!r:.80}; see Adapter.fit and load")
+    if adapter is not None and whitening is not None:
+        raise InputError("whitening does not go with adapter, which whitens by itself; leave one of them out")
+    if adapter is not None and dim not in (None, adapter.in_dim):
+        raise InputError(f"adapter is for {adapter.in_dim} dimensions, but dim is {dim}; use those of one model")
+    transforms = {"whitening": whitening, "adapter": adapter}
+    return {"dim": dim, "model": model, **transforms, "expansion": _read_expansion(expansion)}
 
 
 def _read_expansion(expansion: object) -> Expansion | None:
@@ -348,7 +367,10 @@ def _refuse_other(where: str, settings: IndexSettings, given: dict[str, Any]) ->
     """Raise if a given setting is not the one of the index."""
     for name, value in given.items():
         own = getattr(settings, name)
-        is_same = _is_same_whitening(value, own) if isinstance(value, Whitening) else value in (None, own)
+        if isinstance(value, Adapter):
+            is_same = value.is_same(own)
+        else:
+            is_same = _is_same_whitening(value, own) if isinstance(value, Whitening) else value in (None, own)
         if not is_same:
             how = f"with {own}; use that" if own is not None else f"without one; leave {name} out"
             raise InputError(f"{name} is {value}, but {where} was made {how}, or make another index")
@@ -367,6 +389,8 @@ def _pack_settings(settings: IndexSettings) -> bytes:
     content |= {"expansion": settings.expansion, "notes": dict(settings.notes)}
     content["power"] = None if whitening is None else whitening.power
     arrays = {} if whitening is None else {name: getattr(whitening, name).numpy() for name in ARRAYS}
+    if settings.adapter is not None:
+        arrays["adapter"] = np.frombuffer(settings.adapter.to_bytes(), np.uint8)
     file = io.BytesIO()
     np.savez(file, settings=np.frombuffer(json.dumps(content).encode(), np.uint8), **arrays)
     return file.getvalue()
@@ -382,7 +406,8 @@ def _unpack_settings(packed: bytes, where: str) -> IndexSettings:
                 raise InputError(f"{where} has {version}, this reads {_VERSION}; update frontrank")
             power, arrays = content["power"], {name: torch.from_numpy(file[name]) for name in ARRAYS if name in file}
             whitening = None if power is None else Whitening(**arrays, power=float(power))
-            given = _check_settings(content["dim"], content["model"], whitening, content["expansion"])
+            adapter = Adapter.from_bytes(file["adapter"].tobytes(), where) if "adapter" in file else None
+            given = _check_settings(content["dim"], content["model"], whitening, content["expansion"], adapter)
             return IndexSettings(**given, notes=_read_notes(content["notes"]))
     except FrontrankError:
         raise

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from frontrank.checks import check_integer
 from frontrank.progress import progress as progress_bar
+from frontrank.ranking.tiles import tiling_of
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, check_same_dimensions, exact_scores, full_precision, slack
 
 GROUP = 512  # queries that share one reading of the gallery
@@ -41,7 +42,7 @@ def nearest(
     index = torch.empty(len(queries), k, dtype=torch.long, device=queries.exact_device)
     work = len(queries) * len(gallery)
     with full_precision(queries.device), progress_bar("nearest neighbours", work, progress) as step:
-        for rows in queries.chunks(GROUP):
+        for rows in queries.chunks(GROUP * tiling_of(queries.device).groups):
             some = queries.read(rows)
             best = _empty_lists(some, k)
             for where in gallery.chunks(_ITEMS):

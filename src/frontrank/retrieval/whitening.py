@@ -14,6 +14,7 @@ from frontrank.ranking.vectors import Vectors, full_precision
 
 _FORMAT, _VERSION = "frontrank.whitening", "1"
 ARRAYS = ("mean", "components", "variance")
+POWERS = (0.0, 0.25, 0.5)  # to choose among: plain PCA, its square-rooted form, full whitening
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,6 +106,14 @@ class Whitening:
             fault = f"embeddings has {len(zeros)} row{'s' * (len(zeros) > 1)} (number {few}) equal to the mean"
             raise InputError(f"{fault} in all components; drop them, or keep more components")
         return result
+
+    def linear(self) -> tuple[Tensor, Tensor]:
+        """Return weight [component, dimension] and bias [component] of the map of rows of length 1, in float64.
+
+        What they give has another length than 1: `apply` is this map, normalised.
+        """
+        weight = self.components * (self.variance**-self.power)[:, None]
+        return weight, -weight @ self.mean
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write a safetensors file.
