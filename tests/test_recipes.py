@@ -22,12 +22,12 @@ from frontrank.settings import (
     value_of,
 )
 
-R50 = {"model.backbone": "resnet50.tv_in1k", "model.dim": 512, "model.pooling": "native"}  # of a ResNet: average
+R50 = {"model.backbone": "resnet50.tv_in1k", "model.dim": 512, "model.pooling": "average"}
 R18 = R50 | {"model.backbone": "resnet18.tv_in1k"}
 STEPS = {"optimizer.schedule": "multistep", "optimizer.gamma": 0.3, "iterations": 0}
 CONSTANT = {"optimizer.schedule": "constant", "optimizer.milestones": (), "iterations": 0}
 ADAM = {"optimizer.name": "adam", "optimizer.lr": 1e-5, "optimizer.weight_decay": 4e-4, "optimizer.head_lr": 1.0}
-IMAGES = {"data.resize": "auto", "data.size": 224, "data.augment": "crop", "data.flip": True, "data.merge_classes": 1}
+IMAGES = {"data.resize": 256, "data.size": 224, "data.augment": "crop", "data.flip": True, "data.merge_classes": 1}
 WHOLE = {"batches.chunk": 0, "batches.memory": 0, "batches.accumulate": 1}
 BALANCED = WHOLE | {"batches.kind": "balanced", "batches.per_class": 4}
 PAIRS = WHOLE | {"batches.kind": "categories", "batches.categories": 2, "batches.per_group": 5, "batches.groups": 0}
@@ -48,6 +48,15 @@ RAMBO = {
     **{"batches.size": 128, "batches.per_class": 4, "batches.memory": 7 * 128, "optimizer.head_lr": 10.0},
     **{"loss.name": "BlackboxRecall", "loss.lam": 4.0, "loss.margin": 0.2},
 }
+RECALL = {
+    **(R50 | ADAM | IMAGES | BALANCED | STEPS | {"model.pooling": "gem", "data.augment": "resized-crop"}),
+    **{"loss.name": "RecallAtK", "loss.temperature": 0.01, "batches.size": 4000, "batches.chunk": 200},
+}
+ROADMAP = {
+    **(R50 | ADAM | IMAGES | PAIRS | STEPS | {"data.resize": 288, "data.size": 256, "data.augment": "resized-crop"}),
+    **{"loss.name": "ROADMAP", "batches.size": 128, "batches.per_class": 4, "batches.per_group": 10},
+    **{"optimizer.head_lr": 2.0, "optimizer.weight_decay": 1e-4, "optimizer.milestones": (30, 70), "epochs": 100},
+}
 INAT = {"data.layout": "inaturalist", "optimizer.milestones": (40, 70), "epochs": 90}
 VEHICLES = {"data.layout": "vehicleid"}
 LONG = {"optimizer.milestones": (200, 300), "epochs": 400}
@@ -59,6 +68,9 @@ PAIRS_OF_5 = {"batches.kind": "categories", "batches.per_group": 5}
 CARS = VEHICLES | {"batches.per_group": 1}
 
 EXPECTED = {
+    "recall-at-k-sop": RECALL | SOP | {"optimizer.lr": 2e-4, "optimizer.milestones": (25, 50), "epochs": 55},
+    "recall-at-k-inaturalist": RECALL | INAT | {"optimizer.lr": 1e-4},
+    "roadmap-sop": ROADMAP | SOP,
     "pnp-sop": PNP | SOP,
     "pnp-sop-384": PNP | SOP | {"batches.size": 384},
     "pnp-sop-merged": PNP | SOP | {"data.merge_classes": 3},
@@ -181,6 +193,16 @@ def test_holds_only_what_differs_from_the_defaults(name, tmp_path):
     assert set(re.findall(r"--([a-z]+\.[a-z_]+)", "\n".join(lines))) <= set(settings(kind))
 
 
+@pytest.mark.parametrize("name", [*EXPECTED, "emoji-demo"])
+def test_leaves_nothing_to_be_chosen_by_the_images(name):
+    open_settings = {key for key, setting in settings().items() if setting.default == "auto"}
+    open_settings -= {"data.layout", "device", "model.batch_norm"}
+    assert open_settings <= set(recipe_of(name))
+    named = ("data.resize", "batches.size", "optimizer.name", "optimizer.weight_decay")
+    assert all(key in recipe_of(name) or key == "optimizer.name" for key in named)
+    assert config_of(name).optimizer.name == "adam"
+
+
 @of_papers
 def test_opens_with_what_a_reader_needs(name):
     parts, kind = comments(name), kind_of(name)
@@ -189,7 +211,7 @@ def test_opens_with_what_a_reader_needs(name):
     assert set(PARTS) - set(parts) <= {"limits"}
     assert re.match(rf"{kind.command} --recipe {name} --data PATH_TO/\S+ --out runs/{name}( |$)", parts["command"])
     assert parts["expected"].startswith(("R@1 ", "mAP ", "AP50 "))
-    assert re.search(r"(PNP|Smooth-AP|FastAP|AP_Q|RaMBO), Tables? \d", parts["expected"])
+    assert re.search(r"(PNP|Smooth-AP|FastAP|AP_Q|RaMBO|ROADMAP), Tables? \d|Recall@k, ResNet", parts["expected"])
     assert re.search(r"\d GB", parts["hardware"])
 
 

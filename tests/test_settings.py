@@ -103,7 +103,7 @@ def test_every_argument_of_every_loss_is_a_setting():
             {"margin": 1e-3, "swap": True, "kind": "x"},
         ),
         ("loss:", "loss.name", "PNP"),
-        ("# nothing\n", "epochs", 50),
+        ("# nothing\n", "log_every", 10),
         ("\ufeffepochs: 3", "epochs", 3),
         ("loss:\n  <<: {b: 1, alpha: 3}\n  b: 3\n", "loss.b", 3.0),
     ],
@@ -208,8 +208,8 @@ def test_options_on_a_command_line_are_a_mapping():
     ("changes", "names"),
     [
         ({"data": DataConfig(resize=0, size=0)}, ["data.resize", "data.size"]),
-        ({"data": DataConfig(resize=256, size=300)}, ["data.resize", "data.size"]),
-        ({"batches": BatchConfig(size=110)}, ["batches.size", "112"]),
+        ({"data": DataConfig(size=300, resize=256)}, ["data.resize", "data.size"]),
+        ({"batches": BatchConfig(size=110, per_class=4)}, ["batches.size", "112"]),
         ({"batches": BatchConfig(per_class=1)}, ["batches.per_class"]),
         ({"batches": BatchConfig("categories", per_class=1)}, ["batches.per_class"]),
         ({"batches": BatchConfig(size=112, chunk=113)}, ["batches.chunk", "batches.size"]),
@@ -234,6 +234,7 @@ def test_conflicts_of_a_detector():
         ({"data.short_side": 600, "data.long_side": 500}, ("data.short_side", "data.long_side")),
         ({"model.samples": 3000}, ("model.samples", "model.proposals")),
         ({"optimizer.milestones": []}, ("optimizer.milestones",)),
+        ({"log": "tensorboard,wandbb"}, ("log", "wandb")),
     ):
         assert all(name in refusal(read_config, recipe, None, DetectConfig) for name in names)
 
@@ -259,6 +260,7 @@ def test_every_bound_is_checked(kind):
         {"batches": BatchConfig(size=0, chunk=999)},
         {"optimizer": OptimizerConfig(gamma=1.0, milestones=(1,), head_lr=0.0, weight_decay=0.0, momentum=0.0)},
         {"iterations": 10**400, "seed": 2**31 - 1, "patience": 1},
+        {"log": "none"},
     ],
 )
 def test_what_is_valid(changes):
@@ -307,6 +309,8 @@ def test_names_that_are_not_settings(name, near):
         ("? [a]\n: 1", "YAML"),
         ("epochs: 3\n---\nepochs: 4", "YAML"),
         ("[" * 500, "YAML"),
+        ("\n".join(f"k{number}: 1" for number in range(60_000)), "characters"),
+        ("a: &a [1, 1]\nb: &b [*a, *a]\nseed: [*b, *b]", r"\*a"),  # such lines, nested, are billions of values
     ],
     ids=lambda value: ascii(value)[:30],
 )
@@ -374,7 +378,7 @@ def test_all_settings_or_the_changed_ones():
     config = replace(
         TrainConfig(),
         loss=LossConfig("FastAP", bins=11, distance="squared"),
-        optimizer=OptimizerConfig(lr=1e-5, milestones=(1, 2), schedule="multistep"),
+        optimizer=OptimizerConfig(weight_decay=0.01, milestones=(1, 2), schedule="multistep"),
         epochs=3,
     )
     assert as_yaml(config, changed_only=True) == (
@@ -391,6 +395,7 @@ def test_all_settings_or_the_changed_ones():
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["no", "1e5", "é"])
 SPECIAL = {
+    "log": st.sampled_from(["none", "wandb, mlflow", "tensorboard"]),
     "data.resize": st.integers(512, 999),
     "data.size": st.integers(1, 512),
     "data.validation": st.floats(0.01, 0.9),
@@ -426,7 +431,7 @@ def configs(draw):
     always = {name: strategies.pop(name) for name in ("optimizer.milestones", "data.resize", "data.size")}
     values = draw(st.fixed_dictionaries(always, optional=strategies))
     config = module._build_config(values, TrainConfig)
-    if config.batches.size % config.batches.per_class:
+    if config.batches.per_class != "auto" and config.batches.size % config.batches.per_class:
         config = replace(config, batches=BatchConfig())
     return replace(config, loss=draw(LOSS))
 

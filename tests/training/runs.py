@@ -17,12 +17,15 @@ from frontrank.training.optimizers import build_optimizer
 from tests.pictures import glyph_pictures
 
 SMALL = TrainConfig(
-    data=DataConfig(validation=0.2, resize=32, size=32, interpolation="bilinear", augment="shift", workers=0),
-    batches=BatchConfig(size=16, per_class=4),
-    model=ModelConfig(backbone="test_resnet", weights="none", dim=16, batch_norm="frozen"),
+    data=DataConfig(
+        validation=0.2, resize=32, size=32, interpolation="bilinear", augment="shift", flip=True, workers=0
+    ),
+    batches=BatchConfig(size=16, per_class=4, chunk=0),
+    model=ModelConfig(backbone="test_resnet", weights="none", pooling="average", stage=0, dim=16, batch_norm="frozen"),
     loss=LossConfig("PNP", variant="D_s", temperature=0.05),
-    optimizer=OptimizerConfig(lr=1e-3),
+    optimizer=OptimizerConfig("adam", lr=1e-3, head_lr=1.0, weight_decay=4e-4, schedule="constant", warmup=0),
     epochs=3,
+    head="random",
     checkpoint_every=2,
     log_every=1,
     device="cpu",

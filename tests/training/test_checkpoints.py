@@ -87,6 +87,15 @@ def test_a_file_in_place_of_a_folder(tmp_path):
         read_state(tmp_path / "none")
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, {"step": step}).write_bytes(b"damaged")
+    with pytest.warns(FrontrankWarning), pytest.raises(InputError, match=r"step-00000001.*--restart"):
+        latest_checkpoint(tmp_path)
+    checkpoints.remove_checkpoints(tmp_path)
+    assert latest_checkpoint(tmp_path) is None
+
+
 def test_damaged_ones_are_passed_over(tmp_path):
     for step in (2, 3):
         save_checkpoint(tmp_path, step, step)

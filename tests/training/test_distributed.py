@@ -27,7 +27,7 @@ LABELS = random_labels([12, 10, 8, 8, 6, 3, 1], 2)
 CLASS_NUMBERS = LABELS.unique(return_inverse=True)[1]
 CASES = [
     *((name, mode) for name in ("PNP-D_q", "pml-triplet") for mode in ("plain", "memory", "multistage and memory")),
-    ("BlackboxAP", "multistage and memory"),
+    *((name, "multistage and memory") for name in ("BlackboxAP", "HierarchicalAP")),
     *((name, "multistage") for name in ("QuantizedAP-balanced", "BlackboxRecall-loglog", "FastAP-squared")),
     *(("pml-proxies", mode) for mode in ("plain", "multistage")),
 ]
@@ -56,6 +56,7 @@ def two_steps(name, mode, shares, norm="frozen"):
     values = []
     for number, sizes in enumerate(shares):
         images, labels = build_images(sum(sizes), seed=number), (CLASS_NUMBERS if "prox" in name else LABELS)
+        labels = torch.stack([labels, labels % 3], 1) if name == "HierarchicalAP" else labels
         own = torch.arange(sum(sizes)).split(sizes)[distributed.rank()]
         optimizer.zero_grad()
         chunk = 7 if "multistage" in mode else None

@@ -11,10 +11,10 @@ from PIL import Image
 from torch import nn
 
 from frontrank.data.embedding_files import read_embeddings, read_labels
-from frontrank.data.images import read_image
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import evaluation_transform
 from frontrank.errors import InputError, InputTypeError
+from frontrank.pictures.decode import read_image
 from frontrank.training.embedding import embed_table, embed_to_folder, merge_embeddings, write_embeddings
 from tests.training.small_model import SmallModel, noise_table
 

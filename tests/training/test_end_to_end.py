@@ -24,7 +24,11 @@ SETTINGS = {
     "model.batch_norm": "train",
     "batches.size": 64,
     "batches.chunk": 64,
+    "head": "random",
+    "optimizer.name": "adam",
+    "optimizer.head_lr": 1.0,
     "optimizer.schedule": "linear",
+    "optimizer.warmup": 0,
     "optimizer.weight_decay": 0.0,
 }
 FIRST = {"loss.variant": "D_s", "loss.temperature": 0.05, "optimizer.lr": 1e-2, "iterations": 25}

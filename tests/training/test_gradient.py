@@ -75,7 +75,7 @@ def test_with_a_memory(name, chunk, weight):
     plain, chunked = build_model(), build_model()
     expected = with_memory(LOSSES[name](), plain(images), LABELS, old, old_labels, weight)
     expected.backward()
-    memory, more = EmbeddingMemory(30), {} if weight == 0.5 else {"memory_weight": weight}
+    memory, more = EmbeddingMemory(30), {} if weight == 0.2 else {"memory_weight": weight}
     memory.add(old, old_labels)
     value = multistage_backward(chunked, LOSSES[name](), images, LABELS, chunk=chunk, memory=memory, **more)
     torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=1e-14)
@@ -444,7 +444,7 @@ def test_labels_of_several_levels_and_mixed_pairs(chunk, mix):
     expected = (loss(embeddings, all_labels) + loss(embeddings, all_labels, ref_emb=past, ref_labels=past_labels)) / 2
     slopes = torch.autograd.grad(expected, list(model.parameters()))
     torch.manual_seed(1)
-    value = fr.multistage_backward(model, loss, images, labels, chunk=chunk, memory=memory, mix=mix)
+    value = fr.multistage_backward(model, loss, images, labels, chunk=chunk, memory=memory, memory_weight=0.5, mix=mix)
     torch.testing.assert_close(value, expected.detach())
     for parameter, slope in zip(model.parameters(), slopes, strict=True):
         torch.testing.assert_close(parameter.grad, slope)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.training.logs import Log, line_text, read_log
+from frontrank.training.logs import Log, check_trackers, line_text, read_log
 
 
 @pytest.fixture
@@ -160,3 +160,55 @@ def test_without_tensorboard_there_is_the_file(tmp_path, monkeypatch):
     assert len(warnings) == 1
     assert os.listdir(tmp_path) == ["log.jsonl"]
     assert steps_of(tmp_path) == [1]
+
+
+# Trackers
+
+
+def test_wandb_offline(tmp_path, monkeypatch):
+    """A real run of the library, without its server; a run that continues keeps its id."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for resume_step, step in ((-1, 1), (1, 2)):
+        with Log(tmp_path, resume_step, trackers="wandb", settings={"loss.name": "PNP"}) as log:
+            log.write(step, {"loss": 0.25, "validation R@1": 0.5}, epoch=1)
+    files = list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert {path.stem for path in files} == {f"run-{(tmp_path / 'wandb.id').read_text().strip()}"}
+    content = b"".join(path.read_bytes() for path in files)
+    assert all(text in content for text in (b"validation R@1", b"loss.name", b"PNP"))
+    assert steps_of(tmp_path) == [1, 2]
+
+
+def test_mlflow_in_files(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # as the log sets it; this undoes it
+    from mlflow import MlflowClient
+
+    def stop(log):
+        log.write(20, {"loss": 0.125}, epoch=2)
+        raise KeyboardInterrupt
+
+    with Log(tmp_path, trackers="mlflow", settings={"loss.name": "PNP"}) as log:
+        log.write(10, {"loss": 0.25, "validation R@1": 0.5}, epoch=1)
+    with pytest.raises(KeyboardInterrupt), Log(tmp_path, 10, trackers="mlflow") as log:
+        stop(log)
+    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("frontrank").experiment_id])
+    assert run.info.run_name == tmp_path.name
+    assert run.info.status == "FAILED"
+    assert run.data.params == {"loss.name": "PNP"}
+    assert run.data.metrics == {"loss": 0.125, "validation R_at_1": 0.5}
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "loss")] == [10, 20]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_tracker_that_is_not_installed(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=rf"frontrank\[{name}\]"):
+        check_trackers(f"tensorboard,{name}")
+
+
+def test_a_tracker_that_cannot_be_reached(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(InputError, match="mlflow"):
+        Log(tmp_path, trackers="mlflow")

@@ -78,12 +78,18 @@ def test_a_run_logs_evaluates_and_saves(tmp_path):
 
 
 def test_the_model_is_the_best_on_held_out_images(tmp_path):
-    values = [(0.9, 0.9), (0.5, 0.3), (0.4, 0.9), (0.5, 0.2), (0.5, 0.3), (0.1, 0.1)]
+    values = [(0.2, 0.9), (0.5, 0.3), (0.4, 0.9), (0.5, 0.2), (0.5, 0.3), (0.1, 0.1)]
     run = ToyRun(tmp_path, values, epochs=5)
     standing = train_loop(run)
-    assert len(run.saved) == 2  # never the one before training; of equal R@1 that of more mAP, then the later one
-    assert (standing.before, standing.best, standing.best_step, standing.since_best) == (0.9, 0.5, 20, 1)
+    assert len(run.saved) == 3  # the first one too; of equal R@1 that of more mAP, then the later one
+    assert (standing.before, standing.best, standing.best_step, standing.since_best) == (0.2, 0.5, 20, 1)
     assert [entry["R@1"] for entry in standing.history] == [value for value, _ in values]
+
+
+def test_a_run_that_did_not_help_keeps_the_model_before_it(tmp_path):
+    run = ToyRun(tmp_path, [(0.9, 0.9), (0.5, 0.3), (0.9, 0.8)])
+    standing = train_loop(run)
+    assert (standing.before, standing.best, standing.best_step, len(run.saved)) == (0.9, 0.9, 0, 1)
 
 
 def test_a_run_without_a_tie_breaker_and_a_first_evaluation(tmp_path):
@@ -172,7 +178,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
 @pytest.mark.parametrize("terminal", [False, True])
 def test_lines_on_stderr(terminal, tmp_path, monkeypatch, capsys):
     """On a terminal a bar shows the steps, and only evaluations are lines."""
-    monkeypatch.setattr(loop, "progress", lambda *_, **__: contextlib.nullcontext(lambda amount: None))
+    monkeypatch.setattr(loop, "progress", lambda *_, **__: contextlib.nullcontext(lambda *_: None))
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     run = ToyRun(tmp_path, iterations=2)
     run.quiet = False

@@ -29,14 +29,15 @@ def settings_of(optimizer, parameter):
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
 def test_all_parameters_decay_and_the_head_learns_faster(name, kind, parts):
-    config = OptimizerConfig(name=name, lr=0.01, head_lr=5.0, weight_decay=4e-4, momentum=0.7)
+    config = OptimizerConfig(name=name, lr=0.01, head_lr=5.0, loss_lr=2.0, weight_decay=4e-4, momentum=0.7)
     optimizer = build(config, parts, without_decay={"0.weight"})  # which adamw alone reads
     assert type(optimizer) is kind
     backbone, head, proxies = parts
     assert [settings_of(optimizer, each) for each in backbone.parameters()] == [(0.01, 4e-4)] * 4
-    assert [settings_of(optimizer, each) for each in (*head.parameters(), proxies)] == [(0.05, 4e-4)] * 3
+    assert [settings_of(optimizer, each) for each in head.parameters()] == [(0.05, 4e-4)] * 2
+    assert settings_of(optimizer, proxies) == (0.1, 4e-4)
     assert [group["part"] for group in optimizer.param_groups] == ["backbone", "head", "loss"]
-    assert [group["initial_lr"] for group in optimizer.param_groups] == [0.01, 0.05, 0.05]
+    assert [group["initial_lr"] for group in optimizer.param_groups] == [0.01, 0.05, 0.1]
     if name == "sgd":
         assert [group["momentum"] for group in optimizer.param_groups] == [0.7] * 3
 
@@ -60,7 +61,9 @@ def test_frozen_parameters_and_empty_parts_are_left_out(parts):
     backbone, head, _ = parts
     backbone.requires_grad_(False)
     head.bias.requires_grad_(False)
-    optimizer = build_optimizer(OptimizerConfig(), backbone.named_parameters(), head.named_parameters())
+    optimizer = build_optimizer(
+        OptimizerConfig(lr=1e-5, head_lr=1.0), backbone.named_parameters(), head.named_parameters()
+    )
     ((only,),) = [group["params"] for group in optimizer.param_groups]
     assert only is head.weight
 
@@ -71,7 +74,9 @@ def step_once(name, **settings):
     with torch.no_grad():
         module.weight.fill_(2.0)
         module.bias.fill_(1.0)
-    optimizer = build_optimizer(OptimizerConfig(name=name, lr=0.1, **settings), module.named_parameters(), [])
+    optimizer = build_optimizer(
+        OptimizerConfig(name=name, lr=0.1, head_lr=1.0, **settings), module.named_parameters(), []
+    )
     module.weight.grad, module.bias.grad = torch.full((1, 1), 0.5), torch.zeros(1)
     optimizer.step()
     return module.weight.item(), module.bias.item()
@@ -89,7 +94,7 @@ def test_a_step_by_hand():
 
 
 def factors(steps, *, milestone_steps=1, **settings):
-    config = OptimizerConfig(**settings)
+    config = OptimizerConfig(**{"schedule": "constant", "warmup": 0, **settings})
     return [learning_rate(config, step, steps, milestone_steps) for step in range(steps)]
 
 
@@ -100,7 +105,7 @@ def test_multistep():
     # 10 batches, 3 of them a step: epochs end after 3.33, 6.67 and exactly 10 steps
     assert factors(12, milestone_steps=10 / 3, **settings) == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
     for accumulate in (3, 7, 11):  # whole epochs are hit however they are divided
-        config = OptimizerConfig(schedule="multistep", milestones=(accumulate,), gamma=0.5)
+        config = OptimizerConfig(schedule="multistep", milestones=(accumulate,), gamma=0.5, warmup=0)
         assert [learning_rate(config, step, 10**6, 39 / accumulate) for step in (38, 39)] == [1, 0.5]
 
 
@@ -127,7 +132,7 @@ TORCH = {
 @pytest.mark.parametrize("name", TORCH)
 def test_the_same_as_torch(name, parts):
     settings, scheduler_of = TORCH[name]
-    config = OptimizerConfig(schedule=name, lr=0.1, head_lr=3.0, **settings)
+    config = OptimizerConfig(schedule=name, lr=0.1, head_lr=3.0, warmup=0, **settings)
     ours, theirs = build(config, parts), build(config, parts)
     scheduler = scheduler_of(theirs)
     for step in range(20):

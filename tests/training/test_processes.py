@@ -127,5 +127,5 @@ def test_torchrun_that_is_told_to_stop_saves_the_run(tmp_path):
     os.killpg(process.pid, signal.SIGTERM)
     printed = process.communicate(timeout=120)[1].decode()
     assert f"frontrank train --resume {out}" in printed
-    assert printed.count("step 2/5000") == 1  # one process prints
+    assert printed.count("step 0/5000") == 1  # one process prints
     assert last_state(out)["standing"]["step"] >= 3

@@ -19,6 +19,7 @@ from frontrank.errors import FrontrankWarning, InputError
 from frontrank.samples.build import start_build
 from frontrank.settings import BatchConfig, DataConfig, ModelConfig, read_config, read_recipe
 from frontrank.training import run as build
+from frontrank.training.defaults import fill_batches
 from frontrank.training.logs import read_log
 from tests.data.published_trees import TREES
 from tests.training.runs import config_of, differences, last_state, small_table, steps_with
@@ -93,15 +94,15 @@ MANY = [f"{i // 5}" for i in range(200)]  # 40 classes of 5
         (MANY, {}, 112),
         (MANY, {"size": 60}, 60),
         (MANY, {"per_class": 5}, 110),  # a multiple of 5
-        (MANY[:50], {}, 40),  # 10 classes of 4
+        (MANY[:50], {"per_class": 4}, 40),  # 10 classes of 4
+        (MANY[:50], {}, 50),  # few classes: all 5 images of each
         (MANY[:50], {"kind": "categories", "per_class": 0}, 40),  # whole classes: as if of 4
         (MANY[:50], {"kind": "all-classes"}, 48),  # not more than there are
         (MANY, {"kind": "all-classes", "per_class": 3}, 111),
     ],
 )
 def test_the_batch_size_that_is_left_open(labels, settings, size):
-    config = BatchConfig(**settings)
-    assert build.fill_batch_size(config, table_of(labels)) == replace(config, size=size)
+    assert fill_batches(BatchConfig(**settings), table_of(labels)).size == size
 
 
 def test_kinds_of_batches():
@@ -109,7 +110,7 @@ def test_kinds_of_batches():
     categories = BatchConfig("categories", size=24, per_class=0, categories=3, per_group=2, groups=4)
     groups = {"categories_per_batch": 3, "batches_per_group": 2, "groups_per_epoch": 4}
     expected = {
-        BatchConfig(size=16): BalancedBatches(table.labels, 16, 4, seed=3),
+        BatchConfig(size=16, per_class=4): BalancedBatches(table.labels, 16, 4, seed=3),
         BatchConfig("all-classes", size=80): AllClassesBatches(table.labels, 80, seed=3),
         categories: CategoryBatches(table.labels, table.categories, 24, None, **groups, seed=3),
     }
@@ -117,7 +118,7 @@ def test_kinds_of_batches():
         built = build.build_sampler(config, table, 3)
         assert type(built) is type(sampler)
         assert list(built.global_batches()) == list(sampler.global_batches())
-    config = BatchConfig("categories", size=16)
+    config = BatchConfig("categories", size=16, per_class=4)
     assert len(build.build_sampler(config, table, 3)) == 6 * 5  # groups 0 is all pairs of four categories
     assert "batches.kind" in refusal(build.build_sampler, config, table_of(MANY), 0)
 

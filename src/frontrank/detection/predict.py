@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from frontrank.checks import printable
-from frontrank.data.images import read_image
 from frontrank.data.table import read_unlabelled
 from frontrank.detection.data import SceneTable, collect_fault
 from frontrank.detection.evaluation import Detections, Verdicts
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.files import PathLike, atomic_write, write_errors
+from frontrank.pictures.decode import read_image
 from frontrank.progress import progress
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from frontrank.checks import import_extra
-from frontrank.data.images import map_images, read_image
+from frontrank.data.images import map_images
 from frontrank.detection.data import SceneTable
 from frontrank.detection.evaluation import (
     MISTAKES,
@@ -28,6 +28,7 @@ from frontrank.detection.settings import ClassifierConfig, DetectConfig
 from frontrank.errors import InputError
 from frontrank.files import atomic_write
 from frontrank.models import storage
+from frontrank.pictures.decode import read_image
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import as_uri, faults_note, format_count, render_page

@@ -25,6 +25,7 @@ from frontrank.losses import ClassifierAP
 from frontrank.models import storage
 from frontrank.settings import check_config, read_config, read_recipe
 from frontrank.training import distributed
+from frontrank.training.logs import check_trackers
 from frontrank.training.loop import Standing, count_steps
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.run import announce_weights, build_device, continue_run, environment_facts, start_run
@@ -159,6 +160,7 @@ def scenes_digest(table: SceneTable) -> str:
 def build_detection_run(config: DetectConfig, folder: Path, device: torch.device, quiet: bool = False) -> DetectionRun:
     """Build everything that a run works with; reads the annotations, writes nothing to the folder."""
     check_config(config)
+    check_trackers(config.log)
     data = config.data
     if not data.path:
         raise InputError("there are no pictures; give --data, a folder in the layout of Pascal VOC or COCO")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from frontrank.settings import OptimizerConfig, setting
+from frontrank.settings import LOG_HELP, OptimizerConfig, log_conflicts, setting
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ClassifierConfig:
 
 
 _OPTIMIZER = OptimizerConfig(
-    "sgd", lr=0.01, weight_decay=1e-4, schedule="multistep", milestones=(9,), gamma=0.1, warmup=500
+    "sgd", lr=0.01, head_lr=1.0, weight_decay=1e-4, schedule="multistep", milestones=(9,), gamma=0.1, warmup=500
 )
 
 
@@ -84,6 +84,7 @@ class DetectConfig:
     evaluations: int = setting(5, "number of evaluations, if a run counts iterations", at_least=1)
     checkpoint_every: int = setting(500, "steps between checkpoints; there is one after each epoch too", at_least=1)
     log_every: int = setting(10, "steps between lines of the log", at_least=1)
+    log: str = setting("tensorboard", LOG_HELP)
     seed: int = setting(0, "seed of everything random", at_least=0, at_most=2**31 - 1)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps")
 
@@ -95,3 +96,6 @@ class DetectConfig:
         if model.samples > model.proposals:
             yield f"model.samples {model.samples} is more than model.proposals {model.proposals}; make it less"
         yield from self.optimizer.conflicts()
+        if self.optimizer.layer_decay != 1:
+            yield "optimizer.layer_decay has no effect on a detector; leave it out"
+        yield from log_conflicts(self.log)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -24,12 +25,13 @@ from frontrank.models.backbone import (
     takes_any_size,
 )
 from frontrank.models.export import export_onnx
+from frontrank.models.fine_tuning import plain_state
 from frontrank.models.pooling import TOKEN_POOLINGS, Pooling, unit
 from frontrank.models.weights import find_weights, load_weights, resolve_backbone
 
 _USAGE = """import frontrank as fr
 
-model = fr.Embedder.load("path/of/this/folder")
+model = fr.Embedder.load("{}")
 embeddings = model(images)  # {}"""
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos")
 _LARGEST_DIM = 100_000  # far above any in use: a typing error must not fill the memory
@@ -190,24 +192,48 @@ class Embedder(nn.Module):
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the weights and of the settings that embeddings depend on: equal models, equal embeddings."""
-        return storage.fingerprint(asdict(self.settings), self.state_dict())
+        return storage.fingerprint(asdict(self.settings), plain_state(self))
 
     def save(self, folder: PathLike, overwrite: bool = False) -> None:
         """Write `model.safetensors`, `config.json` and a model card, `README.md`, to a folder: all, or nothing.
 
         overwrite: replace a model that is there; a folder of anything else is never replaced
         """
+        self._save(folder, self._card(), overwrite)
+
+    def push_to_hub(
+        self, name: str, *, report: Any = None, data: str = "", licence: str = "", private: bool = False
+    ) -> str:
+        """Publish the model on the Hugging Face hub, with a model card, and return its address.
+
+        `Embedder.load(name)` loads it. The token is that of `hf auth login` or HF_TOKEN; HF_ENDPOINT names another hub.
+
+        name:    `user/name`
+        report:  what `evaluate` returned for this model: the card shows its metrics with their intervals
+        data:    the images it was evaluated on, in a few words, for the card
+        licence: as the hub writes it, such as apache-2.0 or cc-by-4.0; empty leaves it open
+        private: whether a new repository is visible to you alone; one that exists stays as it is
+        """
+        if licence and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", licence):
+            raise InputError(f"licence must be a name as the hub writes it, such as apache-2.0, got {licence!r}")
+        text = storage.evaluation_text(report, " ".join(data.split())) if report is not None else ""
+        card = self._card(name)._replace(licence=licence, evaluation=text)
+        return storage.push_model(name, lambda folder: self._save(folder, card, False), private)
+
+    def _save(self, folder: PathLike, card: storage.Card, overwrite: bool) -> None:
+        storage.save_model(folder, storage.EMBEDDER, asdict(self.settings), plain_state(self), card, overwrite)
+
+    def _card(self, place: str = "path/of/this/folder") -> storage.Card:
         of, side = self.settings, self.settings.image_size
         text = f"An image embedder: {of.backbone}, {of.pooling} pooling, {self.dim} dimensions, vectors of length 1."
         colours = {"mean": of.mean, "std": of.std}
-        card = storage.Card(
+        return storage.Card(
             ("image-feature-extraction", "image-retrieval", "metric-learning", of.backbone),
             f"{text}\nThe cosine of two embeddings says how alike two images are.",
-            _USAGE.format(f"[image, 3, {side}, {side}]"),
+            _USAGE.format(place, f"[image, 3, {side}, {side}]"),
             {"images": f"made {of.resize} px large, the middle {side} px taken"}
             | {name: ", ".join(f"{x:g}" for x in values) for name, values in colours.items()},
         )
-        storage.save_model(folder, storage.EMBEDDER, asdict(of), self.state_dict(), card, overwrite)
 
     @classmethod
     def load(cls, path: PathLike, device: str | torch.device = "cpu") -> "Embedder":

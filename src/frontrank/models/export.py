@@ -1,12 +1,12 @@
 """A model as one ONNX file, compared with the model itself."""
 
 import contextlib
-import copy
 import io
 import json
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from frontrank.checks import check_number, import_extra
 from frontrank.errors import FrontrankError, InputError
 from frontrank.files import PathLike, as_path, atomic_write, write_errors
 from frontrank.models.backbone import first_line
+from frontrank.models.fine_tuning import plain_state
 
 if TYPE_CHECKING:
     from frontrank.models.embedder import Embedder
@@ -39,7 +40,8 @@ def export_onnx(model: "Embedder", path: PathLike, overwrite: bool, tolerance: f
     size = sum(x.numel() * x.element_size() for x in model.state_dict().values())
     if size > _LARGEST:
         raise InputError(f"model has {size / 2**30:.1f} GB of weights, an ONNX file holds 2; export a smaller one")
-    plain = copy.deepcopy(model).cpu().float().eval()
+    plain = type(model).from_settings(asdict(model.settings)).cpu().float().eval()
+    plain.load_state_dict(plain_state(model))
     program = _onnx_model(plain)
     names = ("mean", "std", "image_size", "resize", "interpolation")
     values = {name: getattr(model, name) for name in names}

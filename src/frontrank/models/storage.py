@@ -8,8 +8,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.checks import import_extra
-from frontrank.errors import InputError
-from frontrank.files import PathLike, as_path, write_errors
+from frontrank.errors import InputError, InputTypeError
+from frontrank.files import PathLike, as_path, load_json, write_errors
 from frontrank.models.backbone import first_line
+from frontrank.version import __version__
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 _VERSION = 1
@@ -32,7 +32,7 @@ _LATER_SETTINGS = {"interpolation": "bilinear"}  # at this value a model is the 
 _PURPOSE = "saving and loading a model"
 _CARD = """---
 library_name: frontrank
-pipeline_tag: {task}
+{licence}pipeline_tag: {task}
 tags:
 {tags}
 ---
@@ -48,16 +48,30 @@ tags:
 | | |
 |---|---|
 {rows}
+{evaluation}"""
+_EVALUATION = """
+## Evaluation
+
+{data}{queries} queries; the interval holds the value of 95 % of resampled sets of queries.
+
+| metric | value | 95 % interval |
+|---|---|---|
+{rows}
 """
 
 
 class Card(NamedTuple):
-    """What the README of a saved model says; the first of its tags is the task, `facts` are rows of a table."""
+    """What the README of a saved model says; the first of its tags is the task, `facts` are rows of a table.
+
+    evaluation: a section about metrics, by `evaluation_text`
+    """
 
     tags: tuple[str, ...]
     text: str
     code: str
     facts: Mapping[str, str]
+    licence: str = ""
+    evaluation: str = ""
 
     def render(self, name: str, config: Mapping[str, Any]) -> str:
         """Return the README of a model with this name and `config.json`."""
@@ -65,7 +79,18 @@ class Card(NamedTuple):
         facts = {**self.facts, "fingerprint": config["fingerprint"], "frontrank": config["frontrank_version"]}
         rows = "\n".join(f"| {title} | {fact} |" for title, fact in facts.items())
         lines = "\n".join(f"- {tag}" for tag in ("frontrank", *tags))
-        return _CARD.format(task=task, tags=lines, name=name, text=self.text, code=self.code, rows=rows)
+        licence = f"license: {self.licence}\n" if self.licence else ""
+        text = {"name": name, "text": self.text, "code": self.code, "evaluation": self.evaluation}
+        return _CARD.format(task=task, tags=lines, rows=rows, licence=licence, **text)
+
+
+def evaluation_text(report: Any, data: str) -> str:
+    """Return the section of a card about a report of `frontrank.evaluate`, with its intervals."""
+    if not hasattr(report, "intervals"):
+        raise InputTypeError(f"report must be what frontrank.evaluate returns, got {type(report).__name__}")
+    ranges = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in report.intervals.items()}
+    rows = "\n".join(f"| {name} | {value:.4f} | {ranges.get(name, '')} |" for name, value in report.items())
+    return _EVALUATION.format(rows=rows, queries=report.queries, data=f"Images: {data}. " if data else "")
 
 
 def fingerprint(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -97,7 +122,7 @@ def save_model(
         config = {
             "format": kind,
             "format_version": _VERSION,
-            "frontrank_version": _frontrank_version(),
+            "frontrank_version": __version__,
             "fingerprint": fingerprint(settings, own),
             "settings": dict(settings),
         }
@@ -113,13 +138,6 @@ def save_model(
             _put_in_place(unfinished, target)
         finally:
             shutil.rmtree(room, ignore_errors=True)
-
-
-def _frontrank_version() -> str:
-    try:
-        return version("frontrank")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "unknown"
 
 
 def as_folder(name: str, path: object) -> Path:
@@ -145,6 +163,24 @@ def find_model(path: PathLike) -> Path:
         raise InputError(f"{path} does not exist here, and {reason}; check the name and the connection") from error
 
 
+def push_model(name: str, save: Callable[[Path], None], private: bool) -> str:
+    """Put the files that `save` writes to a folder on the hub as `user/name`, and return the address."""
+    if not isinstance(name, str) or not is_hub_name(name):
+        raise InputError(f"name must be user/name on the hub, such as me/shoes, got {name!r}")
+    hub = import_extra("huggingface_hub", "train", "pushing a model to the hub")
+    with tempfile.TemporaryDirectory() as room:
+        folder = Path(room) / name.split("/")[1]
+        save(folder)
+        try:
+            api = hub.HfApi()
+            api.create_repo(name, private=private, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Model of frontrank {__version__}")
+        except Exception as error:  # the hub's client and its http library have errors of their own
+            reason = f"{name} cannot be pushed to the hub ({first_line(error)})"
+            raise InputError(f"{reason}; log in with hf auth login, and check the name and the connection") from error
+    return f"{api.endpoint}/{name}"
+
+
 def refuse_half_saved(folder: Path) -> None:
     """Raise with the place of the previous model, if a save of this folder was killed between its two renames."""
     if is_model(old := _old(folder.resolve())):
@@ -159,7 +195,7 @@ def is_hub_name(text: str) -> bool:
 def is_model(folder: Path) -> bool:
     """Return whether a folder holds a saved model, of any kind and version."""
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = load_json(folder / CONFIG)
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and config.get("format") in list(_KINDS)
@@ -201,7 +237,7 @@ def read_model_config(folder: Path, kind: str = EMBEDDER) -> dict[str, Any]:
             raise InputError(f"{folder} has no {name}; give the folder of a saved model")
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = load_json(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}); save the model again") from error
     if not isinstance(config, dict) or config.get("format") not in list(_KINDS):

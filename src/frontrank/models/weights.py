@@ -1,7 +1,6 @@
 """Weights that a model begins with: timm's pretrained ones, those of a package, a file, or a saved model."""
 
 import io
-import json
 import logging
 import os
 import pickle
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from frontrank.checks import import_extra, join_words
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import UNFINISHED, PathLike, atomic_write
+from frontrank.files import UNFINISHED, PathLike, atomic_write, load_json
 from frontrank.models import storage
 from frontrank.models.backbone import (
     KERAS_MEAN,
@@ -136,7 +135,7 @@ def _fetch_folder(name: str) -> Path:
 def _read_published(folder: Path) -> dict[str, Any]:
     """Return the `config.json` of a model in timm's format; nothing if a folder holds something else."""
     with suppress(OSError, ValueError):
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = load_json(folder / _CONFIG)
         if isinstance(config, dict) and isinstance(config.get("architecture"), str):
             return config
     return {}

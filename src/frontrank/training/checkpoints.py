@@ -58,18 +58,29 @@ def save_checkpoint(folder: str | os.PathLike[str], step: int, state: object) ->
 def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     """Return the checkpoint of the highest step that is whole, or None if there is none.
 
-    A damaged one is passed over with a warning that names it.
+    A damaged one is passed over with a warning that names it. If all are damaged, it is an error: a run that had made
+    progress must not begin again by itself.
     """
-    for _, path in _checkpoints(as_path("folder", folder)):
+    paths = [path for _, path in _checkpoints(as_path("folder", folder))]
+    for path in paths:
         try:
             with path.open("rb") as file:
                 if _is_whole(file):
                     return path
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}; make it readable, or delete it") from error
-        note = f"{path} is damaged; an earlier checkpoint is used, if there is one"
-        warnings.warn(note, FrontrankWarning, stacklevel=2)
+        if path != paths[-1]:
+            warnings.warn(f"{path} is damaged; an earlier checkpoint is tried", FrontrankWarning, stacklevel=2)
+    if paths:
+        named = ", ".join(map(str, paths))
+        raise InputError(f"{named}: all checkpoints are damaged; restore one, or begin again with --restart")
     return None
+
+
+def remove_checkpoints(folder: str | os.PathLike[str]) -> None:
+    """Delete the checkpoints of a folder, so that its run begins again."""
+    for _, path in _checkpoints(as_path("folder", folder)):
+        path.unlink(missing_ok=True)
 
 
 def _checkpoints(folder: Path) -> list[tuple[int, Path]]:

@@ -24,6 +24,7 @@ from frontrank.errors import InputError, InputTypeError
 from frontrank.files import atomic_write, read_json, write_json
 from frontrank.models import Embedder
 from frontrank.progress import progress
+from frontrank.retrieval import Adapter
 from frontrank.training import distributed
 from frontrank.training.checkpoints import read_state, write_state
 
@@ -302,9 +303,18 @@ def embed_to_folder(
 
 
 def merge_embeddings(
-    folder: str | Path, table: ImageTable, path: str | Path, *, overwrite: bool = False, show: bool | None = None
+    folder: str | Path,
+    table: ImageTable,
+    path: str | Path,
+    *,
+    adapter: Adapter | None = None,
+    overwrite: bool = False,
+    show: bool | None = None,
 ) -> Path:
-    """Make one file of all shards of a folder, as `write_embeddings` does; they are read one by one."""
+    """Make one file of all shards of a folder, as `write_embeddings` does; they are read one by one.
+
+    adapter: changes the embeddings
+    """
     folder = Path(folder)
     manifest = _read_manifest(folder)
     if manifest.table != _table_digest(table):
@@ -315,6 +325,8 @@ def merge_embeddings(
             f"{_shard(folder, missing[0]).name}; embed the rest first"
         )
     shards = (read_state(_shard(folder, number))["embeddings"].numpy() for number in range(len(manifest.shards())))
+    if adapter is not None:
+        shards = (adapter.transform(shard) for shard in shards)
     return write_embeddings(Path(path), shards, table, overwrite=overwrite, show=show)
 
 

@@ -5,7 +5,7 @@ The folder of a run:
     config.yaml     all settings, as a recipe
     run.json        the command, versions, commit and results
     images.csv      the images and their splits (scenes.csv of a detector); broken.csv lists images that were left out
-    log.jsonl       a line for each logged step; tensorboard/ holds the same
+    log.jsonl       a line for each logged step; tensorboard/, wandb/ or mlruns/ hold the same, as `log` says
     checkpoints/    the whole state; a run continues from the newest one
     model/          the best model so far on the held-out images (the last model if there are none)
 """
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from frontrank.data.loading import worker_errors
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.progress import progress
+from frontrank.settings import values_of
 from frontrank.training import distributed
 from frontrank.training.checkpoints import (
     latest_checkpoint,
@@ -38,10 +39,11 @@ from frontrank.training.checkpoints import (
     save_checkpoint,
     start_randomness,
 )
-from frontrank.training.logs import Log, line_text
+from frontrank.training.logs import Log, duration_text, line_text, value_texts
 from frontrank.training.optimizers import clip_gradient, learning_rate, set_learning_rate
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PRINTED_LINES = 10  # of a run, beside one for each evaluation
 _USABLE_MEMORY = 0.8  # of the free memory; the rest is for the working space of single operations
 
 
@@ -138,28 +140,40 @@ def train_loop(run: Run, standing: Standing | None = None, randomness: list[dict
         network = distributed.wrap_model(run.model)
         batches = iter(run.batches(standing.step * run.accumulate, steps * run.accumulate))
         start_randomness(config.seed, standing.step, distributed.rank(), randomness)
-        log = Log(run.folder, resume_step=standing.step or -1, enabled=main)
+        shown = values_of(config) if main else {}
+        resume_step = standing.step or -1
+        log = Log(run.folder, resume_step, enabled=main, trackers=config.log, settings=shown)
         show = None if main and not run.quiet else False
         with StopRequest() as stop, log, worker_errors(config.data.workers):
             if run.evaluate_first and standing.before is None and len(run.validation):
-                _evaluate(run, standing, log)
-            memory, seconds = StepMemory(run.device), []
+                _print(run, standing, _evaluate(run, standing, log))
+            memory, seconds, first, started = StepMemory(run.device), [], standing.step, time.monotonic()
             with progress("training", steps, show=show) as advance:
                 advance(standing.step)
                 while not _is_over(run, standing):
                     values, duration = take_step(run, standing, network, batches)
                     seconds.append(duration)
-                    if standing.step % config.log_every == 0 or standing.step in (1, steps):
-                        costs = {"seconds per step": float(np.median(seconds)), "peak MB": memory.peak()}
-                        _write(run, standing, log, values() if main else {}, costs)
-                        seconds.clear()
+                    note: dict[str, float] = {}
+                    is_tenth = ends_part(standing.step, steps, _PRINTED_LINES)
+                    log_due = standing.step % config.log_every == 0 or standing.step in (1, steps)
                     evaluation_due = _is_evaluation_due(run, standing.step)
+                    if main and (log_due or is_tenth or evaluation_due):
+                        all_values = values()
+                        note = {name: all_values[name] for name in ("loss", "images/s") if name in all_values}
+                    if log_due:
+                        costs = {"seconds per step": float(np.median(seconds)), "peak MB": memory.peak()}
+                        _write(run, standing, log, {**(all_values if main else {}), **costs})
+                        seconds.clear()
+                    metrics: dict[str, float] = {}
                     if evaluation_due or standing.step % config.checkpoint_every == 0:
                         with memory.pause():
                             if evaluation_due and len(run.validation):
-                                _evaluate(run, standing, log)
+                                metrics = _evaluate(run, standing, log)
                             save_state(run, standing)
-                    advance(1)
+                    if is_tenth or metrics:
+                        left = (time.monotonic() - started) / (standing.step - first) * (steps - standing.step)
+                        _print(run, standing, metrics, note, left)
+                    advance(1, "  ".join(value_texts(note)))
                     if distributed.any_rank(stop.asked) and not _is_over(run, standing):
                         save_state(run, standing)
                         raise InterruptedRunError(f"stopped at step {standing.step} of {steps}, and saved")
@@ -217,37 +231,47 @@ def _update(run: Run, step: int) -> float:
     return norm
 
 
-def _evaluate(run: Run, standing: Standing, log: Log) -> None:
-    """Evaluate on the held-out images, and save the model if it is the best so far.
+def _evaluate(run: Run, standing: Standing, log: Log) -> dict[str, float]:
+    """Evaluate on the held-out images, save the model if it is the best so far, and return the values of the log.
 
-    The model before training is evaluated and never saved: it has not learnt anything.
+    The model before training can be the best, too: then training did not help.
     """
     metrics = distributed.from_main(run.evaluate())
     value, tie = metrics[run.metric], metrics.get(run.tie_breaker, 0.0)
     standing.history.append({"step": standing.step, **metrics})
-    _write(run, standing, log, {f"validation {name}": each for name, each in metrics.items()})
+    values = {f"validation {name}": each for name, each in metrics.items()}
+    _write(run, standing, log, values)
     if standing.step == 0:
         standing.before = value
-    elif standing.best is None or (value, tie) >= (standing.best, standing.best_tie_breaker):
+    if standing.best is None or (value, tie) >= (standing.best, standing.best_tie_breaker):
         standing.best, standing.best_tie_breaker = value, tie
         standing.best_step, standing.since_best = standing.step, 0
         if distributed.is_main():
             run.save_model()
     else:
         standing.since_best += 1
+    return values
 
 
-def _write(
-    run: Run, standing: Standing, log: Log, values: dict[str, float], file_only: dict[str, float] | None = None
+def _write(run: Run, standing: Standing, log: Log, values: dict[str, float]) -> None:
+    """Write a line of the log."""
+    if distributed.is_main():
+        log.write(standing.step, values, epoch=standing.step * run.accumulate / len(run.sampler))
+
+
+def _print(
+    run: Run, standing: Standing, metrics: dict[str, float], note: dict[str, float] | None = None, left: float = 0.0
 ) -> None:
-    """Write a line of the log, and print it without the values that are for the file only."""
-    if not distributed.is_main():
+    """Print a line: metrics, if there are any, the values of the last step, and the seconds left.
+
+    On a terminal a bar shows all but the metrics.
+    """
+    bar = sys.stderr.isatty()
+    if run.quiet or not distributed.is_main() or (bar and not metrics):
         return
     epoch = standing.step * run.accumulate / len(run.sampler)
-    log.write(standing.step, values | (file_only or {}), epoch=epoch)
-    bar = sys.stderr.isatty() and not any(name.startswith("validation") for name in values)  # it shows the steps
-    if not (run.quiet or bar):
-        print(line_text(standing.step, steps_of(run), epoch, values), file=sys.stderr, flush=True)
+    text = line_text(standing.step, steps_of(run), epoch, {**metrics, **({} if bar else note or {})})
+    print(f"{text}  {duration_text(left)} left" if left and not bar else text, file=sys.stderr, flush=True)
 
 
 def steps_of(run: Run) -> int:

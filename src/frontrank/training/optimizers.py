@@ -1,7 +1,7 @@
 """Optimizers and learning rates, from an `OptimizerConfig`."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,18 +19,20 @@ def build_optimizer(
     head: Named,
     loss_parameters: Iterable[nn.Parameter] = (),
     without_decay: Collection[str] = (),
+    depths: Mapping[str, int] | None = None,
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a model and its loss.
 
     backbone, head: (name, parameter) pairs, as of `named_parameters()`
     without_decay:  names of parameters that adamw must not shrink, such as position embeddings
+    depths:         blocks after that of a parameter of the backbone, by name: each multiplies its lr by layer_decay
 
-    Head and loss learn at lr x head_lr. Parameters that need no gradient are left out. adam and sgd add weight_decay
-    times the parameter to the gradient of all parameters, as the papers do. adamw shrinks weights apart from the
-    gradient, but no biases and norms (fewer than two dimensions).
+    The head learns at lr x head_lr, the loss at lr x head_lr x loss_lr. Parameters that need no gradient are left out.
+    adam and sgd add weight_decay times the parameter to the gradient of all parameters, as the papers do. adamw shrinks
+    weights apart from the gradient, but no biases and norms (fewer than two dimensions).
 
     >>> model = nn.Linear(2, 3)
-    >>> config = OptimizerConfig(lr=1e-5, head_lr=10.0)
+    >>> config = OptimizerConfig("adam", lr=1e-5, head_lr=10.0)
     >>> [group["lr"] for group in build_optimizer(config, [], model.named_parameters()).param_groups]
     [0.0001]
     """
@@ -38,16 +40,17 @@ def build_optimizer(
     parts: dict[str, tuple[Named, float]] = {
         "backbone": (backbone, config.lr),
         "head": (head, head_lr),
-        "loss": ((("", each) for each in loss_parameters), head_lr),
+        "loss": ((("", each) for each in loss_parameters), head_lr * config.loss_lr),
     }
-    groups: dict[tuple[str, float], dict[str, Any]] = {}
+    groups: dict[tuple[str, float, float], dict[str, Any]] = {}
     for part, (parameters, lr) in parts.items():
         for name, parameter in parameters:
             if parameter.requires_grad:
                 exempt = config.name == "adamw" and (parameter.ndim <= 1 or name in without_decay)
                 decay = 0.0 if exempt else config.weight_decay
-                settings = {"lr": lr, "initial_lr": lr, "weight_decay": decay, "part": part, "params": []}
-                groups.setdefault((part, decay), settings)["params"].append(parameter)
+                rate = lr * config.layer_decay ** (depths or {}).get(name, 0)
+                settings = {"lr": rate, "initial_lr": rate, "weight_decay": decay, "part": part, "params": []}
+                groups.setdefault((part, decay, rate), settings)["params"].append(parameter)
     if config.name == "sgd":
         return torch.optim.SGD(groups.values(), lr=config.lr, momentum=config.momentum)
     return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name](groups.values(), lr=config.lr)
@@ -65,7 +68,7 @@ def learning_rate(config: OptimizerConfig, step: int, steps: int, milestone_step
 
     milestone_steps: steps of an epoch, if milestones count epochs; need not be whole
 
-    >>> config = OptimizerConfig(schedule="multistep", milestones=(2, 4), gamma=0.3)
+    >>> config = OptimizerConfig(schedule="multistep", milestones=(2, 4), gamma=0.3, warmup=0)
     >>> [round(learning_rate(config, step, 10, milestone_steps=2), 4) for step in (0, 3, 4, 7, 8, 9)]
     [1.0, 1.0, 0.3, 0.3, 0.09, 0.09]
     """

@@ -7,10 +7,11 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -31,10 +32,12 @@ from frontrank.data.table import ImageTable, read_folder, read_table
 from frontrank.data.transforms import training_transform
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.evaluation import ap_error, evaluate
-from frontrank.evaluation.measures import read_metrics
-from frontrank.files import atomic_write
+from frontrank.evaluation.evaluate import level_pairs
+from frontrank.evaluation.measures import BY_LEVEL, OF_LEVELS, read_metrics
+from frontrank.files import atomic_write, load_json
 from frontrank.losses import FastAP, QuantizedAP, RankLoss, registry
 from frontrank.models import Embedder
+from frontrank.models.fine_tuning import block_depths, check_train, count_parameters, prepare_training
 from frontrank.models.weights import WORDS, published_images
 from frontrank.packages import cache_folder
 from frontrank.samples.build import TABLE as OWN_TABLE  # a folder that holds it is that table
@@ -52,23 +55,30 @@ from frontrank.settings import (
     read_config,
     read_recipe,
 )
-from frontrank.training import distributed
+from frontrank.training import defaults, distributed
+from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import PRECISIONS, embed_table
+from frontrank.training.first_model import choose_reading, start_head
 from frontrank.training.gradient import Step, step_gradient
+from frontrank.training.logs import check_trackers
 from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
+from frontrank.version import __version__
 
-_BATCH = 112
+_SEARCH_SHARE, _SEARCH_SECONDS = 0.1, 30.0  # of a run's minutes for each search before it; of a run without them
+_TIMED_STEPS = 3
 _AHEAD_BYTES = 1 << 30  # of images that are read ahead of their batch
-_PACKAGES = ("frontrank", "torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
+_LEVEL_PAIRS = 1_000_000  # of a coarse level that is measured in each epoch without being asked for: some seconds
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
 _CHANGEABLE = (
     "epochs",
     "iterations",
     "patience",
     "checkpoint_every",
     "log_every",
+    "log",
     "device",
     "data.path",
     "data.workers",
@@ -164,6 +174,7 @@ class RetrievalRun:
     optimizer: torch.optim.Optimizer
     device: torch.device
     quiet: bool = False
+    choices: dict[str, Any] = field(default_factory=dict)
     tie_breaker: str = "mAP"
     evaluate_first: bool = True
 
@@ -230,7 +241,14 @@ class RetrievalRun:
         if not distributed.is_main():
             return {}
         metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
-        return dict(evaluate(embeddings, self.validation.codes(), metrics=metrics, progress=False))
+        labels = self.validation.level_labels()
+        if labels.ndim == 1:
+            return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
+        values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
+        asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
+        if asked or level_pairs(labels) <= _LEVEL_PAIRS:
+            values |= evaluate(embeddings, labels, metrics=dict.fromkeys((*BY_LEVEL, config.metric)), progress=False)
+        return values
 
     def save_model(self) -> None:
         self.model.save(self.folder / "model", overwrite=True)
@@ -250,7 +268,8 @@ class RetrievalRun:
         return {"sampler": self.sampler.state_dict()["fingerprint"], "images": table_digest(self.images.used)}
 
     def facts(self) -> dict[str, Any]:
-        return {**environment_facts(self.device, self.config.seed), "broken_images": len(self.images.broken)}
+        facts = {**environment_facts(self.device, self.config.seed), "broken_images": len(self.images.broken)}
+        return {**facts, "parameters": count_parameters(self.model)._asdict(), **self.choices}
 
     def write_data(self) -> None:
         """Write images.csv, and broken.csv if some images cannot be read."""
@@ -268,13 +287,14 @@ def _with_room(data: DataConfig, model: Embedder) -> DataConfig:
 
 
 def _label_levels(table: ImageTable) -> Tensor | None:
-    """Return class and category of each class number [class, 2], for losses of several levels, if there are any."""
-    if not all(table.categories):
+    """Return the levels of each class number [class, level], for losses of several levels, if there are any."""
+    labels = table.level_labels()
+    if labels.ndim == 1:
         return None
-    categories = np.unique(table.categories, return_inverse=True)[1]
-    levels = torch.zeros(len(set(table.labels)), 2, dtype=torch.int64)
     codes = torch.as_tensor(table.codes())
-    levels[codes] = torch.stack([codes, torch.as_tensor(categories)], 1)
+    coarser = [torch.as_tensor(np.unique(column, return_inverse=True)[1]) for column in labels.T[1:]]
+    levels = torch.zeros(len(set(table.labels)), labels.shape[1], dtype=torch.int64)
+    levels[codes] = torch.stack([codes, *coarser], 1)
     return levels
 
 
@@ -306,32 +326,136 @@ def build_run(
 
     What takes long comes last: a misspelt name is found before a million images are decoded.
     """
+    started = time.monotonic()
     check_config(config)
+    check_trackers(config.log)
+    check_train(config.model.train)
     require_metric(config.metric)
     config = replace(config, data=fill_image_size(config))
     table = split_images(build_images(config.data), config)
     training = table.of("train")
-    config = replace(config, batches=fill_batch_size(config.batches, training))
-    sampler = build_sampler(config.batches, training, config.seed)
-    check_warmup(config.optimizer, count_steps(config, len(sampler), config.batches.accumulate))
+    config = replace(config, data=defaults.fill_resize(config.data, training, config.seed))
+    config = defaults.fill_temperature(config, len(set(training.labels)))
+    # again when the speed is known; now for a mistake in them
+    sampler = build_sampler(defaults.fill_batches(config.batches, training), training, config.seed)
+    if not config.minutes:
+        planned = defaults.fill_steps(config, len(sampler))
+        check_warmup(planned.optimizer, count_steps(planned, len(sampler), config.batches.accumulate))
     build_loss(config.loss, 2, 2)
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
-    torch.manual_seed(config.seed)  # the same first weights in every process
-    model = build_model(config.model, config.data).to(device)
-    frozen = model.settings.batch_norm == "frozen"
-    config = replace(config, model=replace(config.model, batch_norm="frozen" if frozen else "train"))
-    if config.channels_last:
-        model = model.to(memory_format=torch.channels_last)
+    model = _first_model(config, device)
     show = None if distributed.is_main() and not quiet else False
     images = check_run_images(table, config, remember=remember, show=show)
-    if images.broken:
-        training = images.used.of("train")
-        sampler = build_sampler(config.batches, training, config.seed)
+    training = images.used.of("train")
+    say = (lambda text: None) if show is False else (lambda text: print(text, file=sys.stderr, flush=True))
+    config, model, choices = _begin(config, model, images.used, device, say, folder)
+    sampler = build_sampler(config.batches, training, config.seed)
     loss = build_loss(config.loss, len(set(training.labels)), model.dim).to(device)
     parts = model.backbone_parameters(), model.head_parameters(), list(loss.parameters())
-    optimizer = build_optimizer(config.optimizer, *parts, without_decay=model.names_without_decay())
-    return RetrievalRun(config, folder, images, model, loss, sampler, optimizer, device, quiet)
+    if not config.minutes or config.iterations:
+        config = defaults.fill_steps(config, len(sampler))
+    exempt = model.names_without_decay()
+    optimizer = build_optimizer(config.optimizer, *parts, without_decay=exempt, depths=block_depths(model))
+    run = RetrievalRun(config, folder, images, model, loss, sampler, optimizer, device, quiet, choices)
+    if config.minutes and not config.iterations:
+        _fit_budget(run, started, say)
+    return run
+
+
+def _first_model(config: TrainConfig, device: torch.device) -> Embedder:
+    """Build the model as it is before anything is chosen: the same weights in every process."""
+    model = defaults.fill_reading(config.model)
+    torch.manual_seed(config.seed)
+    network = build_model(model, config.data).to(device)
+    return network.to(memory_format=torch.channels_last) if config.channels_last else network
+
+
+def _begin(
+    config: TrainConfig,
+    model: Embedder,
+    table: ImageTable,
+    device: torch.device,
+    say: Callable[[str], None],
+    folder: Path,
+) -> tuple[TrainConfig, Embedder, dict[str, Any]]:
+    """Choose what is left open by looking at the images and the network; return all settings, the model, and why.
+
+    A run that continues has everything but the weights, which its checkpoint holds.
+    """
+    embedding: Any = {"device": device, "workers": config.data.workers, "precision": config.precision}
+    seconds = min(_SEARCH_SECONDS, _SEARCH_SHARE * 60 * config.minutes) if config.minutes else _SEARCH_SECONDS
+    choices: dict[str, Any] = {}
+    if (config.model.stage, config.model.pooling) == (AUTO, AUTO) and is_pretrained(config.model, model):
+        readings = choose_reading(model, table, config.metric, seconds, **embedding)
+        choices["readings"] = [asdict(each) for each in readings]
+        best = readings[0]
+        chosen: Any = {"stage": best.stage, "pooling": best.pooling}
+        say(f"frozen {config.model.backbone}, {config.metric} of {min(1024, len(table)):,} images or fewer: "
+            + "; ".join(f"{each} {each.value:.3f}" for each in readings))  # fmt: skip
+        config = replace(config, model=replace(config.model, **chosen))
+        say(f"chosen: {best} (model.stage {best.stage}, model.pooling {best.pooling})")
+        if (best.stage, best.pooling) != (model.settings.stage, model.settings.pooling):
+            model = _first_model(config, device)
+    prepare_training(model, config.model.train, config.model.lora, config.model.checkpointing)
+    frozen = model.settings.batch_norm == "frozen"
+    network = replace(defaults.fill_reading(config.model), batch_norm="frozen" if frozen else "train")
+    data = defaults.fill_augmentation(config.data, model.settings.pooling)
+    config = replace(config, model=network, data=data)
+    training, held_out = table.of("train"), table.of("validation")
+    if config.batches.size == 0 or AUTO in (config.batches.chunk, config.batches.per_class):
+        speed = defaults.images_per_second(model, data.size, device)
+        most = (defaults.largest_batch(speed, config.minutes),) if config.batches.chunk == AUTO else ()
+        batches = defaults.fill_batches(config.batches, training, *most)
+        config = replace(config, batches=defaults.fill_chunk(batches, model, data.size, device))
+    config = replace(config, optimizer=defaults.fill_rates(config.optimizer, model, config.batches.size))
+    if model.origin.startswith("backbone and head"):
+        config = replace(config, head="random")  # it has weights already
+    elif config.head != "random" and latest_checkpoint(folder / "checkpoints") is None:
+        parts = training, held_out, config.metric, seconds
+        kind, values, choices["seconds per image"] = start_head(model, config.head, *parts, **embedding)
+        if values:
+            choices["heads"] = values
+            say(f"first weights of the head, {config.metric} of held-out classes: "
+                + "; ".join(f"{name} {value:.3f}" for name, value in values.items()))  # fmt: skip
+        fitted: Any = {"head": kind}
+        config = replace(config, **fitted)
+    say(str(count_parameters(model)))
+    return config, model, choices
+
+
+def is_pretrained(config: ModelConfig, model: Embedder) -> bool:
+    """Whether a backbone has weights that were trained, without a head of its own."""
+    return config.weights != "none" and not model.origin.startswith("backbone and head")
+
+
+def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -> None:
+    """Choose as many steps as fit into the minutes of a run, by the time that a few of them take."""
+    config, memory, scaler = run.config, run.memory, run.scaler
+    run.memory, run.scaler = None, None
+    buffers = {name: each.clone() for name, each in run.model.named_buffers()}
+    seconds = []
+    run.model.train()
+    for batch in run.batches(0, _TIMED_STEPS):
+        begun = time.monotonic()
+        run.gradient(run.model, batch, 0)
+        seconds.append(time.monotonic() - begun)
+    run.optimizer.zero_grad(set_to_none=True)
+    for name, each in run.model.named_buffers():
+        each.copy_(buffers[name])
+    run.memory, run.scaler = memory, scaler
+    per_step = 1.1 * min(seconds) * config.batches.accumulate  # beside the gradient: the update, and the log
+    per_image = run.choices.get("seconds per image") or min(seconds) / config.batches.size
+    left = 60 * config.minutes - (time.monotonic() - started)
+    evaluation = per_image * len(run.validation)
+    steps, evaluations = defaults.steps_in(left - evaluation, per_step, evaluation, config.evaluations)
+    if config.epochs != AUTO:
+        steps = min(steps, math.ceil(config.epochs * len(run.sampler) / config.batches.accumulate))
+    steps, evaluations = distributed.from_main((steps, evaluations))
+    say(f"{config.minutes:g} minutes: {steps:,} steps of {config.batches.size} images, {per_step:.1f} s each")
+    config = replace(config, iterations=steps, evaluations=evaluations)
+    run.config = defaults.fill_steps(config, len(run.sampler))
+    check_warmup(run.config.optimizer, steps)
 
 
 def announce_weights(backbone: str, weights: str) -> None:
@@ -360,15 +484,6 @@ def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBat
     return BalancedBatches(table.labels, config.size, config.per_class, seed=seed)
 
 
-def fill_batch_size(config: BatchConfig, table: ImageTable) -> BatchConfig:
-    """Return the settings with a batch size that fits the images, if none was set."""
-    if config.size:
-        return config
-    per_class, classes = config.per_class or 4, len(set(table.labels))
-    fits = len(table) if config.kind == "all-classes" else classes * per_class
-    return replace(config, size=min(_BATCH, fits) // per_class * per_class)
-
-
 def fill_image_size(config: TrainConfig) -> DataConfig:
     """Return the settings of the images with the size and the interpolation of the backbone, if none were set."""
     data = config.data
@@ -382,7 +497,8 @@ def fill_image_size(config: TrainConfig) -> DataConfig:
 
 def build_model(config: ModelConfig, data: DataConfig) -> Embedder:
     """Build the network with its first weights."""
-    settings: dict[str, Any] = vars(config) | {"weights": None if config.weights == "none" else config.weights}
+    named = {name: value for name, value in vars(config).items() if name not in ("train", "lora", "checkpointing")}
+    settings: dict[str, Any] = named | {"weights": None if config.weights == "none" else config.weights}
     images = {"image_size": data.size, "resize": data.resize, "interpolation": data.interpolation}
     settings |= {name: None if value == AUTO else value for name, value in images.items()}
     return Embedder(**settings)
@@ -398,11 +514,11 @@ def frozen_model(config: TrainConfig) -> Embedder:
     with torch.random.fork_rng(devices=[]):
         if weights not in ("none", "pretrained", "package") and not Path(weights).is_file():
             torch.manual_seed(config.seed)
-            model = build_model(config.model, config.data)
+            model = build_model(defaults.fill_reading(config.model), config.data)
             if model.origin.startswith("backbone and head"):
                 return model.eval()
         torch.manual_seed(config.seed)
-        bare = replace(config.model, dim=0, layer_norm=False, dropout=0.0)
+        bare = replace(defaults.fill_reading(config.model), dim=0, layer_norm=False, dropout=0.0)
         return build_model(bare, config.data).eval()
 
 
@@ -630,7 +746,7 @@ def read_run_config(folder: Path, overrides: Mapping[str, str], kind: type[Confi
 def read_facts(folder: Path, otherwise: dict[str, Any] | None = None) -> dict[str, Any]:
     """Read the run.json of a folder; return `otherwise`, or nothing, if it is missing or damaged."""
     with suppress(OSError, ValueError):
-        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        facts = load_json(folder / "run.json")
         if isinstance(facts, dict):
             return facts
     return otherwise or {}
@@ -643,7 +759,7 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def environment_facts(device: object, seed: int) -> dict[str, Any]:
     """Return what is needed to repeat a run, beside its settings and its images."""
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "frontrank": __version__}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)

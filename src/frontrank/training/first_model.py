@@ -1,0 +1,250 @@
+"""The model before the first step: which features of the backbone it reads, and a head that starts from them.
+
+Both are chosen among a few by how well the frozen backbone ranks images of held-out classes.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from frontrank.data.table import ImageTable
+from frontrank.errors import InputError
+from frontrank.evaluation import evaluate
+from frontrank.models import Embedder
+from frontrank.models.backbone import eval_mode, feature_maps, has_class_token, read_features
+from frontrank.models.pooling import TOKEN_POOLINGS, Pooling
+from frontrank.retrieval.whitening import Whitening
+from frontrank.training import distributed
+from frontrank.training.embedding import embed_table
+
+HEADS = {"rotation": 0.0, "pca": 0.0, "whitening-0.25": 0.25, "whitening-0.5": 0.5}  # powers; rotation has no mean
+_READING_IMAGES, _HEAD_IMAGES = 1024, 4096
+_PROBE = 64  # images whose speed decides how many more there are
+_MOST_FEATURES = 2048  # of pooling flat, if it is tried
+_MOST_FITTED = 8192  # features: their covariance has as many rows and columns
+_OTHER_POOLING, _EARLIER_STAGE = 0.01, 0.03  # by which another reading must be better; each stage left out learns less
+_ROW_LENGTH = 3**-0.5  # of the head's rows, about as nn.Linear has them
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A way to read features from a backbone, and how well they rank."""
+
+    stage: int
+    pooling: str
+    value: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{f'stage {self.stage}' if self.stage else 'last layer'}, {self.pooling}"
+
+
+# Which features
+
+
+def choose_reading(model: Embedder, table: ImageTable, metric: str, seconds: float, **embedding: Any) -> list[Reading]:
+    """Return readings of the backbone, the best one first, by how well they rank images of the table.
+
+    model:     with the pooling that its authors meant; another one must be better by a margin
+    seconds:   about as long as this may take
+    embedding: settings of `embed_table`
+    """
+    own = model.settings.pooling
+    readings = _readings(model)
+    network = _Readings(model, readings)
+    rows, features = _embed_some(network, _sample_classes(table, _READING_IMAGES), seconds, embedding)
+    parts = np.split(features, np.cumsum(network.widths)[:-1], axis=1)
+    labels = rows.labels
+    results = []
+    for reading, part in zip(readings, parts, strict=True):
+        value = evaluate(part, labels, metrics=(metric,), progress=False)[metric]
+        results.append(Reading(reading.stage, reading.pooling, float(value)))
+    stages = sorted({each.stage for each in results if each.stage}, reverse=True)
+
+    def rating(reading: Reading) -> float:
+        left_out = stages.index(reading.stage) + 1 if reading.stage else 0
+        other = not left_out and reading.pooling != own
+        return reading.value - left_out * _EARLIER_STAGE - other * _OTHER_POOLING
+
+    return distributed.from_main(sorted(results, key=rating, reverse=True))
+
+
+def _readings(model: Embedder) -> list[Reading]:
+    """Return the readings to try: the last layer, and the two stages before it where a backbone has stages."""
+    own, tokens = model.settings.pooling, has_class_token(model.backbone)
+    readings = [Reading(0, own)]
+    for stage in (0, *_earlier_stages(model.backbone)):
+        try:
+            with torch.no_grad(), eval_mode(model.backbone):
+                side, weight = model.image_size, next(model.parameters())
+                image = torch.zeros(1, 3, side, side, device=weight.device, dtype=weight.dtype)
+                shape = feature_maps(model.backbone, image, stage).shape
+        except (AttributeError, AssertionError, IndexError, RuntimeError, TypeError, ValueError):
+            continue
+        poolings = ["average", "gem"]
+        if stage == 0 and own == "native":  # the average of a map is its own already, but for a norm
+            poolings = ["cls+average", "average"] if tokens else ["gem"]
+        if len(shape) == 4 and shape[2] * shape[3] > 1 and math.prod(shape[1:]) <= _MOST_FEATURES:
+            poolings.append("flat")
+        readings += [Reading(stage, pooling) for pooling in poolings if (stage, pooling) != (0, own)]
+    return readings
+
+
+def _earlier_stages(backbone: Any) -> list[int]:
+    """Return the numbers of the two stages before the last, if maps get smaller from stage to stage."""
+    try:
+        reductions = [each["reduction"] for each in backbone.feature_info]
+    except (AttributeError, TypeError, KeyError):
+        return []
+    return [len(reductions) - 1, len(reductions) - 2] if len(reductions) > 2 and reductions[-1] > reductions[0] else []
+
+
+class _Sized(nn.Module):
+    """A module that takes images of the same size and colours as a model."""
+
+    def __init__(self, model: Embedder) -> None:
+        super().__init__()
+        self.model = model
+        self.resize, self.image_size, self.interpolation = model.resize, model.image_size, model.interpolation
+        self.mean, self.std = model.mean, model.std
+
+
+class _Readings(_Sized):
+    """All readings of an image, side by side."""
+
+    def __init__(self, model: Embedder, readings: list[Reading]) -> None:
+        super().__init__(model)
+        self.readings = readings
+        self.poolings = nn.ModuleDict({name: Pooling(name) for name in {each.pooling for each in readings}})
+        self.poolings.to(next(model.parameters()).device)
+        self.widths: list[int] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        features, maps = [], {}
+        for each in self.readings:
+            # readings of a map share it; others are computed anew
+            key = (each.stage, each.pooling if each.pooling in ("native", *TOKEN_POOLINGS) else "map")
+            if key not in maps:
+                maps[key] = read_features(self.model.backbone, images, each.pooling, each.stage)
+            features.append(self.poolings[each.pooling](maps[key]))
+        self.widths = [each.shape[1] for each in features]
+        return torch.cat(features, 1)
+
+
+# The head
+
+
+def start_head(
+    model: Embedder, kind: str, train: ImageTable, held_out: ImageTable, metric: str, seconds: float, **embedding: Any
+) -> tuple[str, dict[str, float], float]:
+    """Give the linear head its first weights, from features of training images.
+
+    kind: one of HEADS, or "auto" for the one that ranks images of the held-out classes best; if there are none, images
+        that are trained on
+
+    Returns the kind, the metric of each that was tried, and the seconds to embed an image. A head of random weights
+    stays as it is if there is no linear layer, or if features are too many to be analysed.
+    """
+    linear = model.head.linear
+    if kind == "random" or not isinstance(linear, nn.Linear) or linear.in_features > _MOST_FITTED:
+        return "random", {}, 0.0
+    network, shuffled = _HeadInput(model), np.random.default_rng(0).permutation(len(train))
+    started = time.monotonic()
+    rows, features = _embed_some(network, train.rows(shuffled[:_HEAD_IMAGES]), seconds, embedding)
+    per_image = (time.monotonic() - started) / len(rows)
+    try:
+        whitening = Whitening.fit(features, power=0.0, progress=False)
+    except InputError:  # features that do not differ at all
+        return "random", {}, per_image
+    length = float(np.linalg.norm(features, axis=1).mean())
+    heads = {name: _head(name, whitening, length, linear) for name in (HEADS if kind == "auto" else [kind])}
+    values: dict[str, float] = {}
+    if kind == "auto":
+        if len(held_out):
+            rows, features = _embed_some(network, _sample_classes(held_out, _HEAD_IMAGES), seconds, embedding)
+        tensor = torch.as_tensor(features)
+        if np.unique(rows.labels, return_counts=True)[1].max() > 1:
+            for name, (weight, bias) in heads.items():
+                embeddings = nn.functional.linear(tensor, weight, bias)
+                values[name] = float(evaluate(embeddings, rows.labels, metrics=(metric,), progress=False)[metric])
+    name = distributed.from_main(max(values, key=lambda each: values[each]) if values else next(iter(heads)))
+    with torch.no_grad():
+        for own, first in zip((linear.weight, linear.bias), heads[name], strict=True):
+            own.copy_(first)
+    return name, values, per_image
+
+
+class _HeadInput(_Sized):
+    """What the linear head of a model gets."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        inputs: list[Tensor] = []
+        hook = self.model.head.linear.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        try:
+            self.model(images)
+        finally:
+            hook.remove()
+        return inputs[0]
+
+
+def _head(kind: str, whitening: Whitening, length: float, linear: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of a linear layer that does what a whitening does to features of this length.
+
+    Rows beyond those of the whitening are random and orthogonal to them, as small as the last: rows of zeros would
+    never learn.
+    """
+    dim = linear.out_features
+    components = whitening.components[:dim]
+    scale = whitening.variance[: len(components)] ** -HEADS[kind]
+    if missing := min(dim, linear.in_features) - len(components):
+        random = torch.randn(linear.in_features, missing, dtype=torch.float64, generator=_generator())
+        basis = torch.linalg.qr(torch.cat([components.T, random], 1))[0].T[len(components) :]
+        components = torch.cat([components, basis])
+        scale = torch.cat([scale, scale[-1].expand(missing)])
+    weight = components * scale[:, None]
+    if (more := dim - len(weight)) > 0:  # an embedding of more dimensions than there are features
+        small = 0.1 * float(weight.norm(dim=1).min()) / linear.in_features**0.5
+        rows = small * torch.randn(more, linear.in_features, dtype=torch.float64, generator=_generator())
+        weight = torch.cat([weight, rows])
+    bias = torch.zeros(dim, dtype=weight.dtype) if kind == "rotation" else -weight @ whitening.mean
+    size = _ROW_LENGTH / float(weight.square().sum(1).mean().sqrt())
+    return (weight * size).to(linear.weight.dtype), (bias * size * length).to(linear.weight.dtype)
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+# Images
+
+
+def _sample_classes(table: ImageTable, count: int) -> ImageTable:
+    """Return about so many images: a few of each class, class by class in random order, held-out classes first."""
+    order = np.random.default_rng(0).permutation(len(table))
+    order = order[np.argsort(table.splits[order] != "validation", kind="stable")]
+    classes: dict[str, list[int]] = {}
+    for row in order.tolist():
+        classes.setdefault(str(table.labels[row]), []).append(row)
+    groups = [rows for label, rows in classes.items() if label and len(rows) > 1]
+    each = max(4, count // max(1, len(groups)))
+    return table.rows(np.array([row for rows in groups for row in rows[:each]][:count], dtype=np.int64))
+
+
+def _embed_some(
+    network: nn.Module, table: ImageTable, seconds: float, embedding: dict[str, Any]
+) -> tuple[ImageTable, np.ndarray]:
+    """Embed the first images of a table, as many as take about so long; return them and their embeddings."""
+    embed: Callable[[ImageTable], np.ndarray] = lambda rows: embed_table(network, rows, show=False, **embedding)  # noqa: E731
+    started = time.monotonic()
+    first = embed(table.rows(np.arange(min(_PROBE, len(table)))))
+    fit = len(first) * seconds / max(time.monotonic() - started, 1e-6)
+    stop = int(distributed.from_main(min(len(table), max(len(first), int(fit)))))
+    if stop == len(first):
+        return table.rows(np.arange(stop)), first
+    rest = embed(table.rows(np.arange(len(first), stop)))
+    return table.rows(np.arange(stop)), np.concatenate([first, rest])

@@ -1,0 +1,106 @@
+"""The model before the first step: features that rank best, and a head that starts from them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import frontrank as fr
+from frontrank.data.splits import hold_out_classes
+from frontrank.data.table import read_table
+from frontrank.models import Embedder
+from frontrank.settings import BatchConfig, ModelConfig, OptimizerConfig, read_config, read_recipe, values_of
+from frontrank.training import first_model
+from frontrank.training.first_model import HEADS, choose_reading, start_head
+from frontrank.training.run import resume, train
+from tests.training.runs import config_of, small_table
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return small_table(tmp_path_factory.mktemp("glyphs"))
+
+
+@pytest.fixture
+def table(path):
+    return hold_out_classes(read_table(path), 0.3)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Embedder("test_resnet", dim=16, image_size=32, resize=32, batch_norm="frozen")
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("dim", [5, 12])
+def test_a_head_ranks_as_the_whitening_it_comes_from(kind, dim):
+    rows = nn.functional.normalize(torch.randn(40, 8, dtype=torch.float64) + 1, dim=1)
+    whitening = fr.Whitening.fit(rows, power=HEADS[kind])
+    linear = nn.Linear(8, dim).double()
+    weight, bias = first_model._head(kind, whitening, 3.0, linear)
+    got = nn.functional.normalize(nn.functional.linear(3 * rows, weight, bias), dim=1)
+    if kind == "rotation":
+        expected = nn.functional.normalize(rows @ whitening.components[:dim].T, dim=1)
+    else:
+        expected = fr.Whitening.fit(rows, power=HEADS[kind], dim=min(dim, 8)).apply(rows)
+    assert got.shape == (40, dim)
+    assert torch.allclose(got @ got.T, expected @ expected.T, atol=0.05 if dim > 8 else 1e-9)
+
+
+def test_rows_beyond_the_directions_of_few_images_are_orthogonal_and_not_zero():
+    whitening = fr.Whitening.fit(torch.randn(5, 8, dtype=torch.float64))
+    weight = first_model._head("pca", whitening, 1.0, nn.Linear(8, 8).double())[0]
+    products = weight @ weight.T
+    assert torch.allclose(products, torch.eye(8, dtype=torch.float64) / 3)
+
+
+def test_the_best_head_on_held_out_classes_is_taken(model, table):
+    held_out = table.of("validation")
+    kind, values, _ = start_head(model, "auto", table.of("train"), held_out, "R@1", 60, workers=0)
+    assert set(values) == set(HEADS)
+    assert values[kind] == max(values.values())
+    embeddings = first_model.embed_table(model, held_out, workers=0)
+    assert fr.evaluate(embeddings, held_out.labels)["R@1"] == pytest.approx(values[kind], abs=0.03)
+    before = model.head.linear.weight.clone()
+    assert start_head(model, "random", table.of("train"), held_out, "R@1", 60)[0] == "random"
+    assert torch.equal(model.head.linear.weight, before)
+
+
+def test_readings_are_tried_and_an_earlier_stage_must_be_clearly_better(model, table, monkeypatch):
+    readings = choose_reading(model, table, "R@1", 60, workers=0)
+    tried = {(each.stage, each.pooling) for each in readings}
+    assert {(0, "native"), (0, "gem"), (4, "flat"), (3, "average")} <= tried
+    values = iter([0.50, 0.505, *[0.52] * (len(tried) - 2)])
+    monkeypatch.setattr(first_model, "evaluate", lambda *_, **__: {"R@1": next(values)})
+    best = choose_reading(model, table, "R@1", 60, workers=0)[0]
+    assert (best.stage, best.pooling) == (0, "native")
+
+
+@pytest.mark.training
+def test_a_run_that_chooses_everything_writes_it_down_and_continues(path, model, tmp_path):
+    torch.save({f"backbone.{k}": v for k, v in model.backbone.state_dict().items()}, tmp_path / "weights.pth")
+    network = ModelConfig("test_resnet", weights=str(tmp_path / "weights.pth"), dim=16)
+    config = replace(
+        config_of(path, data={"augment": "auto", "flip": "auto", "resize": "auto"}),
+        batches=BatchConfig(),
+        model=network,
+        optimizer=OptimizerConfig(),
+        epochs="auto",
+        minutes=0.02,
+        head="auto",
+    )
+    standing = train(config, tmp_path / "run", quiet=True)
+    stored = read_config(read_recipe(tmp_path / "run" / "config.yaml"))
+    left = {name for name, value in values_of(stored).items() if value == "auto"}
+    assert left <= {"data.layout", "device"}
+    assert stored.iterations == standing.step >= 1
+    assert stored.head in HEADS
+    assert standing.best >= standing.before
+    more = {"iterations": str(standing.step + 2)}
+    assert resume(tmp_path / "run", more, quiet=True).step == standing.step + 2
+    again = read_config(read_recipe(tmp_path / "run" / "config.yaml"))
+    assert replace(again, iterations=stored.iterations) == stored
+    assert np.isfinite(standing.best)
