@@ -15,6 +15,7 @@ from frontrank.evaluation.report import Report
 from frontrank.settings import as_yaml
 
 PER_QUERY = ["R@1", "R@10", "mAP", "mAP@R", "R-precision"]  # of 64 test images: no R@100
+OF_LEVELS = ["R@1 (level 2)", "mAP (level 2)", "nDCG", "H-AP"]
 METRICS = [*PER_QUERY, "NMI", "dists@intra", "dists@inter"]
 SMALL = {
     "data.validation": "0.3",

@@ -128,7 +128,7 @@ def test_an_axis_without_effect_is_refused(axis, losses, remedy):
 
 
 def test_learning_rates():
-    assert plan_of("SmoothAP").ways[0].lrs == (3.3e-6, 1e-5, 3e-5)
+    assert plan_of("SmoothAP").ways[0].lrs == (5e-5, 1.5e-4, 4.5e-4)
     assert plan_of("SmoothAP", {"optimizer.lr": "0.003"}).ways[0].lrs == (0.001, 0.003, 0.009)
     assert plan_of("SmoothAP", lrs="1e-3, 1e-4").ways[0].lrs == (1e-4, 1e-3)
     assert [way.lrs for way in plan_of(axes=["optimizer.lr=1e-4,1e-3"]).ways] == [(1e-4,), (1e-3,)]  # no search

@@ -26,7 +26,7 @@ from frontrank.data.table import read_table
 from frontrank.evaluation.report import Report
 from frontrank.reporting.findings import Curve
 from frontrank.training.embedding import embed_table
-from tests.comparison.comparisons import METRICS, PER_QUERY, log_of, plan_of
+from tests.comparison.comparisons import METRICS, OF_LEVELS, PER_QUERY, log_of, plan_of
 from tests.reference import paired_classes as reference
 
 
@@ -44,20 +44,26 @@ def results_of(*entries, **others):
 # Of real runs
 
 
+def values_of(model, test):
+    embeddings = embed_table(model, test, workers=0, show=False)
+    values = dict(fr.evaluate(embeddings, test.labels, metrics=METRICS))
+    both = np.stack([test.labels, test.categories], 1)
+    return values | dict(fr.evaluate(embeddings, both, metrics=["R@1", "mAP", "nDCG", "H-AP"]))
+
+
 @pytest.mark.training
 def test_values_are_those_of_the_models_on_the_test_images(trained):
     folder, results, _ = trained
     test = read_table(folder / "images.csv").of("test")
     for entry, way in zip(results.entries, sorted((folder / "runs").iterdir()), strict=True):
-        assert (entry.seeds, list(entry.values)) == ((0, 1), METRICS)
+        assert (entry.seeds, list(entry.values)) == ((0, 1), [*PER_QUERY, *OF_LEVELS, *METRICS[5:]])
         for place, seed in enumerate(entry.seeds):
             model = fr.Embedder.load(way / f"lr-{entry.lr:g}-seed-{seed}" / "model")
-            report = fr.evaluate(embed_table(model, test, workers=0, show=False), test.labels, metrics=METRICS)
-            assert {name: entry.values[name][place] for name in METRICS} == pytest.approx(dict(report), abs=1e-6)
+            values = {name: of[place] for name, of in entry.values.items()}
+            assert values == pytest.approx(values_of(model, test), abs=1e-6)
     torch.manual_seed(0)
     model = fr.Embedder("test_resnet", dim=0, batch_norm="frozen", image_size=32, resize=32)
-    report = fr.evaluate(embed_table(model, test, workers=0, show=False), test.labels, metrics=METRICS)
-    assert dict(results.frozen) == pytest.approx(dict(report), abs=1e-6)  # of the first weights
+    assert dict(results.frozen) == pytest.approx(values_of(model, test), abs=1e-6)  # of the first weights
 
 
 @pytest.mark.training
@@ -68,13 +74,13 @@ def test_differences_are_over_seeds_and_classes(trained):
     for entry, way in zip(results.entries, sorted((folder / "runs").iterdir()), strict=True):
         runs = [way / f"lr-{entry.lr:g}-seed-{seed}" for seed in range(2)]
         reports = [fr.Report.load(run / "test.json") for run in runs]
-        values[entry.name] = {name: np.array([r.per_query[name] for r in reports]) for name in PER_QUERY}
+        values[entry.name] = {name: np.array([r.per_query[name] for r in reports]) for name in [*PER_QUERY, *OF_LEVELS]}
         validation[entry.name] = fmean(json.loads((run / "run.json").read_text())["best"] for run in runs)
     best = max(validation, key=validation.get)
     assert results.reference == best
     (other,) = (entry for entry in results.entries if entry.name != best)
     (itself,) = (entry for entry in results.entries if entry.name == best)
-    assert (itself.against, list(other.against)) == ({}, PER_QUERY)
+    assert (itself.against, list(other.against)) == ({}, [*PER_QUERY, *OF_LEVELS])
     for name, change in other.against.items():
         assert change.difference == pytest.approx(fmean(other.values[name]) - fmean(itself.values[name]), abs=1e-9)
         expected = reference.over_seeds(values[best][name], values[other.name][name], labels, 0.95, 1000, 0)
@@ -87,7 +93,7 @@ def test_learning_rates_costs_and_curves_are_those_of_the_logs(trained):
     for entry, way in zip(results.entries, sorted((folder / "runs").iterdir()), strict=True):
         best = {}
         for run in way.glob("lr-*-seed-0"):
-            tested = [line for line in log_of(run)[1:] if "loss" not in line]
+            tested = [line for line in log_of(run) if "loss" not in line]
             best[float(run.name.split("-")[1])] = max((x["validation R@1"], x["validation mAP"]) for x in tested)
         assert {lr: value for lr, (value, _) in best.items()} == entry.searched
         assert best[entry.lr] == max(best.values())

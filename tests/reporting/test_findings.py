@@ -70,12 +70,19 @@ def shown(found):
 def test_reports_are_those_of_evaluate(found):
     names = ["R@1", "R@10", "mAP", "mAP@R", "R-precision", "dists@intra", "dists@inter"]
     for side, rows in zip(found.sides, (BEFORE, AFTER), strict=True):
-        expected = fr.evaluate(rows, LABELS, metrics=names)
-        assert side.report.metrics == expected.metrics
-        assert list(side.report) == names
+        expected = dict(fr.evaluate(rows, LABELS, metrics=names))
+        by_level = fr.evaluate(rows, np.stack([LABELS, LABELS // 3], 1), metrics=["R@1", "mAP", "nDCG", "H-AP"])
+        assert side.report.metrics == expected | dict(by_level)
         assert side.report.name == side.title
     assert [(side.name, side.title) for side in found.sides] == [("before", "frozen"), ("after", "trained")]
     assert found.change.names == ("before", "after")
+
+
+def test_another_class_of_the_category_is_half_right(found):
+    for query in shown(found):
+        for image in (image for ranked in query.ranked for image in ranked.first):
+            same = LABELS[image.row] // 3 == LABELS[query.row] // 3
+            assert image.half == (same and not image.right)
 
 
 def test_change_and_intervals_are_over_classes(found):

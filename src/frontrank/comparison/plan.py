@@ -13,6 +13,7 @@ from frontrank.errors import InputError
 from frontrank.losses import registry
 from frontrank.reporting.run import path_name
 from frontrank.settings import TrainConfig, check_config, read_config, settings, value_of, values_of
+from frontrank.training.defaults import plain_settings
 from frontrank.training.run import build_loss, with_whole_paths
 
 DEFAULT_LOSSES = "PNP-D_q,PNP-D_s,SmoothAP,FastAP,QuantizedAP,BlackboxRecall-loglog,contrastive,triplet"
@@ -204,6 +205,8 @@ def read_plan(
     if losses is None and not grid:
         losses = DEFAULT_LOSSES
     base, configs = _read_losses(recipe, overrides, losses)
+    if base.minutes:
+        raise InputError("minutes does not go with a comparison, whose runs take as many steps; give iterations")
     base = with_whole_paths(base)
     rates = _rates(lrs, base)
     ways = [
@@ -222,13 +225,13 @@ def _read_losses(
 ) -> tuple[TrainConfig, list[tuple[str, TrainConfig]]]:
     """Return the base without a loss, and per loss its name and all settings; losses None: that of the settings."""
     if losses is None:
-        base = read_config(recipe, overrides)
+        base = plain_settings(read_config(recipe, overrides))
         return base, [("", base)]
     for name in _OF_THE_LOSS:
         if name in overrides:
             raise InputError(f"--{name} does not go with several losses; write it in --losses, as NAME(setting=value)")
     shared = {name: value for name, value in overrides.items() if name.startswith("loss.")}
-    base = read_config(_without_loss(recipe), _without_loss(overrides))
+    base = plain_settings(read_config(_without_loss(recipe), _without_loss(overrides)))
     of_recipe = {k: v for k, v in recipe.items() if k.startswith("loss.") and k not in _OF_THE_LOSS and v is not None}
     given = _without_loss(_plain(base))
     configs: list[tuple[str, TrainConfig]] = []

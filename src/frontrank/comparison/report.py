@@ -17,7 +17,7 @@ from frontrank.reporting.findings import Curve
 from frontrank.reporting.pages import render_page
 
 _SIGNIFICANT = 0.05
-_FOLDED = ("R-precision", "mAP@R")  # metrics that, like distances, are in a table of their own
+_FOLDED = ("R-precision", "mAP@R", "nDCG")  # metrics that, like distances, are in a table of their own
 _LOG_FROM = 20  # largest over smallest value of an axis from which on its scale is logarithmic
 
 
@@ -64,8 +64,8 @@ def render_comparison_page(results: ComparisonResults) -> str:
     done = [entry for entry in results.entries if any(map(len, entry.values.values()))]
     metrics = list(dict.fromkeys(metric for entry in done for metric in entry.values))
     headline = next((name for name in (results.metric, "R@1") if name in metrics), metrics[0] if metrics else "")
-    metrics.sort(key=lambda name: (name != headline, is_distance(name) or name in _FOLDED))
-    folded = [name for name in metrics[1:] if is_distance(name) or name in _FOLDED]
+    metrics.sort(key=lambda name: (name != headline, _is_folded(name)))
+    folded = [name for name in metrics[1:] if _is_folded(name)]
     rows = table_rows(done, [*map(metric_column, metrics), *COSTS], headline)
     ranked = sorted(rows, key=lambda row: -cell.value if (cell := row.cells[headline]) else math.inf)
     frozen = results.frozen.get(headline)
@@ -94,6 +94,10 @@ def render_comparison_page(results: ComparisonResults) -> str:
         costs=COSTS,
         most={name: max(values, default=0.0) for name, values in costs.items()},
     )
+
+
+def _is_folded(name: str) -> bool:
+    return is_distance(name) or name in _FOLDED or " (level " in name
 
 
 def table_rows(entries: Sequence[Entry], columns: Sequence[ResultColumn], headline: str) -> list[EntryRow]:

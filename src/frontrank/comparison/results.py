@@ -132,7 +132,7 @@ COSTS = (
         page_text=lambda value: f"{number(value)} MB",
     ),
 )
-_METRICS = ("R@1", "R@10", "R@100", "mAP", "NMI", "dists@intra", "dists@inter")  # of the text table
+_METRICS = ("R@1", "R@10", "R@100", "mAP", "H-AP", "NMI", "dists@intra", "dists@inter")  # of the text table
 
 
 def mean_and_spread(name: str, values: Sequence[float]) -> str:
@@ -282,6 +282,11 @@ def read_results(out: str | Path) -> ComparisonResults:
     )
 
 
+def _shared_metrics(reports: Sequence[Report]) -> list[str]:
+    """Return the metrics that all reports have; seeds that were added later may have others."""
+    return [name for name in (reports[0] if reports else ()) if all(name in report for report in reports)]
+
+
 def _read_entry(plan: Plan, way: Way, out: Path, jobs: list[Job], reports: list[Report]) -> Entry:
     folders = [job.folder(out) for job in jobs]
     costs = [json.loads((folder / tasks.COST).read_text(encoding="utf-8")) for folder in folders]
@@ -293,7 +298,7 @@ def _read_entry(plan: Plan, way: Way, out: Path, jobs: list[Job], reports: list[
         lr=math.nan if lr is None else lr,
         searched={rate: value for rate, (value, _) in tasks.search_results(plan, way, out).items()},
         seeds=tuple(plan.base.seed + job.seed for job in jobs),
-        values={name: tuple(report[name] for report in reports) for name in (reports[0] if reports else ())},
+        values={name: tuple(report[name] for report in reports) for name in _shared_metrics(reports)},
         seconds=tuple(cost["seconds"] for cost in costs),
         megabytes=tuple(cost["megabytes"] for cost in costs),
         curves=tuple(curve or Curve(np.zeros(0), np.zeros(0)) for curve in curves),
@@ -330,7 +335,9 @@ def compare_with_reference(
     if not others:
         return entries
     against: dict[str, dict[str, PairedDifference]] = {name: {} for name in others}
-    for metric in next(iter(theirs.values())).per_query:
+    for metric in _shared_metrics([report for of in reports.values() for report in of.values()]):
+        if metric not in next(iter(theirs.values())).per_query:
+            continue  # of groups
         changes = []
         for name in others:
             a, b = (np.stack([of[seed].per_query[metric] for seed in shared[name]]) for of in (theirs, reports[name]))

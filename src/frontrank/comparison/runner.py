@@ -37,6 +37,7 @@ from frontrank.files import PathLike, unwritable
 from frontrank.reporting.findings import search_roles
 from frontrank.reporting.run import file_stamp
 from frontrank.settings import TrainConfig
+from frontrank.training.defaults import fill_batches
 from frontrank.training.loop import StopRequest, count_steps
 from frontrank.training.optimizers import check_warmup
 from frontrank.training.run import (
@@ -44,7 +45,6 @@ from frontrank.training.run import (
     build_images,
     build_model,
     build_sampler,
-    fill_batch_size,
     image_check_cache,
     require_metric,
     require_new,
@@ -136,7 +136,7 @@ def steps_of_way(plan: Plan, way: Way, table: ImageTable) -> int:
     training = table.of("train")
     config = plan.first_config(way)
     with errors_of_way(way.name):
-        config = replace(config, batches=fill_batch_size(config.batches, training))
+        config = replace(config, batches=fill_batches(config.batches, training))
         sampler = build_sampler(config.batches, training, config.seed)
         steps = count_steps(config, len(sampler), config.batches.accumulate)
         check_warmup(config.optimizer, steps)

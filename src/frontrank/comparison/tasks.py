@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,10 @@ from frontrank.comparison.plan import Plan, Way
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from frontrank.evaluation import evaluate
-from frontrank.evaluation.measures import GROUP_METRICS
+from frontrank.evaluation.evaluate import MOST_LEVEL_PAIRS, level_pairs
+from frontrank.evaluation.measures import BY_LEVEL, GROUP_METRICS
 from frontrank.evaluation.report import Report
-from frontrank.files import atomic_write, read_json, write_json
+from frontrank.files import atomic_write, load_json, read_json, write_json
 from frontrank.models import Embedder
 from frontrank.progress import progress
 from frontrank.reporting.findings import search_roles
@@ -158,7 +159,7 @@ def read_lr(way: Way, out: Path) -> float | None:
     if len(way.lrs) == 1:
         return way.lrs[0]
     path = _lr_path(way, out)
-    return float(json.loads(path.read_text(encoding="utf-8"))["lr"]) if path.is_file() else None
+    return float(load_json(path)["lr"]) if path.is_file() else None
 
 
 def _lr_path(way: Way, out: Path) -> Path:
@@ -198,14 +199,21 @@ def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
     recalls = [f"R@{k}" for k in _RECALL if k == 1 or k < longest]  # not of a whole list
     names = dict.fromkeys((*recalls, *_OF_QUERIES, config.metric))
     of_queries = [name for name in names if name not in GROUP_METRICS]
-    own = embeddings[queries], table.labels[queries]
-    if gallery is None:
-        return evaluate(*own, metrics=[*of_queries, *GROUP_METRICS], progress=False)
-    other: Any = {"gallery": embeddings[gallery], "gallery_labels": table.labels[gallery]}
-    report = evaluate(*own, **other, metrics=of_queries, progress=False)
-    with_label = table.labels != ""
+
+    def measure(labels: np.ndarray, metrics: Sequence[str]) -> Report:
+        own = embeddings[queries], labels[queries]
+        if gallery is None:
+            return evaluate(*own, metrics=metrics, progress=False)
+        other: Any = {"gallery": embeddings[gallery], "gallery_labels": labels[gallery]}
+        return evaluate(*own, **other, metrics=metrics, progress=False)
+
+    report, levels, with_label = measure(table.labels, of_queries), table.level_labels(), table.labels != ""
+    per_query = dict(report.per_query)
+    sides = levels[queries], None if gallery is None else levels[gallery]
+    if levels.ndim == 2 and level_pairs(*sides) <= MOST_LEVEL_PAIRS:
+        per_query |= measure(levels, BY_LEVEL).per_query
     groups = evaluate(embeddings[with_label], table.labels[with_label], metrics=GROUP_METRICS, progress=False)
-    return Report.of(report.per_query, report.positives, report.gallery_size, dict(groups))
+    return Report.of(per_query, report.positives, report.gallery_size, dict(groups))
 
 
 # A task, seen from the process that starts it

@@ -4,7 +4,6 @@ The names of the arrays mean the same in all kinds of files. Rows are counted fr
 """
 
 import csv
-import json
 import os
 import re
 import zipfile
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from frontrank.checks import import_extra, nearest_word, printable, suggestion
 from frontrank.errors import FrontrankError, InputError
+from frontrank.files import load_json
 
 Array = np.ndarray | Tensor
 
@@ -414,7 +414,7 @@ def _numbers_or_text(entries: list[str]) -> np.ndarray:
 
 
 def _json_list(path: Path) -> np.ndarray:
-    values = json.loads(path.read_text(encoding="utf-8-sig"))
+    values = load_json(path, "utf-8-sig")
     if not isinstance(values, list):
         raise InputError(f"{path} must hold a list, got {type(values).__name__}; write [..., ...], one entry per row")
     _refuse_rows(str(path), "has null", np.flatnonzero([value is None for value in values]))

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ _TOP = {  # a folder at the top: the split and the role of the images in it
 }
 _COUNTS = ("split", "role", "images", "classes", "categories", "least", "median", "most", "single")
 _NAMES = (*COLUMNS.values(), "box")  # columns with a meaning, in capitals or not
+_LEVEL = re.compile(r"level[1-9][0-9]?")  # a column between label and category
 _LONG = 128  # characters of a text, beyond which it does not set the width of its whole column
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -51,14 +53,15 @@ class ImageTable:
     categories: a coarser group of classes, "" where there is none
     splits:     "train", "validation" or "test"
     roles:      "" is query and gallery at once; "query", "gallery" and "distractor" are one side of a search
-    extra:      further columns [row] that a protocol needs, such as "template" or "box"
+    extra:      further columns [row] that a protocol needs, such as "template" or "box"; "level2", "level3", ... and
+                "subcategory" are levels between label and category
     name:       of the data set, for reports
 
     >>> paths, labels = ["a/1.jpg", "a/2.jpg", "b/1.jpg"], ["a", "a", "b"]
     >>> table = ImageTable(Path("birds"), paths, labels, [""] * 3, ["train"] * 3, [""] * 3)
     >>> print(table.check().describe())
-    split  images  classes  categories  images per class: least, median, most  classes of one image
-    train       3        2           0                              1, 1.5, 2                     1
+    split  images  classes  categories  per class: least, median, most  of one image
+    train       3        2           0                       1, 1.5, 2             1
     """
 
     root: Path
@@ -95,6 +98,28 @@ class ImageTable:
     def codes(self) -> np.ndarray:
         """Return the label of each row as a number from 0, in the order of the sorted labels [row], int64."""
         return np.unique(self.labels, return_inverse=True)[1].astype(np.int64)
+
+    def level_names(self) -> tuple[str, ...]:
+        """Return the columns that are levels of the labels, finest first: label, level2, ..., subcategory, category.
+
+        A coarser level counts if all images with a label have it, if it has two values or more, and if each class is
+        in one of them.
+        """
+        return tuple(self._levels())
+
+    def level_labels(self) -> np.ndarray:
+        """Return the labels [row] or, if the table has several levels, [row, level], finest first.
+
+        >>> labels, categories = ["cat", "dog", "oak"], ["pet", "pet", "tree"]
+        >>> table = ImageTable("a", ["1", "2", "3"], labels, categories, ["test"] * 3, [""] * 3)
+        >>> table.level_names(), table.level_labels().tolist()
+        (('label', 'category'), [['cat', 'pet'], ['dog', 'pet'], ['oak', 'tree']])
+        """
+        levels = list(self._levels().values())
+        return np.stack(levels, 1) if levels[1:] else self.labels
+
+    def _levels(self) -> dict[str, np.ndarray]:
+        return nested_levels(self.labels, {**self.extra, "category": self.categories})
 
     def files(self) -> list[str]:
         """Return the file of each image: root and path."""
@@ -150,7 +175,7 @@ class ImageTable:
         if not counts:
             return "no images"
         names = ["split", "role"] if any(row["role"] for row in counts) else ["split"]
-        header = ["images", "classes", "categories", "images per class: least, median, most", "classes of one image"]
+        header = ["images", "classes", "categories", "per class: least, median, most", "of one image"]
         form = "{images:,}|{classes:,}|{categories:,}|{least:,}, {median:g}, {most:,}|{single:,}"
         rows = [[*(str(row[name]) for name in names), *form.format(**row).split("|")] for row in counts]
         return Table([*names, *header], rows, "l" * len(names) + "r" * len(header)).render("text")
@@ -177,6 +202,24 @@ class ImageTable:
             fault = f"{printable(target)} cannot hold a name that is not UTF-8 ({error})"
             raise InputError(f"{fault}; rename it") from error
         atomic_write(target, content)
+
+
+def nested_levels(labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return labels and the columns level2, level3, ..., subcategory, category that are coarser levels, as text.
+
+    A column that has no entry for an image with a label, the same one for all, or two for one class, is left out.
+    """
+    names = sorted((name for name in columns if _LEVEL.fullmatch(name)), key=lambda name: int(name[5:]))
+    names += [name for name in ("subcategory", "category") if name in columns]
+    levels = {"label": labels.astype(str)}
+    labelled = levels["label"] != ""
+    for name in names:
+        column, finer = columns[name].astype(str), list(levels.values())[-1][labelled].tolist()
+        own = column[labelled].tolist()
+        nested = len(set(zip(finer, own, strict=True))) == len(set(finer))
+        if "" not in own and len(set(own)) > 1 and nested:
+            levels[name] = column
+    return levels
 
 
 def _text(name: str, column: object) -> np.ndarray:
@@ -324,11 +367,15 @@ def read_table(path: PathLike, root: PathLike | None = None) -> ImageTable:
     Blanks around a path, label, category, split or role are dropped. Without a split an image is for training; "val"
     and "valid" are "validation". Other columns go to `extra`: as text from .csv, as they are from .parquet, where
     columns of lists are left out. The column "box" is the part of an image that is used: left top right bottom in
-    pixels, as text or as a list of four numbers, and blank for the whole image. Rows keep their order.
+    pixels, as text or as a list of four numbers, and blank for the whole image. The columns "level2", "level3",
+    ... and "subcategory" are levels that are coarser than label and finer than category. Rows keep their order.
     """
     path = check_file(Path(path), TABLE_ENDINGS, "tables of images")
     with parsing(path):
         columns = _csv_columns(path) if path.suffix.lower() == ".csv" else _parquet_columns(path)
+    if len(columns) == 1 and (other := re.search("[;\t|]", next(iter(columns)))):
+        kind = {";": "semicolons", "\t": "tabs", "|": "bars"}[other[0]]
+        raise InputError(f"{printable(path)} has {kind} between its columns; save it with commas")
     for name in ("path", "label"):
         if name not in columns:
             near = suggestion(name, columns) or f"; name the column {name!r} in the first line, commas between names"
@@ -379,6 +426,8 @@ def _check_listing(folders: Iterable[PathLike], images: Collection[str], others:
     """Raise if there are no images, and warn of pictures that are left out."""
     where = ", ".join(map(printable, folders))
     if not images:
+        if not others:
+            raise InputError(f"{where} is empty; give a folder of images")
         raise InputError(f"{where} has no images, but {others.total()} other files; use {', '.join(IMAGE_ENDINGS)}")
     if unread := [ending for ending in others if ending in _OTHER_PICTURES]:
         pictures = f"{sum(others[ending] for ending in unread)} pictures that end in {', '.join(unread)}"

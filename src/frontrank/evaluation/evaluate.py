@@ -155,6 +155,41 @@ def _rankings(
     return rankings
 
 
+MOST_LEVEL_PAIRS = 10_000_000  # of a coarse level that is measured without being asked for: about a minute
+
+
+def level_pairs(labels: np.ndarray, gallery_labels: np.ndarray | None = None) -> int:
+    """Return how many items are relevant at the coarsest of several levels [item, level], over all queries.
+
+    >>> level_pairs(np.array([["cat", "pet"], ["dog", "pet"], ["oak", "tree"]]))
+    2
+    """
+    names, counts = np.unique(labels[:, -1], return_counts=True)
+    if gallery_labels is None:
+        return int((counts * (counts - 1)).sum())
+    items = dict(zip(*np.unique(gallery_labels[:, -1], return_counts=True), strict=True))
+    return int(sum(count * int(items.get(name, 0)) for name, count in zip(names, counts.tolist(), strict=True)))
+
+
+def values_by_level(
+    queries: Vectors,
+    gallery: Vectors | None,
+    labels: Any,
+    gallery_labels: Any,
+    metrics: Iterable[str],
+    show: bool | None,
+) -> dict[str, np.ndarray]:
+    """Return the values per query of the coarser levels of labels [item, level], and of metrics of all levels."""
+    codes = _codes(len(queries), None if gallery is None else len(gallery), labels, gallery_labels, None)
+    items, of = len(queries if gallery is None else gallery), read_metrics(metrics)[0]
+    per_query: dict[str, np.ndarray] = {}
+    for some, relevance, removed in _rankings(of, codes, None, None, len(queries), items, gallery is None)[1:]:
+        values, take = per_query_values(some, len(queries))
+        exact_ranks(queries, gallery, relevance, removed, take, show)
+        per_query |= values
+    return per_query
+
+
 def per_query_values(
     of: list[Measure], queries: int
 ) -> tuple[dict[str, "np.ndarray"], Callable[[Tensor, Ranks], None]]:

@@ -24,6 +24,8 @@ from frontrank.ranking import (
 )
 
 DEFAULT = ("R@1", "R@10", "R@100", "R@1000", "mAP", "mAP@R", "R-precision")
+OF_LEVELS = ("nDCG", "H-AP")  # also reported where labels have several levels
+BY_LEVEL = ("R@1", "mAP", *OF_LEVELS)  # of coarser levels, where there is not room for all
 GROUP_METRICS = ("NMI", "dists@intra", "dists@inter")
 
 _OF_RANKS: dict[str, Callable[[Ranks], Tensor]] = {
@@ -35,7 +37,6 @@ _OF_RANKS: dict[str, Callable[[Ranks], Tensor]] = {
     "H-AP": hierarchical_average_precision,
 }
 _AT_K: dict[str, Callable[..., Tensor]] = {"R": recall_at, "P": precision_at, "nDCG": ndcg}
-_GRADED = ("nDCG", "H-AP")
 _DEFINED_FOR_ALL = ("R@", "P@", "MRR")  # a query without a positive has 0
 
 
@@ -68,15 +69,15 @@ def measure(name: str) -> Measure:
     """Return the metric of ranks with a name, such as "R@1"."""
     empty = 0.0 if name.startswith(_DEFINED_FOR_ALL) else float("nan")
     if name in _OF_RANKS:
-        return Measure(name, _OF_RANKS[name], empty, name.startswith(_GRADED))
+        return Measure(name, _OF_RANKS[name], empty, name.startswith(OF_LEVELS))
     if at := re.fullmatch(r"(R|P|nDCG)@0*([1-9]\d*)", name):
         k = int(at[2][:16])  # no list is longer
-        return Measure(name, partial(_AT_K[at[1]], k=k), empty, name.startswith(_GRADED))
+        return Measure(name, partial(_AT_K[at[1]], k=k), empty, name.startswith(OF_LEVELS))
     known = [*_OF_RANKS, *GROUP_METRICS]
     simple = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
     hint = ""
     if at := re.fullmatch(r"([rp])@(\d*)[.\d]*", simple):
-        hint = f"did you mean {at[1].upper()}@{at[2] or 1}? "
+        hint = f"did you mean {at[1].upper()}@{int(at[2][:16] or 1) or 1}? "
     elif near := nearest_word(name.lower().replace("_at_", "@"), by_lower := {x.lower(): x for x in known}, 0.7):
         hint = f"did you mean {by_lower[near]}? "
     at_k = "R@k, P@k and nDCG@k for any whole k from 1"

@@ -15,6 +15,7 @@ from torch import Tensor
 from frontrank.checks import check_choice
 from frontrank.errors import InputError
 from frontrank.evaluation.evaluate import check_labels, evaluate
+from frontrank.evaluation.measures import OF_LEVELS
 from frontrank.evaluation.report import Report
 from frontrank.evaluation.revisited import evaluate_revisited
 from frontrank.ranking import Vectors
@@ -70,9 +71,16 @@ _SETS = {
 }
 
 
+def _finest(name: str, labels: Any, length: int) -> "np.ndarray":
+    """Return the labels of the finest level."""
+    array = check_labels(name, labels, length, levels=True)
+    return array if array.ndim == 1 else array[:, 0]
+
+
 def _evaluate(key: str, embeddings: Any, labels: Any, *, metrics: Any = None, name: str = "", **options: Any) -> Report:
     official = _SETS[key]
-    metrics = official.metrics if metrics is None else metrics
+    if metrics is None:
+        metrics = (*official.metrics, *(OF_LEVELS if np.ndim(labels) == 2 else ()))
     return evaluate(embeddings, labels, metrics=metrics, name=name or official.name, **options)
 
 
@@ -81,7 +89,7 @@ def _self_protocol(key: str, text: str) -> Callable[..., Report]:
 
     def protocol(embeddings: Any, labels: Any, **options: Any) -> Report:
         report = _evaluate(key, embeddings, labels, **options)
-        return report.with_notes(_SETS[key].note(check_labels("labels", labels, report.queries)))
+        return report.with_notes(_SETS[key].note(_finest("labels", labels, report.queries)))
 
     protocol.__name__, protocol.__doc__ = key.replace("-", "_"), text
     return protocol
@@ -135,8 +143,8 @@ def in_shop(queries: Any, labels: Any, gallery: Any, gallery_labels: Any, **opti
     if gallery is None or gallery_labels is None:
         raise InputError("the protocol of In-Shop Clothes searches a gallery; give gallery and gallery_labels")
     report = _evaluate("in-shop", queries, labels, gallery=gallery, gallery_labels=gallery_labels, **options)
-    of_gallery = check_labels("gallery_labels", gallery_labels, report.gallery_size)
-    return report.with_notes(_SETS["in-shop"].note(check_labels("labels", labels, report.queries), of_gallery))
+    of_gallery = _finest("gallery_labels", gallery_labels, report.gallery_size)
+    return report.with_notes(_SETS["in-shop"].note(_finest("labels", labels, report.queries), of_gallery))
 
 
 def vehicleid(embeddings: Any, labels: Any, size: Size = "small", **options: Any) -> Report:

@@ -15,8 +15,14 @@ from frontrank.checks import check_integer
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation.compare import Comparison, compare_over_classes
-from frontrank.evaluation.evaluate import encode_labels, per_query_values
-from frontrank.evaluation.measures import DEFAULT, class_distances, measure
+from frontrank.evaluation.evaluate import (
+    MOST_LEVEL_PAIRS,
+    encode_labels,
+    level_pairs,
+    per_query_values,
+    values_by_level,
+)
+from frontrank.evaluation.measures import BY_LEVEL, DEFAULT, class_distances, measure
 from frontrank.evaluation.report import Report
 from frontrank.evaluation.statistics import Floats, interval_over_classes
 from frontrank.progress import progress
@@ -41,6 +47,7 @@ class RankedImage(NamedTuple):
 
     right: whether it has the query's label
     cost:  its share of the AP that the query loses; 0 if it is right
+    half:  wrong, but in the same category or another coarser level
     """
 
     row: int
@@ -48,6 +55,7 @@ class RankedImage(NamedTuple):
     score: float
     right: bool
     cost: float = 0.0
+    half: bool = False
 
 
 class RankedList(NamedTuple):
@@ -125,11 +133,25 @@ class Findings:
 
 
 class _Roles(NamedTuple):
-    """Rows of the table that search, those that are searched (None: the same), and the labels of both as numbers."""
+    """Rows of the table that search, those that are searched (None: the same), and the labels of both as numbers.
+
+    levels: the labels of all rows of the table [row] or, if there are several levels, [row, level]
+    """
 
     queries: Rows
     gallery: Rows | None
     codes: tuple[Tensor, Tensor]
+    levels: np.ndarray
+
+    @property
+    def levels_of_sides(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The labels of all levels of the queries, and of the gallery."""
+        return self.levels[self.queries], None if self.gallery is None else self.levels[self.gallery]
+
+    @property
+    def measures_levels(self) -> bool:
+        """Whether there are coarser levels that do not take long to measure."""
+        return self.levels.ndim == 2 and level_pairs(*self.levels_of_sides) <= MOST_LEVEL_PAIRS
 
     @property
     def classes(self) -> Rows:
@@ -163,7 +185,7 @@ def _read_roles(table: ImageTable) -> tuple[_Roles, tuple[str, ...]]:
     if not len(queries):
         raise InputError(f"{where} has no image with a label and the role '' or 'query'; give some images both")
     codes = encode_labels(table.labels[queries], None if gallery is None else table.labels[gallery])
-    roles = _Roles(queries, gallery, codes)
+    roles = _Roles(queries, gallery, codes, table.level_labels())
     if not bool((roles.relevance.counts > 0).any()):
         raise InputError(f"{where} has no query with another image of its class to find; give images of the same class")
     return roles, notes
@@ -376,6 +398,9 @@ def _rank_query(
     right = roles.codes[1].numpy() == int(roles.codes[0][query])
     listed = np.flatnonzero((np.arange(len(right)) != query) | (roles.gallery is not None))
     right, rows = right[listed], roles.items[listed]
+    half = np.zeros(len(rows), dtype=bool)
+    if roles.levels.ndim == 2:
+        half = ~right & (roles.levels[rows, 1:] == roles.levels[roles.queries[query], 1:]).any(1)
 
     def rank(model: _Model, report: Report) -> RankedList:
         scores = _scores(model, query)[listed]
@@ -386,7 +411,8 @@ def _rank_query(
         def at(place: int) -> RankedImage:  # from 0
             item = order[place]
             score = min(1.0, max(-1.0, float(scores[item])))
-            return RankedImage(int(rows[item]), place + 1, score, bool(right[item]), float(costs[place]))
+            cost = float(costs[place])
+            return RankedImage(int(rows[item]), place + 1, score, bool(right[item]), cost, bool(half[item]))
 
         dearest = [int(place) for place in np.argsort(-costs, kind="stable")[:costly] if costs[place] > 0]
         hit = int(hits.argmax()) if hits.any() else -1
@@ -573,6 +599,11 @@ def measure_findings(
         some = f"{lonely:,} of {reports[0].queries:,} queries have no positive"
         notes += (f"{some}: R@k counts them as misses, mAP leaves them out",)
     some = "all" if len(sample) == len(table) else f"{len(sample):,} of"
+    if roles.levels.ndim == 2:
+        levels = ", ".join(f"{place} {name}" for place, name in enumerate(table.level_names(), 1))
+        too_many = f"only level 1 is measured: level {roles.levels.shape[1]} has too many right images"
+        measured = "metrics without a level are of level 1" if roles.measures_levels else too_many
+        notes += (f"levels of the labels: {levels}; {measured}",)
     notes += (f"the map shows {some} {len(table):,} images by {method}",)
     return Findings(table, results, change, examples, sample, _categories(table, roles, reports), notes)
 
@@ -584,6 +615,8 @@ def _measure_model(model: _Model, roles: _Roles, places: Floats, show: bool | No
     names = [name for name in DEFAULT if not name.startswith("R@") or int(name[2:]) < max(2, length)]  # no whole list
     per_query, take = per_query_values([measure(name) for name in names], len(queries))
     recall, precision = rank_curves(queries, gallery, relevance, take, show)
+    if roles.measures_levels:
+        per_query |= values_by_level(queries, gallery, *roles.levels_of_sides, BY_LEVEL, show)
     positive, negative = densities(*score_counts(queries, gallery, roles.codes, show))
     parts = [(queries, roles.codes[0]), *([] if gallery is None else [(gallery, roles.codes[1])])]
     distances = zip(("dists@intra", "dists@inter"), class_distances(parts), strict=True)

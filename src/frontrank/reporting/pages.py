@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frontrank.checks import import_extra, printable
-from frontrank.data.images import map_images, read_image, require_pillow
+from frontrank.data.images import map_images
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation.report import format_metric, is_distance
+from frontrank.pictures.decode import read_image, require_pillow
 
 if TYPE_CHECKING:
     from jinja2 import Environment

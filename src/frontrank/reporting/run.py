@@ -51,6 +51,8 @@ _MEANINGS = {  # of metrics; a number at the end of the name is in the braces
     "mAP@R": "average precision within the first R, R being the number of right images",
     "R-precision": "right images among the first R, R being their number",
     "MRR": "1 divided by the place of the first right image",
+    "nDCG": "gain of the images by how many levels they share with the query, divided by the best possible",
+    "H-AP": "hierarchical average precision: images that share more levels should come first",
     "NMI": "how well clusters of the embeddings match the classes",
     "dists@intra": "cosine distance of two images of a class",
     "dists@inter": "cosine distance of two classes",
@@ -152,6 +154,9 @@ def meaning(name: str) -> str:
     >>> meaning("R@10")
     'a right image is among the first 10'
     """
+    name, _, level = name.partition(" (")
+    if level:
+        return f"{meaning(name)}, right being the same at {level.removesuffix(')')}"
     text = _MEANINGS.get(name) or _MEANINGS.get(name.rstrip("0123456789"), "")
     return text.format(name[2:])
 
