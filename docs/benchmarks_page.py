@@ -2,6 +2,7 @@
 """Write docs/benchmarks.md from benchmarks/results/*.json: python docs/benchmarks_page.py."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
@@ -14,7 +15,8 @@ HEAD = """\
 # Speed and memory
 
 Every table here is written from a file in `benchmarks/results` by `python docs/benchmarks_page.py`. The figures are those of one
-shared machine without a GPU, so look at the ratios: both sides of a ratio were measured in the same run.
+shared machine without a GPU, so look at the ratios: both sides of a ratio were measured in the same run. Random numbers have fixed seeds, which the
+scripts name.
 """
 
 
@@ -72,7 +74,8 @@ products. *Products*: the same three, block by block. Extra memory is the rise o
 
 {table(columns, rows)}
 
-Batch 384 beside pytorch-metric-learning, whose losses hold the comparison of all pairs of all lists:
+Batch 384 beside pytorch-metric-learning. Its `PNPLoss` and `SmoothAPLoss` hold the comparison of every two items of every list, its `FastAPLoss` a
+matrix of the batch for each bin:
 
 {table(["loss", "its time", "its extra memory", "x time of ours", "x memory of ours"], peers(small))}
 
@@ -102,11 +105,13 @@ def peers(small: Results) -> list[list[str]]:
 
 def stops(rows: Iterable[Results]) -> str:
     """Say at which batch size a loss of the other library first ran out of memory."""
+    script = (ROOT / "benchmarks" / "losses.py").read_text(encoding="utf-8")
+    limit = re.search(r"^PEER_LIMIT_GB = (\d+)", script, re.MULTILINE)[1]  # type: ignore[index]
     first: dict[str, int] = {}
     for row in rows:
         if "failed" in row:
             first.setdefault(row["name"].removeprefix("PML "), row["size"])
-    sentences = [f"With 16 GB its `{name}` does not finish a batch of {size:,}." for name, size in first.items()]
+    sentences = [f"With {limit} GB its `{name}` does not finish a batch of {size:,}." for name, size in first.items()]
     return " ".join(sentences)
 
 
@@ -281,7 +286,7 @@ def source(name: str, found: Results) -> str:
     machine = found["machine"]
     torch = machine["torch"].partition("+")[0]
     return (
-        f"\nMeasured by `{found['command']}` (seed 0) on {machine['cores']} cores of a shared {machine['cpu']}, "
+        f"\nMeasured by `{found['command']}` on {machine['cores']} cores of a shared {machine['cpu']}, "
         f"torch {torch}. All of it: [{name}.json](../benchmarks/results/{name}.json).\n"
     )
 

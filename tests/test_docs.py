@@ -1,14 +1,18 @@
 """The documentation holds what it promises: its examples run, its links lead somewhere, its maths survives Markdown."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 
+from frontrank.cli import parse
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+ABOVE = [README, *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"))]
 LOSS_PAGES = sorted((ROOT / "docs" / "losses").glob("*.md"))
 
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -46,13 +50,30 @@ def test_example_runs(page: Path, line: int, code: str, tmp_path: Path, monkeypa
     assert any(key in namespace for key in ("frontrank", "fr")), "an example of frontrank that does not use it"
 
 
+def commands(page: Path) -> list[list[str]]:
+    """The words after `frontrank` of each command that a page shows."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [block[2] for block in FENCE.finditer(text) if block[1] in ("", "sh", "bash")]
+    blocks += re.findall(r"(?:^    \S.*\n)+", FENCE.sub("", text), re.MULTILINE)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    shown = [re.match(r"\s*(?:\$ )?(?:torchrun [-\w ]*-m )?frontrank (\w.*)", line) for line in lines]
+    return [shlex.split(line[1].split(" > ")[0], comments=True) for line in shown if line]
+
+
+@pytest.mark.parametrize("page", [page for page in [*PAGES, *ABOVE] if commands(page)], ids=name)
+def test_commands_are_understood(page: Path) -> None:
+    for words in commands(page):
+        if "..." not in words and "[options]" not in words:  # a line of usage
+            parse(words)
+
+
 @pytest.mark.parametrize("page", LOSS_PAGES, ids=name)
 def test_every_loss_page_has_an_example_that_asserts(page: Path) -> None:
     code = [block[2] for block in FENCE.finditer(page.read_text(encoding="utf-8")) if block[1] == "python"]
     assert any("assert " in block for block in code)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *ABOVE], ids=name)
 def test_links_lead_to_files(page: Path) -> None:
     targets = [link.split("#")[0] for link in LINK.findall(prose(page)) if "://" not in link and link[0] != "#"]
     missing = [target for target in targets if not (page.parent / target).exists()]
@@ -65,7 +86,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, README], ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *ABOVE], ids=name)
 def test_links_lead_to_headings(page: Path) -> None:
     links = [link.partition("#")[::2] for link in LINK.findall(prose(page)) if "#" in link and "://" not in link]
     targets = [((page.parent / path) if path else page, anchor) for path, anchor in links]

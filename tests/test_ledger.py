@@ -70,7 +70,10 @@ def test_every_table_of_every_paper():
     there = {
         paper["paper"]: {table["table"].partition(",")[0] for table in paper["tables"]} for paper in LEDGER["papers"]
     }
-    assert there == {name: {str(number) for number in range(1, count + 1)} for name, count in TABLES.items()}
+    assert {*there} - {*TABLES} == {"Recall@k", "ROADMAP"}  # later papers, of which single figures are known
+    assert {name: there[name] for name in TABLES} == {
+        name: {str(number) for number in range(1, count + 1)} for name, count in TABLES.items()
+    }
 
 
 def test_sources_are_studies_or_files():

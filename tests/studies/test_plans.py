@@ -85,10 +85,9 @@ def test_numbers_of_settings_of_quick_studies(plan, name, counts):
 def test_rambo_ablation(plan):
     (ways,) = plan("rambo-ablation").values()
     assert [(way["loss.margin"], way["batches.memory"], steps) for way, steps, _ in ways] == [
-        *((0.02, memory, 80) for memory in (784, 0)),
+        *((0.2, memory, 80) for memory in (784, 0)),
         *((0.0, memory, 80) for memory in (784, 0)),
     ]
-    assert {way["loss.lam"] for way, *_ in ways} == {0.2857}
 
 
 def test_batch_size(plan):
