@@ -1,11 +1,12 @@
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
-from frontrank.ranking import ranks, steps, stream
+from frontrank.ranking import tiles
 
 torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
 settings.register_profile("frontrank", deadline=None, derandomize=True, database=None, max_examples=40)
@@ -27,9 +28,6 @@ def rows_per_block(monkeypatch):
     """A function that sets how many queries a loss works on at once, and makes the tiles of that work small."""
 
     def set_rows(rows):
-        monkeypatch.setattr(stream, "_ROWS", rows)
-        monkeypatch.setattr(stream, "_LEAST_ROWS", 1)
-        for module in (steps, ranks):
-            monkeypatch.setattr(module, "TILE", 40)
+        monkeypatch.setattr(tiles, "CPU", replace(tiles.CPU, rows=rows, least_rows=1, tile=40))
 
     return set_rows

@@ -13,6 +13,7 @@ from frontrank import errors
 
 def test_public_names():
     assert fr.__all__ == [
+        "Adapter",
         "AllClassesBatches",
         "BalancedBatches",
         "BlackboxAP",

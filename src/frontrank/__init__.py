@@ -8,6 +8,8 @@ in `_NAMES`. A test holds the two together.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from frontrank.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from frontrank import data as data
     from frontrank import detection as detection
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from frontrank.losses import SmoothNDCG as SmoothNDCG
     from frontrank.losses import SupAP as SupAP
     from frontrank.models import Embedder as Embedder
+    from frontrank.retrieval import Adapter as Adapter
     from frontrank.retrieval import Index as Index
     from frontrank.retrieval import Item as Item
     from frontrank.retrieval import Whitening as Whitening
@@ -60,8 +63,6 @@ if TYPE_CHECKING:
     from frontrank.training.run import resume as resume
     from frontrank.training.run import train as train
 
-__version__ = "0.1.0"
-
 _NAMES = {  # module: its public names
     "data": "AllClassesBatches BalancedBatches CategoryBatches ImageTable",
     "errors": "FrontrankError",
@@ -69,7 +70,7 @@ _NAMES = {  # module: its public names
     "losses": "PNP ROADMAP BlackboxAP BlackboxRecall ClassifierAP CombinedLoss FastAP HierarchicalAP PairMargin "
     "QuantizedAP RankLoss RecallAtK SmoothAP SmoothNDCG SupAP",
     "models": "Embedder",
-    "retrieval": "Index Item Whitening augment_database expand_queries rerank",
+    "retrieval": "Adapter Index Item Whitening augment_database expand_queries rerank",
     "settings": "TrainConfig",
     "training": "EmbeddingMemory embed_table gather multistage_backward",
     "training.run": "resume train",

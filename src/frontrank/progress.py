@@ -10,13 +10,15 @@ _PATIENCE = 1.0  # seconds of work before a bar appears
 
 
 @contextmanager
-def progress(what: str, total: float, show: bool | None = None) -> Iterator[Callable[[float], None]]:
+def progress(what: str, total: float, show: bool | None = None) -> Iterator[Callable[..., None]]:
     """Draw a progress bar on stderr inside the with block; call the yielded function with each amount of work done.
 
     show: None draws it only on a terminal
+
+    The function takes a note, too, such as "loss 0.4", which stands beside the bar until there is another.
     """
     if not (sys.stderr.isatty() if show is None else show) or total <= 0:
-        yield lambda amount: None
+        yield lambda amount, note="": None
         return
     bar = _Bar(what, total)
     try:
@@ -31,15 +33,19 @@ class _Bar:
         self._started = self._drawn = time.monotonic()
         self._rich: Any = None
         self._plain = False
+        self._note, self._width = "", 0
 
-    def advance(self, amount: float) -> None:
+    def advance(self, amount: float, note: str = "") -> None:
         self._done += amount
+        self._note = note or self._note
         now = time.monotonic()
         if self._rich is not None:
-            self._rich.update(0, completed=self._done)
+            self._rich.update(0, completed=self._done, note=self._note)
         elif self._plain and now - self._drawn > 0.2:
             self._drawn = now
-            print(f"\r{self._what} {self._done / self._total:4.0%}", end="", file=sys.stderr, flush=True)
+            text = f"{self._what} {self._done / self._total:4.0%}  {self._note}"
+            print(f"\r{text:{self._width}}", end="", file=sys.stderr, flush=True)
+            self._width = max(self._width, len(text))
         elif not self._plain and now - self._started > _PATIENCE:
             self._start()
 
@@ -54,14 +60,13 @@ class _Bar:
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
             columns = TextColumn("{task.description} {task.percentage:3.0f}%"), BarColumn()
-            self._rich = Progress(
-                *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-            )
+            times = TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}")
+            self._rich = Progress(*columns, *times, console=Console(stderr=True), transient=True)
             self._rich.start()
-            self._rich.add_task(self._what, total=self._total, completed=self._done)
+            self._rich.add_task(self._what, total=self._total, completed=self._done, note=self._note)
 
     def stop(self) -> None:
         if self._rich is not None:
             self._rich.stop()
         elif self._plain:
-            print(f"\r{' ' * (len(self._what) + 6)}\r", end="", file=sys.stderr, flush=True)
+            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)

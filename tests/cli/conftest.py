@@ -49,7 +49,10 @@ def originals(tmp_path_factory):
     write_arrays(folder / "other.npz", embeddings=rows(LABELS, 1.6), labels=LABELS, text=LABELS.astype(str))
     lines(folder / "labels.txt", LABELS)
     (folder / "table.csv").write_text("path,product\n" + "".join(f"{i}.jpg,p{x}\n" for i, x in enumerate(LABELS)))
-    write_arrays(folder / "train.npy", embeddings=rows(np.arange(90) % 12))
+    training = rows(np.arange(90) % 12)
+    write_arrays(folder / "train.npy", embeddings=training)
+    write_arrays(folder / "train.npz", embeddings=training, labels=np.arange(90) % 12)
+    fr.Adapter.fit(training, np.arange(90) % 12, held_out=0, steps=2).save(folder / "adapter.safetensors")
     for name, labels in (("queries", QUERY_LABELS), ("gallery", GALLERY_LABELS)):
         write_arrays(folder / f"{name}.npy", embeddings=rows(labels))
         lines(folder / f"{name}.txt", labels)
@@ -64,6 +67,8 @@ def originals(tmp_path_factory):
     fr.evaluate(rows(LABELS, 1.6), LABELS, name="older").save(folder / "old.json")
     photos(folder / "my_photos")
     small_model(folder / "runs" / "first" / "model")
+    eight = fr.Adapter.fit(training[:, :8], np.arange(90) % 12, held_out=0, steps=2)  # as the model has
+    eight.save(folder / "photos_adapter.safetensors")
     return folder
 
 

@@ -28,7 +28,7 @@ def test_the_plan(here, run):
     words = ("--losses", "PNP-D_q(alpha=2),triplet", "--seeds", "2", "--iterations", "30", *SMALL, "--dry-run")
     result = run("compare", "--data", "my_photos", *words, "--out", "out")
     assert result.status == 0, result.err
-    assert re.search(r"\nPNP-D_q\(alpha=2\) .*3\.3e-06.*1e-05.*3e-05.*PNP", result.out)
+    assert re.search(r"\nPNP-D_q\(alpha=2\) .*5e-05.*0.00015.*0.00045.*PNP", result.out)
     assert re.fullmatch("8 runs .*30 .*2 seeds.* out", result.out.splitlines()[-1])
     result = run("compare", "--data", "my_photos", *words, "--search-iterations", "5")
     last = "10 runs of 30 iterations, of 5 .*; 2 seeds; .*comparisons/2-losses-on-my_photos"

@@ -60,7 +60,9 @@ def test_the_emoji_of_the_report_were_never_trained_on(demo):
 
 
 def test_the_commands_to_try_next(demo, here, run):
-    lines = {line.split()[0]: line for line in re.findall(r"^ +frontrank (.*)$", demo[1], re.MULTILINE)}
+    assert max(map(len, demo[1].partition("try next")[2].splitlines())) <= 80
+    text = demo[1].replace("\\\n", " ")
+    lines = {line.split()[0]: line for line in re.findall(r"^ +frontrank (.*)$", text, re.MULTILINE)}
     assert [*lines] == ["index", "serve", "train", "report", "compare", "evaluate"]
     for line in lines.values():
         parse(shlex.split(line))

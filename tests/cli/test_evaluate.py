@@ -13,7 +13,7 @@ import frontrank as fr
 from frontrank.cli import evaluate as command
 from frontrank.data import read_embeddings
 from frontrank.errors import FrontrankWarning
-from frontrank.evaluation import protocols, read_ground_truth
+from frontrank.evaluation import measures, protocols, read_ground_truth
 from frontrank.evaluation.protocols import PROTOCOLS
 from tests.cli.conftest import FACES, GALLERY_LABELS, GROUND_TRUTH, LABELS, QUERY_LABELS, examples, rows, same
 from tests.cli.images import EACH, TEST, TINY, TRAIN, published, small_model
@@ -88,6 +88,16 @@ def test_labels_and_keys(folder, report):
     gallery = ["--gallery", "two.npz", "--gallery-key", "b", "--gallery-labels", "labels"]
     expected = fr.evaluate(x, LABELS, gallery=x_of_test(), gallery_labels=LABELS)
     assert same(report("two.npz", "--key", "a", *gallery), expected)
+
+
+def test_levels(folder, report):
+    columns = {"labels": LABELS.astype(str), "category": (LABELS % 2).astype(str)}
+    np.savez("levels.npz", embeddings=x_of_test(), **columns)
+    both = np.stack([LABELS, LABELS % 2], 1)
+    metrics = [*measures.DEFAULT, "nDCG", "H-AP"]
+    assert same(report("levels.npz"), fr.evaluate(x_of_test(), both, metrics=metrics))
+    assert same(report("levels.npz", "--levels", "category"), fr.evaluate(x_of_test(), both, metrics=metrics))
+    assert same(report("levels.npz", "--levels", "none"), fr.evaluate(x_of_test(), LABELS))
 
 
 def test_gallery(folder, run, report):

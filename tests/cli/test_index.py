@@ -70,7 +70,7 @@ def check_engine(folder, run, index, url):
     assert servers.PASSWORD not in result.err
     picture(folder / "my_photos" / "test" / "cup" / "1.png", 5)
     shutil.rmtree("my_photos/test/plate")
-    result = index("my_photos/test", "--to", url, "--prune")
+    result = index("my_photos/test", "--to", url, "--prune", "--yes")
     assert f"1 changed, {SOME - EACH - 1} unchanged, {EACH} removed" in result.err
     result = run("search", url, "my_photos/test/cup/1.png", "-k", "3", "--filter", "label=cup|plate")
     assert result.status == 0, result.err
@@ -159,6 +159,32 @@ def test_folders_that_pictures_are_in(tmp_path):
         empty = [""] * 4
         table = fr.ImageTable(tmp_path / "here", ["x/1.jpg", "2.jpg", *elsewhere], empty, empty, ["test"] * 4, empty)
         assert command.table_roots(table) == [str(tmp_path / root) for root in roots]
+
+
+def test_files_that_are_no_pictures_add_no_folder(index, folder, tmp_path):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "passwd").write_text("root")
+    picture(tmp_path / "elsewhere" / "1.png", 1)
+    rows = [tmp_path / "secret" / "passwd", "../" * 30 + "etc/passwd", tmp_path / "elsewhere" / "1.png"]
+    files = ["my_photos/test/cup/0.png", *map(str, rows)]
+    (folder / "table.csv").write_text("path,label\n" + "".join(f"{file},cup\n" for file in files))
+    assert index("table.csv", "--to", "t.index").status == 0
+    with Index.load("t.index") as found:
+        assert set(found.settings.notes["roots"]) == {str(folder), str(tmp_path / "elsewhere")}
+        ids = [item.id for item in found.items()]
+    assert len(ids) == 2
+    assert not any(str(tmp_path) in each or ".." in each for each in ids)  # ids are public
+
+
+def test_pruning_with_a_wrong_folder_needs_a_yes(index, folder):
+    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
+    before = stored("photos.index")
+    picture(folder / "wrong" / "cup" / "1.png", 1)
+    result = index("wrong", "--to", "photos.index", "--prune")
+    assert (result.status, f"{SOME} of {SOME} items" in result.err, "--yes" in result.err) == (2, True, True)
+    assert same(before, stored("photos.index"))
+    assert index("wrong", "--to", "photos.index", "--prune", "--yes").status == 0
+    assert len(stored("photos.index")[0]) == 1
 
 
 # Broken images

@@ -11,9 +11,9 @@ from PIL import Image
 
 import frontrank as fr
 from frontrank.cli import search as command
-from frontrank.data.images import read_image
 from frontrank.errors import InputError
 from frontrank.picture_index import index_images, picture_embedder
+from frontrank.pictures.decode import read_image
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from tests.cli.images import EACH, TEST, picture, small_model
@@ -112,6 +112,9 @@ def test_filters(results, search):
     assert len(both) == len(results(QUERY, *everything, "--filter", "label=cup")) - 1
     assert search(QUERY, "--filter", "label=spoon").out == "nothing matches\n"
     assert results(QUERY, "--filter", "label=spoon") == []
+    for unknown, near in (("yaer>=2010", "year"), ("colour!=red", "label")):
+        result = search(QUERY, "--filter", unknown)
+        assert (result.status, near in result.err) == (2, True)
 
 
 def test_several_queries_and_json(search, here):

@@ -95,7 +95,7 @@ def test_a_real_process_with_two_indexes_and_a_token(here):
                 assert picture.size == (32, 32)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, out, err) == (0, "", "")
+        assert (process.returncode, out, err.count("\n"), "token" in err) == (0, "", 1, True)  # the wrong one, once
 
 
 # Without running

@@ -71,7 +71,7 @@ def test_a_recipe_by_path_and_settings_on_top(here, train):
     config = config_in("runs/my")  # named after the recipe
     assert config.loss == LossConfig("SmoothAP", temperature=0.02)
     assert (config.optimizer.lr, config.model.dim, config.batches.size) == (1e-3, 8, 8)
-    assert config.optimizer.weight_decay == 4e-4
+    assert config.optimizer.weight_decay == 0.01
     assert config.data.path == str(here / "my_photos")
 
 
@@ -94,7 +94,7 @@ def test_a_recipe_by_name_and_its_data(here, run, train):
     [
         ("--data.layout fodler", "folder?"),
         ("--loss.name SmoothAPP", "SmoothAP?"),
-        ("--batches.size 6", "batches.size"),
+        ("--batches.size 7", "batches.size"),
         ("--backbone resnet18 --model.backbone test_resnet", "--backbone"),
         ("--model.weights nowhere.safetensors", "nowhere.safetensors"),
         ("--device rocket", "rocket"),
@@ -157,8 +157,8 @@ def test_dry_run_prints_the_plan_and_writes_nothing(train, tmp_path):
     assert (lines["device"], lines["precision"]) == ("cpu, 1 process(es)", "float32")
     assert re.search(r" [\d.]+ MB .* [\d,]+ .*, 16 ", lines["memory"])
     assert lines["out"] == "runs/my_photos-PNP"
-    chosen = {"data.path": "my_photos", "data.interpolation": "bilinear", "batches.size": "16"}
-    assert config == read_config({}, {**WORDS, **chosen})
+    assert "auto" not in (config.epochs, config.head, config.optimizer.lr, config.optimizer.warmup, config.data.flip)
+    assert (config.data.path, config.batches.size, config.data.size) == ("my_photos", 16, 32)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_a_run_prints_and_leaves(train, monkeypatch, tmp_path):
     lines = result.out.splitlines()
     pattern = r"trained 2 steps; .* (\d\.\d{4}) before, (\d\.\d{4}) .* \(step (\d)\)"
     before, best, step = re.fullmatch(pattern, lines[0]).groups()
-    assert len(lines) == (2 if float(best) > float(before) else 3)  # with the advice to train in another way
+    assert len(lines) == (3 if step == "0" else 2)  # with the advice to train in another way
     folder = Path("runs/my_photos-PNP")
     facts = json.loads((folder / "run.json").read_text())
     assert (f"{facts['before']:.4f}", f"{facts['best']:.4f}", str(facts["best_step"])) == (before, best, step)
@@ -220,10 +220,10 @@ def test_quiet_prints_the_result_only(train, monkeypatch, tmp_path):
 
 @pytest.mark.training
 def test_an_early_stop_is_printed(train, monkeypatch):
-    values = iter([0.5, 0.46, 0.42])
+    values = iter([0.4, 0.46, 0.42])
     monkeypatch.setattr(training_run.RetrievalRun, "evaluate", lambda self: {"R@1": next(values), "mAP": 0.1})
     result = train("--iterations", "40", "--patience", "1", "--quiet")
-    assert re.match(r"trained 8 steps.* 0\.5000 .* 0\.4600 .*\n", result.out)
+    assert re.match(r"trained 8 steps.* 0\.4000 .* 0\.4600 .*\n", result.out)
 
 
 def test_the_other_processes_print_nothing(here, run, monkeypatch):

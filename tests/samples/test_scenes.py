@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from frontrank.data.images import image_size
 from frontrank.detection.data import read_scenes
 from frontrank.errors import InputError
 from frontrank.packages import fetch
+from frontrank.pictures.decode import image_size
 from frontrank.samples import scenes
 from frontrank.samples.scenes import Parts, build_emoji_scenes, draw_scene
 from tests.fetch import require_packages

@@ -20,13 +20,14 @@ from inspect import cleandoc
 from textwrap import fill
 from typing import Any, NoReturn
 
-from frontrank import __version__
 from frontrank.checks import suggestion
 from frontrank.errors import FrontrankError, FrontrankWarning, InterruptedRunError
+from frontrank.version import __version__
 
 COMMANDS = {
     "demo": "see it work: real pictures, a trained model, a report, in minutes",
     "train": "train a model on a folder of images, a table or a published data set",
+    "adapt": "fit a ranking head to embeddings that exist already, in seconds",
     "evaluate": "measure how well a model or embeddings rank, with intervals",
     "compare": "train with several losses or settings: which ranks best?",
     "report": "write a page about a run: metrics, curves, ranked pictures, a map",

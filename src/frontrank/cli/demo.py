@@ -13,8 +13,8 @@ in a folder of its own; if a run was stopped, it goes on.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
+import textwrap
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from frontrank.cli.inputs import number_type
 from frontrank.errors import InputError, InterruptedRunError
+from frontrank.files import load_json
 from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe, value_of
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ def run(options: argparse.Namespace) -> None:
     config = _config(images, options.iterations)
     folder = _run_folder(out, config)
     _print_step(
-        f"2 of 3: training {config.model.backbone} with {loss_name(config.loss)}, temperature "
-        f"{value_of(config, 'loss.temperature')}, {config.iterations} steps at {config.data.size} px (recipe {RECIPE})"
+        f"2 of 3: training {config.model.backbone} with {loss_name(config.loss)}\n"
+        f"        (recipe {RECIPE}: temperature {value_of(config, 'loss.temperature')}, {config.iterations} steps "
+        f"at {config.data.size} px)"
     )
     try:
         standing = resume(folder) if folder.exists() else train(config, folder)
@@ -108,7 +110,7 @@ def _run_folder(out: Path, config: TrainConfig) -> Path:
 def _unfinished_config(folder: Path) -> TrainConfig | None:
     """Return the settings of a run that has no report yet; None if there is no such run."""
     with suppress(InputError, OSError, ValueError):
-        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        facts = load_json(folder / "run.json")
         if "steps" not in facts or not (folder / "report.html").is_file():
             return _identity(read_config(read_recipe(folder / "config.yaml")))
     return None
@@ -134,7 +136,7 @@ def _print_end(report: RunReport, standing: Standing, run: Path, images: Path, c
     index = shlex.quote(str(run / "emoji.index"))  # beside its model: that of another run would be refused
     again, size = f"--recipe {RECIPE} --data {data}", config.batches.size
     again += "" if size == _recipe_config().batches.size else f" --batches.size {size}"
-    print(f"""
+    lines = f"""
 report: {report.path}    open it in a browser
 model:  {model}
 
@@ -149,4 +151,20 @@ try next
     frontrank train {again} --loss.variant D_s --out runs/d_s
     frontrank compare {again} --losses PNP-D_q,SmoothAP,triplet --out comparisons/emoji
   exact metrics of the model on any images:
-    frontrank evaluate {model} --data {data}""")
+    frontrank evaluate {model} --data {data}"""
+    print("\n".join(_fold(line) for line in lines.split("\n")))
+
+
+def _fold(command: str, width: int = 80) -> str:
+    """Break a long command between its words, in a way that a shell puts together again when it is pasted."""
+    if not command.startswith("    frontrank ") or len(command) <= width:
+        return command
+    lines = textwrap.wrap(
+        command.strip(),
+        width - 2,  # " \\"
+        initial_indent=" " * 4,
+        subsequent_indent=" " * 8,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return " \\\n".join(lines)

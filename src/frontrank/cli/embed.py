@@ -6,6 +6,8 @@ examples:
   frontrank embed runs/first/model --data table.csv --split test --out test.npz
   torchrun --nproc-per-node 2 -m frontrank embed runs/first/model \\
       --data my_photos --out photos.safetensors
+  frontrank embed runs/first/model --data my_photos \\
+      --adapter photos_adapter.safetensors --out adapted.npz
   frontrank evaluate photos.safetensors
 """
 
@@ -17,11 +19,14 @@ from pathlib import Path
 
 import frontrank as fr
 from frontrank.cli.inputs import (
+    add_adapter_arguments,
     add_reading_arguments,
     add_running_arguments,
     check_output,
+    read_adapter,
     read_images,
     reading_settings,
+    refuse_options,
     say,
 )
 from frontrank.errors import InputError
@@ -35,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="folder of a trained model, such as runs/first/model")
     parser.add_argument("--data", metavar="PATH", required=True, help="folder, table or data set of images")
     add_reading_arguments(parser)
+    add_adapter_arguments(parser)
     parser.add_argument("--out", metavar="FILE", required=True, help=f"{', '.join(ENDINGS)}: embeddings, labels, paths")
     parser.add_argument("--force", action="store_true", help="let --out replace a file")
     add_running_arguments(parser, quiet="errors")
@@ -44,6 +50,8 @@ def run(options: argparse.Namespace) -> None:
     """Embed the images and save them."""
     out = Path(options.out)
     check_output("--out", out, ENDINGS, options.force)
+    if options.adapter is None:
+        refuse_options(options, ["dim"], "needs --adapter; add it, or leave out --dim")
     if out.suffix.lower() == ".safetensors":  # it holds no text: labels and ids are written beside it
         for kind in ("labels", "ids"):
             check_output("--out", out.with_suffix(f".{kind}.json"), [".json"], options.force)
@@ -61,9 +69,10 @@ def run(options: argparse.Namespace) -> None:
                 reason = f"has a name that is not UTF-8, which {out} cannot hold; use .npz"
                 raise InputError(f"{printable(path)} {reason}") from error
         model = fr.Embedder.load(options.model, device=device)
+        adapter = read_adapter(options, model.dim)
         shards = out.with_name(out.name + ".parts")
         embed_to_folder(model, table, shards, **reading_settings(options))
         if distributed.is_main():
-            merge_embeddings(shards, table, out, overwrite=options.force)
+            merge_embeddings(shards, table, out, adapter=adapter, overwrite=options.force)
             shutil.rmtree(shards)
-            say(options.quiet, f"wrote {out}: {len(table):,} x {model.dim}")
+            say(options.quiet, f"wrote {out}: {len(table):,} x {model.dim if adapter is None else adapter.out_dim}")

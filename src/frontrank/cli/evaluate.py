@@ -17,6 +17,7 @@ examples:
   frontrank evaluate test.npy --labels table.csv:product --json new.json
   frontrank evaluate test.npy --labels labels.txt --compare old.json
   frontrank evaluate test.npz --protocol sop
+  frontrank evaluate test.npz --adapter adapter.safetensors
   frontrank evaluate test.npz --whiten train.npy --dim 16 --rerank
   frontrank evaluate queries.npy --labels queries.txt \\
       --gallery gallery.npy --gallery-labels gallery.txt
@@ -48,6 +49,7 @@ from frontrank.cli.inputs import (
     check_output,
     number_type,
     option_flags,
+    read_adapter,
     read_images,
     reading_settings,
     refuse_options,
@@ -82,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gallery.add_argument("--gallery", metavar="FILE", help="embeddings to search, instead of the queries themselves")
     gallery.add_argument("--gallery-key", metavar="NAME", help="the array in the gallery's file")
     gallery.add_argument("--gallery-labels", metavar="LABELS", help="a label per row of the gallery")
+    levels = "coarser columns, finest first, or none; without --protocol level2, level3, ..., subcategory, category"
+    gallery.add_argument("--levels", metavar="LIST", type=_names, help=levels)
 
     metrics = parser.add_argument_group("what is measured")
     metrics.add_argument("--metrics", metavar="LIST", type=_names, help="such as R@1,R@10,P@5,mAP,mAP@R,NMI")
@@ -94,10 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metrics.add_argument("--distractors", metavar="FILE", help="for revisited: more embeddings to search, such as R1M")
 
     before = parser.add_argument_group("what is done to the embeddings first, in this order")
+    before.add_argument("--adapter", metavar="FILE", help="change them by this, which frontrank adapt wrote")
     before.add_argument("--whiten", metavar="FILE", help="PCA whitening: training embeddings, or a saved whitening")
     power, alpha = number_type(float, at_least=0, at_most=1), number_type(float, at_least=0)
     before.add_argument("--power", metavar="P", type=power, help="of the variances; 0.25 by default, 0.5 is full")
-    before.add_argument("--dim", metavar="N", type=number_type(int, at_least=1), help="components kept; all by default")
+    before.add_argument("--dim", metavar="N", type=number_type(int, at_least=1), help="dimensions kept; all by default")
     before.add_argument("--augment", **NEIGHBOURS, help="move every gallery item to its K nearest; 10 by default")
     before.add_argument("--expand", **NEIGHBOURS, help="move each query to its K nearest in the gallery; 10 by default")
     before.add_argument("--alpha", metavar="A", type=alpha, help="score^A weighs the K nearest; 2 by default")
@@ -127,6 +132,10 @@ def _protocols() -> dict[str, str]:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate, print, save, compare."""
+    if options.metrics is not None:  # a name that is wrong is an error before anything is read
+        from frontrank.evaluation.measures import read_metrics
+
+        read_metrics(options.metrics)
     if os.path.isdir(options.embeddings):
         options, rows = _embed(options)
     else:
@@ -157,7 +166,7 @@ _NEEDS = {  # option: those of which one must be there, too
     "gallery_key": ("gallery",),
     "gallery_labels": ("gallery",),
     "power": ("whiten",),
-    "dim": ("whiten",),
+    "dim": ("whiten", "adapter"),
     "alpha": ("expand", "augment"),
     "force": ("json",),
 }
@@ -170,6 +179,7 @@ def _check_options(options: argparse.Namespace) -> None:
     """Raise if options do not go together or are not valid, before anything is read."""
     check_combination(options)
     options.alpha = 2.0 if options.alpha is None else options.alpha
+    options.level_names = ()
     if options.device is not None:
         from frontrank.training.run import build_device
 
@@ -205,7 +215,12 @@ def check_combination(options: argparse.Namespace) -> None:
         (rerank, "device", "does not go with --rerank, which runs on the CPU; leave it out"),
         (rerank and not options.gallery, "expand", "with --rerank needs --gallery; add it, or leave one of them out"),
         (of_embeddings, "expand rerank", f"does not go with --metrics {of_embeddings}; leave one of them out"),
-        (unsaved, "gallery whiten", f"with --compare {options.compare} needs a saved report; give what --json wrote"),
+        (options.adapter is not None, "whiten", "does not go with --adapter, which whitens itself; leave one out"),
+        (
+            unsaved,
+            "gallery whiten adapter",
+            f"with --compare {options.compare} needs a saved report; give what --json wrote",
+        ),
     ]
     for holds, names, reason in conflicts:
         if holds:
@@ -280,7 +295,7 @@ class Rows:
         text = f"{self.source}: {count:,} row{'s' * (count != 1)} of {dim:,} dimension{'s' * (dim != 1)}, {kind}"
         if self.labels is None:
             return text
-        classes = len(set(self.labels.tolist()))
+        classes = len(set(self.labels.tolist() if self.labels.ndim == 1 else self.labels[:, 0].tolist()))
         where = f" in {self.labels_from}" if self.labels_from else ""
         return f"{text}, {classes:,} class{'es' * (classes != 1)}{where}"
 
@@ -328,6 +343,44 @@ def _add_labels(rows: Rows, labels: str | None, option: str) -> Rows:
     return replace(rows, labels=values, labels_from=labels or "")
 
 
+def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
+    """Return rows with the labels of all levels [row, level] that the columns of both files have."""
+    import numpy as np
+
+    from frontrank.data import read_labels
+    from frontrank.data.table import nested_levels
+    from frontrank.evaluation.evaluate import MOST_LEVEL_PAIRS, level_pairs
+    from frontrank.evaluation.protocols import PROTOCOLS
+
+    sides = [queries] if gallery is None else [queries, gallery]
+    templates = options.protocol is not None and PROTOCOLS[options.protocol].kind == "templates"
+    # A protocol has its own metrics, and a coarse level of a large data set takes long: only where it is asked for.
+    if options.levels == ("none",) or (options.protocol is not None and options.levels is None):
+        return queries, gallery
+    if templates:
+        raise InputError(f"--levels does not go with --protocol {options.protocol}; leave it out")
+    levels = []
+    for rows in sides:
+        assert rows.labels is not None
+        count = len(rows.embeddings)
+        if options.levels is None:
+            levels.append(nested_levels(rows.labels, rows.file.columns))
+        else:
+            named = {name: read_labels(name, rows.file, count, "levels").astype(str) for name in options.levels}
+            levels.append({"label": rows.labels.astype(str), **named})
+    if len(levels[0]) == 1 or any(set(each) != set(levels[0]) for each in levels):
+        return queries, gallery
+    both = [np.stack(list(each.values()), 1) for each in levels]
+    if options.levels is None and level_pairs(*both) > MOST_LEVEL_PAIRS:
+        coarser = ",".join(list(levels[0])[1:])
+        message = f"coarser levels are not measured, as that takes long; --levels {coarser} does it"
+        warnings.warn(message, FrontrankWarning, stacklevel=2)
+        return queries, gallery
+    options.level_names = tuple(levels[0])
+    whole = [replace(rows, labels=each) for rows, each in zip(sides, both, strict=True)]
+    return whole[0], None if gallery is None else whole[1]
+
+
 # The images of a model
 
 _REVISITED = {"roxford5k": "gnd_roxford5k.pkl", "rparis6k": "gnd_rparis6k.pkl"}
@@ -372,8 +425,9 @@ def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> Rows:
     from frontrank.data import EmbeddingFile
 
     labels = table.labels if any(table.labels) else None  # images of the protocol revisited have none
-    columns = {name: table.extra[name] for name in table.extra if name == "template"}
+    columns = {name: column for name, column in table.extra.items() if name == "template"}
     ids = None if columns else table.paths  # a frame may be in several templates, so its path is no id
+    columns |= {"category": table.categories, **table.extra}
     return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, ids, columns))
 
 
@@ -444,7 +498,7 @@ class _Inputs:
     distractors: Rows | None
     templates: np.ndarray | None
     ground_truth: list[dict[str, Any]] | None
-    whitening: fr.Whitening | Rows | None
+    whitening: fr.Whitening | fr.Adapter | Rows | None
     other: fr.Report | Rows | None
 
     @property
@@ -477,6 +531,7 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
         queries = _add_labels(queries, options.labels, "--labels")
         gallery = None if gallery is None else _add_labels(gallery, options.gallery_labels, "--gallery-labels")
         encode_labels(queries.labels, None if gallery is None else gallery.labels)  # type: ignore[arg-type]
+        queries, gallery = _add_levels(options, queries, gallery)
     templates = None
     if options.templates is not None:
         templates = read_labels(options.templates, queries.file, len(queries.embeddings), "templates")
@@ -490,10 +545,12 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     return inputs
 
 
-def _read_whitening(options: argparse.Namespace) -> fr.Whitening | Rows | None:
-    """Read the saved whitening, or the embeddings to fit one on."""
+def _read_whitening(options: argparse.Namespace) -> fr.Whitening | fr.Adapter | Rows | None:
+    """Read the adapter, the saved whitening, or the embeddings to fit one on."""
     from frontrank.data.embedding_files import list_arrays, parsing
 
+    if options.adapter is not None:
+        return read_adapter(options)
     if options.whiten is None:
         return None
     path = Path(split_source(options.whiten)[0])
@@ -516,6 +573,8 @@ def _describe_inputs(inputs: _Inputs) -> None:
     ]
     if isinstance(inputs.whitening, fr.Whitening):
         lines.append(f"{options.whiten}: {inputs.whitening}")
+    if isinstance(inputs.whitening, fr.Adapter):
+        lines.append(f"{options.adapter}: {inputs.whitening}")
     if isinstance(inputs.other, fr.Report):
         lines.append(f"{options.compare}: a report of {inputs.other.queries:,} queries")
     for line in lines:
@@ -536,6 +595,8 @@ def _check_fit(inputs: _Inputs) -> None:
     dims = {part.source: part.embeddings.shape[1] for part in others}
     if isinstance(whitening, fr.Whitening):
         dims[f"the whitening {options.whiten}"] = whitening.components.shape[1]
+    if isinstance(whitening, fr.Adapter):
+        dims[f"the adapter {options.adapter}"] = whitening.in_dim
     for source, other_dim in dims.items():
         if other_dim != dim:
             remedy = "both must come from the same model"
@@ -573,13 +634,13 @@ def _check_memory(inputs: _Inputs) -> None:
     """Raise if the machine cannot hold what is asked for: the system may grant memory, and then end the process."""
     options, size = inputs.options, 0
     parts = [rows.embeddings for rows in (inputs.queries, inputs.gallery, inputs.distractors) if rows is not None]
-    if options.whiten or options.augment or (options.expand and options.distractors):
+    if options.whiten or options.adapter or options.augment or (options.expand and options.distractors):
         size += sum(4 * len(part) * (options.dim or part.shape[1]) for part in parts)
     if options.rerank:
         size += 4 * len(parts[0]) * len(parts[-1])
     memory = _machine_memory()
     if size > memory:
-        flags = " ".join(option_flags(options, ["whiten", "augment", "expand", "rerank"]))
+        flags = " ".join(option_flags(options, ["adapter", "whiten", "augment", "expand", "rerank"]))
         text = f"{flags} would hold {size / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f}"
         raise InputError(f"{text}; leave it out, or evaluate fewer rows")
 
@@ -619,7 +680,7 @@ def _transform(inputs: _Inputs, queries: Rows) -> _Sides:
     """Whiten all rows, augment the gallery and expand the queries, as the options say."""
 
     def whiten(rows: Rows | None) -> Any:
-        if not isinstance(inputs.whitening, fr.Whitening) or rows is None:
+        if not isinstance(inputs.whitening, fr.Whitening | fr.Adapter) or rows is None:
             return None if rows is None else rows.embeddings
         with rows.name_in_errors():
             return inputs.whitening.apply(rows.embeddings, progress=inputs.progress)
@@ -661,9 +722,13 @@ _RERANK: dict[str, Any] = {"k1": 20, "k2": 6, "lam": 0.3}
 
 def _report(inputs: _Inputs, queries: Rows, sides: _Sides, setup: str) -> fr.Report:
     """Evaluate some queries: those of the command, or others to compare them with."""
+    from frontrank.evaluation.measures import DEFAULT, OF_LEVELS
+
     options, name = inputs.options, inputs.options.name or queries.name
     run: dict[str, Any] = {"device": options.device, "progress": inputs.progress}
     settings: dict[str, Any] = {"metrics": options.metrics} if options.metrics else {}
+    if options.level_names and inputs.protocol is None and not options.metrics:
+        settings["metrics"] = (*DEFAULT, *OF_LEVELS)
     if inputs.ground_truth is not None:
         run |= {"distractors": sides.distractors, "name": f"{name} ({setup})" if options.setup == "all" else name}
         report = fr.evaluate_revisited(sides.queries, sides.gallery, inputs.ground_truth, setup, **run)  # type: ignore[arg-type]
@@ -693,6 +758,10 @@ def _facts(inputs: _Inputs) -> dict[str, str]:
     if isinstance(whitening, fr.Whitening):
         dims = f"{len(whitening.components)} dimensions, power {whitening.power:g}"
         facts["whitening"] = f"{Path(options.whiten).name}, {dims}"
+    if options.level_names:
+        facts["levels"] = ", ".join(f"{place} {name}" for place, name in enumerate(options.level_names, 1))
+    if isinstance(whitening, fr.Adapter):
+        facts["adapter"] = f"{Path(options.adapter).name}, {whitening.out_dim} dimensions"
     for name, k in (("augmentation", options.augment), ("expansion", options.expand)):
         if k is not None:
             facts[name] = f"k {k}, alpha {options.alpha:g}"

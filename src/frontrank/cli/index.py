@@ -16,6 +16,8 @@ examples:
   frontrank index runs/first/model table.csv --to expanded.index --expand
   torchrun --nproc-per-node 2 -m frontrank index runs/first/model my_photos \\
       --to photos.index
+  frontrank index runs/first/model my_photos --to adapted.index \\
+      --adapter photos_adapter.safetensors
   frontrank search photos.index query.jpg
   frontrank serve photos.index
 """
@@ -26,19 +28,26 @@ import argparse
 import os
 import re
 import shlex
+import sys
+from collections.abc import Container
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import frontrank as fr
+from frontrank.checks import printable
 from frontrank.cli.inputs import (
+    add_adapter_arguments,
     add_expansion_arguments,
     add_reading_arguments,
     add_running_arguments,
+    read_adapter,
     read_expansion,
     read_images,
     reading_settings,
+    refuse_options,
     say,
 )
 from frontrank.errors import InputError, InterruptedRunError
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
     from frontrank.data import ImageTable
     from frontrank.picture_index import IndexSummary
 
+_PRUNED = 0.1  # of the items of an index, which --prune removes without being asked
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?", re.ASCII)  # 007 is a name
 
 
@@ -59,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGES", nargs="+", help="folders, tables, data sets or files of images")
     parser.add_argument("--to", metavar="URL", required=True, help="the index; it is made if there is none")
     parser.add_argument("--prune", action="store_true", help="remove what is in the index, but not in IMAGES")
+    parser.add_argument("--yes", action="store_true", help="let --prune remove more than a tenth of the index")
     parser.add_argument("--whiten", metavar="FILE", help="a new index: PCA whitening, saved by Whitening.save")
+    add_adapter_arguments(parser, "a new index: ")
     add_expansion_arguments(parser, "a new index: query expansion")
     add_reading_arguments(parser)
     add_running_arguments(parser, quiet="broken images and errors")
@@ -68,6 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Embed what is new, add it to the index, and print what happened to the images."""
     read_expansion(options)
+    if options.adapter is None:
+        refuse_options(options, ["dim"], "needs --adapter; add it, or leave out --dim")
+    else:
+        refuse_options(options, ["whiten"], "does not go with --adapter, which whitens by itself; leave one out")
     from frontrank.training.run import processes
 
     try:
@@ -99,11 +115,29 @@ def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) 
     with distributed.fail_together():
         if distributed.is_main():
             index = stack.enter_context(_open_or_create(options, model))
-            known = index.settings.notes.get("roots", ())
-            roots = dict.fromkeys([*known, *(root for table in tables for root in table_roots(table))])
             where = os.path.abspath(options.model) if os.path.isdir(options.model) else options.model  # on a hub
-            index.note(model=where, roots=list(roots))
-    return index, index_images(model, tables, index, prune=options.prune, **reading_settings(options))
+            index.note(model=where)
+    settings = reading_settings(options) | {"prune": options.prune, "check_prune": partial(_check_prune, options)}
+    result = index_images(model, tables, index, **settings)
+    with distributed.fail_together():
+        if index is not None:  # of accepted pictures only: the page shows files that are below these folders
+            broken = {file for file, _ in result.broken}
+            new = (root for table in tables for root in table_roots(table, broken))
+            index.note(roots=list(dict.fromkeys([*index.settings.notes.get("roots", ()), *new])))
+    return index, result
+
+
+def _check_prune(options: argparse.Namespace, gone: int, count: int) -> None:
+    """Say how many items would be removed; raise if they are many, and nobody agrees."""
+    if gone:
+        say(options.quiet, f"--prune removes {gone:,} of {count:,} items, whose images are not there")
+    if gone <= _PRUNED * count or options.yes:
+        return
+    if sys.stdin is not None and sys.stdin.isatty() and not options.quiet:
+        print(f"remove {gone:,} of {count:,} items? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return
+    raise InputError(f"--prune would remove {gone:,} of {count:,} items; check IMAGES, or add --yes")
 
 
 # Images
@@ -187,13 +221,14 @@ def with_numbers(table: ImageTable) -> ImageTable:
     return replace(table, extra=extra)
 
 
-def table_roots(table: ImageTable) -> list[str]:
+def table_roots(table: ImageTable, broken: Container[str] = ()) -> list[str]:
     """Return the folders that the images of a table are in: its own, and those around images that are elsewhere.
 
+    broken: files that do not count, as they are printed
     None of them is the root of the file system, below which is everything.
     """
     own = os.path.abspath(table.root)
-    folders = {os.path.dirname(os.path.abspath(file)) for file in table.files()}
+    folders = {os.path.dirname(os.path.abspath(file)) for file in table.files() if printable(file) not in broken}
     inside = {folder for folder in folders if Path(folder).is_relative_to(own)}
     elsewhere: dict[tuple[str, ...], list[str]] = {}
     for folder in sorted(folders - inside):
@@ -206,7 +241,8 @@ def table_roots(table: ImageTable) -> list[str]:
 
 def _open_or_create(options: argparse.Namespace, model: fr.Embedder) -> fr.Index:
     whitening = None if options.whiten is None else fr.Whitening.load(options.whiten)
-    settings: dict[str, Any] = {"whitening": whitening, "expansion": read_expansion(options)}
+    settings: dict[str, Any] = {"whitening": whitening, "adapter": read_adapter(options, model.dim)}
+    settings["expansion"] = read_expansion(options)
     try:
         progress = False if options.quiet else None
         return fr.Index(options.to, dim=model.dim, model=model.fingerprint, progress=progress, **settings)
@@ -228,6 +264,8 @@ def _other_settings(options: argparse.Namespace, index: fr.Index, model: fr.Embe
     own: object
     if expansion not in (None, stored.expansion):
         option, own = "--expand", stored.expansion
+    elif options.adapter is not None:
+        option, own = "--adapter", stored.adapter
     elif options.whiten is not None:
         option, own = "--whiten", stored.whitening
     else:

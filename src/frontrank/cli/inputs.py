@@ -13,6 +13,7 @@ from frontrank.checks import check_integer, check_number, join_words
 from frontrank.errors import InputError
 
 if TYPE_CHECKING:
+    import frontrank as fr
     from frontrank.data import ImageTable
 
 
@@ -97,6 +98,25 @@ def add_running_arguments(parser: argparse._ActionsContainer, quiet: str = "") -
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto (the default), cpu, cuda, cuda:1, mps")
     if quiet:
         parser.add_argument("--quiet", action="store_true", help=f"print nothing but {quiet}")
+
+
+def add_adapter_arguments(parser: argparse._ActionsContainer, when: str = "") -> None:
+    """Add --adapter and --dim."""
+    parser.add_argument("--adapter", metavar="FILE", help=f"{when}change embeddings by this, of frontrank adapt")
+    whole = number_type(int, at_least=1)
+    parser.add_argument("--dim", metavar="N", type=whole, help="of --adapter: its first N dimensions; all by default")
+
+
+def read_adapter(options: argparse.Namespace, dim: int | None = None) -> fr.Adapter | None:
+    """Return the adapter of --adapter and --dim, if there is one, for embeddings of these dimensions."""
+    if options.adapter is None:
+        return None
+    import frontrank as fr
+
+    adapter = fr.Adapter.load(options.adapter)
+    if dim is not None:
+        adapter.check_dim("the model", dim)
+    return adapter if options.dim is None else adapter.truncate(options.dim)
 
 
 def add_expansion_arguments(parser: argparse.ArgumentParser, what: str) -> None:

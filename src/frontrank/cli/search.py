@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import frontrank as fr
+from frontrank.checks import suggestion
 from frontrank.cli.inputs import (
     add_expansion_arguments,
     add_running_arguments,
@@ -40,7 +41,10 @@ from frontrank.tables import Table
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from frontrank.retrieval.items import Conditions
+
 _ID = "id:"
+_SAMPLE = 200  # items that are read to learn which fields there are
 _LONGEST = 48  # characters of a column before the last
 _MOST_LINES = 200  # of a sheet, which is then 36,000 pixels high
 _SIDE = 256  # pixels of a picture on the sheet
@@ -71,6 +75,7 @@ def run(options: argparse.Namespace) -> None:
 
     conditions = read_filter(options.filter)
     with open_index(options.url) as index:
+        _check_fields(index, conditions)
         answers = _search(index, options, conditions)
     if options.json:
         print(json.dumps([_as_json(answer) for answer in answers], indent=2))
@@ -99,6 +104,19 @@ def _check_options(options: argparse.Namespace) -> None:
     for query in options.queries:
         if not query.startswith(_ID) and not os.path.exists(query):
             raise InputError(f"{query} does not exist; check its name, or use {_ID}{query} for an image of the index")
+
+
+def _check_fields(index: fr.Index, conditions: Conditions) -> None:
+    """Raise if no item has a field that a filter names: with = nothing would match, with != everything."""
+    from frontrank.retrieval.items import FIELDS
+
+    known = dict.fromkeys(FIELDS)
+    for item in index.items(limit=_SAMPLE):
+        known.update(dict.fromkeys(item.metadata))
+    for field in dict.fromkeys(condition.field for condition in conditions):
+        if field not in known and not index.values(field):  # items beyond the sample may have it
+            near = suggestion(field, known) or f"; there are {', '.join(known)}"
+            raise InputError(f"--filter: no item of {index.where} has the field {field!r}{near}")
 
 
 @dataclass(frozen=True)

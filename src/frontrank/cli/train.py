@@ -10,6 +10,7 @@ images:
 
 examples:
   frontrank train --data my_photos --out runs/first
+  frontrank train --data my_photos --out runs/first --minutes 10
   frontrank train --data my_photos --out runs/first --dry-run
   frontrank train --recipe pnp-sop --data Stanford_Online_Products
   frontrank train --recipe pnp-sop --data Stanford_Online_Products \\
@@ -66,8 +67,10 @@ def _print_result(standing: Standing, folder: Path) -> None:
             f"trained {standing.step:,} steps{early}; held-out classes: {standing.before:.4f} before, "
             f"{standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
         )
-        if standing.before is not None and standing.best <= standing.before:
-            print("the training did not help on the held-out classes: try another learning rate, or more steps")
+        if standing.best_step == 0:
+            why = "the model is that of step 0, the backbone as it was with a head fitted to its features"
+            remedy = "a lower --optimizer.lr, more time (--minutes), more classes, or another --backbone"
+            print(f"training did not help on the held-out classes: {why}; try {remedy}")
     model = shlex.quote(str(folder / "model"))
     print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
 
@@ -118,6 +121,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, data: str, kind: Kind) ->
     parser.add_argument("--recipes", action=PrintNames, nargs=0, const=names, help="list the recipes and exit")
     parser.add_argument("--out", metavar="DIR", help="new folder for the run; runs/NAME by default")
     parser.add_argument("--resume", metavar="DIR", help="go on with the run in this folder")
+    parser.add_argument("--restart", action="store_true", help="with --resume: delete its checkpoints, begin again")
     add_common_arguments(parser)
     add_settings(parser, kind)
 
@@ -150,7 +154,9 @@ def check_start(options: argparse.Namespace, missing: str) -> None:
     """Raise if there is nothing to train on, which `missing` names, or if --resume stands beside what it replaces."""
     if options.resume is None and options.data is None and options.recipe is None:
         raise InputError(f"there are no {missing}")
-    if options.resume is not None:
+    if options.resume is None:
+        refuse_options(options, ["restart"], "needs --resume; add it, or leave out --restart")
+    else:
         reason = "does not go with --resume, which takes it from the run's folder; leave it out"
         refuse_options(options, ["recipe", "out", "dry_run", "allow_partial"], reason)
 
@@ -168,12 +174,15 @@ def train_or_plan(
     plan:      describes the data of a run, and its parts, given its steps and its number of weights
     """
     from frontrank.training import distributed
+    from frontrank.training.checkpoints import remove_checkpoints
     from frontrank.training.loop import steps_of
     from frontrank.training.run import processes, require_new
 
     train, resume, build = functions
     if options.resume is not None:
         folder = Path(options.resume)
+        if options.restart:
+            remove_checkpoints(folder / "checkpoints")
         work = partial(resume, folder, overrides(options, kind))
     else:
         recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, kind), kind)

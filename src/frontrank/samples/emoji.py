@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from frontrank.checks import check_choice, check_integer, import_extra
-from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.files import PathLike, atomic_write, file_digest, write_errors
 from frontrank.packages import Package, fetch, members
+from frontrank.pictures.decode import require_pillow
 from frontrank.progress import progress
 from frontrank.samples.build import (
     PINNED,

@@ -20,11 +20,11 @@ from typing import Any, Literal
 import numpy as np
 
 from frontrank.checks import check_integer, import_extra, printable, suggestion
-from frontrank.data.images import require_pillow
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError, InputTypeError
 from frontrank.files import PathLike, atomic_write, write_errors
 from frontrank.packages import Package, actual_package, fetch, members, require_room
+from frontrank.pictures.decode import require_pillow
 from frontrank.samples.build import (
     PINNED,
     SOURCES,
