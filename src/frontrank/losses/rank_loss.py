@@ -270,8 +270,8 @@ def is_sum_over_queries(loss: object) -> bool:
     """Whether processes can take a share of the queries of a loss each: see ranking.shares."""
     if isinstance(loss, CombinedLoss):
         return type(loss).forward is CombinedLoss.forward and all(map(is_sum_over_queries, loss.losses))
-    kind = type(loss)
-    return isinstance(loss, BatchLoss) and (kind.forward, kind.of_batch) == (BatchLoss.forward, BatchLoss.of_batch)
+    own = isinstance(loss, BatchLoss) and (type(loss).forward, type(loss).of_batch)
+    return own == (BatchLoss.forward, BatchLoss.of_batch)
 
 
 def warn_without_positive() -> None:
