@@ -154,3 +154,10 @@ def test_what_cannot_be_used(monkeypatch):
     refusal(lambda: training_transform(replace(settings(), augment="mix")), "augment", "'mix'")
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
     refusal(evaluation_transform, "torchvision", "frontrank[train]")
+
+
+def test_bytes_are_what_is_normalised():
+    image = Image.effect_noise((40, 30), 60).convert("RGB")
+    pixels = evaluation_transform(20, 16, as_bytes=True, interpolation="bicubic")(image)
+    assert (pixels.dtype, pixels.shape) == (torch.uint8, (3, 16, 16))
+    torch.testing.assert_close(evaluation_transform(20, 16, interpolation="bicubic", **PLAIN)(image), pixels / 255)
