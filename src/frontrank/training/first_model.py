@@ -59,7 +59,7 @@ def choose_reading(model: Embedder, table: ImageTable, metric: str, seconds: flo
     network = _Readings(model, readings)
     rows, features = _embed_some(network, _sample_classes(table, _READING_IMAGES), seconds, embedding)
     parts = np.split(features, np.cumsum(network.widths)[:-1], axis=1)
-    labels = rows.labels
+    labels = rows.label_sets() or rows.labels
     results = []
     for reading, part in zip(readings, parts, strict=True):
         value = evaluate(part, labels, metrics=(metric,), progress=False)[metric]
@@ -168,10 +168,11 @@ def start_head(
         if len(held_out):
             rows, features = _embed_some(network, _sample_classes(held_out, _HEAD_IMAGES), seconds, embedding)
         tensor = torch.as_tensor(features)
-        if np.unique(rows.labels, return_counts=True)[1].max() > 1:
+        if rows.class_sizes().max() > 1:
+            labels = rows.label_sets() or rows.labels
             for name, (weight, bias) in heads.items():
                 embeddings = nn.functional.linear(tensor, weight, bias)
-                values[name] = float(evaluate(embeddings, rows.labels, metrics=(metric,), progress=False)[metric])
+                values[name] = float(evaluate(embeddings, labels, metrics=(metric,), progress=False)[metric])
     name = distributed.from_main(max(values, key=lambda each: values[each]) if values else next(iter(heads)))
     with torch.no_grad():
         for own, first in zip((linear.weight, linear.bias), heads[name], strict=True):
@@ -228,8 +229,9 @@ def _sample_classes(table: ImageTable, count: int) -> ImageTable:
     order = np.random.default_rng(0).permutation(len(table))
     order = order[np.argsort(table.splits[order] != "validation", kind="stable")]
     classes: dict[str, list[int]] = {}
+    labels = table.first_labels()
     for row in order.tolist():
-        classes.setdefault(str(table.labels[row]), []).append(row)
+        classes.setdefault(str(labels[row]), []).append(row)
     groups = [rows for label, rows in classes.items() if label and len(rows) > 1]
     each = max(4, count // max(1, len(groups)))
     return table.rows(np.array([row for rows in groups for row in rows[:each]][:count], dtype=np.int64))
