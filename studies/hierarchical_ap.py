@@ -71,7 +71,7 @@ def values(results: Results) -> dict[str, Any]:
 STUDY = Study(
     name="hierarchical-ap",
     paper="HAPPIER",
-    shows="Sec. 4.2",
+    shows="hierarchies",
     title="Hierarchical AP beside Smooth-AP, at each of three levels",
     minutes=5,
     measure=measure,
