@@ -233,22 +233,22 @@ class RetrievalRun:
         return len(result.labels), values
 
     def evaluate(self) -> dict[str, float]:
-        """Rank the held-out classes. All processes embed, the main one ranks."""
+        """Rank the held-out classes; each process embeds its share of the images and ranks its share of the queries."""
         config = self.config
         distributed.share_buffers(self.model)  # live BatchNorm: the statistics that will be saved
         settings: Any = {"device": self.device, "workers": config.data.workers, "precision": config.precision}
         embeddings = embed_table(self.model, self.validation, show=False, **settings)
-        if not distributed.is_main():
-            return {}
         metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
         labels = self.validation.level_labels()
-        if labels.ndim == 1:
-            return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
-        values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
-        asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
-        if asked or level_pairs(labels) <= _LEVEL_PAIRS:
-            values |= evaluate(embeddings, labels, metrics=dict.fromkeys((*BY_LEVEL, config.metric)), progress=False)
-        return values
+        with distributed.share_queries():
+            if labels.ndim == 1:
+                return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
+            values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
+            asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
+            if asked or level_pairs(labels) <= _LEVEL_PAIRS:
+                coarse = dict.fromkeys((*BY_LEVEL, config.metric))
+                values |= evaluate(embeddings, labels, metrics=coarse, progress=False)
+            return values
 
     def save_model(self) -> None:
         self.model.save(self.folder / "model", overwrite=True)
