@@ -4,12 +4,10 @@ import hashlib
 import os
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import folder_lock
 from frontrank.packages import actual_package, fetch, is_cached
 from tests.packages import fakes
 from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
@@ -167,18 +165,6 @@ def test_lists_that_do_not_know_a_version_are_updated_sooner(clients, cache, cop
     assert updates(clients) == count
 
 
-def test_other_processes_update_at_another_time(clients, cache, copy):
-    apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"))
-    (cache.parent / "apt").mkdir(parents=True)
-    with ThreadPoolExecutor(1) as pool:
-        with folder_lock(cache.parent / "apt"):
-            fetching = pool.submit(fetch, [THING["apt"]])
-            time.sleep(0.3)
-            assert updates(clients) == 0
-        fetching.result(timeout=60)
-    assert updates(clients) == 1
-
-
 def test_apt_has_another_version(clients, cache, copy):
     """It is an error, or a warning each time."""
     here = "thing_2.0_all.deb"
@@ -206,8 +192,3 @@ def test_another_archive_of_the_same_version(clients, cache, copy):
     path.write_bytes(b"damaged")
     with pytest.warns(FrontrankWarning, match="thing"):
         assert fetch([THING["apt"]], any_version=True)[0].read_bytes() == b"rebuilt"
-
-
-def test_no_version_at_all(clients, cache):
-    apt(clients, saying(fakes.UNKNOWN_APT, 100), saying(fakes.UNKNOWN_APT, 100))
-    assert "--any-version" not in refused("apt", any_version=True)
