@@ -1,31 +1,19 @@
 """The studies of Smooth-AP: what they measure by hand and against references, and their verdicts."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
-import torch
 
 from studies import smooth_ap_ablation, smooth_ap_error
 from studies.smooth_ap_error import train_epoch
 from studies.smooth_ap_indicator import STUDY as INDICATOR
-from studies.smooth_ap_indicator import _ap, _lists, _region
+from studies.smooth_ap_indicator import _ap, _lists
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
 from tests.reference.evaluation import in_order, value
-from tests.studies.samples import render, verdict
+from tests.studies.samples import verdict
 
 # What takes the place of the step
-
-
-def test_the_region_holds_nine_tenths_of_the_slope():
-    """Of a sigmoid, they lie within +- t ln(19), where it is 0.05 and 0.95."""
-    d = torch.linspace(-1, 1, 20001, dtype=torch.float64)
-    assert _region(d, torch.full_like(d, 0.5)) == pytest.approx(1.8, abs=2e-3)
-    for temperature in (0.01, 0.1):
-        sigmoid = torch.sigmoid(d / temperature)
-        region = _region(d, sigmoid * (1 - sigmoid) / temperature)
-        assert region == pytest.approx(2 * temperature * math.log(19), rel=0.01)
 
 
 def test_ap_with_the_step_is_exact():
@@ -113,13 +101,3 @@ def ablation(temperatures=(0.4, 0.5, 0.3), positives=(0.3, 0.5, 0.4), sizes=(0.4
 )
 def test_verdict_on_the_ablation(means, word):
     assert verdict(smooth_ap_ablation.STUDY, ablation(*means)) == word
-
-
-def test_runs_that_diverged():
-    results = ablation()
-    results["columns"]["temperature"][0].update(mAP=[], **{"R@1": []})
-    results["columns"]["batch, same images"] = [{**each, "mAP": []} for each in results["columns"]["positives"]]
-    _, low, *_, images = smooth_ap_ablation.values(results)["claims"]
-    assert (low.answer, low.diverged) == ("yes", True)  # better than a temperature that diverged
-    assert (images.answer, images.diverged) == ("no", True)
-    assert "| temperature | 0.001 | diverged |" in render(smooth_ap_ablation.STUDY, results)
