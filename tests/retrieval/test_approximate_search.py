@@ -11,7 +11,7 @@ from frontrank.retrieval import approximate_search, embedded
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from frontrank.retrieval.journal import Journal, write_journal
-from tests.retrieval.engines import clustered, score_of
+from tests.retrieval.engines import clustered
 from tests.retrieval.engines import recall as share_of_best
 
 COUNT, DIM = 3000, 16
@@ -122,15 +122,6 @@ def test_search_stays_exact_if_no_graph_is_good_enough(small, monkeypatch):
     assert recall(index, rows, queries) == 1.0
 
 
-def test_long_lists_and_all_rows(kind, tmp_path):
-    rows = vectors(700)
-    with Index(tmp_path / "index", dim=DIM) as index:
-        index.add(rows, items_of(700))
-        for k in (100, 700, 1000):
-            (hits,) = index.search(rows[:1], k)
-            assert hits.scores.tolist() == sorted((score_of(row, rows[0]) for row in rows), reverse=True)[:k]
-
-
 def test_a_damaged_graph_is_named_and_can_be_removed(small, tmp_path):
     with Index(tmp_path / "index", dim=DIM) as index:
         index.add(vectors(600), items_of(600))
@@ -148,21 +139,6 @@ def test_a_damaged_graph_is_named_and_can_be_removed(small, tmp_path):
         assert index.count() == 600
         assert index.prepare().facts["search"] == "hnsw"
     assert path.exists()
-
-
-@pytest.mark.parametrize("rows", [550, 600, 900])
-def test_a_graph_of_another_index_is_built_again(small, tmp_path, rows):
-    for name, count, seed in (("index", 600, 0), ("other", rows, 5)):
-        with Index(tmp_path / name, dim=DIM) as index:
-            index.add(vectors(count, seed), items_of(count))
-            index.prepare()
-    (tmp_path / "other" / "graph.000001").replace(tmp_path / "index" / "graph.000001")
-    queries = vectors(50, 9)
-    with Index.load(tmp_path / "index") as index, Index(dim=DIM) as exact:
-        exact.add(vectors(600, 0), items_of(600))
-        pairs = zip(index.search(queries, 10), exact.search(queries, 10), strict=True)
-        same = [len({item.id for item in a.items} & {item.id for item in b.items}) for a, b in pairs]
-    assert sum(same) > 0.95 * 10 * len(queries)
 
 
 def test_crafted_graphs_with_a_valid_checksum(small, tmp_path):

@@ -138,16 +138,6 @@ def test_a_graph_orders_equal_scores_by_id(make, monkeypatch):
         PgvectorEngine.open(url)
 
 
-@pytest.mark.servers
-@pytest.mark.parametrize(
-    "change", [{"database": "nowhere"}, {"password": "se%zzcret"}, {"address": ("127.0.0.1", "port")}]
-)
-def test_options_that_libpq_refuses(change):
-    with pytest.raises(InputError, match=r"postgresql://.* used") as error:
-        PgvectorEngine.open(postgres_url(**change))
-    check_message(error, "se%zzcret")
-
-
 def test_the_parts_of_a_url():
     table, database, connection = read_address("postgres://me:a%40b@host:5/db?sslmode=require&table=a%20b")
     assert (table, database) == ("a b", "postgresql://host:5/db")
@@ -170,20 +160,6 @@ def test_rights_that_are_missing(make, administrator, make_user):
     with pytest.raises(InputError, match="CREATE EXTENSION") as error:
         PgvectorEngine.create(postgres_url(user=name, password=f"secret-{name}", database=name), 8, b"")
     check_message(error, f"secret-{name}")
-
-
-@pytest.mark.servers
-def test_only_the_owner_of_a_table_builds_its_graph(make, make_user, monkeypatch):
-    monkeypatch.setattr(pgvector, "GRAPH_ROWS", 10)
-    engine, url = make(name=(table := "t" + secrets.token_hex(4)))
-    name = make_user("writer_", f"ALL ON {table}, {table}_settings")
-    writer = PgvectorEngine.open(url.replace(f"postgres:{QUOTED_PASSWORD}", f"{name}:secret-{name}"))
-    writer.add(halves(20), some_items(20))
-    writer.upsert(halves(5), some_items(5))
-    writer.close()
-    assert engine.describe()["search"] == "exact"
-    engine.prepare()
-    assert engine.describe()["search"] == "hnsw"
 
 
 @pytest.mark.servers
