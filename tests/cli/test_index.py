@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +15,9 @@ import pytest
 
 import frontrank as fr
 from frontrank import picture_index
-from frontrank.cli import index as command
 from frontrank.cli import main
 from frontrank.retrieval.index import Index
 from frontrank.training import distributed
-from frontrank.training import run as training_run
 from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model
 from tests.retrieval import servers
 
@@ -151,16 +148,6 @@ def test_whitening_and_expansion_are_stored_with_the_index(index, folder):
     assert f"{SOME} unchanged" in index("my_photos/test", "--to", "w.index").err  # or without them
 
 
-def test_folders_that_pictures_are_in(tmp_path):
-    for elsewhere, roots in (
-        (["/data/a/1.jpg", "/data/b/c/2.jpg"], ["here", "/data"]),
-        (["/data/a/1.jpg", "/srv/2.jpg"], ["here", "/data/a", "/srv"]),  # never the root of all
-    ):
-        empty = [""] * 4
-        table = fr.ImageTable(tmp_path / "here", ["x/1.jpg", "2.jpg", *elsewhere], empty, empty, ["test"] * 4, empty)
-        assert command.table_roots(table) == [str(tmp_path / root) for root in roots]
-
-
 def test_files_that_are_no_pictures_add_no_folder(index, folder, tmp_path):
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "passwd").write_text("root")
@@ -200,19 +187,6 @@ def test_broken_images_are_all_named(index, folder):
         assert len(result.err.splitlines()) == lines
         assert result.err.count("\n  broken: ") + result.err.startswith("  broken: ") == 7
     assert f"{COUNT} unchanged, 7 broken; {COUNT} images" in result.err
-
-
-def test_broken_images_prune_nothing_if_there_are_no_others(index):
-    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
-    before = stored("photos.index")
-    for file in Path("my_photos/test").rglob("*.png"):
-        file.write_bytes(b"no picture")
-    result = index("my_photos/test", "--to", "photos.index", "--quiet", "--prune")
-    assert result.status == 2
-    assert f"none of the {SOME} images" in result.err.splitlines()[-1]
-    assert same(before, stored("photos.index"))
-    assert index("my_photos/test", "--to", "new.index", "--quiet").status == 2
-    assert not Path("new.index").exists()
 
 
 # Stopped, killed, and several processes
@@ -290,21 +264,6 @@ def test_ctrl_c_says_that_it_can_go_on(index, monkeypatch):
     assert "same command again" in result.err
 
 
-def test_the_other_processes_do_not_wait_for_the_graph(index, monkeypatch):
-    order, own, prepare = [], training_run.processes, Index.prepare
-
-    @contextmanager
-    def processes(device):
-        with own(device) as found:
-            yield found
-        order.append("processes end")
-
-    monkeypatch.setattr(training_run, "processes", processes)
-    monkeypatch.setattr(Index, "prepare", lambda index: order.append("prepare") or prepare(index))
-    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
-    assert order == ["processes end", "prepare"]
-
-
 # Refusals
 
 ALL = f"{MODEL} my_photos --to a.index"
@@ -313,17 +272,12 @@ REFUSALS = [
     ("my/lost/model my_photos --to a.index", "my/lost/model"),
     (f"{MODEL} nowhere --to a.index", "nowhere"),
     (f"{MODEL} empty --to a.index", "empty"),
-    (f"{MODEL} table.csv --to a.index", "'label'"),
-    (f"{MODEL} my_photos my_photos --to a.index", "my_photos"),
     (f"{MODEL} my_photos ./my_photos --to a.index", "my_photos/test/a,b/0.png"),
     (f"{ALL} --batch-size 0", "--batch-size"),
-    (f"{ALL} --expand 0", "--expand"),
     (f"{ALL} --whiten wide.safetensors", "whitening"),
     (f"{MODEL} my_photos --to milvs://localhost/x", "milvus?"),
-    (f"{MODEL} my_photos --to milvus://127.0.0.1:1/x", "milvus://127.0.0.1:1"),
     (f"{MODEL} my_photos --to postgresql://me:secret@127.0.0.1:1/x", "postgresql://"),
     (f"{MODEL} my_photos --to my_photos", "my_photos"),
-    (f"{MODEL} my_photos --to test.npy/a.index", "test.npy/a.index"),
     (f"{MODEL} my_photos --to damaged.index", "damaged.index/journal"),
     (f"{MODEL} my_photos --to plain.index --expand 5", "--expand: plain.index"),
     (f"{MODEL} my_photos --to plain.index --whiten white.safetensors", "--whiten: plain.index"),

@@ -62,13 +62,10 @@ def test_examples_of_the_help_parse(command):
     ("words", "name"),
     [
         ("evalute", "evaluate?"),
-        ("polish", "polish"),
         ("--quick", "--quick"),
         ("evaluate a.npy --lables x", "--labels?"),
-        ("evaluate a.npy --metric=R@1", "--metrics?"),
         ("evaluate a b", "'b'"),
         ("evaluate", "EMBEDDINGS"),
-        ("data", "ACTION"),
         ("data chekc my_photos", "ACTION"),
         ("data emoji a --size large", "--size"),
         ("detect train --loss.lamb 1", "--loss.lam?"),
