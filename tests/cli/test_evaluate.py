@@ -490,22 +490,3 @@ def test_cheap_checks_come_before_reading(folder, run, monkeypatch):
     monkeypatch.setattr(command, "read_rows", lambda *_: pytest.fail("it reads before it checks"))
     for words in ("--json old.json", "--gallery zzz.npy", "--metrics x", "--compare z.npz"):
         assert run("evaluate", "test.npz", *words.split()).status == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "size", "name"),
-    [
-        (f"{G} --rerank", 4 * 18 * 40, "--rerank"),
-        ("test.npz --whiten train.npy --dim 5", 4 * 36 * 5, "--whiten"),
-        (f"{R} --distractors distractors.npz --expand", 4 * 74 * 20, "--expand"),
-    ],
-)
-def test_more_than_the_memory(folder, run, refused, monkeypatch, words, size, name):
-    assert 1e8 < command._machine_memory() < 1e16
-    with monkeypatch.context() as patch:
-        patch.delattr("os.sysconf")  # as on Windows
-        assert command._machine_memory() == np.inf
-    monkeypatch.setattr(command, "_machine_memory", lambda: size)
-    assert run("evaluate", *words.split()).status == 0
-    monkeypatch.setattr(command, "_machine_memory", lambda: size - 1)
-    refused(["evaluate", *words.split()], name)

@@ -1,7 +1,6 @@
 """`frontrank index`: what it stores and prints, on every engine, in two processes, and after a kill."""
 
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -15,7 +14,7 @@ import pytest
 
 import frontrank as fr
 from frontrank import picture_index
-from frontrank.cli import main
+from frontrank.cli import index as command
 from frontrank.retrieval.index import Index
 from frontrank.training import distributed
 from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model
@@ -148,6 +147,16 @@ def test_whitening_and_expansion_are_stored_with_the_index(index, folder):
     assert f"{SOME} unchanged" in index("my_photos/test", "--to", "w.index").err  # or without them
 
 
+def test_folders_that_pictures_are_in(tmp_path):
+    for elsewhere, roots in (
+        (["/data/a/1.jpg", "/data/b/c/2.jpg"], ["here", "/data"]),
+        (["/data/a/1.jpg", "/srv/2.jpg"], ["here", "/data/a", "/srv"]),  # never the root of all
+    ):
+        empty = [""] * 4
+        table = fr.ImageTable(tmp_path / "here", ["x/1.jpg", "2.jpg", *elsewhere], empty, empty, ["test"] * 4, empty)
+        assert command.table_roots(table) == [str(tmp_path / root) for root in roots]
+
+
 def test_files_that_are_no_pictures_add_no_folder(index, folder, tmp_path):
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "passwd").write_text("root")
@@ -189,11 +198,25 @@ def test_broken_images_are_all_named(index, folder):
     assert f"{COUNT} unchanged, 7 broken; {COUNT} images" in result.err
 
 
+def test_broken_images_prune_nothing_if_there_are_no_others(index):
+    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
+    before = stored("photos.index")
+    for file in Path("my_photos/test").rglob("*.png"):
+        file.write_bytes(b"no picture")
+    result = index("my_photos/test", "--to", "photos.index", "--quiet", "--prune")
+    assert result.status == 2
+    assert f"none of the {SOME} images" in result.err.splitlines()[-1]
+    assert same(before, stored("photos.index"))
+    assert index("my_photos/test", "--to", "new.index", "--quiet").status == 2
+    assert not Path("new.index").exists()
+
+
 # Stopped, killed, and several processes
 
 SLOWLY = """
 import sys, time
 from frontrank import picture_index
+from frontrank.cli import index as command
 from frontrank.cli import main
 from frontrank.retrieval.index import Index
 picture_index._STORE_BATCHES = 1
@@ -304,30 +327,3 @@ def more(copied):
 def test_refusals(more, refused, monkeypatch, words, name):
     monkeypatch.chdir(more)
     assert "secret" not in refused(["index", *words.split()], name)
-
-
-@pytest.mark.parametrize(
-    ("library", "url", "extra"), [("faiss", "a.index", "search"), ("psycopg", "postgresql://h/x", "pgvector")]
-)
-def test_a_library_that_is_missing_is_named(more, refused, monkeypatch, library, url, extra):
-    monkeypatch.chdir(more)
-    monkeypatch.setitem(sys.modules, library, None)
-    line = refused(["index", MODEL, "my_photos", "--to", url, "--quiet"], library)
-    assert f"frontrank[{extra}]" in line
-
-
-def test_a_full_disk_is_one_line_and_what_was_stored_stays(index, monkeypatch, capsys):
-    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
-    before = stored("photos.index")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = max(file.stat().st_size for file in Path("photos.index").iterdir()) + 100
-    words = ["index", MODEL, "my_photos/train", "--to", "photos.index", "--workers", "0", "--quiet"]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        status = main(words)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    out, err = capsys.readouterr()
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "photos.index" in err
-    assert same(before, stored("photos.index"))

@@ -5,7 +5,6 @@ import os
 import runpy
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -116,15 +115,6 @@ def test_our_own_mistakes_are_not_hidden(fail):
     fail(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["evaluate", "a.npy"])
-
-
-def test_other_warnings_keep_their_place(run, monkeypatch):
-    monkeypatch.setattr("frontrank.cli.evaluate.run", lambda options: warnings.warn("not ours", stacklevel=1))
-    shown = warnings.showwarning
-    with pytest.warns(UserWarning, match="not ours") as record:
-        result = run("evaluate", "a.npy")
-    assert (result.err, record[0].filename) == ("", __file__)
-    assert warnings.showwarning is shown
 
 
 def test_as_a_module(folder, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from frontrank.picture_index import index_images, picture_embedder
 from frontrank.pictures.decode import read_image
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from tests.cli.images import EACH, TEST, picture, small_model
+from tests.cli.images import EACH, TEST, small_model
 from tests.gallery.samples import chunk, png
 
 QUERY = "my_photos/test/cup/0.png"
@@ -225,10 +225,3 @@ def test_a_model_that_is_gone(here, run, refused):
         index.note(model=str(here / "gone"))
     assert "--model" in refused(["search", "photos.index", QUERY], f"{here}/gone")
     assert run("search", "photos.index", QUERY, "--model", "runs/first/model").status == 0
-
-
-def test_cheap_checks_come_before_the_index_is_read(here, run, monkeypatch):
-    monkeypatch.setattr(Index, "load", lambda *_, **__: pytest.fail("it reads before it checks"))
-    picture(here / "out.png", 1)
-    for words in ("nowhere.jpg", f"{QUERY} --filter label~cup", f"{QUERY} --sheet out.png", f"{QUERY} -k 0"):
-        assert run("search", "photos.index", *words.split()).status == 2

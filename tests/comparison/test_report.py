@@ -1,6 +1,5 @@
 """The page of a comparison: its numbers, what it says of them, and parts that are missing."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -105,20 +104,6 @@ def test_every_seed_is_a_mark_on_one_scale(page):
 def test_the_chosen_learning_rate_is_marked(page):
     rows = body_rows(section(page, "rates"), 0)
     assert (rows[0], rows[-1]) == (["Smooth-AP", "40.0", "✓ chosen 50.0"], ["broken", "", ""])
-
-
-def test_a_metric_that_is_missing_or_not_finite_is_an_empty_cell():
-    entries = [
-        entry_of("a", (0.6,)),
-        replace(entry_of("b", (0.5,)), values={"R@1": (math.nan,)}),
-        replace(entry_of("c", ()), values={"mAP": (0.1,)}),
-    ]
-    rows = rows_of(*entries, metrics=("R@1", "mAP"))
-    texts = [[cell and cell.text for cell in row.cells.values()] for row in rows]
-    assert texts == [["60.0", None], [None, None], [None, "10.0"]]
-    assert body_rows(page_of(*reversed(entries)), 0)[0][0] == "a"
-    empty = [replace(entry, values={"R@1": (0.5, 0.6), "NMI": (0.5, math.nan)}) for entry in (REFERENCE, BETTER)]
-    assert [row[3] for row in body_rows(page_of(*empty), 0)[:2]] == ["-", "-"]
 
 
 def test_what_is_not_finished_has_not_failed():

@@ -240,22 +240,6 @@ def test_a_search_that_failed_for_a_passing_reason_is_tried_again(images, untrai
     assert not any("failed" in note for note in mended.notes)
 
 
-def test_differences_of_versions_and_pictures_are_noted(images, untrained, tmp_path):
-    shutil.copytree(Path(images).parent, tmp_path / "glyphs")
-    plan = plan_of(tmp_path / "glyphs" / "images.csv", lrs="1e-3", seeds=1)
-    results = run_comparison(plan, tmp_path / "out", quiet=True)
-    assert not any("different" in note or "pictures" in note for note in results.notes)
-    run = next((tmp_path / "out").glob("runs/02-*/*/run.json"))
-    facts = json.loads(run.read_text())
-    run.write_text(json.dumps({**facts, "resumed": [{**facts, "commit": "b", "versions": {"torch": "3"}}]}))
-    next((tmp_path / "glyphs").rglob("*.png")).touch()
-    for _ in range(2):
-        notes = resume_comparison(tmp_path / "out", quiet=True).notes
-        words = ("commit: a, b", "torch: 2, 3", "pictures")
-        assert [sum(word in note for note in notes) for word in words] == [1, 1, 1]
-    assert untrained[1:] == [("test", f"{way.folder}/lr-0.001-seed-0") for way in plan.ways]
-
-
 def test_stopped_between_runs(images, untrained, monkeypatch, tmp_path):
     here = runner.run_task
     monkeypatch.setattr(runner, "run_task", lambda *a, **k: None if len(untrained) == 2 else here(*a, **k))

@@ -1,4 +1,3 @@
-import random
 import sys
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from frontrank.data import check_ids, embedding_files, read_embeddings, read_labels
-from frontrank.errors import InputError
 from tests.data.files import ALL, DIM, IDS, LABELS, NAMED, ROWS, SPLIT, X, refusal, write_arrays
 
 # Embeddings
@@ -448,30 +446,3 @@ def test_files_cut_short(tmp_path, ending):
         path.write_bytes(whole[:length])
         refusal(lambda: read_embeddings(path), path)
         refusal(lambda: read_labels(f"{path}:labels" if ending != ".npy" else path, None, ROWS), path)
-
-
-def scrambled(content, random):
-    content = bytearray(content)
-    for _ in range(random.randrange(1, 9)):
-        start = random.randrange(len(content) + 1)
-        content[start : start + random.randrange(9)] = random.randbytes(random.randrange(9))
-    return bytes(content)
-
-
-@pytest.mark.parametrize("ending", ALL)
-def test_bytes_at_random(tmp_path, ending):
-    chance, path = random.Random(0), tmp_path / f"bad{ending}"
-    whole = whole_file(path)
-    for start in (b"", whole[:4], whole[:12]):
-        for _ in range(15):
-            path.write_bytes(start + chance.randbytes(chance.randrange(1, 400)))
-            refusal(lambda: read_embeddings(path), path)
-    refusals = []
-    for _ in range(60):
-        path.write_bytes(scrambled(whole, chance))
-        try:
-            dict(read_embeddings(path).columns)
-        except InputError as error:
-            refusals.append(str(error))
-    assert len(refusals) >= 20
-    assert all(str(path) in line and "\n" not in line for line in refusals)

@@ -388,17 +388,6 @@ def test_a_missing_list(tree, name):
         (root / "away").rename(root / file)
 
 
-@pytest.mark.parametrize("call", ["frontrank.data.published.os.listdir", "pathlib.Path.read_bytes"])
-def test_what_may_not_be_read(tree, monkeypatch, call):
-    root = tree("sop")
-
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(call, refuse)
-    refusal(lambda: read_published("sop", root), root, "Permission denied")
-
-
 LOST = {  # an image, the counts that are then wrong, and a class that is gone with it
     "sop": ("cabinet_final/555_0.JPG", ["2 images of 1 class", "3 images of 2 classes"], "5"),
     "vehicleid": ("image/0000008.jpg", ["large", "2 images of 2 classes", "3 images of 3 classes"], "22"),

@@ -218,6 +218,15 @@ def test_sizes_that_do_not_agree_and_sizes_of_zero(own):
         assert read_voc_folder(own).sizes.tolist() == [[30, 40], [40, 30]]
 
 
+def test_pictures_and_lists_that_are_none(own):
+    (own / "JPEGImages" / "000001.jpg").write_bytes(b"<html>")
+    with pytest.raises(InputError, match=r"000001\.jpg"):
+        read_voc_folder(own)
+    (own / "ImageSets/Main/trainval.txt").write_text("../../etc/passwd\n")
+    with pytest.raises(InputError, match=r"trainval\.txt"):
+        read_voc_folder(own)
+
+
 # COCO
 
 CATEGORIES = [{"id": 44, "name": "dog"}, {"id": 3, "name": "cat"}]

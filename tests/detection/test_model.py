@@ -357,15 +357,6 @@ def test_no_positive_at_all_is_a_loss_of_zero_and_is_remembered(scores):
     assert later["loss_classifier"].item() > alone["loss_classifier"].item()  # negatives of before stand in the lists
 
 
-def test_pictures_without_objects_and_classes_that_are_absent():
-    heads, (features, proposals, shapes, targets) = ranked(), empty(pictures(), {1})
-    targets = [{"boxes": each["boxes"], "labels": torch.full_like(each["labels"], 2)} for each in targets]
-    losses = losses_of(heads, (features, proposals, shapes, targets))
-    assert all(torch.isfinite(each) for each in losses.values())
-    assert sum(float(each.abs().sum()) for each in gradients(heads, losses["loss_classifier"])) > 0
-    assert heads.classifier_loss.last == {"classes_used": 1, "classes_skipped": CLASSES - 1}
-
-
 @pytest.mark.parametrize("loss", [True, False])
 def test_no_proposal_at_all(loss):
     features, _, shapes, targets = empty(pictures(), {0, 1, 2})

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation import report as report_module
 from frontrank.evaluation.report import Report
 from tests.reference.statistics import bootstrap_interval
 
@@ -71,23 +70,6 @@ def test_intervals_equal_the_loop():
         assert found == pytest.approx(expected, abs=1e-14)
     expected = bootstrap_interval(report.per_query["mAP"].tolist(), 0.5, 150, 7)
     assert report.interval("mAP", level=0.5, resamples=150, seed=7) == pytest.approx(expected, abs=1e-14)
-
-
-def test_intervals_are_computed_once_and_only_when_asked_for(monkeypatch):
-    calls = []
-    original = report_module.bootstrap_means
-    monkeypatch.setattr(report_module, "bootstrap_means", lambda *args: calls.append(args[1:]) or original(*args))
-    report = a_report()
-    assert dict(report)
-    assert calls == []
-    first = report.intervals
-    assert (report.intervals, report.interval("mAP")) == (first, first["mAP"])
-    assert calls == [(1000, 0)]
-    wide, narrow = report.interval("mAP", level=0.99), report.interval("mAP", level=0.5)
-    assert wide[0] < first["mAP"][0] < narrow[0] < narrow[1] < first["mAP"][1] < wide[1]
-    assert calls == [(1000, 0)]
-    assert report.interval("mAP", seed=1) != first["mAP"]
-    assert calls == [(1000, 0), (1000, 1)]
 
 
 def test_no_interval_without_values_per_query():

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import sys
-import time
 
 import pytest
 
@@ -148,21 +147,6 @@ def test_apt_cannot_update(clients, cache, copy):
     apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"), saying(fakes.OFFLINE_APT, 100))
     fetch([THING["apt"]])
     assert is_cached(THING["apt"])
-
-
-@pytest.mark.parametrize(("age", "count"), [(60, 0), (4000, 1)], ids=["new", "of hours ago"])
-def test_lists_that_do_not_know_a_version_are_updated_sooner(clients, cache, copy, age, count):
-    mark, fresh = cache.parent / "apt" / "updated", clients / "fresh"
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    os.utime(mark, (time.time() - age, time.time() - age))
-    here = [f'if [ -e "{fresh}" ]; then', *copy("apt"), "else", *saying(fakes.OTHER_APT, 100), "fi"]
-    apt(clients, saying(fakes.OTHER_APT, 100), here, [f'touch "{fresh}"'])
-    if count:
-        fetch([THING["apt"]])
-    else:
-        assert "thing 1.0" in refused("apt")
-    assert updates(clients) == count
 
 
 def test_apt_has_another_version(clients, cache, copy):

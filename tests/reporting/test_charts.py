@@ -87,14 +87,6 @@ def test_a_noisy_line_is_faint_below_its_running_mean():
     assert len(chart("a", [Line("loss", curve(range(29), range(29)), smooth=True)], X, Y).strokes) == 1
 
 
-def test_what_is_behind_is_drawn_first_and_in_no_table():
-    own, other = Line("own", curve([0, 1], [0, 1])), Line("", curve([0, 1], [1, 0]), "faint")
-    found = chart("a", [own], X, Y, behind=[other, Line("", curve([], []), "faint")])
-    assert [stroke.kind for stroke in found.strokes] == ["faint", "after"]
-    assert found.numbers.header == ["step", "own"]
-    assert found.numbers.rows == [["0", "0"], ["1", "1"]]
-
-
 def test_words_and_numbers_say_what_is_drawn():
     assert chart("a", [Line("", curve([1, 1, 2], [3, 4, 5]))], X, Y).numbers.rows == [["1", "3, 4"], ["2", "5"]]
     lines = [Line("before", curve([1, 10], [0.5, 0.25]), "before"), Line("after", curve([10], [1]), dotted=True)]
@@ -182,31 +174,6 @@ def test_too_few_points_are_no_map(findings, count):
     sides = tuple(replace(side, places=side.places[:count]) for side in findings.sides)
     assert draw_map(replace(findings, mapped=findings.mapped[:count], sides=sides)) is None
     assert draw_map(replace(findings, mapped=findings.mapped[:5])) is None  # places of other rows
-
-
-def test_the_largest_categories_have_looks(findings):
-    names = np.array([f"c{i:02}" for i in range(10)] + ["c09", "c09"])
-    found = draw_map(replace(findings, table=replace(findings.table, categories=names)))
-    assert [(group.name, group.count) for group in found.groups] == [
-        *((f"c{i:02}", 1) for i in range(8)),
-        ("c09", 3),
-        ("all others", 1),
-    ]
-    names = np.array(["", "", "", "", "", *["a"] * 4, *["b"] * 3])
-    found = draw_map(replace(findings, table=replace(findings.table, categories=names)))
-    assert [(group.name, group.count) for group in found.groups] == [("a", 4), ("b", 3), ("all others", 5)]
-
-
-def test_names_and_pictures_do_not_cover_each_other(tmp_path):
-    findings = findings_of(tmp_path, classes=40, per_class=8, categories=("a long name", "b", "another name", "d"))
-    for side in draw_map(findings).sides:
-        assert len(side.names) == 4
-        for i, a in enumerate(side.names):
-            for b in side.names[:i]:
-                assert abs(a.y - b.y) > 19 or abs(a.x - b.x) > 3.9 * (len(a.text) + len(b.text))
-        assert 20 < len(side.pictures) <= 160
-        for i, a in enumerate(side.pictures):
-            assert all(max(abs(a.x - b.x), abs(a.y - b.y)) >= 25.8 for b in side.pictures[:i])
 
 
 def test_an_image_is_called_by_its_name_or_its_label(findings):

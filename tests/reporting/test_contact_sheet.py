@@ -1,13 +1,8 @@
 """A contact sheet: every picture in its place, with frames and signs that say what is right."""
 
-from pathlib import Path
-
-import matplotlib
 import numpy as np
-import pytest
 from PIL import Image
 
-from frontrank.reporting import contact_sheet as module
 from frontrank.reporting.contact_sheet import PER_LINE, Cell, contact_sheet
 
 BLUE, GREEN, RED, GREY = (70, 90, 170), (22, 128, 62), (190, 38, 38), (205, 208, 214)
@@ -83,29 +78,3 @@ def test_a_picture_that_cannot_be_read_and_long_or_hostile_text():
     assert (between == 255).all()  # a text ends where its picture does
     below = np.asarray(sheet.crop((left, top + OUTER, left + OUTER, top + OUTER + TEXT)))
     assert (below < 150).any()
-
-
-@pytest.fixture
-def fonts(monkeypatch):
-    """A function that lets the system have these fonts."""
-
-    def has(*names):
-        monkeypatch.setattr(module, "_FONTS", names)
-        module._system_fonts.cache_clear()
-
-    yield has
-    module._system_fonts.cache_clear()
-
-
-def test_letters_that_the_usual_font_lacks_are_written_by_another_one(fonts):
-    def written(text):
-        return contact_sheet([(cell((0, 0, 0), lines=(text,)), [])]).tobytes()
-
-    fonts("no-such-font.ttf")
-    boxes, plain = written("кот"), written("cat")
-    assert boxes == written("тко")  # a box for each
-    fonts("no-such-font.ttf", str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")))
-    assert len({boxes, written("кот"), written("тко")}) == 3
-    assert written("é 漢") != written("漢 é")  # as much of it as can be
-    assert written("cat") == plain  # as before
-    assert written("漢字") == written("字漢")  # neither has them

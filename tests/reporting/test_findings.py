@@ -364,25 +364,6 @@ def test_of_equal_queries_the_one_with_more_positives_comes_first_and_then_the_s
     assert chosen([distinct], 4, codes, np.ones(400), 0) == chosen([distinct], 4, codes, np.ones(400), 1)
 
 
-@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 5), st.integers(1, 2))
-def test_queries_shown_are_distinct_and_have_something_to_find(seed, count, per_kind, sides):
-    rng = np.random.default_rng(seed)
-    positives = rng.integers(0, 3, count)
-    positives[rng.integers(count)] = 1
-    values = [np.where(positives > 0, rng.integers(1, 4, count) / 3, np.nan) for _ in range(sides)]
-    codes = rng.integers(0, 4, count)
-    found = chosen(values, per_kind, codes, positives)
-    queries = [query for of in found.values() for query in of]
-    assert len(queries) == len(set(queries)) > 0
-    assert (positives[queries] > 0).all()
-    for of in found.values():
-        assert 0 < len(of) <= per_kind
-        assert len(set(codes[of])) == len(of)
-    left = [query for query in np.flatnonzero(positives) if query not in found.get("most improved", [])]
-    if left:
-        assert values[-1][found["best"][0]] == values[-1][left].max()
-
-
 # The sample on the map, and where its images are
 
 
@@ -430,21 +411,6 @@ def test_the_same_embeddings_are_at_the_same_places_on_both_maps(dim, noise):
     other *= (1 + noise * rng.normal(size=rows.shape)).astype("f4")
     (before, after), _ = places_of(rows, other)
     np.testing.assert_allclose(after, before, atol=1e-12)
-
-
-def test_a_second_map_begins_where_the_first_ended_and_is_of_its_own(monkeypatch):
-    began = []
-
-    def tsne(parts, begin, seed):
-        began.append(begin)
-        return parts[:, :2]
-
-    monkeypatch.setattr(module, "_tsne", lambda: tsne)
-    rows, _ = groups_of(12, 8)
-    (before, after), _ = places_of(rows, rows + 1e-3 * clusters(np.arange(len(rows)), dim=16, seed=1))
-    assert began[0] is None
-    np.testing.assert_allclose(began[1] / np.sqrt((began[1] ** 2).sum(1)).max(), before)
-    assert 1e-5 < np.abs(after - before).max() < 1e-2
 
 
 def test_few_images_or_no_scikit_learn_are_at_principal_components(monkeypatch):

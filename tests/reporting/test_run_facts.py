@@ -108,18 +108,6 @@ def test_a_damaged_run_file_says_nothing(folder, content):
     assert facts.facts["training"].startswith("not finished")
 
 
-@pytest.mark.parametrize(
-    ("times", "text"),
-    [((0, 0.2), None), ((0, 42), "42 s on cpu"), ((5, 7505), "2 h 5 min on cpu"), ((1,), None)],
-    ids=["a moment", "seconds", "hours", "one line"],
-)
-def test_time(folder, times, text):
-    (folder / "log.jsonl").write_text("".join(json.dumps({"step": i, "time": t}) + "\n" for i, t in enumerate(times)))
-    assert facts_of(folder).facts.get("time") == text
-    (folder / "run.json").write_text(json.dumps(RUN | ENDED | {"resumed": [{}]}))
-    assert "time" not in facts_of(folder).facts  # not known where it was interrupted
-
-
 @pytest.mark.parametrize("column", ["licence", "license"])
 def test_licences_are_counted(column):
     licences = count_licences(table_of("abcde", **{column: np.array(["MIT", "CC0-1.0", "MIT", " ", "CC0-1.0"])}))

@@ -16,10 +16,8 @@ from frontrank.reporting import pages
 from frontrank.reporting import run as module
 from frontrank.reporting.findings import Curve, QueryExample, RankedImage, RankedList
 from frontrank.reporting.run import (
-    end_of_search,
     rank_charts,
     render_run_page,
-    score_charts,
     training_charts,
 )
 from tests.reporting.samples import HOSTILE, facts_of, findings_of, parsed, plain, sections
@@ -106,20 +104,6 @@ def test_only_the_worst_show_what_each_wrong_image_costs(page):
     assert [cost and cost[1] for cost in costs] == [None, "12", "6.2", "0.040"]
     prices = [price.text for price in worst.all("span", of="price")][:3]
     assert prices == [f"\N{MINUS SIGN}{cost}" for cost in ("12", "6.2", "0.040")]
-
-
-def test_wrong_images_behind_the_last_right_one_look_and_read_so(findings):
-    def ranked(*right):
-        return RankedList(0.5, tuple(RankedImage(i, i + 1, 0.5, of) for i, of in enumerate(right)), ())
-
-    for positives, right, end in ((1, (True, False), 2), (2, (True, False, True), 4), (3, (True, False, True), 4)):
-        assert end_of_search(QueryExample(0, positives, ()), ranked(*right)) == end
-    assert end_of_search(QueryExample(0, 0, ()), ranked(False, False)) == 3
-    assert end_of_search(QueryExample(0, 1, ()), ranked()) == 1
-    query = QueryExample(0, 1, (ranked(True, False),) * 2)
-    page = page_of(replace(findings, queries={"best": (query,)}))
-    hits = list(next(page.one("article").all("ol", of="hits")).all("li"))
-    assert [hit.classes[1] for hit in hits] == ["right", "past"]
 
 
 def test_the_first_right_image_is_a_tile_at_the_end_where_none_is_among_the_first(findings):
@@ -209,18 +193,6 @@ def test_recall_and_precision_have_a_line_per_side(findings):
     assert [len(stroke.dots) for stroke in recall.strokes] == [3, 3]
     assert (precision.x_ticks[-1].text, precision.y_ticks[-1].text) == ("100 %", "100 %")
     assert [stroke.kind for stroke in rank_charts(findings.sides[1:])[0].strokes] == ["after"]
-
-
-def test_scores_of_both_sides_are_on_the_same_axes(findings):
-    before, after = score_charts(findings.sides)
-    assert (before.x_ticks, before.y_ticks) == (after.x_ticks, after.y_ticks)
-    assert [stroke.kind for stroke in after.strokes] == ["wrong", "right"]
-    shares = [float(re.search(r"([\d.]+)\s%", one.note)[1]) for one in (before, after)]
-    assert shares[0] > 20 > shares[1]
-    assert re.findall(r"\d\.\d\d", after.summary)[:3] == ["0.80", "0.70", "0.90"]  # the peak, and the middle half
-    assert after.summary.endswith(after.note)
-    flat = Curve(np.zeros(1), np.zeros(1))
-    assert score_charts([replace(side, positive_scores=flat, negative_scores=flat) for side in findings.sides]) == []
 
 
 # Little, and users' text

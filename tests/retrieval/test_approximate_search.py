@@ -141,6 +141,21 @@ def test_a_damaged_graph_is_named_and_can_be_removed(small, tmp_path):
     assert path.exists()
 
 
+@pytest.mark.parametrize("rows", [550, 600, 900])
+def test_a_graph_of_another_index_is_built_again(small, tmp_path, rows):
+    for name, count, seed in (("index", 600, 0), ("other", rows, 5)):
+        with Index(tmp_path / name, dim=DIM) as index:
+            index.add(vectors(count, seed), items_of(count))
+            index.prepare()
+    (tmp_path / "other" / "graph.000001").replace(tmp_path / "index" / "graph.000001")
+    queries = vectors(50, 9)
+    with Index.load(tmp_path / "index") as index, Index(dim=DIM) as exact:
+        exact.add(vectors(600, 0), items_of(600))
+        pairs = zip(index.search(queries, 10), exact.search(queries, 10), strict=True)
+        same = [len({item.id for item in a.items} & {item.id for item in b.items}) for a, b in pairs]
+    assert sum(same) > 0.95 * 10 * len(queries)
+
+
 def test_crafted_graphs_with_a_valid_checksum(small, tmp_path):
     """None is followed to rows that do not exist, and none ends the process."""
     with Index(tmp_path / "index", dim=DIM) as index:

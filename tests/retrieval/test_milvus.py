@@ -66,19 +66,6 @@ def test_several_conditions_as_milvus_reads_them():
 
 
 @pytest.mark.servers
-def test_settings_that_lost_a_part(engine):
-    engine.write_settings(b"some")
-    (part,) = {row["id"] for row in engine._scan(milvus.SETTINGS, ["id"])} - {milvus._HEAD}  # the old parts are gone
-    engine._delete([part], milvus.SETTINGS)
-    with pytest.raises(InputError, match=r"^settings .*damaged"):
-        engine.read_settings()
-    engine._delete([milvus._HEAD], milvus.SETTINGS)
-    with pytest.raises(InputError, match="no settings"):
-        engine.read_settings()
-    engine.write_settings(b"settings")
-
-
-@pytest.mark.servers
 def test_collections_that_are_not_an_index(engine, monkeypatch):
     client = engine._server._client
     name = "other" + secrets.token_hex(4)

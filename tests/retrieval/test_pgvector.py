@@ -1,5 +1,4 @@
 import secrets
-import threading
 
 import numpy as np
 import psycopg
@@ -106,19 +105,6 @@ def test_writers_and_builders_of_the_graph_at_the_same_time(make, monkeypatch):
     assert [other.describe()["search"] for other in others] == ["hnsw"] * 4
     for other in others:
         other.close()
-
-
-@pytest.mark.servers
-def test_processes_that_make_the_same_table(monkeypatch):
-    """Only one does; the others get an error, before or after it is there."""
-    url, together = postgres_url(), threading.Barrier(4)
-    own = PostgresServer.add_extension
-    monkeypatch.setattr(PostgresServer, "add_extension", lambda server: (own(server), together.wait()))
-    results = engines.in_threads(lambda place: PgvectorEngine.create(url, 8, b""), 4)
-    created = [result for result in results if isinstance(result, PgvectorEngine)]
-    assert len(created) == 1
-    assert all(isinstance(result, InputError) for result in results if result not in created)
-    created[0].close()
 
 
 @pytest.mark.servers

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from frontrank.data import read_table
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.samples import build, emoji
+from frontrank.errors import InputError, InputTypeError
+from frontrank.samples import emoji
 from frontrank.samples.build import label_split
 from frontrank.samples.emoji import build_emoji
 from tests.fetch import require_packages
@@ -189,22 +189,6 @@ def test_a_drawing_that_cannot_be_drawn(tmp_path):
     for drawing in (b"<svg", b"no picture", b"\xff<svg/>", svg("red")[:40]):
         with pytest.raises(InputError, match=r"x\.png .*resvg_py"):
             emoji._draw_chunk([(str(tmp_path / "x.png"), drawing, 20)])
-
-
-def test_counts_that_are_not_as_they_were(few, tmp_path, monkeypatch):
-    table = build_emoji(tmp_path / "first")
-    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table))})
-    build_emoji(tmp_path / "same")
-    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table) + 2)})
-    counts = rf"{len(table)} images.* {len(table) + 2}"
-    with pytest.raises(InputError, match=counts):
-        build_emoji(tmp_path / "other")
-    assert json.loads((tmp_path / "other" / "data.json").read_text())["finished"] is False
-    build_emoji(tmp_path / "of another size", size=20)
-    build_emoji(tmp_path / "of some", classes=4)
-    monkeypatch.setattr(build, "_TOLERANCE", 0.04)
-    with pytest.warns(FrontrankWarning, match=counts):
-        build_emoji(tmp_path / "other")
 
 
 def test_licences(few, tmp_path):

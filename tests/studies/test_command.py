@@ -99,19 +99,6 @@ def test_refusals_are_one_line_and_lose_nothing(run, words, named):
     assert (files("."), set(Path().rglob("*"))) == (before, paths)
 
 
-def test_the_page_names_options_that_have_an_effect(run, stub):
-    efforts = []
-    stub(takes=("data", "seeds"), measure=lambda effort: (efforts.append(effort), RESULTS)[1])
-    assert run(NAME, "--seeds", "3", "--out", "plain").status == 0
-    done = run(NAME, "--data", "my photos", "--seeds", "5", "--seed", "2")
-    assert (done.status, done.err) == (0, "")
-    assert [(effort.seeds, effort.data) for effort in efforts] == [(3, ""), (5, "my photos")]
-    commands = [json.loads(path.read_text())["command"] for path in sorted(Path().rglob("results.json"))]
-    plain = f"python -m studies {NAME}"  # 3 seeds are the default
-    assert commands == [plain, f"{plain} --seed 2 --seeds 5 --data 'my photos'"]
-    assert f"\n    {commands[1]}\n" in done.out
-
-
 def test_a_study_that_was_stopped_continues(run, stub):
     def stop(effort):
         (effort.work / "half").mkdir(parents=True)

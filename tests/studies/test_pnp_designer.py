@@ -178,25 +178,6 @@ def test_it_opens_with_what_was_typed_and_loads_nothing(browser, html, results):
 
 
 @pytest.mark.browser
-def test_drawing_makes_an_expression_that_python_reads(page):
-    page.get_by_role("button", name="O", exact=True).click()
-    box = page.locator("#draw").bounding_box()
-    page.mouse.move(box["x"] + 60, box["y"] + 40)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 120, steps=8)
-    page.mouse.move(box["x"] + box["width"] - 16, box["y"] + 190, steps=8)
-    page.mouse.up()
-    text = field(page).input_value()
-    assert text.startswith("max(0,")
-    loss, r = loss_of(text), torch.tensor([0.0, 1.0, 8.0, 48.0, 1e4], dtype=torch.float64)
-    slopes = loss.metric.pair_slopes(r, r)[1].tolist()
-    assert slopes[:4] == sorted(slopes[:4], reverse=True)
-    assert slopes[3] == pytest.approx(slopes[4], abs=1e-3)  # level after the last point
-    computed = page.evaluate("([text, r]) => designer.values(text, r)", [text, [0.0, 1.0, 8.0, 48.0]])
-    assert computed["slopes"] == pytest.approx(slopes[:4])
-
-
-@pytest.mark.browser
 def test_it_trains_live_and_keeps_the_result(page, results):
     page.locator("#go").click()
     page.get_by_role("button", name="Train again").wait_for()

@@ -1,12 +1,8 @@
 """The studies of Smooth-AP: what they measure by hand and against references, and their verdicts."""
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from studies import smooth_ap_ablation, smooth_ap_error
-from studies.smooth_ap_error import train_epoch
 from studies.smooth_ap_indicator import STUDY as INDICATOR
 from studies.smooth_ap_indicator import _ap, _lists
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
@@ -32,29 +28,6 @@ def test_the_indicator_is_measured_and_judged(tmp_path):
 
 
 # The error in training
-
-
-def test_runs_are_saved_by_their_settings(tmp_path, monkeypatch):
-    configs = []
-
-    def train(config, run, quiet):
-        configs.append(config)
-        run.mkdir()
-        (run / "log.jsonl").write_text(json.dumps({"step": 1, "AP error": len(configs)}) + "\n")
-
-    monkeypatch.setattr(smooth_ap_error, "train", train)
-    monkeypatch.chdir(tmp_path)
-    whole = Effort(work=tmp_path / "work", data="one", show=False)
-    efforts = [replace(whole, quick=True), whole, replace(whole, data="two")]
-    first = [train_epoch(effort, effort.data, 0.01, seed=0) for effort in efforts]
-    assert first == [[1], [2], [3]]
-    assert [train_epoch(effort, effort.data, 0.01, seed=0) for effort in efforts] == first
-    assert train_epoch(whole, str(tmp_path / "one"), 0.01, seed=0) == [2]  # the same folder by another name
-    assert len(configs) == 3
-    assert [(config.epochs, config.iterations) for config in configs[1:]] == [(1, 0)] * 2
-    monkeypatch.setattr(smooth_ap_error, "train_epoch", lambda effort, data, temperature, seed: [seed, temperature])
-    results = smooth_ap_error.measure(replace(whole, seed=4, seeds=2))
-    assert (results["seeds"], results["errors"]["0.1"]) == ([4, 5], [[4, 0.1], [5, 0.1]])
 
 
 @pytest.mark.parametrize(
