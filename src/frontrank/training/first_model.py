@@ -195,8 +195,8 @@ class _HeadInput(_Sized):
 def _head(kind: str, whitening: Whitening, length: float, linear: nn.Linear) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a linear layer that does what a whitening does to features of this length.
 
-    Rows beyond those of the whitening are random and orthogonal to them, as small as the last: rows of zeros would
-    never learn.
+    Rows beyond those of the whitening are random and orthogonal to them. They are scaled like the last one, and by as
+    much as a random projection to fewer dimensions shortens: so the head of few images ranks about as the features do.
     """
     dim = linear.out_features
     components = whitening.components[:dim]
@@ -205,7 +205,8 @@ def _head(kind: str, whitening: Whitening, length: float, linear: nn.Linear) -> 
         random = torch.randn(linear.in_features, missing, dtype=torch.float64, generator=_generator())
         basis = torch.linalg.qr(torch.cat([components.T, random], 1))[0].T[len(components) :]
         components = torch.cat([components, basis])
-        scale = torch.cat([scale, scale[-1].expand(missing)])
+        shortened = (linear.in_features - len(scale)) / missing
+        scale = torch.cat([scale, (scale[-1] * shortened**0.5).expand(missing)])
     weight = components * scale[:, None]
     if (more := dim - len(weight)) > 0:  # an embedding of more dimensions than there are features
         small = 0.1 * float(weight.norm(dim=1).min()) / linear.in_features**0.5
@@ -224,15 +225,19 @@ def _generator() -> torch.Generator:
 
 
 def _sample_classes(table: ImageTable, count: int) -> ImageTable:
-    """Return about so many images: a few of each class, class by class in random order, held-out classes first."""
+    """Return up to so many images: four of each class in turn, in random order, held-out classes first.
+
+    So the first images are of several classes, however few of them there is time for.
+    """
     order = np.random.default_rng(0).permutation(len(table))
     order = order[np.argsort(table.splits[order] != "validation", kind="stable")]
     classes: dict[str, list[int]] = {}
     for row in order.tolist():
         classes.setdefault(str(table.labels[row]), []).append(row)
     groups = [rows for label, rows in classes.items() if label and len(rows) > 1]
-    each = max(4, count // max(1, len(groups)))
-    return table.rows(np.array([row for rows in groups for row in rows[:each]][:count], dtype=np.int64))
+    most = max((len(rows) for rows in groups), default=0)
+    turns = [row for start in range(0, most, 4) for rows in groups for row in rows[start : start + 4]]
+    return table.rows(np.array(turns[:count], dtype=np.int64))
 
 
 def _embed_some(
