@@ -29,16 +29,18 @@ _PROBE = 64  # images whose speed decides how many more there are
 _MOST_FEATURES = 2048  # of pooling flat, if it is tried
 _MOST_FITTED = 8192  # features: their covariance has as many rows and columns
 _OTHER_POOLING, _EARLIER_STAGE = 0.01, 0.03  # by which another reading must be better; each stage left out learns less
+_DOUBT = 0.5  # and by this over the root of the number of images: about a standard error
 _ROW_LENGTH = 3**-0.5  # of the head's rows, about as nn.Linear has them
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read features from a backbone, and how well they rank."""
+    """A way to read features from a backbone, and how well they rank so many images."""
 
     stage: int
     pooling: str
     value: float = 0.0
+    images: int = 0
 
     def __str__(self) -> str:
         return f"{f'stage {self.stage}' if self.stage else 'last layer'}, {self.pooling}"
@@ -63,13 +65,14 @@ def choose_reading(model: Embedder, table: ImageTable, metric: str, seconds: flo
     results = []
     for reading, part in zip(readings, parts, strict=True):
         value = evaluate(part, labels, metrics=(metric,), progress=False)[metric]
-        results.append(Reading(reading.stage, reading.pooling, float(value)))
+        results.append(Reading(reading.stage, reading.pooling, float(value), len(rows)))
     stages = sorted({each.stage for each in results if each.stage}, reverse=True)
 
     def rating(reading: Reading) -> float:
+        if (reading.stage, reading.pooling) == (0, own):
+            return reading.value
         left_out = stages.index(reading.stage) + 1 if reading.stage else 0
-        other = not left_out and reading.pooling != own
-        return reading.value - left_out * _EARLIER_STAGE - other * _OTHER_POOLING
+        return reading.value - max(left_out * _EARLIER_STAGE, _OTHER_POOLING) - _DOUBT / math.sqrt(len(rows))
 
     return distributed.from_main(sorted(results, key=rating, reverse=True))
 

@@ -394,7 +394,7 @@ def _begin(
         choices["readings"] = [asdict(each) for each in readings]
         best = readings[0]
         chosen: Any = {"stage": best.stage, "pooling": best.pooling}
-        say(f"frozen {config.model.backbone}, {config.metric} of {min(1024, len(table)):,} images or fewer: "
+        say(f"frozen {config.model.backbone}, {config.metric} of {best.images:,} images: "
             + "; ".join(f"{each} {each.value:.3f}" for each in readings))  # fmt: skip
         config = replace(config, model=replace(config.model, **chosen))
         say(f"chosen: {best} (model.stage {best.stage}, model.pooling {best.pooling})")
