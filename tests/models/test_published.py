@@ -90,7 +90,10 @@ def test_native_needs_the_last_layer():
     assert published("test_resnet", stage=2).settings.pooling == "average"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+OFTEN = "vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224", "test_efficientnet"  # an export takes seconds
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in FAMILIES])
 def test_onnx(name, tmp_path):
     published(name, dim=4).export_onnx(tmp_path / "m.onnx")  # compares it with the model
     assert (tmp_path / "m.onnx").stat().st_size > 0

@@ -150,8 +150,9 @@ def start_head(
     kind: one of HEADS, or "auto" for the one that ranks images of the held-out classes best; if there are none, images
         that are trained on
 
-    Returns the kind, the metric of each that was tried, and the seconds to embed an image. A head of random weights
-    stays as it is if there is no linear layer, or if features are too many to be analysed.
+    Returns the kind, the metric of each that was tried and of the features without a head ("none"), and the seconds to
+    embed an image. A head of random weights stays as it is if there is no linear layer, or if features are too many to
+    be analysed.
     """
     linear = model.head.linear
     if kind == "random" or not isinstance(linear, nn.Linear) or linear.in_features > _MOST_FITTED:
@@ -172,10 +173,10 @@ def start_head(
             rows, features = _embed_some(network, _sample_classes(held_out, _HEAD_IMAGES), seconds, embedding)
         tensor = torch.as_tensor(features)
         if np.unique(rows.labels, return_counts=True)[1].max() > 1:
-            for name, (weight, bias) in heads.items():
-                embeddings = nn.functional.linear(tensor, weight, bias)
-                values[name] = float(evaluate(embeddings, rows.labels, metrics=(metric,), progress=False)[metric])
-    name = distributed.from_main(max(values, key=lambda each: values[each]) if values else next(iter(heads)))
+            outputs = {name: nn.functional.linear(tensor, *head) for name, head in heads.items()} | {"none": tensor}
+            for name, output in outputs.items():
+                values[name] = float(evaluate(output, rows.labels, metrics=(metric,), progress=False)[metric])
+    name = distributed.from_main(max(heads, key=lambda each: values.get(each, 0.0)))
     with torch.no_grad():
         for own, first in zip((linear.weight, linear.bias), heads[name], strict=True):
             own.copy_(first)

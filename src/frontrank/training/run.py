@@ -421,6 +421,8 @@ def _begin(
             choices["heads"] = values
             say(f"first weights of the head, {config.metric} of held-out classes: "
                 + "; ".join(f"{name} {value:.3f}" for name, value in values.items()))  # fmt: skip
+            if values[kind] < values["none"]:
+                say("no head ranks as well as the features do; try a larger --model.dim, or 0, or more --minutes")
         fitted: Any = {"head": kind}
         config = replace(config, **fitted)
     say(str(count_parameters(model)))
