@@ -47,6 +47,8 @@ def plain_settings(config: TrainConfig) -> TrainConfig:
         model=fill_reading(model),
         optimizer=_fill(optimizer, lr=lr * math.sqrt(_BATCHES[0] / _BATCHES[1]), head_lr=head_lr, warmup=0),
         epochs=_EPOCHS if config.epochs == AUTO else config.epochs,
+        precision="float32" if config.precision == AUTO else config.precision,
+        channels_last=False if config.channels_last == AUTO else config.channels_last,
     )
 
 
@@ -135,6 +137,14 @@ def family(model: Embedder) -> str:
     attention = any("attention" in kind or "attn" in kind for kind in kinds)
     normalised = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.backbone.modules())
     return "transformer" if attention and not normalised else "convolution"
+
+
+def fill_device(config: TrainConfig, model: Embedder, device: torch.device) -> TrainConfig:
+    """Choose precision and memory layout by the device and the family of the backbone, if they are not set."""
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    layout = device.type in ("cpu", "cuda") and family(model) == "convolution"
+    filled: TrainConfig = _fill(config, precision="bf16" if half else "float32", channels_last=layout)
+    return filled
 
 
 def fill_rates(config: OptimizerConfig, model: Embedder, batch: int) -> OptimizerConfig:

@@ -344,7 +344,7 @@ def build_run(
     build_loss(config.loss, 2, 2)
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
-    model = _first_model(config, device)
+    config, model = _first_model(config, device)
     show = None if distributed.is_main() and not quiet else False
     images = check_run_images(table, config, remember=remember, show=show)
     training = images.used.of("train")
@@ -363,12 +363,15 @@ def build_run(
     return run
 
 
-def _first_model(config: TrainConfig, device: torch.device) -> Embedder:
-    """Build the model as it is before anything is chosen: the same weights in every process."""
-    model = defaults.fill_reading(config.model)
+def _first_model(config: TrainConfig, device: torch.device) -> tuple[TrainConfig, Embedder]:
+    """Build the model as it is before anything is chosen: the same weights in every process.
+
+    Also returns the settings with its precision and memory layout.
+    """
     torch.manual_seed(config.seed)
-    network = build_model(model, config.data).to(device)
-    return network.to(memory_format=torch.channels_last) if config.channels_last else network
+    model = build_model(defaults.fill_reading(config.model), config.data).to(device)
+    config = defaults.fill_device(config, model, device)
+    return config, model.to(memory_format=torch.channels_last) if config.channels_last else model
 
 
 def _begin(
@@ -391,12 +394,12 @@ def _begin(
         choices["readings"] = [asdict(each) for each in readings]
         best = readings[0]
         chosen: Any = {"stage": best.stage, "pooling": best.pooling}
-        say(f"frozen {config.model.backbone}, {config.metric} of {min(1024, len(table)):,} images or fewer: "
+        say(f"frozen {config.model.backbone}, {config.metric} of {best.images:,} images: "
             + "; ".join(f"{each} {each.value:.3f}" for each in readings))  # fmt: skip
         config = replace(config, model=replace(config.model, **chosen))
         say(f"chosen: {best} (model.stage {best.stage}, model.pooling {best.pooling})")
         if (best.stage, best.pooling) != (model.settings.stage, model.settings.pooling):
-            model = _first_model(config, device)
+            model = _first_model(config, device)[1]
     prepare_training(model, config.model.train, config.model.lora, config.model.checkpointing)
     frozen = model.settings.batch_norm == "frozen"
     network = replace(defaults.fill_reading(config.model), batch_norm="frozen" if frozen else "train")
@@ -418,6 +421,8 @@ def _begin(
             choices["heads"] = values
             say(f"first weights of the head, {config.metric} of held-out classes: "
                 + "; ".join(f"{name} {value:.3f}" for name, value in values.items()))  # fmt: skip
+            if values[kind] < values["none"]:
+                say("no head ranks as well as the features do; try a larger --model.dim, or 0, or more --minutes")
         fitted: Any = {"head": kind}
         config = replace(config, **fitted)
     say(str(count_parameters(model)))
