@@ -2,18 +2,22 @@
 
 import argparse
 import csv
+import importlib
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 import frontrank as fr
-from attacks.sample import Row, Sample, run_command, start_command
+from attacks.sample import Row, Sample
+from frontrank.cli import main
 from frontrank.data import read_embeddings
 
 _STABLE = ("loss", "name", "seed", "lr", "R@1", "mAP@R")  # columns of results.csv that no clock changes
@@ -24,6 +28,8 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
     """Kill index, train, compare and embed so many times each, at random moments."""
     photos, model, work = str(sample.photos), str(sample.model), sample.work / "kills"
     work.mkdir(exist_ok=True)
+    for name in ("timm", "frontrank.training.run", "frontrank.comparison.runner", "frontrank.picture_index"):
+        importlib.import_module(name)  # once, and not in each process: kills hit the work, not the imports
 
     def index(out: Path) -> list[str]:
         return ["index", model, photos, "--to", str(out), "--batch-size", "4", "--quiet"]
@@ -78,35 +84,52 @@ def _attack_command(
     options: argparse.Namespace,
 ) -> Row:
     rng, alone, killed = random.Random(options.seed), work / f"{name}-alone", work / f"{name}-killed"
-    start = time.monotonic()
-    run_command(words(alone))
+    output, start = work / f"{name}.log", time.monotonic()
+    if status := _run_apart(words(alone), output):
+        return f"kills of frontrank {name}", 0, 1, f"ended with {status}: {_last_words(output)}"
     total = time.monotonic() - start
-    output, faults, kills, rounds = work / f"{name}.log", list[str](), 0, 0
-    while kills < options.kills and rounds < 3 * options.kills and not faults:
-        rounds += 1
-        start = time.monotonic()
-        process = start_command(words(killed), output)
-        try:
-            status = process.wait(rng.uniform(0.3, 1.0) * total)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    faults, kills, finished = list[str](), 0, 0
+    is_last = False
+    while not faults and not is_last:
+        start, is_last = time.monotonic(), kills >= options.kills or finished >= 2 * options.kills
+        status = _run_apart(words(killed), output, None if is_last else rng.uniform(0.02, 0.7) * total)
+        if status is None:
             kills += 1
-            continue
-        if status:
-            faults.append(f"ended with {status}: {output.read_text(errors='replace').strip()[-200:]}")
-            break
-        total = min(total, time.monotonic() - start)  # quicker than the first one: kill earlier
-        faults += _difference(content, alone, killed)
-        killed = work / f"{name}-killed-{rounds}"  # the next kills are of a new one
-    if not faults:
-        try:
-            run_command(words(killed))
+        elif status:
+            faults.append(f"ended with {status}: {_last_words(output)}")
+        else:
+            total = min(total, time.monotonic() - start)  # quicker than the first one: kill earlier
+            finished += 1
             faults += _difference(content, alone, killed)
-        except Exception as error:
-            faults.append(str(error)[-300:])
-    note = f"{rounds - kills + 1} finished, each like one left alone ({total:.1f} s)" if not faults else faults[0]
+            killed = work / f"{name}-killed-{finished}"  # the next kills are of a new one
+    note = f"{finished} finished, each like one left alone ({total:.1f} s)" if not faults else faults[0]
     return f"kills of frontrank {name}", kills, len(faults), note
+
+
+def _run_apart(words: list[str], output: Path, seconds: float | None = None) -> int | None:
+    """Run a command in a process group of its own; return its status, None if it was killed after so many seconds."""
+
+    def work() -> None:
+        os.setsid()
+        with output.open("wb") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.exit(main(words))
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join(seconds)
+    if process.exitcode is None and process.pid is not None:
+        with suppress(ProcessLookupError):  # it has not yet begun its group
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+        return None
+    return process.exitcode
+
+
+def _last_words(output: Path) -> str:
+    return output.read_text(errors="replace").strip()[-200:]
 
 
 def _difference(content: Callable[[Path], object], alone: Path, killed: Path) -> list[str]:
