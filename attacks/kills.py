@@ -21,7 +21,9 @@ from frontrank.cli import main
 from frontrank.data import read_embeddings
 
 _STABLE = ("loss", "name", "seed", "lr", "R@1", "mAP@R")  # columns of results.csv that no clock changes
-TRAIN = ["--model.backbone", "test_resnet", "--model.dim", "8", "--epochs", "4", "--weights", "none"]
+_TRAIN = "--model.backbone test_resnet --model.dim 8 --weights none --data.size 32 --data.workers 0"
+_TRAIN += " --batches.size 8 --batches.per_class 4 --iterations 6 --evaluations 3"
+TRAIN = _TRAIN.split()
 
 
 def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
@@ -43,8 +45,8 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
         return ["train", "--data", photos, "--out", str(out), *TRAIN, "--quiet"]
 
     def compare(out: Path) -> list[str]:
-        words = ["--losses", "PNP-D_q,SmoothAP", "--lr", "1e-4", "--iterations", "20", "--seeds", "1", "--quiet"]
-        return ["compare", "--data", photos, "--out", str(out), *words, *TRAIN[:4], *TRAIN[6:]]
+        words = ["--losses", "PNP-D_q,SmoothAP", "--lr", "1e-4", "--seeds", "1", "--quiet"]
+        return ["compare", "--data", photos, "--out", str(out), *words, *TRAIN]
 
     commands = {"index": (index, _index_content), "embed": (embed, _embed_content)}
     commands |= {"train": (train, _train_content), "compare": (compare, _compare_content)}
