@@ -7,17 +7,21 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import frontrank as fr
 from attacks.sample import Row, Sample
 from frontrank.cli import main
+from frontrank.comparison import tasks
 from frontrank.data import read_embeddings
 
 _STABLE = ("loss", "name", "seed", "lr", "R@1", "mAP@R")  # columns of results.csv that no clock changes
@@ -30,7 +34,7 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
     """Kill index, train, compare and embed so many times each, at random moments."""
     photos, model, work = str(sample.photos), str(sample.model), sample.work / "kills"
     work.mkdir(exist_ok=True)
-    for name in ("timm", "frontrank.training.run", "frontrank.comparison.runner", "frontrank.picture_index"):
+    for name in ("timm", "frontrank.comparison.runner", "frontrank.picture_index"):
         importlib.import_module(name)  # once, and not in each process: kills hit the work, not the imports
 
     def index(out: Path) -> list[str]:
@@ -113,6 +117,7 @@ def _run_apart(words: list[str], output: Path, seconds: float | None = None) -> 
 
     def work() -> None:
         os.setsid()
+        vars(subprocess)["Popen"] = _ForkedTask
         with output.open("wb") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
@@ -128,6 +133,21 @@ def _run_apart(words: list[str], output: Path, seconds: float | None = None) -> 
         process.join()
         return None
     return process.exitcode
+
+
+class _ForkedTask(subprocess.Popen[bytes]):
+    """A task of a comparison in a fork of this process: Python and torch would take longer to start than it does."""
+
+    def __init__(self, command: list[str], pass_fds: tuple[int, ...] = (), **settings: Any) -> None:
+        def work() -> None:
+            for handle in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *pass_fds}:
+                with suppress(OSError):
+                    os.close(handle)
+            threading.Thread(target=tasks._end_with_parent, daemon=True).start()
+            os._exit(tasks.do_task(*command[-3:]))
+
+        is_task = tasks.__name__ in command
+        super().__init__(command, pass_fds=pass_fds, preexec_fn=work if is_task else None, **settings)
 
 
 def _last_words(output: Path) -> str:
