@@ -41,6 +41,8 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
         return ["index", model, photos, "--to", str(out), "--batch-size", "4", "--quiet"]
 
     def embed(out: Path) -> list[str]:
+        if Path(f"{out}.npz").exists() and not Path(f"{out}.npz.parts").exists():
+            return ["embed", "--help"]  # it was killed when all was done
         return ["embed", model, "--data", photos, "--out", f"{out}.npz", "--batch-size", "4", "--quiet"]
 
     def train(out: Path) -> list[str]:

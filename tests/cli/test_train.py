@@ -133,7 +133,7 @@ def test_images_that_cannot_be_trained_on(here, refused):
     refused(["train", *TINY, "--batches.size", "0", "--data", "single"], "class")
     refused(["compare", *TINY, "--data", "single"], "class")
     Path("my_photos/train/it's/1.png").write_bytes(b"no picture")
-    refused(["train", *TINY, "--data", "my_photos"], "train/it's/1.png")
+    refused(["train", *TINY, "--data", "my_photos", "--data.broken", "fail"], "train/it's/1.png")
 
 
 # The plan
