@@ -1,7 +1,7 @@
 """The loop on a toy run and on real ones: steps, evaluations, logs, checkpoints, stops and memory."""
 
-import copy
 import contextlib
+import copy
 import mmap
 import os
 import random
