@@ -62,7 +62,7 @@ class DataConfig:
     )
     test: float = setting(0.0, "share of the classes to test on, if the data have none", at_least=0, at_most=0.9)
     merge_classes: int = setting(1, "merge so many training classes into one (PNP's robustness experiment)", at_least=1)
-    broken: Literal["fail", "skip"] = setting("fail", "stop before training at a broken image, or skip it")
+    broken: Literal["fail", "skip"] = setting("skip", "name broken images and train without them, or fail")
     check: Literal["full", "quick", "none"] = setting("full", "before training: decode images, read headers or nothing")
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
     resize: int = setting(

@@ -134,7 +134,7 @@ def test_images_that_cannot_be_trained_on(here, refused):
     refused(["train", *TINY, "--batches.size", "0", "--data", "single"], "class")
     refused(["compare", *TINY, "--data", "single"], "class")
     Path("my_photos/train/it's/1.png").write_bytes(b"no picture")
-    refused(["train", *TINY, "--data", "my_photos"], "train/it's/1.png")
+    refused(["train", *TINY, "--data", "my_photos", "--data.broken", "fail"], "train/it's/1.png")
 
 
 # The plan
@@ -264,6 +264,15 @@ def test_ctrl_c_saves_and_says_how_to_go_on(train, run, monkeypatch):
     result = run("train", "--resume", "my run", "--loss.name", "SmoothAP")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert "--loss.name" in result.err
+    damaged = sorted(Path("my run/checkpoints").iterdir())
+    for path in damaged:
+        path.write_bytes(b"damaged")
+    result = run("train", "--resume", "my run", "--quiet")
+    assert (result.status, all(path.name in result.err for path in damaged)) == (2, True)
+    assert run("train", "--resume", "my run", "--restart", "--loss.name", "SmoothAP").status == 2
+    assert sorted(Path("my run/checkpoints").iterdir()) == damaged  # what is refused deletes nothing
+    result = run("train", "--resume", "my run", "--restart", "--quiet")
+    assert result.out.startswith("trained 6 steps; ")
 
 
 # Images

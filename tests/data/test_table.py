@@ -300,7 +300,7 @@ DEPTHS = {  # files, what the message names
     "a split but no class": (["train/a/1.jpg", "test/2.jpg"], ["test/2.jpg", "train/<class>/<image>"]),
     "mixed": (["a/1.jpg", "b/c/1.jpg"], ["a/1.jpg", "b/c/1.jpg"]),
     "too deep": (["a/1.jpg", "b/c/d/1.jpg"], ["b/c/d/1.jpg"]),
-    "empty": ([], ["empty"]),
+    "empty": ([], ["is empty"]),
     "no images": (["a/1.txt", "a/2.txt", "b/3.svg"], ["3", ".jpg, .jpeg, .png"]),
 }
 

@@ -177,14 +177,15 @@ def train_or_plan(
     from frontrank.training import distributed
     from frontrank.training.checkpoints import remove_checkpoints
     from frontrank.training.loop import steps_of
-    from frontrank.training.run import processes, require_new
+    from frontrank.training.run import processes, read_run_config, require_new
 
     train, resume, build = functions
     if options.resume is not None:
-        folder = Path(options.resume)
+        folder, changes = Path(options.resume), overrides(options, kind)
         if options.restart:
+            read_run_config(folder, changes, kind)  # a command that is refused deletes nothing
             remove_checkpoints(folder / "checkpoints")
-        work = partial(resume, folder, overrides(options, kind))
+        work = partial(resume, folder, changes)
     else:
         recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, kind), kind)
         config = read_config(recipe, overrides(options, kind), kind)

@@ -17,7 +17,7 @@ from frontrank.errors import InputError
 from frontrank.models import Embedder
 from frontrank.settings import AUTO, BatchConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.training import distributed
-from frontrank.training.loop import images_that_fit
+from frontrank.training.loop import images_that_fit, unchanged_state
 
 _SMALL_IMAGE = 160  # pixels of the shorter side: such images show their subject whole, and are not cropped
 _BATCHES = (112, 448)  # the least and the most images of a batch
@@ -168,16 +168,14 @@ def fill_chunk(config: BatchConfig, model: Embedder, size: int, device: torch.de
 def images_per_second(model: Embedder, size: int, device: torch.device, count: int = 16) -> float:
     """Return how many images a training step takes per second, without reading them; the same in all processes."""
     images = torch.zeros(count, 3, size, size, dtype=torch.uint8, device=device)
-    buffers = {name: each.clone() for name, each in model.named_buffers()}
-    for _ in range(2):  # the first one is slower
-        started = time.monotonic()
-        model(images).sum().backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.monotonic() - started
+    with unchanged_state(model):
+        for _ in range(2):  # the first one is slower
+            started = time.monotonic()
+            model(images).sum().backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds = time.monotonic() - started
     model.zero_grad(set_to_none=True)
-    for name, each in model.named_buffers():
-        each.copy_(buffers[name])
     return float(distributed.from_main(count * distributed.world_size() / max(seconds, 1e-6)))
 
 

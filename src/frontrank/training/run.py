@@ -61,7 +61,7 @@ from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.first_model import choose_reading, start_head
 from frontrank.training.gradient import Step, step_gradient
 from frontrank.training.logs import check_trackers
-from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
+from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop, unchanged_state
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
@@ -273,7 +273,7 @@ class RetrievalRun:
 
     def write_data(self) -> None:
         """Write images.csv, and broken.csv if some images cannot be read."""
-        _leave_out(self.images.all, self.images.broken).save(self.folder / "images.csv", overwrite=True)
+        leave_out(self.images.all, self.images.broken).save(self.folder / "images.csv", overwrite=True)
         if self.images.broken:
             report = write_report(self.folder / "broken.csv", self.images.broken)
             note = f"{self.images.note()}; left out, and listed in {report}"
@@ -438,16 +438,14 @@ def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -
     """Choose as many steps as fit into the minutes of a run, by the time that a few of them take."""
     config, memory, scaler = run.config, run.memory, run.scaler
     run.memory, run.scaler = None, None
-    buffers = {name: each.clone() for name, each in run.model.named_buffers()}
     seconds = []
     run.model.train()
-    for batch in run.batches(0, _TIMED_STEPS):
-        begun = time.monotonic()
-        run.gradient(run.model, batch, 0)
-        seconds.append(time.monotonic() - begun)
+    with unchanged_state(run.model):
+        for batch in run.batches(0, _TIMED_STEPS):
+            begun = time.monotonic()
+            run.gradient(run.model, batch, 0)
+            seconds.append(time.monotonic() - begun)
     run.optimizer.zero_grad(set_to_none=True)
-    for name, each in run.model.named_buffers():
-        each.copy_(buffers[name])
     run.memory, run.scaler = memory, scaler
     per_step = 1.1 * min(seconds) * config.batches.accumulate  # beside the gradient: the update, and the log
     per_image = run.choices.get("seconds per image") or min(seconds) / config.batches.size
@@ -660,18 +658,10 @@ def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
 
 
 def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, show: bool | None) -> RunImages:
-    """Read all images of train and validation once. Each process checks a share, and all get the same result."""
+    """Read all images of train and validation once."""
     used = table.rows(np.isin(table.splits, ("train", "validation")))
-    rank, world = distributed.rank(), distributed.world_size()
-    share = used.rows(np.arange(rank, len(used), world))
-    own: list[tuple[str, str]] = []
-    with distributed.fail_together():
-        cache = image_check_cache(used.root, rank, world) if remember else None
-        if len(share):
-            workers = max(1, config.data.workers)
-            own = check_images(share, config.data.check, "list", workers, remembered=cache, show=show).broken
-    broken = sorted({each for part in distributed.gather_objects(own) for each in part})
-    images = RunImages(table, _leave_out(used, broken), broken)
+    broken = find_broken(used, config.data.workers, config.data.check, remember=remember, show=show)
+    images = RunImages(table, leave_out(used, broken), broken)
     if broken and config.data.broken == "fail":
         raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
     if broken and not len(images.used.of("train")):
@@ -679,7 +669,25 @@ def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, 
     return images
 
 
-def _leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
+def find_broken(
+    table: ImageTable, workers: int, check: Any = "full", *, remember: bool = True, show: bool | None = None
+) -> list[tuple[str, str]]:
+    """Return the images that cannot be read, and why. Each process checks a share, and all get the same result.
+
+    remember: which images are good, so that they are not checked again
+    """
+    rank, world = distributed.rank(), distributed.world_size()
+    share = table.rows(np.arange(rank, len(table), world))
+    own: list[tuple[str, str]] = []
+    with distributed.fail_together():
+        cache = image_check_cache(table.root, rank, world) if remember else None
+        if len(share):
+            own = check_images(share, check, "list", max(1, workers), remembered=cache, show=show).broken
+    return sorted({each for part in distributed.gather_objects(own) for each in part})
+
+
+def leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
+    """Return the table without the broken images."""
     paths = {path for path, _ in broken}
     return table.rows(np.array([path not in paths for path in table.paths.tolist()]))
 
