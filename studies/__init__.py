@@ -27,6 +27,9 @@ _MODULES = (  # in the order of the list
     "rambo_collapse",
     "rambo_speed",
     "rambo_ablation",
+    "large_batches",
+    "simix",
+    "hierarchical_ap",
     "grid",
     "batch_size",
 )

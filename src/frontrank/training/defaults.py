@@ -98,7 +98,7 @@ def fill_augmentation(config: DataConfig, pooling: str) -> DataConfig:
 
 def fill_batches(config: BatchConfig, table: ImageTable, most: int = _BATCHES[0]) -> BatchConfig:
     """Choose images per class and the size of a batch, if they are not set; most: images of a batch."""
-    counts = np.unique(table.labels, return_counts=True)[1]
+    counts = np.unique(table.first_labels(), return_counts=True)[1]
     if config.per_class == AUTO:
         few = config.kind == "balanced" and _PER_CLASS * len(counts) < _FEW
         each = max(_PER_CLASS, min(_FEW // len(counts), int(np.median(counts)))) if few else _PER_CLASS

@@ -61,7 +61,7 @@ def choose_reading(model: Embedder, table: ImageTable, metric: str, seconds: flo
     network = _Readings(model, readings)
     rows, features = _embed_some(network, _sample_classes(table, _READING_IMAGES), seconds, embedding)
     parts = np.split(features, np.cumsum(network.widths)[:-1], axis=1)
-    labels = rows.labels
+    labels = rows.label_sets() or rows.labels
     results = []
     for reading, part in zip(readings, parts, strict=True):
         value = evaluate(part, labels, metrics=(metric,), progress=False)[metric]
@@ -172,10 +172,11 @@ def start_head(
         if len(held_out):
             rows, features = _embed_some(network, _sample_classes(held_out, _HEAD_IMAGES), seconds, embedding)
         tensor = torch.as_tensor(features)
-        if np.unique(rows.labels, return_counts=True)[1].max() > 1:
+        if rows.class_sizes().max() > 1:
+            labels = rows.label_sets() or rows.labels
             outputs = {name: nn.functional.linear(tensor, *head) for name, head in heads.items()} | {"none": tensor}
             for name, output in outputs.items():
-                values[name] = float(evaluate(output, rows.labels, metrics=(metric,), progress=False)[metric])
+                values[name] = float(evaluate(output, labels, metrics=(metric,), progress=False)[metric])
     name = distributed.from_main(max(heads, key=lambda each: values.get(each, 0.0)))
     with torch.no_grad():
         for own, first in zip((linear.weight, linear.bias), heads[name], strict=True):
@@ -236,8 +237,9 @@ def _sample_classes(table: ImageTable, count: int) -> ImageTable:
     order = np.random.default_rng(0).permutation(len(table))
     order = order[np.argsort(table.splits[order] != "validation", kind="stable")]
     classes: dict[str, list[int]] = {}
+    labels = table.first_labels()
     for row in order.tolist():
-        classes.setdefault(str(table.labels[row]), []).append(row)
+        classes.setdefault(str(labels[row]), []).append(row)
     groups = [rows for label, rows in classes.items() if label and len(rows) > 1]
     most = max((len(rows) for rows in groups), default=0)
     turns = [row for start in range(0, most, 4) for rows in groups for row in rows[start : start + 4]]
