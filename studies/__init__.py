@@ -28,6 +28,7 @@ _MODULES = (  # in the order of the list
     "rambo_speed",
     "rambo_ablation",
     "grid",
+    "linear_head",
     "batch_size",
 )
 
