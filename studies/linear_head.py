@@ -50,7 +50,7 @@ def _grid(text: str, *values: Sequence[float], loss_lrs: Sequence[float] = (1.0,
 
 
 _TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-_BLACKBOX = (1, 4, 16), (0.1, 0.2)
+_BLACKBOX = (1, 4), (0.1, 0.2, 0.4)  # lam, margin
 RANKS: Mapping[str, tuple[Candidate, ...]] = {  # six candidates for each loss
     **{f"PNP-{each}": _grid(f"PNP-{each}(temperature={{}})", _TEMPERATURES) for each in ("O", "I_u", "I_b", "D_s")},
     "PNP-D_q": _grid("PNP-D_q(alpha={},temperature={})", (1, 4), (0.05, 0.1, 0.2)),
@@ -247,7 +247,7 @@ def stability(short: Mapping[str, list[float]], long: Mapping[str, list[float]])
     pairs = [(gap(short[one], short[other]), gap(long[one], long[other])) for one, other in combinations(long, 2)]
     both = [(before, after) for before, after in pairs if before.counts and after.counts]
     return {
-        "rho": float(spearmanr(*means).statistic),
+        "rho": float(spearmanr(*means).statistic) if all(len({*own}) > 1 for own in means) else 0.0,
         "pairs": len(pairs),
         "both": len(both),
         "reversed": sum(before.is_more != after.is_more for before, after in both),
