@@ -51,7 +51,7 @@ def _grid(text: str, *values: Sequence[float], loss_lrs: Sequence[float] = (1.0,
 
 _TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 _BLACKBOX = (1, 4), (0.1, 0.2, 0.4)  # lam, margin
-RANKS: Mapping[str, tuple[Candidate, ...]] = {  # six candidates for each loss
+RANKS: dict[str, tuple[Candidate, ...]] = {  # six candidates for each loss
     **{f"PNP-{each}": _grid(f"PNP-{each}(temperature={{}})", _TEMPERATURES) for each in ("O", "I_u", "I_b", "D_s")},
     "PNP-D_q": _grid("PNP-D_q(alpha={},temperature={})", (1, 4), (0.05, 0.1, 0.2)),
     "SmoothAP": _grid("SmoothAP(temperature={})", _TEMPERATURES),
@@ -62,7 +62,7 @@ RANKS: Mapping[str, tuple[Candidate, ...]] = {  # six candidates for each loss
         for name in ("BlackboxRecall-log", "BlackboxRecall-loglog", "BlackboxAP")
     },
 }
-PEERS: Mapping[str, tuple[Candidate, ...]] = {  # of pytorch-metric-learning
+PEERS: dict[str, tuple[Candidate, ...]] = {  # of pytorch-metric-learning
     "contrastive": _grid("contrastive(pos_margin={},neg_margin={})", (0, 0.3), (0.6, 0.8, 1.0)),
     "triplet": (*_grid("triplet(margin={})", (0.1, 0.2, 0.4)), *_grid("triplet-hard(margin={})", (0.1, 0.2, 0.4))),
     "multi-similarity": _grid("multi-similarity(beta={},base={})", (10, 25, 50), (0.3, 0.5)),
@@ -145,7 +145,8 @@ class Trials:
             rows = self.split(seed)
             values[key] = rows[split].measure(train_head(rows["train"], candidate, lr, steps, seed, self._batch))
             atomic_write(path, json.dumps(values, indent=1).encode(), overwrite=True)
-        return values[key]
+        metrics: dict[str, float] = values[key]
+        return metrics
 
 
 def embed_images(effort: Effort, table: ImageTable) -> Tensor:
@@ -154,11 +155,17 @@ def embed_images(effort: Effort, table: ImageTable) -> Tensor:
     if not path.exists():
         network = Embedder(
             "tf_efficientnet_lite0",
-            **{"weights": "package", "pooling": "flat", "stage": 4, "dim": 0},
-            **{"image_size": 48, "resize": 48, "interpolation": "bilinear"},
+            weights="package",
+            pooling="flat",
+            stage=4,
+            dim=0,
+            image_size=48,
+            resize=48,
+            interpolation="bilinear",
         )
         torch.save(torch.from_numpy(embed_table(network, table, workers=0, show=effort.show)), path)
-    return torch.load(path, weights_only=True)
+    features: Tensor = torch.load(path, weights_only=True)
+    return features
 
 
 def measure(effort: Effort) -> dict[str, Any]:
