@@ -52,21 +52,17 @@ def _grid(text: str, *values: Sequence[float], loss_lrs: Sequence[float] = (1.0,
 _TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 _BLACKBOX = (1, 4), (0.1, 0.2, 0.4)  # lam, margin
 RANKS: dict[str, tuple[Candidate, ...]] = {  # six candidates for each loss
-    **{f"PNP-{each}": _grid(f"PNP-{each}(temperature={{}})", _TEMPERATURES) for each in ("O", "I_u", "I_b", "D_s")},
     "PNP-D_q": _grid("PNP-D_q(alpha={},temperature={})", (1, 4), (0.05, 0.1, 0.2)),
     "SmoothAP": _grid("SmoothAP(temperature={})", _TEMPERATURES),
     "FastAP": _grid("FastAP(bins={})", (5, 10, 15, 20, 30, 50)),
-    "QuantizedAP": _grid("QuantizedAP(bins={})", (10, 15, 20, 25, 30, 40)),
     **{
         name: _grid(f"{name}(lam={{}},margin={{}})", *_BLACKBOX)
         for name in ("BlackboxRecall-log", "BlackboxRecall-loglog", "BlackboxAP")
     },
 }
 PEERS: dict[str, tuple[Candidate, ...]] = {  # of pytorch-metric-learning
-    "contrastive": _grid("contrastive(pos_margin={},neg_margin={})", (0, 0.3), (0.6, 0.8, 1.0)),
-    "triplet": (*_grid("triplet(margin={})", (0.1, 0.2, 0.4)), *_grid("triplet-hard(margin={})", (0.1, 0.2, 0.4))),
-    "multi-similarity": _grid("multi-similarity(beta={},base={})", (10, 25, 50), (0.3, 0.5)),
     "SupCon": _grid("pml.SupConLoss(temperature={})", _TEMPERATURES),
+    "multi-similarity": _grid("multi-similarity(beta={},base={})", (10, 25, 50), (0.3, 0.5)),
     "ProxyAnchor": _grid("pml.ProxyAnchorLoss(alpha={})", (8, 16, 32), loss_lrs=(1, 10)),
     "NormalizedSoftmax": _grid("pml.NormalizedSoftmaxLoss(temperature={})", (0.05, 0.1, 0.2), loss_lrs=(1, 10)),
 }
@@ -237,7 +233,7 @@ def draw(results: Results) -> dict[str, Any]:
         for own, fill in ((short, "none"), (long, colour)):
             mean, spread = (100 * each for each in mean_and_spread(own[name]))
             axis.errorbar(mean, place, xerr=spread, marker="o", color=colour, markerfacecolor=fill, capsize=2)
-    for colour, label in ((COLOURS[0], "on ranks"), (COLOURS[1], "on pairs, triplets or classes")):
+    for colour, label in ((COLOURS[0], "on ranks"), (COLOURS[1], "on pairs or proxies")):
         axis.plot([], [], marker="o", linestyle="", color=colour, label=label)
     axis.axvline(100 * results["start"]["R@1"], color=INK, linestyle="--", linewidth=1.0, label="before training")
     axis.set_yticks(range(len(names)), names)
