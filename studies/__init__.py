@@ -31,6 +31,7 @@ _MODULES = (  # in the order of the list
     "simix",
     "hierarchical_ap",
     "grid",
+    "linear_head",
     "batch_size",
 )
 

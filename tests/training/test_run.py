@@ -387,10 +387,10 @@ def test_broken_images_end_the_run_before_it_starts_or_are_left_out(tmp_path, ou
     names = [str(path) for path in fr.data.read_table(table).of("train").paths[:5]]
     for name in names:
         (tmp_path / "glyphs" / name).write_bytes(b"")
-    assert names[0] in refusal(fr.train, config_of(table), out)
+    assert names[0] in refusal(fr.train, config_of(table, data={"broken": "fail"}), out)
     assert not out.exists()
     with pytest.warns(FrontrankWarning, match=r"broken\.csv") as caught:
-        fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
+        fr.train(config_of(table, iterations=1), out, quiet=True)
     assert all(name in str(caught[0].message) for name in names[:3])
     with (out / "broken.csv").open(newline="") as file:
         header, *rows = csv.reader(file)
@@ -402,7 +402,7 @@ def test_broken_images_end_the_run_before_it_starts_or_are_left_out(tmp_path, ou
 
 def test_no_image_is_left(images, monkeypatch):
     broken = [(str(path), "is empty") for path in fr.data.read_table(images).of("train").paths]
-    config = config_of(images, data={"broken": "skip", "validation": 0.0})
+    config = config_of(images, data={"validation": 0.0})
     monkeypatch.setattr(build, "check_images", lambda *_, **__: type("Checked", (), {"broken": broken}))
     said = refusal(build.check_run_images, fr.data.read_table(images), config, remember=False, show=False)
     assert str(Path(images).parent) in said

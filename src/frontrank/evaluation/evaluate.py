@@ -24,6 +24,7 @@ from frontrank.ranking import (
     is_nested,
 )
 from frontrank.ranking.relevance import MOST_LEVELS
+from frontrank.ranking.shares import current_share
 from frontrank.ranking.vectors import as_array, make_comparable
 from frontrank.retrieval import kmeans_labels
 
@@ -86,9 +87,7 @@ def evaluate(
     rankings = _rankings(of_ranks, codes, relevant, ignored, len(queries), len(searched), own=items is None)
     per_query: dict[str, np.ndarray] = {}
     for some, relevance, removed in rankings:
-        values, take = per_query_values(some, len(queries))
-        exact_ranks(queries, items, relevance, removed, take, progress)
-        per_query |= values
+        per_query |= _rank(some, queries, items, relevance, removed, progress)
     whole = _group_metrics(of_groups, queries, items, codes, seed)
     settings = {"NMI seed": seed} if "NMI" in of_groups else {}
     return Report.of(per_query, rankings[0][1].counts.numpy(), len(searched), whole, name=name, settings=settings)
@@ -218,10 +217,36 @@ def values_by_level(
     items, of = len(queries if gallery is None else gallery), read_metrics(metrics)[0]
     per_query: dict[str, np.ndarray] = {}
     for some, relevance, removed in _rankings(of, codes, None, None, len(queries), items, gallery is None)[1:]:
-        values, take = per_query_values(some, len(queries))
-        exact_ranks(queries, gallery, relevance, removed, take, show)
-        per_query |= values
+        per_query |= _rank(some, queries, gallery, relevance, removed, show)
     return per_query
+
+
+def _rank(
+    of: list[Measure],
+    queries: Vectors,
+    gallery: Vectors | None,
+    relevance: Relevance,
+    removed: Lists | None,
+    show: bool | None,
+) -> dict[str, np.ndarray]:
+    """Return the values per query of some metrics; processes that share the work each get those of all queries."""
+    values, take = per_query_values(of, len(queries))
+    own: list[Tensor] = []
+
+    def take_own(some: Tensor, ranks: Ranks) -> None:
+        own.append(some)
+        take(some, ranks)
+
+    exact_ranks(queries, gallery, relevance, removed, take_own, show)
+    if (share := current_share()) is None:
+        return values
+    others = torch.ones(len(queries), dtype=torch.bool)
+    others[torch.cat(own) if own else []] = False
+    unranked = (relevance.counts == 0).numpy()
+    for name, of_queries in values.items():
+        joined = share.add(torch.from_numpy(of_queries).masked_fill(others, 0)).numpy()
+        values[name] = np.where(unranked, of_queries, joined)
+    return values
 
 
 def per_query_values(

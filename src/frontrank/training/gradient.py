@@ -17,7 +17,7 @@ BatchNorm of the whole batch; its running statistics see each chunk once.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.checks import check_integer, check_number
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.losses.rank_loss import is_sum_over_queries
 from frontrank.training.checkpoints import random_state, seed_everything, set_random_state
-from frontrank.training.distributed import from_main, gather, gather_rows, is_main, world_size
+from frontrank.training.distributed import add, from_main, gather, gather_rows, is_main, share_queries, world_size
 from frontrank.training.memory import EmbeddingMemory
 
 _TOLERANCE = 0.05  # of stage 3 against stage 1, as a share of the largest number: more than any rounding
@@ -161,21 +162,29 @@ def _loss_and_slopes(
     scaler: torch.amp.GradScaler | None,
     weight: float,
 ) -> tuple[Step, Tensor]:
-    """Stage 2: return the loss of the embeddings of all processes, and its slopes in those of this process, for DDP."""
+    """Stage 2: return the loss of the embeddings of all processes, and its slopes in those of this process, for DDP.
+
+    Each process computes its share of the queries, and the slopes are added, if the loss is a sum over queries;
+    otherwise each computes all of it.
+    """
     own = embeddings.requires_grad_()
-    everyone, all_labels = gather(own), gather_rows(labels)
-    everyone.retain_grad()
-    with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False):
+    gathered, all_labels = gather(own), gather_rows(labels)
+    everyone = gathered.detach().requires_grad_()
+    is_shared = world_size() > 1 and is_sum_over_queries(loss)
+    share = share_queries() if is_shared else nullcontext()
+    with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False), share:
         mixed = mix_pairs(everyone, all_labels) if mix else (everyone, all_labels)
         value = _loss_value(loss, *mixed, memory, memory_weight)
-        _check_finite("loss", value)
+        total = add(value.detach()) if is_shared else value.detach()
+        _check_finite("loss", total)
         if value.requires_grad:
             weighted = value * weight
             (weighted if scaler is None else scaler.scale(weighted)).backward()
-    slopes = torch.zeros_like(own) if own.grad is None else own.grad
-    if scaler is None and everyone.grad is not None:  # a scaler looks for infinite gradients itself
-        _check_finite("gradient of the loss", everyone.grad)
-    return Step(value.detach(), everyone.detach(), all_labels), slopes
+    slopes = torch.zeros_like(everyone) if everyone.grad is None else everyone.grad
+    slopes = add(slopes) if is_shared else slopes
+    if scaler is None:  # which looks for infinite gradients itself
+        _check_finite("gradient of the loss", slopes)
+    return Step(total, everyone.detach(), all_labels), torch.autograd.grad(gathered, own, slopes)[0]
 
 
 def _loss_value(

@@ -61,7 +61,7 @@ from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.first_model import choose_reading, start_head
 from frontrank.training.gradient import SharedLabels, Step, step_gradient
 from frontrank.training.logs import check_trackers
-from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
+from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop, unchanged_state
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
@@ -237,24 +237,24 @@ class RetrievalRun:
         return len(result.labels), values
 
     def evaluate(self) -> dict[str, float]:
-        """Rank the held-out classes. All processes embed, the main one ranks."""
+        """Rank the held-out classes; each process embeds its share of the images and ranks its share of the queries."""
         config = self.config
         distributed.share_buffers(self.model)  # live BatchNorm: the statistics that will be saved
         settings: Any = {"device": self.device, "workers": config.data.workers, "precision": config.precision}
         embeddings = embed_table(self.model, self.validation, show=False, **settings)
-        if not distributed.is_main():
-            return {}
         metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
         if sets := self.validation.label_sets():
             return dict(evaluate(embeddings, sets, metrics=metrics, progress=False))
         labels = self.validation.level_labels()
-        if labels.ndim == 1:
-            return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
-        values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
-        asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
-        if asked or level_pairs(labels) <= _LEVEL_PAIRS:
-            values |= evaluate(embeddings, labels, metrics=dict.fromkeys((*BY_LEVEL, config.metric)), progress=False)
-        return values
+        with distributed.share_queries():
+            if labels.ndim == 1:
+                return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
+            values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
+            asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
+            if asked or level_pairs(labels) <= _LEVEL_PAIRS:
+                coarse = dict.fromkeys((*BY_LEVEL, config.metric))
+                values |= evaluate(embeddings, labels, metrics=coarse, progress=False)
+            return values
 
     def save_model(self) -> None:
         self.model.save(self.folder / "model", overwrite=True)
@@ -279,7 +279,7 @@ class RetrievalRun:
 
     def write_data(self) -> None:
         """Write images.csv, and broken.csv if some images cannot be read."""
-        _leave_out(self.images.all, self.images.broken).save(self.folder / "images.csv", overwrite=True)
+        leave_out(self.images.all, self.images.broken).save(self.folder / "images.csv", overwrite=True)
         if self.images.broken:
             report = write_report(self.folder / "broken.csv", self.images.broken)
             note = f"{self.images.note()}; left out, and listed in {report}"
@@ -375,7 +375,7 @@ def build_run(
     build_loss(config.loss, 2, 2)
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
-    model = _first_model(config, device)
+    config, model = _first_model(config, device)
     show = None if distributed.is_main() and not quiet else False
     images = check_run_images(table, config, remember=remember, show=show)
     training = images.used.of("train")
@@ -394,12 +394,15 @@ def build_run(
     return run
 
 
-def _first_model(config: TrainConfig, device: torch.device) -> Embedder:
-    """Build the model as it is before anything is chosen: the same weights in every process."""
-    model = defaults.fill_reading(config.model)
+def _first_model(config: TrainConfig, device: torch.device) -> tuple[TrainConfig, Embedder]:
+    """Build the model as it is before anything is chosen: the same weights in every process.
+
+    Also returns the settings with its precision and memory layout.
+    """
     torch.manual_seed(config.seed)
-    network = build_model(model, config.data).to(device)
-    return network.to(memory_format=torch.channels_last) if config.channels_last else network
+    model = build_model(defaults.fill_reading(config.model), config.data).to(device)
+    config = defaults.fill_device(config, model, device)
+    return config, model.to(memory_format=torch.channels_last) if config.channels_last else model
 
 
 def _begin(
@@ -422,12 +425,12 @@ def _begin(
         choices["readings"] = [asdict(each) for each in readings]
         best = readings[0]
         chosen: Any = {"stage": best.stage, "pooling": best.pooling}
-        say(f"frozen {config.model.backbone}, {config.metric} of {min(1024, len(table)):,} images or fewer: "
+        say(f"frozen {config.model.backbone}, {config.metric} of {best.images:,} images: "
             + "; ".join(f"{each} {each.value:.3f}" for each in readings))  # fmt: skip
         config = replace(config, model=replace(config.model, **chosen))
         say(f"chosen: {best} (model.stage {best.stage}, model.pooling {best.pooling})")
         if (best.stage, best.pooling) != (model.settings.stage, model.settings.pooling):
-            model = _first_model(config, device)
+            model = _first_model(config, device)[1]
     prepare_training(model, config.model.train, config.model.lora, config.model.checkpointing)
     frozen = model.settings.batch_norm == "frozen"
     network = replace(defaults.fill_reading(config.model), batch_norm="frozen" if frozen else "train")
@@ -449,6 +452,8 @@ def _begin(
             choices["heads"] = values
             say(f"first weights of the head, {config.metric} of held-out classes: "
                 + "; ".join(f"{name} {value:.3f}" for name, value in values.items()))  # fmt: skip
+            if values[kind] < values["none"]:
+                say("no head ranks as well as the features do; try a larger --model.dim, or 0, or more --minutes")
         fitted: Any = {"head": kind}
         config = replace(config, **fitted)
     say(str(count_parameters(model)))
@@ -464,16 +469,14 @@ def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -
     """Choose as many steps as fit into the minutes of a run, by the time that a few of them take."""
     config, memory, scaler = run.config, run.memory, run.scaler
     run.memory, run.scaler = None, None
-    buffers = {name: each.clone() for name, each in run.model.named_buffers()}
     seconds = []
     run.model.train()
-    for batch in run.batches(0, _TIMED_STEPS):
-        begun = time.monotonic()
-        run.gradient(run.model, batch, 0)
-        seconds.append(time.monotonic() - begun)
+    with unchanged_state(run.model):
+        for batch in run.batches(0, _TIMED_STEPS):
+            begun = time.monotonic()
+            run.gradient(run.model, batch, 0)
+            seconds.append(time.monotonic() - begun)
     run.optimizer.zero_grad(set_to_none=True)
-    for name, each in run.model.named_buffers():
-        each.copy_(buffers[name])
     run.memory, run.scaler = memory, scaler
     per_step = 1.1 * min(seconds) * config.batches.accumulate  # beside the gradient: the update, and the log
     per_image = run.choices.get("seconds per image") or min(seconds) / config.batches.size
@@ -686,18 +689,10 @@ def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
 
 
 def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, show: bool | None) -> RunImages:
-    """Read all images of train and validation once. Each process checks a share, and all get the same result."""
+    """Read all images of train and validation once."""
     used = table.rows(np.isin(table.splits, ("train", "validation")))
-    rank, world = distributed.rank(), distributed.world_size()
-    share = used.rows(np.arange(rank, len(used), world))
-    own: list[tuple[str, str]] = []
-    with distributed.fail_together():
-        cache = image_check_cache(used.root, rank, world) if remember else None
-        if len(share):
-            workers = max(1, config.data.workers)
-            own = check_images(share, config.data.check, "list", workers, remembered=cache, show=show).broken
-    broken = sorted({each for part in distributed.gather_objects(own) for each in part})
-    images = RunImages(table, _leave_out(used, broken), broken)
+    broken = find_broken(used, config.data.workers, config.data.check, remember=remember, show=show)
+    images = RunImages(table, leave_out(used, broken), broken)
     if broken and config.data.broken == "fail":
         raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
     if broken and not len(images.used.of("train")):
@@ -705,7 +700,25 @@ def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, 
     return images
 
 
-def _leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
+def find_broken(
+    table: ImageTable, workers: int, check: Any = "full", *, remember: bool = True, show: bool | None = None
+) -> list[tuple[str, str]]:
+    """Return the images that cannot be read, and why. Each process checks a share, and all get the same result.
+
+    remember: which images are good, so that they are not checked again
+    """
+    rank, world = distributed.rank(), distributed.world_size()
+    share = table.rows(np.arange(rank, len(table), world))
+    own: list[tuple[str, str]] = []
+    with distributed.fail_together():
+        cache = image_check_cache(table.root, rank, world) if remember else None
+        if len(share):
+            own = check_images(share, check, "list", max(1, workers), remembered=cache, show=show).broken
+    return sorted({each for part in distributed.gather_objects(own) for each in part})
+
+
+def leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
+    """Return the table without the broken images."""
     paths = {path for path, _ in broken}
     return table.rows(np.array([path not in paths for path in table.paths.tolist()]))
 
