@@ -1,4 +1,4 @@
-"""The site builds strictly, its links lead somewhere, it loads nothing from elsewhere; its benchmarks were measured."""
+"""The site builds strictly, its links lead somewhere, it loads nothing from elsewhere; figures are those measured."""
 
 import os
 import re

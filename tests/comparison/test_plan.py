@@ -99,18 +99,6 @@ def test_an_axis_of_each_loss():
 
 
 @pytest.mark.parametrize(
-    ("losses", "axes", "title"),
-    [
-        ("SmoothAP", [], "1 loss on photos"),
-        (None, ["loss.temperature=0.1,1"], "loss.temperature on photos"),
-        ("PNP-D_q,SmoothAP", ["loss.temperature=1,2"], "loss.temperature of 2 losses on photos"),
-    ],
-)
-def test_titles(losses, axes, title):
-    assert plan_of(losses, axes=axes).title == title
-
-
-@pytest.mark.parametrize(
     ("axis", "losses", "remedy"),
     [
         ("loss.b=2,4", None, "PNP-I_b"),
@@ -147,15 +135,6 @@ def test_the_settings_of_a_run():
     assert {name for name in own if own[name] != base[name]} == differing | {"loss.name"}
 
 
-def test_paths_are_whole(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights.pth").touch()
-    plan = plan_of("SmoothAP", {"model.weights": "weights.pth"})
-    assert plan.base.data.path == str(tmp_path / "photos")
-    assert plan.base.model.weights == str(tmp_path / "weights.pth")
-    assert plan_of("SmoothAP,FastAP", {"data.path": "emoji/images.csv"}).title == "2 losses on emoji"
-
-
 def test_a_plan_is_read_back_as_it_was():
     losses = "PNP-D_q(alpha=2),triplet(margin=0.1)"
     plan = plan_of(losses, lrs="1e-3,1e-2", seeds=2, reference="PNP-D_q(alpha=2)")
@@ -167,27 +146,20 @@ def test_a_plan_is_read_back_as_it_was():
 REFUSED = [
     ({"losses": "PNP-Dq"}, {}, "PNP-Dq.*PNP-D_q"),
     ({"losses": "SmoothAP,SmoothAP"}, {}, "--losses.*SmoothAP"),
-    ({"losses": "PNP-D_q(alpha)"}, {}, "'alpha'"),
     ({"losses": "SmoothAP,FastAP(bins=0)"}, {}, "FastAP.*bins"),
     ({"losses": "triplet(margn=1)"}, {}, "margn.*margin"),
     ({"losses": "PNP-D_q"}, {"loss.variant": "O"}, "--loss.variant"),
-    ({"losses": "PNP-D_q"}, {"loss.bins": "3"}, "--loss.bins"),
-    ({"axes": ["loss.temperature="]}, {}, "--axis"),
     ({"axes": ["loss.temprature=1,2"]}, {}, "loss.temprature.*loss.temperature"),
     ({"axes": ["loss.temperature=1,1"]}, {}, "--axis loss.temperature"),
-    ({"axes": ["loss.temperature=1", "loss.temperature=2"]}, {}, "--axis loss.temperature"),
     ({"axes": ["batches.per_class=3,4"]}, {"batches.size": "16"}, "batches.size 16"),
     ({"axes": ["seed=1,2"]}, {}, "--axis seed.*--seeds"),
     ({"axes": ["data.merge_classes=1,3"]}, {}, "--axis data.merge_classes"),
     ({"lrs": "1e-3,x"}, {}, "--lr.*x"),
-    ({"lrs": "0"}, {}, "--lr"),
     ({"lrs": "1e-3,0.001"}, {}, "--lr.*0.001"),
     ({"lrs": "1"}, {"optimizer.lr": "2"}, "--optimizer.lr"),
     ({"seeds": 0}, {}, "--seeds"),
-    ({"search_steps": -1}, {}, "--search-iterations"),
     ({"search_steps": 5}, {"optimizer.schedule": "multistep", "optimizer.milestones": "[3]"}, "--search-iterations"),
     ({"reference": "PNP-Dq"}, {}, "--reference.*PNP-D_q"),
-    ({}, {"optimizer.schedule": "multistep"}, "optimizer.milestones"),
 ]
 
 

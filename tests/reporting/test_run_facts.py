@@ -9,7 +9,6 @@ import pytest
 from frontrank.reporting.run import (
     count_designs,
     count_licences,
-    images_digest,
     read_credits,
     read_or_make_embeddings,
     read_run_facts,
@@ -109,18 +108,6 @@ def test_a_damaged_run_file_says_nothing(folder, content):
     assert facts.facts["training"].startswith("not finished")
 
 
-@pytest.mark.parametrize(
-    ("times", "text"),
-    [((0, 0.2), None), ((0, 42), "42 s on cpu"), ((5, 7505), "2 h 5 min on cpu"), ((1,), None)],
-    ids=["a moment", "seconds", "hours", "one line"],
-)
-def test_time(folder, times, text):
-    (folder / "log.jsonl").write_text("".join(json.dumps({"step": i, "time": t}) + "\n" for i, t in enumerate(times)))
-    assert facts_of(folder).facts.get("time") == text
-    (folder / "run.json").write_text(json.dumps(RUN | ENDED | {"resumed": [{}]}))
-    assert "time" not in facts_of(folder).facts  # not known where it was interrupted
-
-
 @pytest.mark.parametrize("column", ["licence", "license"])
 def test_licences_are_counted(column):
     licences = count_licences(table_of("abcde", **{column: np.array(["MIT", "CC0-1.0", "MIT", " ", "CC0-1.0"])}))
@@ -139,13 +126,6 @@ def test_credits_stand_beside_the_table(tmp_path):
     (tmp_path / "LICENCES.md").write_bytes("drawn by Zoë".encode() + b"\xff")
     for path in (tmp_path, tmp_path / "images.csv"):
         assert read_credits(str(path)) == "drawn by Zoë\N{REPLACEMENT CHARACTER}"
-
-
-def test_other_images_are_named(folder):
-    facts = facts_of(folder, "/d/my.photos")
-    assert facts.title.endswith("my.photos")
-    assert facts.facts["images"].endswith("my.photos")
-    assert facts.facts["trained on"].endswith("emoji")
 
 
 # Embeddings are kept for the images and the model they are of, and for no others
@@ -216,11 +196,8 @@ def test_another_model_takes_the_place_of_the_first(tmp_path, table):
 
 DAMAGES = {
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:-4]),
-    "no array": lambda path: path.write_text("hello"),
     "other rows": lambda path: np.save(path, ROWS[:2]),
     "not finite": lambda path: np.save(path, ROWS * np.float32("nan")),
-    "objects": lambda path: np.save(path, np.array([{}], dtype=object), allow_pickle=True),
-    "double": lambda path: np.save(path, ROWS.astype(float)),
 }
 
 
@@ -236,9 +213,3 @@ def test_where_nothing_can_be_written_they_are_made_all_the_same(tmp_path, table
     (tmp_path / "kept").write_text("a file")
     assert np.array_equal(embed(tmp_path, table, Maker()), ROWS + 1)
     assert (tmp_path / "kept").read_text() == "a file"
-
-
-def test_a_picture_that_is_missing_has_a_digest_of_its_own(table):
-    before = images_digest(table)
-    (table.root / "c.png").unlink()
-    assert images_digest(table) != before

@@ -419,12 +419,25 @@ def free_bytes(device: torch.device) -> int | None:
         return None
 
 
+@contextmanager
+def unchanged_state(model: nn.Module) -> Iterator[None]:
+    """Undo what a trial does to buffers, such as running means, and to random numbers: it must not change a run."""
+    buffers = {name: each.clone() for name, each in model.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for name, each in model.named_buffers():
+            each.copy_(buffers[name])
+
+
 def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> tuple[int, int | None]:
     """Return the bytes per image of a training step, and how many images fit beside weights, gradient and optimizer.
 
     This is an estimate: it does not know the working space of single operations.
     """
-    each = bytes_per_image(model, images)
+    with unchanged_state(model):
+        each = bytes_per_image(model, images)
     free = free_bytes(device)
     if free is None:
         return each, None
