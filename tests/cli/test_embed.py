@@ -12,6 +12,7 @@ from frontrank.cli import embed as command
 from frontrank.errors import InputError
 from frontrank.training import embedding
 from tests.cli.images import EACH, TEST, TRAIN, published
+from tests.data.files import many_scans
 
 MODEL = "runs/first/model"
 WORKERS = ("--workers", "0")
@@ -68,6 +69,29 @@ def test_without_test_images_all_are_embedded(folder, run):
         assert (result.status, result.out, result.err) == (0, "", "")
         embeddings, _ = expected("train", batch_size=5)
         assert np.array_equal(fr.data.read_embeddings("out.npz").embeddings, embeddings)
+
+
+def test_broken_images_are_named_and_left_out(embed, run):
+    Path("my_photos/test/cup/bomb.jpg").write_bytes(many_scans())
+    result = embed("--out", "out.npz", "--quiet")
+    assert (result.status, result.err.count("\n"), "bomb.jpg" in result.err) == (0, 1, True)
+    assert len(np.load("out.npz")["embeddings"]) == ROWS
+    for file in Path("my_photos").rglob("*.png"):
+        file.write_bytes(b"no picture")
+    result = embed("--out", "none.npz", "--quiet")
+    assert (result.status, Path("none.npz").exists()) == (2, False)
+
+
+def test_one_that_was_killed_when_the_file_was_written_goes_on(embed, monkeypatch):
+    def end(folder):
+        raise InputError("ended")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command.shutil, "rmtree", end)
+        assert embed("--out", "out.npz", "--quiet").status == 2
+    assert embed("--out", "out.npz", "--quiet").status == 0
+    assert np.array_equal(fr.data.read_embeddings("out.npz").embeddings, expected()[0])
+    assert embed("--out", "out.npz", "--quiet").status == 2  # now it is finished
 
 
 def test_a_folder_without_classes(folder, run):

@@ -100,6 +100,15 @@ def test_levels(folder, report):
     assert same(report("levels.npz", "--levels", "none"), fr.evaluate(x_of_test(), LABELS))
 
 
+def test_several_labels_per_row(folder, run, report):
+    texts = [f'["{label}", "{label % 2 + 100}"]' if row % 3 else str(label) for row, label in enumerate(LABELS)]
+    np.savez("lists.npz", embeddings=x_of_test(), labels=np.array(texts))
+    sets = [{str(label), str(label % 2 + 100)} if row % 3 else {str(label)} for row, label in enumerate(LABELS)]
+    assert same(report("lists.npz"), fr.evaluate(x_of_test(), sets))
+    result = run("evaluate", "lists.npz", "--protocol", "sop")
+    assert (result.status, "--protocol" in result.err) == (2, True)
+
+
 def test_gallery(folder, run, report):
     queries, gallery = sides()
     expected = fr.evaluate(queries, QUERY_LABELS, gallery=gallery, gallery_labels=GALLERY_LABELS)

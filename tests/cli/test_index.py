@@ -18,6 +18,7 @@ from frontrank.cli import index as command
 from frontrank.retrieval.index import Index
 from frontrank.training import distributed
 from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model
+from tests.data.files import many_scans
 from tests.retrieval import servers
 
 MODEL = "runs/first/model"
@@ -189,7 +190,7 @@ def test_pruning_with_a_wrong_folder_needs_a_yes(index, folder):
 def test_broken_images_are_all_named(index, folder):
     cups = folder / "my_photos" / "test" / "cup"
     for number in range(7):
-        (cups / f"broken {number}.jpg").write_bytes(b"no picture")
+        (cups / f"broken {number}.jpg").write_bytes(b"no picture" if number else many_scans())
     for words, lines in ((["--quiet"], 7), ([], 11)):  # they are missing from now on, so --quiet names them, too
         result = index("my_photos", "--to", "photos.index", *words)
         assert (result.status, result.out) == (0, "")
