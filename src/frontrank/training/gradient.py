@@ -232,6 +232,39 @@ def mix_pairs(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([unit, share * unit[i] + (1 - share) * unit[j]]), torch.cat([labels, labels[i]])
 
 
+class SharedLabels(nn.Module):
+    """A loss for images of several labels each: two are relevant to each other if they share one.
+
+    loss:    of this package, which takes `relevant`
+    members: the labels of each class number [number, label], -1 where there are fewer; the labels of a batch are such
+             numbers
+
+    >>> import frontrank as fr
+    >>> loss = SharedLabels(fr.SmoothAP(), torch.tensor([[0, 1], [1, -1], [2, -1]]))
+    >>> loss(torch.eye(3), torch.tensor([0, 1, 2]))  # the first two share label 1
+    tensor(0.1667)
+    """
+
+    def __init__(self, loss: nn.Module, members: Tensor) -> None:
+        super().__init__()
+        self.loss, self.members = loss, members
+
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, *, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss; labels, ref_labels: class numbers [image]."""
+        relevant = self._share(labels, labels if ref_labels is None else ref_labels)
+        value: Tensor = self.loss(embeddings, ref_emb=ref_emb, relevant=relevant)
+        return value
+
+    def _share(self, labels: Tensor, others: Tensor) -> Tensor:
+        rows, columns = self.members[labels], self.members[others]
+        names = torch.cat([rows.flatten(), columns.flatten()]).unique()
+        names = names[names >= 0]
+        has_label = [(of[:, :, None] == names).any(1).float() for of in (rows, columns)]
+        return has_label[0] @ has_label[1].T > 0
+
+
 def _one_number(value: object) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise InputTypeError(f"loss must return one number as a tensor, got {_describe(value)}")
