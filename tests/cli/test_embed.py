@@ -1,7 +1,6 @@
 """`frontrank embed`: what it writes, what it refuses, and that it goes on where it was."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -147,29 +146,9 @@ def test_existing_files_are_replaced_only_by_force(embed, folder, monkeypatch):
         ("ALL --split tset", "--split"),
         ("ALL --split validation", "validation"),
         ("ALL --batch-size 0", "--batch-size"),
-        ("ALL --workers -1", "--workers"),
-        ("ALL --device cuda:9", "cuda:9"),
         ("my/lost/model --data my_photos --out a.npz", "my/lost/model"),
     ],
 )
 def test_refusals(originals, refused, monkeypatch, words, name):
     monkeypatch.chdir(originals)
     refused(["embed", *words.replace("ALL", "runs/first/model --data my_photos --out a.npz").split()], name)
-
-
-def test_a_folder_that_cannot_be_written_to(originals, refused, monkeypatch):
-    monkeypatch.chdir(originals)
-    monkeypatch.setattr("os.access", lambda *_: False)
-    refused(["embed", MODEL, "--data", "my_photos", "--out", "out.npz"], "--out")
-
-
-@pytest.mark.parametrize("ending", [".npz", ".parquet"])
-def test_names_that_are_not_utf8(embed, folder, ending):
-    (folder / "my_photos" / "test" / "cup").rename(folder / "my_photos" / "test" / os.fsdecode(b"caf\xe9"))
-    result = embed("--out", f"out{ending}")
-    if ending == ".npz":
-        assert result.status == 0
-        assert fr.data.read_embeddings("out.npz").labels.tolist().count("caf\udce9") == EACH
-    else:
-        assert r"'test/caf\udce9/0.png'" in result.err.splitlines()[-1]
-        assert not list(folder.glob("out*"))

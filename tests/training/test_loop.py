@@ -188,6 +188,9 @@ def test_lines_on_stderr(terminal, tmp_path, monkeypatch, capsys):
     assert sum("validation R@1" in line for line in lines) == 3
     assert sum("loss" in line for line in lines) == (0 if terminal else 2)
     assert not any("peak MB" in line for line in lines)
+    monkeypatch.setenv("COLUMNS", "10")  # a line has as many metrics as fit, and always the one that chooses
+    loop._print(run, loop.Standing(), {"validation mAP": 0.5, "validation R@1": 0.5})
+    assert ("mAP" in capsys.readouterr().err) is not terminal
     train_loop(ToyRun(tmp_path / "quiet", iterations=2))
     assert capsys.readouterr().err == ""
 

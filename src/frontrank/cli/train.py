@@ -67,10 +67,11 @@ def _print_result(standing: Standing, folder: Path) -> None:
             f"trained {standing.step:,} steps{early}; held-out classes: {standing.before:.4f} before, "
             f"{standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
         )
-        if standing.best_step == 0:
-            why = "the model is that of step 0, the backbone as it was with a head fitted to its features"
+        if standing.before is not None and standing.best <= standing.before:
+            step_0 = "the model is that of step 0, the backbone as it was with a head fitted to its features"
+            why = f": {step_0}" if standing.best_step == 0 else ""
             remedy = "a lower --optimizer.lr, more time (--minutes), more classes, or another --backbone"
-            print(f"training did not help on the held-out classes: {why}; try {remedy}")
+            print(f"training did not help on the held-out classes{why}; try {remedy}")
     model = shlex.quote(str(folder / "model"))
     print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
 

@@ -47,6 +47,8 @@ def plain_settings(config: TrainConfig) -> TrainConfig:
         model=fill_reading(model),
         optimizer=_fill(optimizer, lr=lr * math.sqrt(_BATCHES[0] / _BATCHES[1]), head_lr=head_lr, warmup=0),
         epochs=_EPOCHS if config.epochs == AUTO else config.epochs,
+        precision="float32" if config.precision == AUTO else config.precision,
+        channels_last=False if config.channels_last == AUTO else config.channels_last,
     )
 
 
@@ -96,7 +98,7 @@ def fill_augmentation(config: DataConfig, pooling: str) -> DataConfig:
 
 def fill_batches(config: BatchConfig, table: ImageTable, most: int = _BATCHES[0]) -> BatchConfig:
     """Choose images per class and the size of a batch, if they are not set; most: images of a batch."""
-    counts = np.unique(table.labels, return_counts=True)[1]
+    counts = np.unique(table.first_labels(), return_counts=True)[1]
     if config.per_class == AUTO:
         few = config.kind == "balanced" and _PER_CLASS * len(counts) < _FEW
         each = max(_PER_CLASS, min(_FEW // len(counts), int(np.median(counts)))) if few else _PER_CLASS
@@ -135,6 +137,14 @@ def family(model: Embedder) -> str:
     attention = any("attention" in kind or "attn" in kind for kind in kinds)
     normalised = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.backbone.modules())
     return "transformer" if attention and not normalised else "convolution"
+
+
+def fill_device(config: TrainConfig, model: Embedder, device: torch.device) -> TrainConfig:
+    """Choose precision and memory layout by the device and the family of the backbone, if they are not set."""
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    layout = device.type in ("cpu", "cuda") and family(model) == "convolution"
+    filled: TrainConfig = _fill(config, precision="bf16" if half else "float32", channels_last=layout)
+    return filled
 
 
 def fill_rates(config: OptimizerConfig, model: Embedder, batch: int) -> OptimizerConfig:

@@ -12,6 +12,7 @@ The folder of a run:
 
 import math
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -264,13 +265,17 @@ def _print(
 ) -> None:
     """Print a line: metrics, if there are any, the values of the last step, and the seconds left.
 
-    On a terminal a bar shows all but the metrics.
+    On a terminal a bar shows all but the metrics, of which the line has as many as fit.
     """
     bar = sys.stderr.isatty()
     if run.quiet or not distributed.is_main() or (bar and not metrics):
         return
     epoch = standing.step * run.accumulate / len(run.sampler)
     text = line_text(standing.step, steps_of(run), epoch, {**metrics, **({} if bar else note or {})})
+    metrics, rest = dict(metrics), [name for name in metrics if name != f"validation {run.metric}"]
+    while bar and rest and len(text) >= shutil.get_terminal_size().columns:  # the log has all of them
+        del metrics[rest.pop()]
+        text = line_text(standing.step, steps_of(run), epoch, metrics)
     print(f"{text}  {duration_text(left)} left" if left and not bar else text, file=sys.stderr, flush=True)
 
 
