@@ -66,6 +66,19 @@ def test_a_comparison_that_was_stopped_says_how_to_go_on(here, run, monkeypatch)
     assert result.err.endswith("/here/o u t'\n")
 
 
+def test_no_entry_has_a_result(here, run, monkeypatch):
+    def fail(task, config, target, beside, what, **others):
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        return done_without_training(task, config, target, beside, what) if task == "frozen" else "disk full"
+
+    monkeypatch.setattr(runner, "run_task", fail)
+    result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--lr", "1e-3", "--out", "out", *TINY)
+    assert result.status == 2
+    assert "SmoothAP: disk full" in result.err
+    assert "--resume out" in result.err
+    assert "failed" in result.out
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [
@@ -75,6 +88,7 @@ def test_a_comparison_that_was_stopped_says_how_to_go_on(here, run, monkeypatch)
         ("--data my_photos --recipe pnp-sopp", "pnp-sop?"),
         ("--data my_photos --out my_photos", "--out my_photos"),
         ("--resume my_photos", "my_photos"),
+        ("--resume x --data y", "--data"),
         ("--resume x --iterations 3", "--iterations"),
     ],
 )

@@ -131,6 +131,15 @@ def test_emoji_are_built_and_trained_on(packages, run):
     assert run("data", "check", "moved").status == 0
 
 
+def test_options_of_emoji(packages, run):
+    words = ("data", "emoji", "out", "--classes", 4, "--size", 20)
+    assert run(*words, "--skin-tones").status == 0
+    table = fr.data.read_table("out/images.csv")
+    assert len(set(table.labels)) == 4
+    assert fr.data.read_image(table.files()[0]).size == (20, 20)
+    assert "skin_tones" in run(*words).err  # it is built with other settings
+
+
 @pytest.mark.parametrize(
     ("words", "settings"),
     [

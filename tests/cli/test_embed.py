@@ -144,6 +144,7 @@ def test_existing_files_are_replaced_only_by_force(embed, folder, monkeypatch):
         ("runs/first/model --data my_photos --out no/a.npz", "--out"),
         ("runs/first/model --data nowhere --out a.npz", "--data nowhere"),
         ("ALL --split tset", "--split"),
+        ("ALL --split validation", "validation"),
         ("ALL --batch-size 0", "--batch-size"),
         ("my/lost/model --data my_photos --out a.npz", "my/lost/model"),
     ],

@@ -116,6 +116,15 @@ def test_gallery(folder, run, report):
     assert re.fullmatch(r".*queries.*\n.*gallery.*40 rows.*10 .*\n\n", run("evaluate", *GALLERY).err)
 
 
+def test_queries_in_the_gallery_are_noted(folder, run):
+    ids = np.array([f"{i}.jpg" for i in range(36)])
+    np.savez("a.npz", embeddings=x_of_test(), labels=LABELS, ids=ids)
+    np.savez("b.npz", embeddings=x_of_test(), labels=LABELS, ids=np.r_[ids[:2], [f"b{x}" for x in ids[2:]]])
+    assert "note: 2 ids" in run("evaluate", "a.npz", "--gallery", "b.npz").err
+    np.savez("c.npz", embeddings=x_of_test(), labels=LABELS, ids=np.arange(36))  # numbers may count anything
+    assert "note" not in run("evaluate", "c.npz", "--gallery", "c.npz").err
+
+
 # Metrics, tables, reports
 
 
@@ -296,6 +305,16 @@ def test_compare_with_embeddings_of_the_same_rows(folder, run):
     assert result.out.endswith(f"\n\n{fr.compare(other, ours, names=('other', 'new')).table()}\n")
 
 
+def test_the_report_is_printed_and_saved_before_the_comparison_fails(folder, run):
+    fr.evaluate(x_of_test(), LABELS // 2).save("others.json")
+    result = run("evaluate", "test.npz", "--compare", "others.json", "--json", "kept.json")
+    assert result.status == 2
+    assert "mAP" in result.out
+    assert fr.Report.load("kept.json").queries == 36
+    last = result.err.splitlines()[-1]
+    assert all(name in last for name in ("--compare", "positives", "others.json", "test.npz"))
+
+
 # A model and images
 
 
@@ -422,6 +441,7 @@ G, R, M = " ".join(GALLERY), " ".join(REVISITED), f"{MODEL} --data my_photos"
 REFUSALS = [
     # values
     ("test.npz --augment=x", "--augment"),
+    ("test.npz --protocol cup", "--protocol"),
     ("test.npz --metrics recall@1", "recall@1"),
     ("test.npz --device gpu", "gpu"),
     ("test.npz --whiten train.npy --dim 50", "train.npy: dim"),
@@ -437,13 +457,17 @@ REFUSALS = [
     (f"{G} --compare other.npz", "--gallery"),
     # files
     ("tset.npz", "test.npz?"),
+    ("test.npz --compare zzz.json", "zzz.json"),
     (f"{R}.gz", "gnd_roxford5k.pkl.gz"),
+    ("distractors.npz:more --key more", "distractors.npz:more"),
     ("twice.npz", "ids in twice.npz"),
     ("nan.npz", "number 3"),
+    ("nan.npz --whiten train.npy", "nan.npz"),
     # labels
     ("test.npy", "--labels"),
     ("test.npz --gallery g.npy", "--gallery-labels"),
     ("q.npy --labels 4.txt --gallery g.npy --gallery-labels 4.txt", "gallery labels: 4.txt"),
+    ("other.npz --labels text --gallery test.npz", "gallery_labels"),
     # files that do not go together
     ("test.npz --gallery narrow.npz", "narrow.npz"),
     ("test.npz --whiten white.safetensors --dim 2", "--dim"),
@@ -456,7 +480,9 @@ REFUSALS = [
     (f"{R} --setup all --json out.json", "--json out-hard.json"),
     # a model
     (MODEL, "--data"),
+    ("test.npz --workers 0", "--workers"),
     ("my_photos --data my_photos", "my_photos"),
+    (f"{M} --labels labels.txt", "--labels"),
     (f"{M} --protocol in-shop", "--gallery"),
     (f"{MODEL} --data more.csv", "--data more.csv"),
     (f"{MODEL} --data mixed.csv", "--data mixed.csv"),
@@ -499,3 +525,22 @@ def test_cheap_checks_come_before_reading(folder, run, monkeypatch):
     monkeypatch.setattr(command, "read_rows", lambda *_: pytest.fail("it reads before it checks"))
     for words in ("--json old.json", "--gallery zzz.npy", "--metrics x", "--compare z.npz"):
         assert run("evaluate", "test.npz", *words.split()).status == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "name"),
+    [
+        (f"{G} --rerank", 4 * 18 * 40, "--rerank"),
+        ("test.npz --whiten train.npy --dim 5", 4 * 36 * 5, "--whiten"),
+        (f"{R} --distractors distractors.npz --expand", 4 * 74 * 20, "--expand"),
+    ],
+)
+def test_more_than_the_memory(folder, run, refused, monkeypatch, words, size, name):
+    assert 1e8 < command._machine_memory() < 1e16
+    with monkeypatch.context() as patch:
+        patch.delattr("os.sysconf")  # as on Windows
+        assert command._machine_memory() == np.inf
+    monkeypatch.setattr(command, "_machine_memory", lambda: size)
+    assert run("evaluate", *words.split()).status == 0
+    monkeypatch.setattr(command, "_machine_memory", lambda: size - 1)
+    refused(["evaluate", *words.split()], name)

@@ -296,6 +296,7 @@ REFUSALS = [
     ("my/lost/model my_photos --to a.index", "my/lost/model"),
     (f"{MODEL} nowhere --to a.index", "nowhere"),
     (f"{MODEL} empty --to a.index", "empty"),
+    (f"{MODEL} my_photos my_photos --to a.index", "my_photos"),
     (f"{MODEL} my_photos ./my_photos --to a.index", "my_photos/test/a,b/0.png"),
     (f"{ALL} --batch-size 0", "--batch-size"),
     (f"{ALL} --whiten wide.safetensors", "whitening"),

@@ -142,6 +142,15 @@ def test_names_of_indexes(here, run, ran, words, names):
     assert all(one.embed is not None for one in ran[0][0])
 
 
+def test_an_index_that_says_nothing_of_its_pictures(here, run, ran, tmp_path):
+    Index(tmp_path / "bare.index", dim=8).close()
+    result = run("serve", tmp_path / "bare.index", "--port", "0")
+    assert result.status == 0
+    assert [f"{tmp_path}/bare.index" in line for line in result.err.splitlines()[:2]] == [True, True]
+    assert "--root" in result.err
+    assert (ran[0][0][0].embed, ran[0][0][0].roots) == (None, [])
+
+
 @pytest.mark.parametrize("has_browser", [True, False])
 def test_the_browser_is_opened_when_the_server_answers(here, run, monkeypatch, has_browser):
     opened = []
@@ -185,6 +194,7 @@ BEFORE_LOADING = [
     ("photos.index --root nowhere", "--root nowhere"),
     ("photos.index --model a --model b", "--model"),
     ("photos.index --names a,b", "--names"),
+    ("photos.index photos.index --names a,a", "--names"),
     ("photos.index --names <b>", "<b>"),
     ("photos.index --device gpu", "gpu"),
 ]

@@ -146,20 +146,27 @@ def test_a_plan_is_read_back_as_it_was():
 REFUSED = [
     ({"losses": "PNP-Dq"}, {}, "PNP-Dq.*PNP-D_q"),
     ({"losses": "SmoothAP,SmoothAP"}, {}, "--losses.*SmoothAP"),
+    ({"losses": "PNP-D_q(alpha)"}, {}, "'alpha'"),
     ({"losses": "SmoothAP,FastAP(bins=0)"}, {}, "FastAP.*bins"),
     ({"losses": "triplet(margn=1)"}, {}, "margn.*margin"),
     ({"losses": "PNP-D_q"}, {"loss.variant": "O"}, "--loss.variant"),
+    ({"losses": "PNP-D_q"}, {"loss.bins": "3"}, "--loss.bins"),
+    ({"axes": ["loss.temperature="]}, {}, "--axis"),
     ({"axes": ["loss.temprature=1,2"]}, {}, "loss.temprature.*loss.temperature"),
     ({"axes": ["loss.temperature=1,1"]}, {}, "--axis loss.temperature"),
+    ({"axes": ["loss.temperature=1", "loss.temperature=2"]}, {}, "--axis loss.temperature"),
     ({"axes": ["batches.per_class=3,4"]}, {"batches.size": "16"}, "batches.size 16"),
     ({"axes": ["seed=1,2"]}, {}, "--axis seed.*--seeds"),
     ({"axes": ["data.merge_classes=1,3"]}, {}, "--axis data.merge_classes"),
     ({"lrs": "1e-3,x"}, {}, "--lr.*x"),
+    ({"lrs": "0"}, {}, "--lr"),
     ({"lrs": "1e-3,0.001"}, {}, "--lr.*0.001"),
     ({"lrs": "1"}, {"optimizer.lr": "2"}, "--optimizer.lr"),
     ({"seeds": 0}, {}, "--seeds"),
+    ({"search_steps": -1}, {}, "--search-iterations"),
     ({"search_steps": 5}, {"optimizer.schedule": "multistep", "optimizer.milestones": "[3]"}, "--search-iterations"),
     ({"reference": "PNP-Dq"}, {}, "--reference.*PNP-D_q"),
+    ({}, {"optimizer.schedule": "multistep"}, "optimizer.milestones"),
 ]
 
 

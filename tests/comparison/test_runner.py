@@ -41,13 +41,24 @@ def test_a_folder_without_test_images_gets_some(images, tmp_path):
     assert (len(set(other.table.of("test").labels)), other.notes) == (3, [])
 
 
+def test_merged_classes_are_the_same_for_all_runs(images):
+    ready = prepare(plan_of(images, "SmoothAP", {"data.merge_classes": "3", "batches.size": "0"}))
+    merged = [
+        {label.count("U+") for label in ready.table.of(split).labels} for split in ("train", "validation", "test")
+    ]
+    assert merged == [{2, 3}, {1}, {1}]  # of 8 training classes: 3, 3 and 2
+    assert len(ready.notes) == 1
+
+
 @pytest.mark.parametrize(
     ("classes", "each", "overrides", "names"),
     [
         (7, 4, {}, "photos .*7 classes"),
         (12, 4, {"batches.kind": "categories", "batches.size": "0"}, "SmoothAP: .*categories"),
         (12, 4, {"optimizer.warmup": "5"}, "SmoothAP: .*optimizer.warmup"),
+        (12, 4, {"metric": "R@x"}, "R@x"),
         (12, 4, {"device": "nowhere"}, "nowhere"),
+        (12, 4, {"model.backbone": "resnt50"}, "resnt50"),
         (8, 4, {"data.validation": "0"}, "data.validation"),
         (12, 4, {"batches.size": "64"}, "SmoothAP: .*64"),
     ],
@@ -238,6 +249,22 @@ def test_a_search_that_failed_for_a_passing_reason_is_tried_again(images, untrai
     assert untrained[0] == ("train", "01-SmoothAP/lr-0.01-seed-0")
     assert (mended.entries[0].searched.keys(), mended.entries[0].seeds) == ({1e-3, 1e-2}, (0, 1, 2))
     assert not any("failed" in note for note in mended.notes)
+
+
+def test_differences_of_versions_and_pictures_are_noted(images, untrained, tmp_path):
+    shutil.copytree(Path(images).parent, tmp_path / "glyphs")
+    plan = plan_of(tmp_path / "glyphs" / "images.csv", lrs="1e-3", seeds=1)
+    results = run_comparison(plan, tmp_path / "out", quiet=True)
+    assert not any("different" in note or "pictures" in note for note in results.notes)
+    run = next((tmp_path / "out").glob("runs/02-*/*/run.json"))
+    facts = json.loads(run.read_text())
+    run.write_text(json.dumps({**facts, "resumed": [{**facts, "commit": "b", "versions": {"torch": "3"}}]}))
+    next((tmp_path / "glyphs").rglob("*.png")).touch()
+    for _ in range(2):
+        notes = resume_comparison(tmp_path / "out", quiet=True).notes
+        words = ("commit: a, b", "torch: 2, 3", "pictures")
+        assert [sum(word in note for note in notes) for word in words] == [1, 1, 1]
+    assert untrained[1:] == [("test", f"{way.folder}/lr-0.001-seed-0") for way in plan.ways]
 
 
 def test_stopped_between_runs(images, untrained, monkeypatch, tmp_path):

@@ -89,6 +89,7 @@ NO_DATA = {
     "a class": collections.OrderedDict(a=1),
     "dates": np.array(["2020-01-01"], "M8[D]"),
     "one object": Call(scalar, np.dtype("O"), [1]),
+    "one text": np.array(["abc"])[0],
     "a set": {1, 2},
     "a key that is a tuple": {(1, 2): 3},
 }
@@ -177,6 +178,7 @@ def test_such_arrays_are_read_if_nothing_is_wrong(tmp_path):
 DAMAGED = {
     "a huge shape": array((10**12,)),
     "a shape beyond all numbers": buffer(shape=(10**30,)),
+    "many dimensions": array((1,) * 33),
     "data cut off": array((1,), data=b"abc"),
     "a number of wrong length": Call(scalar, np.dtype("i8"), bytes(16)),
 }

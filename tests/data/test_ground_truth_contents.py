@@ -118,6 +118,7 @@ WRONG = [
     (without("gnd"), "gnd"),
     (without("qimlist"), "qimlist"),
     ({**content(), "gnd": {"easy": []}}, "gnd"),
+    ({**content(), "gnd": [1, 2]}, "gnd"),
     ({**content(), "imlist": [1, 2]}, "imlist"),
     ({**content(), "qimlist": ["a"]}, "1 .*2"),
     ({**content(), "gnd": [{"easy": [], "junk": []}] * 2}, r"gnd\[0\] .*hard"),
@@ -126,6 +127,7 @@ WRONG = [
     (with_entry(junk=DEEP), r"junk .*gnd\[1\]"),
     (with_entry(junk=[2**63]), "large"),
     (with_entry(bbx=["1", "2"]), r"bbx .*gnd\[1\]"),
+    (with_entry(bbx=np.array([np.inf])), "bbx"),
     (with_entry(bbx=[10**400]), "large"),
 ]
 

@@ -210,6 +210,16 @@ def test_a_dead_worker_is_one_line(table, number, cause):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_no_shared_memory_is_one_line(table, workers):
+    def full(image):
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+    with pytest.raises(FrontrankError, match="shared memory") as caught:
+        next(evaluation_loader(table, full, workers=workers, batch_size=4))
+    assert "\n" not in str(caught.value)
+
+
 def test_worker_errors_around_a_loop():
     with pytest.raises(FrontrankError, match=r"6 workers .* workers to 3"), worker_errors(6):
         raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed. ")

@@ -280,12 +280,14 @@ SOP, SHOP, FACE = [trees.SOP_HEADER], trees.IN_SHOP_HEADER, trees.IJBC_HEADER
 WRONG = {  # data set, file, its content, what the message names
     "sop: no header": ("sop", "Ebay_train.txt", trees.SOP_TRAIN, "line 1"),
     "sop: a class that is no number": ("sop", "Ebay_train.txt", [*SOP, "1 x 1 a/b.JPG"], "line 2"),
+    "sop: blank": ("sop", "Ebay_train.txt", b" \r\n\n", "Ebay_train.txt"),
     "sop: in train and test": ("sop", "Ebay_train.txt", [*SOP, trees.SOP_TEST[0]], "444_0.JPG"),
     "sop: headers alone": ("sop", "Ebay_train.txt", SOP, "image"),
     "in-shop: cut": ("in-shop", PARTITION, [6, SHOP, *trees.IN_SHOP[:5]], "line 1"),
     "in-shop: validation": ("in-shop", PARTITION, [1, SHOP, "img/a/b/c/d.jpg id_1 val"], "line 3"),
     "vehicleid: another digit": ("vehicleid", VEHICLES, ["0000001 ٣"], "vehicle_id"),
     "vehicleid: two vehicles": ("vehicleid", "train_test_split/test_list_800.txt", ["0000004 21"], "0000004.jpg"),
+    "vehicleid: in train and test": ("vehicleid", VEHICLES, ["0000004 20"], "0000004.jpg"),
     "inaturalist: no category": ("inaturalist", INAT, ["train_val2018/78/c0.jpg"], "line 1"),
     "cub: a number twice": ("cub", "images.txt", ["1 a/b.jpg", "1 a/c.jpg"], "images.txt line 2"),
     "cub: an image without a class": ("cub", LABELS, ["1 1", "2 1", "3 100", "5 200"], "image_id 4"),
@@ -296,6 +298,7 @@ WRONG = {  # data set, file, its content, what the message names
     "landmarks-clean: alike": ("landmarks-clean", ADDRESSES, ["http://a/1.jpg 3", "http://b/1.jpg 3"], "3/1.jpg"),
     "roxford5k: three numbers": ("roxford5k", TRUTH, trees.truth(boxes=[[1, 2, 3], [1, 2, 3, 4]]), "gnd[0]"),
     "roxford5k: a query in the gallery": ("roxford5k", TRUTH, trees.truth(queries=("b", "q")), "jpg/b.jpg"),
+    "roxford5k: a path": ("roxford5k", TRUTH, trees.truth(images=("../a",)), "'../a'"),
 }
 
 
@@ -386,6 +389,17 @@ def test_a_missing_list(tree, name):
             refusal(lambda file=file, allow=allow_partial: read_published(name, root, allow), root / file)
         assert file.partition("_")[0] in PUBLISHED[name].layout
         (root / "away").rename(root / file)
+
+
+@pytest.mark.parametrize("call", ["frontrank.data.published.os.listdir", "pathlib.Path.read_bytes"])
+def test_what_may_not_be_read(tree, monkeypatch, call):
+    root = tree("sop")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(call, refuse)
+    refusal(lambda: read_published("sop", root), root, "Permission denied")
 
 
 LOST = {  # an image, the counts that are then wrong, and a class that is gone with it

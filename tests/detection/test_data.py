@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -151,6 +152,17 @@ def test_lists_and_folders_of_train_and_val(tmp_path):
     assert read_voc_folder(tmp_path, "test").files[0].endswith("000003.png")
 
 
+def test_lists_may_have_spaces_and_a_second_column(tmp_path):
+    names = ["my dog 1", "my dog 2"]
+    own = write_voc(tmp_path / "own", dict.fromkeys(names, TWO["000001"]), {"trainval": names})
+    for text in (None, "my dog 1  1\nmy dog 2 -1\n"):
+        if text is not None:
+            (own / "ImageSets/Main/trainval.txt").write_text(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [file[-12:] for file in read_voc_folder(own).files] == [f"{name}.jpg" for name in names]
+
+
 def test_splits_and_objects_that_are_missing(tmp_path):
     for missing, lists in (("test", {"trainval": ["000001"]}), ("trainval", {"test": ["000001"]})):
         own = write_voc(tmp_path / missing, TWO, lists)
@@ -181,6 +193,7 @@ def test_boxes_that_reach_out_or_are_empty_are_counted_once(tmp_path):
     ("text", "match"),
     [
         ("<annotation>\n<object>\n<name>dog", "line 3"),
+        ("<html></html>", "'html'"),
         ("<annotation><object/></annotation>", "object 1"),
         (voc_xml("a", [("dog", ("nan", 1, 2, 3), 0)], (4, 3)), r"object 1 \(dog\)"),
         (voc_xml("a", [("dog", (1, 1, 2, 3), 0)], ("wide", 3)), "size"),
@@ -280,6 +293,13 @@ def test_where_coco_files_are(tmp_path, name, pictures):
     assert len(read_coco(path)) == 2
 
 
+def test_files_of_two_years_are_refused(tmp_path):
+    for year in (2014, 2017):
+        write_coco(tmp_path, f"annotations/instances_train{year}.json", f"train{year}")
+    with pytest.raises(InputError, match=r"instances_train2014\.json, instances_train2017\.json"):
+        find_coco(tmp_path, "train")
+
+
 def test_pictures_of_coco(tmp_path):
     path = write_coco(tmp_path, "train.json", "train")
     (tmp_path / "train" / "a.jpg").unlink()
@@ -301,9 +321,11 @@ def annotation(**changed):
     [
         ({"categories": [], "annotations": []}, "categories"),
         ({"categories": [*CATEGORIES, {"id": 5, "name": "dog"}]}, "'dog'"),
+        ({"categories": [{"id": 1}]}, r"categories\[0\]"),
         ({"images": [{"id": 7, "file_name": "a.jpg"}] * 2}, r"images\[1\]"),
         (annotation(image_id=9), r"annotations\[0\] .*image_id 9"),
         (annotation(category_id=4), "category_id 4"),
+        (annotation(bbox=None), r"annotations\[0\] .*bbox"),
         (annotation(bbox=[0, 0, None, 1]), "bbox"),
         ({"images": [{"id": 7, "file_name": "a.jpg", "width": "x", "height": 9}]}, "image 7"),
         ({"images": [{"id": 7, "file_name": "a.jpg", "width": 30, "height": 40}]}, "30 x 40"),
@@ -362,6 +384,7 @@ def test_classes_of_both_splits_of_coco(tmp_path):
         ({"layout": "vok"}, "layout"),
         ({"split": "val"}, "split"),
         ({}, "empty"),
+        ({"layout": "coco"}, "train.json"),
         ({"layout": "voc"}, ".xml"),
         ({"layout": "voc07"}, "VOC2007"),
     ],

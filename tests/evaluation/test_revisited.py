@@ -162,7 +162,9 @@ def test_distractors_in_a_mapped_file(tmp_path, setup, dtypes):
 
 BAD = [
     ([entry([0])], InputError, "ground_truth"),
+    ("ab", InputTypeError, "ground_truth"),
     (GroundTruth([], [], [], []), InputTypeError, "ground_truth .*GroundTruth"),
+    ([entry([0]), [1]], InputError, r"ground_truth\[1\]"),
     ([entry([0]), {"easy": [], "junk": []}], InputError, r"ground_truth\[1\] .*hard"),
     ([entry([0]), entry([], [4])], InputError, r"ground_truth\[1\]\['hard'\] .*4"),
     ([entry([0], junk=[-1]), entry()], InputError, r"ground_truth\[0\]\['junk'\] .*-1"),

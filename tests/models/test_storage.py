@@ -368,3 +368,34 @@ def test_leftovers_of_processes_that_may_be_alive_are_kept(tmp_path, monkeypatch
     save(tmp_path / "m[1]", 2)
     assert not ours.exists()
     assert other.exists()
+
+
+def test_nothing_is_overwritten_by_what_is_put_back(tmp_path):
+    folder = save_with_other_files(tmp_path)
+    folder.rename(tmp_path / ".model.frontrank-old")
+    save(tmp_path / "new", 2)
+    (tmp_path / "new").rename(folder)
+    (folder / "notes.txt").write_text("later")
+    save(folder, 3)
+    assert (folder / "notes.txt").read_text() == "later"
+    assert (folder / "notes.txt.old").read_text() == "mine"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_stopped_by_hand_between_the_renames(tmp_path, monkeypatch, moment):
+    folder = save_with_other_files(tmp_path)
+    rename = type(folder).rename
+
+    def stop(self, target):
+        if not self.parent.name.endswith(".frontrank-new"):
+            return rename(self, target)
+        if moment == "after":
+            rename(self, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(folder), "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save(folder, 2)
+    assert load(folder) == (1 if moment == "before" else 2)
+    assert has_other_files(folder)
+    assert names(tmp_path) == ["model"]

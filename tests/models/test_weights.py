@@ -137,6 +137,10 @@ def test_files_without_weights_by_name_and_paths_that_lead_nowhere(tmp_path):
         refuse(value, "weights")
 
 
+def test_names_of_timm_belong_to_the_backbone():
+    refuse("resnet50", 'backbone="resnet50"')
+
+
 # timm's pretrained weights
 
 

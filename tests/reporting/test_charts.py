@@ -176,6 +176,19 @@ def test_too_few_points_are_no_map(findings, count):
     assert draw_map(replace(findings, mapped=findings.mapped[:5])) is None  # places of other rows
 
 
+def test_the_largest_categories_have_looks(findings):
+    names = np.array([f"c{i:02}" for i in range(10)] + ["c09", "c09"])
+    found = draw_map(replace(findings, table=replace(findings.table, categories=names)))
+    assert [(group.name, group.count) for group in found.groups] == [
+        *((f"c{i:02}", 1) for i in range(8)),
+        ("c09", 3),
+        ("all others", 1),
+    ]
+    names = np.array(["", "", "", "", "", *["a"] * 4, *["b"] * 3])
+    found = draw_map(replace(findings, table=replace(findings.table, categories=names)))
+    assert [(group.name, group.count) for group in found.groups] == [("a", 4), ("b", 3), ("all others", 5)]
+
+
 def test_an_image_is_called_by_its_name_or_its_label(findings):
     names = np.array(["grinning face", " ", *[""] * 10])
     table = replace(findings.table, extra={"name": names}, labels=np.array([*["a"] * 11, ""]))

@@ -9,6 +9,7 @@ import pytest
 from frontrank.reporting.run import (
     count_designs,
     count_licences,
+    images_digest,
     read_credits,
     read_or_make_embeddings,
     read_run_facts,
@@ -213,3 +214,9 @@ def test_where_nothing_can_be_written_they_are_made_all_the_same(tmp_path, table
     (tmp_path / "kept").write_text("a file")
     assert np.array_equal(embed(tmp_path, table, Maker()), ROWS + 1)
     assert (tmp_path / "kept").read_text() == "a file"
+
+
+def test_a_picture_that_is_missing_has_a_digest_of_its_own(table):
+    before = images_digest(table)
+    (table.root / "c.png").unlink()
+    assert images_digest(table) != before

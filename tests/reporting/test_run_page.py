@@ -121,6 +121,12 @@ def test_the_first_right_image_is_a_tile_at_the_end_where_none_is_among_the_firs
     assert [title.split(", ")[0] for title in titles(last)] == ["class 3"]
 
 
+def test_only_two_queries_of_a_kind_are_open(findings):
+    (query,) = findings.queries["best"]
+    page = page_of(replace(findings, queries={"best": (query,) * 4, "worst": (query,) * 2}))
+    assert (len(list(page.one("details", of="more").all("article"))), len(list(page.all("article")))) == (2, 6)
+
+
 def test_each_picture_is_in_the_file_once_and_large_where_it_is_ranked(tmp_path, text, page, monkeypatch):
     symbols = [symbol.attributes["id"] for symbol in page.all("symbol")]
     assert len(symbols) == len(set(symbols)) == text.count("data:image/")

@@ -289,9 +289,13 @@ def test_embeddings_of_any_kind_and_size(monkeypatch):
         (lambda index: index.values("a b"), "^field"),
         (lambda index: index.save("milvus://host/a"), "^path"),
         (lambda index: Index.load(None), "^url"),
+        (lambda index: Index(b"bytes", dim=8), "^url"),
         (lambda index: Index(dim=0), "^dim"),
         (lambda index: Index(), "dim"),
         (lambda index: Index(dim=8, whitening=Whitening.fit(torch.eye(6))), "^whitening.*6.*dim is 8"),
+        (lambda index: Index(dim=8, whitening=3), "^whitening"),
+        (lambda index: Index(dim=8, model=3), "^model"),
+        (lambda index: Index(dim=8, expansion=3), "^expansion"),
     ],
 )
 def test_wrong_arguments(call, name):

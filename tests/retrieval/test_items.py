@@ -49,6 +49,7 @@ WRONG_ITEMS = [
     ("^path", {"path": "a\x00"}),
     ("^path", {"path": None}),
     ("^label", {"label": "a\x00"}),
+    ("^label", {"label": 7}),
     ("^metadata", {"metadata": [1]}),
     *(("^a of '1'", {"metadata": {"a": value}}) for value in ("\x00", float("nan"), float("inf"), 2**53 + 1, None)),
     *(("^metadata", {"metadata": {name: 1}}) for name in ("a b", "1a", "x" * 65, "label", 3)),
@@ -91,6 +92,7 @@ def test_filters_that_cannot_be_read():
     lambda: Condition("a", "~", ("x",)),
     lambda: Condition("a", "=", ()),
     lambda: Condition("a", "=", (float("nan"),)),
+    lambda: read_filter(3),
     lambda: read_filter([3]),
 ])  # fmt: skip
 def test_wrong_filters(call):
