@@ -3,19 +3,18 @@
 from typing import Any
 
 from studies.heads import describe_training, frozen_values, read_parts, search_ends, train_heads
-from studies.large_batches import _QUICK_SIZES, LOSSES
+from studies.large_batches import LOSSES, QUICK_SIZES, SIZES
 from studies.study import Effort, Results, Study, verdict
 from studies.style import panels
 from studies.trained import draw_over, gap
 
-_SIZES = (112, 448, 1024)
 _METRICS = ("R@1", "mAP", "mAP@R")
 
 
 def measure(effort: Effort) -> dict[str, Any]:
     parts, loss = read_parts(effort, levels=False), LOSSES["Recall@k"]
     rows = []
-    for size in _QUICK_SIZES if effort.quick else _SIZES:
+    for size in QUICK_SIZES if effort.quick else SIZES:
         for mix in (False, True):
             name = f"{'mix' if mix else 'plain'}-{size}"
             head = train_heads(effort, parts, name, loss, size, metrics=_METRICS, mix=mix)
@@ -55,7 +54,7 @@ STUDY = Study(
     paper="Recall@k",
     shows="Sec. 3.3",
     title="SiMix, virtual images mixed from two of a class, on and off",
-    minutes=10,
+    minutes=5,
     measure=measure,
     draw=draw,
     values=values,

@@ -91,7 +91,7 @@ def test_a_process_that_takes_too_long_is_ended_and_replaced(tmp_path, monkeypat
     start = time.monotonic()
     with pytest.raises(FaultError, match="1 seconds"):
         pool.read(slow, limits.MAX_PIXELS)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     assert pool.read(good, limits.MAX_PIXELS).size == (24, 20)
     pool.close()
 

@@ -281,7 +281,7 @@ def _parse_labels(text: object) -> list[str]:
 
 def _join_lists(labels: object) -> object:
     """Return labels as text, where lists of them become that of a JSON list."""
-    several = list | tuple | set | frozenset
+    several = (list, tuple, set, frozenset)
     if not isinstance(labels, list | tuple) or not any(isinstance(label, several) for label in labels):
         return labels
     return [_join_labels(label) if isinstance(label, several) else label for label in labels]
