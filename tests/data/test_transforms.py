@@ -7,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 
-from frontrank.data import transforms
 from frontrank.data.transforms import MEAN, STD, evaluation_transform, seeded, training_transform
 from frontrank.settings import DataConfig
 from tests.data.files import refusal
@@ -94,21 +93,6 @@ def test_resized_crop_shows_parts_of_many_sizes():
     shares = [float(crop[0].max() - crop[0].min()) / 255 for crop in found]  # of the width
     assert min(shares) < 0.45 < 0.85 < max(shares) <= 1
     assert min(shares) > 0.2  # 8 % of the area at 3/4
-
-
-def test_landmarks_scale_and_turn_within_bounds(monkeypatch):
-    monkeypatch.setattr(transforms, "_JITTER", {})
-    ramp = Image.fromarray(np.tile(np.arange(0, 256, 2, dtype=np.uint8)[None, :, None], (128, 1, 3)))
-    scales, angles = [], []
-    for image in drawn(training_transform(settings(128, 64, "landmarks")), ramp, range(60)):
-        middle = image[0, 12:52, 12:52].double()
-        down, right = (float(torch.diff(middle, dim=axis).mean()) for axis in (0, 1))
-        scales.append(2 / np.hypot(down, right))
-        angles.append(np.degrees(np.arctan2(down, right)))
-    assert 0.78 < min(scales) < 0.9
-    assert 1.12 < max(scales) < 1.29
-    assert -11 < min(angles) < -5
-    assert 5 < max(angles) < 11
 
 
 @pytest.mark.parametrize("augment", ["crop", "resized-crop", "landmarks", "shift"])
