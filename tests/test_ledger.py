@@ -70,7 +70,7 @@ def test_every_table_of_every_paper():
     there = {
         paper["paper"]: {table["table"].partition(",")[0] for table in paper["tables"]} for paper in LEDGER["papers"]
     }
-    assert {*there} - {*TABLES} == {"Recall@k", "ROADMAP"}  # later papers, of which single figures are known
+    assert {*there} - {*TABLES} == {"Recall@k", "ROADMAP", "HAPPIER"}  # later papers, of which single figures are known
     assert {name: there[name] for name in TABLES} == {
         name: {str(number) for number in range(1, count + 1)} for name, count in TABLES.items()
     }
