@@ -154,7 +154,7 @@ def test_slabs_of_one_block_that_are_counted_in_different_ways(monkeypatch):
 @pytest.mark.parametrize("each", [1, 40])
 def test_scores_of_short_and_of_long_lists(each, monkeypatch):
     """One positive of each of 9 queries is looked up, 40 are taken from products with all that are listed."""
-    set_sizes(monkeypatch, **SMALL | {"slab": 9}, dense=8)
+    set_sizes(monkeypatch, **SMALL | {"slab": 9, "block": 9, "chunk": 80}, dense=8)
     paths = taken(monkeypatch)
     rows, items = rows_of("ties", 9), rows_of("ties", 80, 1)
     sets = [{(7 * q + j) % 80 for j in range(each)} for q in range(9)]

@@ -215,7 +215,7 @@ class _Block:
         before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~positives.valid, -torch.inf), self.bound)
         if self._removed is not None:
             before -= _exactly_at_or_above(self._removed, self.bound)
-        return make_ranks(count_positives(self.exact, positives), before.clamp_(min=0), positives)
+        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), before.clamp_(min=0), positives)
 
 
 class _LargeBlock(_Block):
@@ -282,7 +282,14 @@ class _LargeBlock(_Block):
 
     def ranks(self) -> Ranks:
         positives = self._positives
-        return make_ranks(count_positives(self.exact, positives), self.counts.double(), positives)
+        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), self.counts.double(), positives)
+
+
+def _tie(exact: Tensor, bound: Tensor) -> Tensor:
+    """Numbers in the order of the scores [query, positive], the same for all that float64 cannot tell apart."""
+    ordered, order = exact.sort(1)
+    apart = ordered.diff(dim=1, prepend=ordered[:, :1]) > (exact - bound)[:, :1]
+    return torch.empty_like(exact).scatter_(1, order, apart.cumsum(1).to(exact))
 
 
 def _scores_again(
