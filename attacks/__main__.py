@@ -21,6 +21,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50, help="kills of each command; 50 by default")
     parser.add_argument("--commands", default="index,embed,train,compare", help="that are killed; all four by default")
     parser.add_argument("--minutes", type=float, default=30.0, help="of load with faults, in all; 30 by default")
+    parser.add_argument(
+        "--faults", default="disk,postgres,milvus", help="all three by default, a third of the time each"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):

@@ -11,7 +11,7 @@ from PIL import Image
 
 import frontrank as fr
 
-CLASSES, EACH, SIDE = 8, 12, 64
+CLASSES, EACH, SIDE = 8, 6, 64
 
 Row = tuple[str, int, int, str]  # what was attacked, how often, how often it failed, and what happened
 

@@ -72,14 +72,14 @@ def send_picture(address: tuple[str, int], data: bytes, name: bytes = b"a.jpg") 
 class Searcher:
     """Somebody who searches all the time; the seconds and the status of each search."""
 
-    def __init__(self, address: tuple[str, int], path: str) -> None:
+    def __init__(self, address: tuple[str, int], path: str, pause: float = 0.05) -> None:
         self.seconds: list[float] = []
         self.statuses: Counter[int] = Counter()
-        self._address, self._path, self._end = address, path, threading.Event()
+        self._address, self._path, self._pause, self._end = address, path, pause, threading.Event()
         self._thread = threading.Thread(target=self._search, daemon=True)
 
     def _search(self) -> None:
-        while not self._end.wait(0.05):
+        while not self._end.wait(self._pause):
             status, seconds, _ = ask(self._address, "GET", self._path)
             self.statuses[status] += 1
             self.seconds.append(seconds)

@@ -33,6 +33,13 @@ LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
     "BlackboxRecall": fr.BlackboxRecall,
     "BlackboxAP": fr.BlackboxAP,
 }
+GRADED: dict[str, Callable[[], torch.nn.Module]] = {
+    "RecallAtK": fr.RecallAtK,
+    "SupAP": fr.SupAP,
+    "SmoothNDCG": fr.SmoothNDCG,
+    "HierarchicalAP": fr.HierarchicalAP,
+}
+LEVELS = (4, 64, 512)  # images per class of each level, in a batch of 4,096
 PEERS = {"PML PNPLoss": "PNP", "PML SmoothAPLoss": "SmoothAP", "PML FastAPLoss": "FastAP"}
 TARGETS = {"PNP": 1.3, "SmoothAP": 1.3, "FastAP": 1.6, "QuantizedAP": 2.0, "BlackboxRecall": 1.3, "BlackboxAP": 1.3}
 PEER_LIMIT_GB = 16.0
@@ -40,8 +47,8 @@ Results = dict[str, Any]
 
 
 def loss_named(name: str) -> torch.nn.Module:
-    if name in LOSSES:
-        return LOSSES[name]()
+    if name in LOSSES | GRADED:
+        return (LOSSES | GRADED)[name]()
     from pytorch_metric_learning import losses
 
     if name == "PML PNPLoss":
@@ -98,6 +105,29 @@ def case_memory(size: int, name: str, classes: int | None = None) -> dict[str, f
     step(loss, *batch(8))()  # loads the libraries
     seconds, extra = extra_memory(step(loss, *batch(size, classes)))
     return {"seconds": seconds, "extra_mb": extra / MB}
+
+
+def case_levels(size: int, name: str) -> dict[str, float]:
+    embeddings, _ = batch(size)
+    loss, labels = loss_named(name), torch.stack([torch.arange(size) // each for each in LEVELS], 1)
+    step(loss, *batch(8))()
+    seconds, extra = extra_memory(step(loss, embeddings, labels))
+    return {"seconds": seconds, "extra_mb": extra / MB}
+
+
+def plain_recall_at_k(embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The surrogate as it is described: all comparisons of a query, batch x gallery x gallery, are held."""
+    unit = torch.nn.functional.normalize(embeddings)
+    scores, others = unit @ unit.T, ~torch.eye(len(unit), dtype=torch.bool)
+    relevant = (labels[:, None] == labels) & others
+    before = torch.sigmoid((scores[:, None, :] - scores[:, :, None]) / 0.01)
+    skipped = torch.eye(len(unit), dtype=torch.bool)[None] | ~others[:, None, :]
+    ranks = 1 + before.masked_fill(skipped, 0).sum(2)
+    values = []
+    for k in (1, 2, 4, 8, 16):
+        found = (torch.sigmoid(k - ranks) * relevant).sum(1).clamp(max=k)
+        values.append(found / relevant.sum(1).clamp(max=k))
+    return 1 - torch.stack(values).mean()
 
 
 def case_floor_memory(size: int) -> dict[str, float]:
@@ -194,6 +224,7 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "memory": case_memory,
     "floor": case_floor_memory,
     "huge": case_huge,
+    "levels": case_levels,
     "reference": case_reference,
     "list": case_list,
 }
@@ -261,6 +292,32 @@ def section_huge(results: Results, size: int) -> None:
     for row in measured["losses"]:
         ratio = row["seconds"] / bare
         say(f"  {row['name']:14s} {row['seconds']:6.1f} s  {ratio:5.2f}x the products  {row['extra_mb']:5.0f} MB extra")
+
+
+def section_graded(results: Results, sizes: list[int], huge: int) -> None:
+    """Losses of graded relevance and of later papers: against the floor, with three levels, and in a huge batch."""
+    say("\nLosses of later papers, forward + backward: best ms (ratio to the floor's best) [extra MB]")
+    rows = []
+    for size in sizes:
+        embeddings, labels = batch(size)
+        work = {"floor": floor(embeddings)} | {n: step(loss_named(n), embeddings, labels) for n in GRADED}
+        if size <= 384:
+            work["plain RecallAtK"] = step(plain_recall_at_k, embeddings, labels)
+        seconds = interleaved(work, 5)
+        row: dict[str, Any] = {"size": size}
+        for name, times in seconds.items():
+            row[name] = {"ms": 1e3 * min(times), "ratio": min(times) / min(seconds["floor"])}
+        for name in ("floor", *GRADED):
+            row[name] |= own("floor", size=size) if name == "floor" else own("memory", size=size, name=name)
+        rows.append(row)
+        say_row(size, {k: v for k, v in row.items() if k != "size"})
+    say(f"  three levels with {', '.join(map(str, LEVELS))} images per class, batch 4,096")
+    levels = [{"name": name, **own("levels", size=4096, name=name)} for name in ("SmoothNDCG", "HierarchicalAP")]
+    large = [{"name": name, "size": huge, **own("memory", size=huge, name=name)} for name in GRADED if huge]
+    for row in (*levels, *large):
+        said = row.get("failed") or f"{row['seconds']:7.1f} s  {row['extra_mb']:6.0f} MB extra"
+        say(f"  {row.get('size', 4096):,} {row['name']:16s} {said}")
+    results["graded"] = {"batch": rows, "levels": levels, "huge": large}
 
 
 def section_classes(results: Results) -> None:
@@ -388,7 +445,7 @@ def plot(results: Results, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small batches and lists, nothing written")
-    parser.add_argument("--only", help="sections: batch,reuse,classes,list,reference,huge")
+    parser.add_argument("--only", help="sections: batch,reuse,classes,list,reference,huge,graded")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "losses.json")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -408,6 +465,7 @@ def main() -> None:
         "list": lambda: section_list(results, [100_000, 1_000_000, 10_000_000]),
         "reference": lambda: section_reference(results),
         "huge": lambda: section_huge(results, 65_536),
+        "graded": lambda: section_graded(results, [384, 4096], 65_536),
     }
     if options.quick:
         sections = {

@@ -44,6 +44,8 @@ PAPERS = {
     "AP_Q": "AP_Q",
     "FastAP": "FastAP",
     "RaMBO": "RaMBO",
+    "Recall@k": "Recall@k",
+    "HAPPIER": "HAPPIER",
     "ours": "Beyond the papers",
 }
 

@@ -27,7 +27,11 @@ _MODULES = (  # in the order of the list
     "rambo_collapse",
     "rambo_speed",
     "rambo_ablation",
+    "large_batches",
+    "simix",
+    "hierarchical_ap",
     "grid",
+    "linear_head",
     "batch_size",
 )
 

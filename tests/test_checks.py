@@ -41,10 +41,6 @@ def test_other_integers_are_refused(value, error):
         check_integer("k", value, at_least=1, at_most=7)
 
 
-def test_an_integer_without_bounds():
-    assert check_integer("seed", -5) == -5
-
-
 @pytest.mark.parametrize("value", [0.5, 1, 1.0])
 def test_numbers_within_the_bounds(value):
     assert check_number("lam", value, above=0, at_most=1) == value

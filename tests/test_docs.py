@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def test_commands_are_understood(page: Path) -> None:
     for words in commands(page):
         if "..." not in words and "[options]" not in words:  # a line of usage
             parse(words)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ABOVE], ids=name)
+def test_scripts_and_extras_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    wanted = re.findall(r"pip install '(?:\.|frontrank)\[([\w,]+)\]'", text)
+    assert {extra for group in wanted for extra in group.split(",")} <= set(extras)
+    programs = re.findall(r"(?:^|[\s`])(scripts/\w+|(?<=python )\w+/\w+\.py)", text, re.MULTILINE)
+    assert not [program for program in programs if not (ROOT / program).is_file()]
 
 
 @pytest.mark.parametrize("page", LOSS_PAGES, ids=name)

@@ -27,15 +27,6 @@ def test_all_that_is_needed_is_fetched(monkeypatch, capsys, tmp_path):
     assert f" MB, into {tmp_path / 'cache'}\n" in capsys.readouterr().out
 
 
-def test_it_cannot_be_fetched(monkeypatch, capsys):
-    def fail(packages):
-        raise InputError("npm is not here; install it")
-
-    monkeypatch.setattr(fetch, "fetch", fail)
-    assert fetch.main() == 2
-    assert capsys.readouterr().err.count("npm") == 3
-
-
 @pytest.mark.parametrize(("client", "status"), [("npm", 2), ("pip", 2), ("apt", 0)])
 def test_one_client_fails_and_the_others_fetch(monkeypatch, capsys, client, status):
     """Another Debian has other fonts: the tests of them fail by themselves."""

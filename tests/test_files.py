@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.files import as_path, atomic_write, file_digest, folder_lock, read_json, write_json
+from frontrank.files import as_path, atomic_write, folder_lock, read_json, write_json
 
 
 @pytest.mark.parametrize("content", [b"new", "new", lambda file: file.write(b"new")], ids=["bytes", "text", "writer"])
@@ -61,11 +61,6 @@ def test_a_missing_folder_is_named(tmp_path):
 def test_paths_that_cannot_be(path, error):
     with pytest.raises(error, match="target"):
         as_path("target", path)
-
-
-def test_digest(tmp_path):
-    (tmp_path / "file").write_bytes(b"abc")
-    assert file_digest(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_json_comes_back(tmp_path):

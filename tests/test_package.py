@@ -72,10 +72,6 @@ def test_type_checkers_and_python_see_the_same_names():
     assert imports == {**names, **dict.fromkeys(fr._SUBMODULES, "frontrank")}
 
 
-def test_public_names_of_ranking():
-    assert all(hasattr(fr.ranking, name) for name in fr.ranking.__all__)
-
-
 def loaded_modules(code):
     """The modules that some code loads, in a process of its own."""
     program = f"import sys\n{code}\nprint(*sys.modules)"

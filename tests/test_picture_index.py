@@ -1,8 +1,6 @@
 """Images become items of an index, each once; and a picture is a query with the model of the index."""
 
-import os
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,29 +172,6 @@ def test_pruning_deletes_what_is_broken_or_missing(model, index, photos, monkeyp
     assert (summary.readable, summary.removed, index.count()) == (0, 0, 6)  # nothing is left to be sure of
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-def test_a_pipe_does_not_block(model, index, photos):
-    os.mkfifo(photos / "cat" / "pipe.jpg")
-    (photos / "dog" / "folder.jpg").mkdir()
-    paths = ["cat/0.png", "cat/pipe.jpg", "dog/folder.jpg"]
-    summary = put(model, index, fr.data.ImageTable(photos, paths, [""] * 3, [""] * 3, ["test"] * 3, [""] * 3))
-    assert summary.added == 1
-    assert [reason.split()[2] for _, reason in summary.broken] == ["pipe", "folder,"]
-
-
-def test_images_of_which_none_can_be_read(photos, monkeypatch):
-    """Only as many headers are read as needed."""
-    files, own = [], picture_index.image_fault
-    monkeypatch.setattr(picture_index, "image_fault", lambda file, decode: files.append(file) or own(file, decode))
-    table = fr.data.read_folder(photos)
-    picture_index.refuse_unreadable([table])
-    assert len(files) == 1
-    for file in photos.rglob("*.png"):
-        file.write_bytes(b"no picture")
-    with pytest.raises(InputError, match=f"12 images .*{photos}/cat/0.png"):
-        picture_index.refuse_unreadable([table])
-
-
 def test_stopped_in_the_middle_it_goes_on(model, index, photos, embedded, monkeypatch):
     monkeypatch.setattr(picture_index, "_STORE_BATCHES", 1)
     own, calls = index.upsert, []
@@ -220,16 +195,6 @@ def test_stopped_in_the_middle_it_goes_on(model, index, photos, embedded, monkey
         ids = item_ids(fr.data.read_folder(photos))
         assert list(whole.items()) == list(index.items())
         assert np.array_equal(whole.vectors(ids), index.vectors(ids))
-
-
-@pytest.mark.parametrize(("seconds", "writes"), [(0.0, [1] * 12), (60.0, [5, 5, 2])])
-def test_slow_work_is_stored_more_often(model, index, photos, monkeypatch, seconds, writes):
-    monkeypatch.setattr(picture_index, "_STORE_BATCHES", 5)
-    monkeypatch.setattr(picture_index, "_STORE_SECONDS", seconds)
-    own, sizes = index.upsert, []
-    monkeypatch.setattr(index, "upsert", lambda rows, items: (sizes.append(len(items)), own(rows, items)))
-    put(model, index, photos, batch_size=1)
-    assert sizes == writes
 
 
 def test_two_images_never_have_one_id(model, index, photos, tmp_path):
@@ -275,22 +240,6 @@ def test_names_and_metadata_that_no_index_can_hold(model, index, tmp_path):
     summary = put(model, index, table)
     assert (summary.relabelled, len(summary.broken)) == (2, 1)
     assert "size" in summary.broken[0][1]
-
-
-def test_a_bar_for_all_of_the_images(model, index, photos, monkeypatch):
-    bars, steps = [], []
-
-    @contextmanager
-    def bar(what, total, show):
-        bars.append((what, total, show))
-        yield steps.append
-
-    monkeypatch.setattr(picture_index, "progress", bar)
-    monkeypatch.setattr(picture_index, "_STORE_BATCHES", 1)
-    break_some(photos)
-    put(model, index, photos, batch_size=4, show=True)
-    assert (bars, sum(steps)) == ([("indexing", 13, True)], 13)
-    assert len(steps) > 3
 
 
 # A picture as a query
@@ -353,11 +302,9 @@ def folder(tmp_path, monkeypatch):
     [
         ("photos.indx", r"^photos.indx .*photos.index\?"),
         ("zzz", "^zzz does not exist"),
-        ("no/photos.index", "^no/photos.index does not exist"),
         ("empty", "^empty is empty"),
         ("file.txt", "^file.txt is a file"),
         ("mine", "^mine "),
-        ("mlvus://localhost/x", r"^url mlvus://.*milvus\?"),
         ("", "^url"),
     ],
 )
@@ -367,19 +314,3 @@ def test_urls_without_an_index(folder, url, message):
     with pytest.raises(FrontrankError, match=message):
         open_index(url)
     assert not Path("zzz").exists()
-
-
-def test_folders_that_cannot_be_read(folder, monkeypatch):
-    own = os.listdir
-
-    def refuse(path):
-        if Path(path) in (folder / "empty", folder):
-            raise PermissionError(13, "Permission denied")
-        return own(path)
-
-    monkeypatch.setattr("os.listdir", refuse)
-    with pytest.raises(InputError, match="empty"):
-        open_index(str(folder / "empty"))
-    with pytest.raises(InputError, match=r"photos.indx") as raised:
-        open_index(str(folder / "photos.indx"))
-    assert "photos.index?" not in str(raised.value)  # nothing beside it is seen

@@ -1,7 +1,7 @@
 import numpy as np
 from PIL import Image
 
-from tests.pictures import SCRIPTS, TYPEFACES, drawable, glyph_pictures
+from tests.pictures import TYPEFACES, glyph_pictures
 
 
 def test_the_seed_decides_every_picture(tmp_path):
@@ -15,23 +15,3 @@ def test_the_seed_decides_every_picture(tmp_path):
     assert {image.shape for image in pixels} == {(24, 24, 3)}
     assert len({image.tobytes() for image in pixels}) == len(first) == 9 * len(TYPEFACES)
     assert other.paths.tolist() != first.paths.tolist()
-
-
-def test_half_of_the_classes_of_each_script_are_unseen(tmp_path):
-    table = glyph_pictures(tmp_path, classes=16)
-    train, test = table.of("train"), table.of("test")
-    assert not set(train.labels) & set(test.labels)
-    for part in (train, test):
-        assert {script: len(set(part.labels[part.categories == script])) for script in SCRIPTS} == dict.fromkeys(
-            SCRIPTS, 2
-        )
-        assert set(np.unique(part.labels, return_counts=True)[1]) == {len(TYPEFACES)}
-    assert table.check() is table
-
-
-def test_characters_are_drawn_by_every_typeface_and_differ():
-    found = drawable()
-    assert {script: len(codes) > 50 for script, codes in found.items()} == dict.fromkeys(SCRIPTS, True)
-    assert ord("A") in found["latin"]
-    assert 0x391 not in found["greek"]  # looks like A
-    assert 0x3A2 not in found["greek"]  # no such letter

@@ -49,13 +49,19 @@ RAMBO = {
     **{"loss.name": "BlackboxRecall", "loss.lam": 4.0, "loss.margin": 0.2},
 }
 RECALL = {
-    **(R50 | ADAM | IMAGES | BALANCED | STEPS | {"model.pooling": "gem", "data.augment": "resized-crop"}),
+    **(R50 | ADAM | IMAGES | BALANCED | STEPS | {"model.pooling": "gem", "model.layer_norm": True}),
     **{"loss.name": "RecallAtK", "loss.temperature": 0.01, "batches.size": 4000, "batches.chunk": 200},
+    **{"data.augment": "resized-crop"},
 }
 ROADMAP = {
     **(R50 | ADAM | IMAGES | PAIRS | STEPS | {"data.resize": 288, "data.size": 256, "data.augment": "resized-crop"}),
     **{"loss.name": "ROADMAP", "batches.size": 128, "batches.per_class": 4, "batches.per_group": 10},
     **{"optimizer.head_lr": 2.0, "optimizer.weight_decay": 1e-4, "optimizer.milestones": (30, 70), "epochs": 100},
+}
+HAPPIER = {
+    **(R50 | ADAM | IMAGES | BALANCED | {"data.augment": "resized-crop", "model.layer_norm": True}),
+    **{"loss.name": "HierarchicalAP", "loss.temperature": 0.01, "loss.alpha": 1.0, "batches.size": 256},
+    **{"optimizer.schedule": "cosine", "optimizer.head_lr": 2.0, "epochs": 100, "metric": "H-AP"},
 }
 INAT = {"data.layout": "inaturalist", "optimizer.milestones": (40, 70), "epochs": 90}
 VEHICLES = {"data.layout": "vehicleid"}
@@ -70,7 +76,19 @@ CARS = VEHICLES | {"batches.per_group": 1}
 EXPECTED = {
     "recall-at-k-sop": RECALL | SOP | {"optimizer.lr": 2e-4, "optimizer.milestones": (25, 50), "epochs": 55},
     "recall-at-k-inaturalist": RECALL | INAT | {"optimizer.lr": 1e-4},
+    "recall-at-k-vehicleid": RECALL | INAT | VEHICLES | {"optimizer.lr": 1e-4},
     "roadmap-sop": ROADMAP | SOP,
+    "roadmap-inaturalist": ROADMAP
+    | ADAM
+    | IMAGES
+    | BALANCED
+    | INAT
+    | {"data.augment": "resized-crop", "batches.size": 384, "batches.per_group": 5, "optimizer.head_lr": 2.0},
+    "happier-sop": HAPPIER
+    | SOP
+    | PAIRS
+    | {"batches.per_class": 4, "optimizer.lr": 5e-5, "optimizer.weight_decay": 1e-4},
+    "happier-inaturalist": HAPPIER | {"data.layout": "inaturalist"},
     "pnp-sop": PNP | SOP,
     "pnp-sop-384": PNP | SOP | {"batches.size": 384},
     "pnp-sop-merged": PNP | SOP | {"data.merge_classes": 3},
@@ -211,7 +229,9 @@ def test_opens_with_what_a_reader_needs(name):
     assert set(PARTS) - set(parts) <= {"limits"}
     assert re.match(rf"{kind.command} --recipe {name} --data PATH_TO/\S+ --out runs/{name}( |$)", parts["command"])
     assert parts["expected"].startswith(("R@1 ", "mAP ", "AP50 "))
-    assert re.search(r"(PNP|Smooth-AP|FastAP|AP_Q|RaMBO|ROADMAP), Tables? \d|Recall@k, ResNet", parts["expected"])
+    assert re.search(
+        r"(PNP|Smooth-AP|FastAP|AP_Q|RaMBO|ROADMAP), Tables? \d|(Recall@k|HAPPIER), ResNet", parts["expected"]
+    )
     assert re.search(r"\d GB", parts["hardware"])
 
 

@@ -1,11 +1,13 @@
-"""The site builds without a warning and loads nothing from elsewhere; its benchmarks are those of the result files."""
+"""The site builds strictly, its links lead somewhere, it loads nothing from elsewhere; figures are those measured."""
 
 import os
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from runpy import run_path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -15,6 +17,42 @@ ROOT = Path(__file__).parents[1]
 def test_benchmarks_are_those_of_the_result_files() -> None:
     page = run_path(str(ROOT / "docs" / "benchmarks_page.py"))["build"]()
     assert page == (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"), "run python docs/benchmarks_page.py"
+
+
+class Page(HTMLParser):
+    """The links of a page within the site, and the anchors that links can lead to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str | None] = {"", "__comments"}
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.anchors |= {values.get("id"), values.get("name")}
+        links = [values[name] for name in ("href", "src") if values.get(name)]
+        self.links += [link for link in links if not urlsplit(link).scheme and not urlsplit(link).netloc]
+
+
+def broken_links(site: Path) -> list[str]:
+    """Follow every link, picture and script of every page; 404.html is for a server, and begins at its root."""
+    pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            address = urlsplit(link)
+            target = (path.parent / unquote(address.path)).resolve() if address.path else path
+            known = pages[target].anchors if target in pages else {unquote(address.fragment)}
+            if not target.is_file() or unquote(address.fragment) not in known:
+                broken.append(f"{path.name}: {link}")
+    return broken
+
+
+def test_broken_links_are_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<h1 id="top"></h1><a href="#top"></a><a href="b.html#no"></a><img src="c.png">')
+    (tmp_path / "b.html").write_text('<a href="a.html#top"></a><a href="https://example.org/no"></a>')
+    assert broken_links(tmp_path) == ["a.html: b.html#no", "a.html: c.png"]
 
 
 @pytest.mark.processes
@@ -27,3 +65,4 @@ def test_the_site_builds_strictly_and_needs_no_network(tmp_path: Path) -> None:
     assert pages
     loads = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//")
     assert not [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
+    assert not broken_links(tmp_path)

@@ -62,7 +62,7 @@ class DataConfig:
     )
     test: float = setting(0.0, "share of the classes to test on, if the data have none", at_least=0, at_most=0.9)
     merge_classes: int = setting(1, "merge so many training classes into one (PNP's robustness experiment)", at_least=1)
-    broken: Literal["fail", "skip"] = setting("fail", "stop before training at a broken image, or skip it")
+    broken: Literal["fail", "skip"] = setting("skip", "name broken images and train without them, or fail")
     check: Literal["full", "quick", "none"] = setting("full", "before training: decode images, read headers or nothing")
     allow_partial: bool = setting(False, "accept a published data set whose counts are not the official ones")
     resize: int = setting(
@@ -229,8 +229,10 @@ class TrainConfig:
     head: Literal["auto", "random", "rotation", "pca", "whitening-0.25", "whitening-0.5"] = setting(
         AUTO, "first weights of the head: random, or from features of the training images; auto takes the best"
     )
-    precision: Literal["float32", "bf16", "fp16"] = setting("float32", "of the forward pass, by autocast")
-    channels_last: bool = setting(False, "memory layout of images; often faster for convolutions")
+    precision: Literal["auto", "float32", "bf16", "fp16"] = setting(
+        AUTO, "of the forward pass, by autocast; auto is bf16 on GPUs that have it, else float32"
+    )
+    channels_last: bool = setting(AUTO, "memory layout of images; auto is true for convolutions on a CPU or CUDA")
     metric: str = setting("R@1", "metric of the held-out classes that chooses the checkpoint")
     evaluate_every: int = setting(1, "epochs between evaluations, if a run counts epochs", at_least=1)
     evaluations: int = setting(10, "number of evaluations, if a run counts iterations", at_least=1)

@@ -49,6 +49,13 @@ def test_embed_and_index_apply_it(folder, run):
     assert (other.status, "--adapter" in other.err) == (2, True)
 
 
+def test_a_loss_of_pytorch_metric_learning(folder, run):
+    words = ("--loss", "pml.ContrastiveLoss", "--hidden", "4", "--onnx", "new.onnx", *QUICK)
+    result = run("adapt", "train.npz", "--out", "new.safetensors", *words)
+    assert result.status == 0, result.err
+    assert Path("new.onnx").stat().st_size > 0
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [
@@ -56,6 +63,7 @@ def test_embed_and_index_apply_it(folder, run):
         ("adapt train.npz --out new.npy", "--out"),
         ("adapt train.npz --out adapter.safetensors", "--force"),
         ("adapt train.npz --out new.safetensors --loss PNPP", "PNP"),
+        ("adapt train.npz --out new.safetensors --loss pml.ProxyAnchorLoss", "--loss"),
         ("adapt train.npz --out new.safetensors --dims 8,x", "--dims"),
         ("adapt train.npz --out new.safetensors --dim 21", "dim"),
         ("evaluate test.npz --adapter photos_adapter.safetensors", "photos_adapter"),

@@ -85,12 +85,10 @@ def test_no_entry_has_a_result(here, run, monkeypatch):
         ("", "--data"),
         ("--data nowhere", "nowhere"),
         ("--data my_photos --losses smothap", "SmoothAP?"),
-        ("--data my_photos --seeds many", "--seeds"),
         ("--data my_photos --recipe pnp-sopp", "pnp-sop?"),
         ("--data my_photos --out my_photos", "--out my_photos"),
         ("--resume my_photos", "my_photos"),
         ("--resume x --data y", "--data"),
-        ("--resume x --search-iterations 3", "--search-iterations"),
         ("--resume x --iterations 3", "--iterations"),
     ],
 )

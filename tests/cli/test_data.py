@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 import frontrank as fr
-from frontrank.data import leakage
 from frontrank.samples import emoji, glyphs, scenes
 from tests.cli.images import EACH, TEST, TINY, TRAIN, published
 from tests.samples import fake_emoji
@@ -55,15 +54,6 @@ def test_leakage(check, here):
     assert lines[1].split("  ")[1:3] == ["train/it's/0.png", "test/cup/0.png"]
     assert lines[2].startswith("1 images are")  # too plain
     assert lines[4].split() == ["train/#5/1.png", "train/-x/1.png"]
-
-
-def test_many_near_duplicates(check, monkeypatch):
-    pairs = [(f"{i}.png", f"{i}.jpg", i) for i in range(21)]
-    duplicates = leakage.NearDuplicates(pairs, 1234, [])
-    monkeypatch.setattr("frontrank.data.near_duplicates", lambda table: duplicates)
-    result = check("my_photos", "--leakage")
-    assert result.out.count("of 128 bits") == 20
-    assert "1,214 more" in result.out
 
 
 @pytest.mark.training
@@ -148,19 +138,6 @@ def test_options_of_emoji(packages, run):
     assert len(set(table.labels)) == 4
     assert fr.data.read_image(table.files()[0]).size == (20, 20)
     assert "skin_tones" in run(*words).err  # it is built with other settings
-
-
-def test_fewer_classes_than_asked_for_are_noted(packages, run, monkeypatch):
-    """Pictures may turn out to be the same once they are drawn."""
-    first, usual = [], emoji._keep_distinct
-
-    def sift(folder, jobs):
-        first.extend(sorted({job.emoji.label for job in jobs}))
-        return [job for job in usual(folder, jobs) if job.emoji.label != first[0]]
-
-    assert "instead of" not in run("data", "emoji", "four", "--classes", 4, "--size", 20).out
-    monkeypatch.setattr(emoji, "_keep_distinct", sift)
-    assert "3 classes instead of 4" in run("data", "emoji", "out", "--classes", 4, "--size", 20).out
 
 
 @pytest.mark.parametrize(

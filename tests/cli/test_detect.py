@@ -60,8 +60,6 @@ def test_help_names_every_setting_and_its_examples_name_recipes(run):
     [
         ("--loss.name AP", "loss.name"),
         ("--weights package", "weights"),
-        ("--data.layout coco8", "layout"),
-        ("--device rocket", "rocket"),
         ("--out scenes --dry-run", "--out scenes"),
         ("--recipe pnp-sop", "pnp-sop"),
     ],
@@ -70,12 +68,6 @@ def test_refusals_of_train(here, refused, words, name):
     given = words.split(" ")
     small = [word for pair in zip(TINY[::2], TINY[1::2], strict=True) if pair[0] not in given for word in pair]
     refused(["detect", "train", "--data", "scenes", *small, *given], name)
-
-
-def test_refusals_of_train_without_more(here, refused):
-    refused(["detect", "train"], "--data")
-    refused(["detect", "train", "--recipe", "detect-emoji-rambo"], "--data")
-    refused(["detect", "train", "--resume", "nowhere"], "--resume nowhere")
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(here, run):
@@ -240,12 +232,9 @@ def test_report_of_a_run(one_file, run):
     ("words", "name"),
     [
         ("evaluate {place}/model", "--data"),
-        ("evaluate {place}/none --data {place}/scenes", "none"),
         ("evaluate {place}/model --data {place}/none", "none"),
         ("evaluate {place}/model --data {place}/scenes --json ap.txt", "--json ap.txt"),
         ("evaluate {place}/model --data {place}/scenes --page mine.html", "mine.html"),
-        ("evaluate {place}/model --data {place}/scenes --batch 0", "--batch"),
-        ("evaluate {place}/model --data {place}/scenes --layout voc07", "VOC2007"),
         ("evaluate {place}/model --data gnus", "gnu"),
         ("evaluate run", "--resume"),
         ("predict {place}/model a.jpg --out out --score 2", "--score"),

@@ -1,13 +1,11 @@
 """`frontrank index`: what it stores and prints, on every engine, in two processes, and after a kill."""
 
 import os
-import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +15,10 @@ import pytest
 import frontrank as fr
 from frontrank import picture_index
 from frontrank.cli import index as command
-from frontrank.cli import main
 from frontrank.retrieval.index import Index
 from frontrank.training import distributed
-from frontrank.training import run as training_run
 from tests.cli.images import EACH, TEST, TRAIN, picture, published, small_model
+from tests.data.files import many_scans
 from tests.retrieval import servers
 
 MODEL = "runs/first/model"
@@ -193,7 +190,7 @@ def test_pruning_with_a_wrong_folder_needs_a_yes(index, folder):
 def test_broken_images_are_all_named(index, folder):
     cups = folder / "my_photos" / "test" / "cup"
     for number in range(7):
-        (cups / f"broken {number}.jpg").write_bytes(b"no picture")
+        (cups / f"broken {number}.jpg").write_bytes(b"no picture" if number else many_scans())
     for words, lines in ((["--quiet"], 7), ([], 11)):  # they are missing from now on, so --quiet names them, too
         result = index("my_photos", "--to", "photos.index", *words)
         assert (result.status, result.out) == (0, "")
@@ -220,6 +217,7 @@ def test_broken_images_prune_nothing_if_there_are_no_others(index):
 SLOWLY = """
 import sys, time
 from frontrank import picture_index
+from frontrank.cli import index as command
 from frontrank.cli import main
 from frontrank.retrieval.index import Index
 picture_index._STORE_BATCHES = 1
@@ -290,21 +288,6 @@ def test_ctrl_c_says_that_it_can_go_on(index, monkeypatch):
     assert "same command again" in result.err
 
 
-def test_the_other_processes_do_not_wait_for_the_graph(index, monkeypatch):
-    order, own, prepare = [], training_run.processes, Index.prepare
-
-    @contextmanager
-    def processes(device):
-        with own(device) as found:
-            yield found
-        order.append("processes end")
-
-    monkeypatch.setattr(training_run, "processes", processes)
-    monkeypatch.setattr(Index, "prepare", lambda index: order.append("prepare") or prepare(index))
-    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
-    assert order == ["processes end", "prepare"]
-
-
 # Refusals
 
 ALL = f"{MODEL} my_photos --to a.index"
@@ -313,17 +296,13 @@ REFUSALS = [
     ("my/lost/model my_photos --to a.index", "my/lost/model"),
     (f"{MODEL} nowhere --to a.index", "nowhere"),
     (f"{MODEL} empty --to a.index", "empty"),
-    (f"{MODEL} table.csv --to a.index", "'label'"),
     (f"{MODEL} my_photos my_photos --to a.index", "my_photos"),
     (f"{MODEL} my_photos ./my_photos --to a.index", "my_photos/test/a,b/0.png"),
     (f"{ALL} --batch-size 0", "--batch-size"),
-    (f"{ALL} --expand 0", "--expand"),
     (f"{ALL} --whiten wide.safetensors", "whitening"),
     (f"{MODEL} my_photos --to milvs://localhost/x", "milvus?"),
-    (f"{MODEL} my_photos --to milvus://127.0.0.1:1/x", "milvus://127.0.0.1:1"),
     (f"{MODEL} my_photos --to postgresql://me:secret@127.0.0.1:1/x", "postgresql://"),
     (f"{MODEL} my_photos --to my_photos", "my_photos"),
-    (f"{MODEL} my_photos --to test.npy/a.index", "test.npy/a.index"),
     (f"{MODEL} my_photos --to damaged.index", "damaged.index/journal"),
     (f"{MODEL} my_photos --to plain.index --expand 5", "--expand: plain.index"),
     (f"{MODEL} my_photos --to plain.index --whiten white.safetensors", "--whiten: plain.index"),
@@ -350,30 +329,3 @@ def more(copied):
 def test_refusals(more, refused, monkeypatch, words, name):
     monkeypatch.chdir(more)
     assert "secret" not in refused(["index", *words.split()], name)
-
-
-@pytest.mark.parametrize(
-    ("library", "url", "extra"), [("faiss", "a.index", "search"), ("psycopg", "postgresql://h/x", "pgvector")]
-)
-def test_a_library_that_is_missing_is_named(more, refused, monkeypatch, library, url, extra):
-    monkeypatch.chdir(more)
-    monkeypatch.setitem(sys.modules, library, None)
-    line = refused(["index", MODEL, "my_photos", "--to", url, "--quiet"], library)
-    assert f"frontrank[{extra}]" in line
-
-
-def test_a_full_disk_is_one_line_and_what_was_stored_stays(index, monkeypatch, capsys):
-    assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
-    before = stored("photos.index")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = max(file.stat().st_size for file in Path("photos.index").iterdir()) + 100
-    words = ["index", MODEL, "my_photos/train", "--to", "photos.index", "--workers", "0", "--quiet"]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        status = main(words)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    out, err = capsys.readouterr()
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "photos.index" in err
-    assert same(before, stored("photos.index"))

@@ -5,7 +5,6 @@ import os
 import runpy
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -62,13 +61,10 @@ def test_examples_of_the_help_parse(command):
     ("words", "name"),
     [
         ("evalute", "evaluate?"),
-        ("polish", "polish"),
         ("--quick", "--quick"),
         ("evaluate a.npy --lables x", "--labels?"),
-        ("evaluate a.npy --metric=R@1", "--metrics?"),
         ("evaluate a b", "'b'"),
         ("evaluate", "EMBEDDINGS"),
-        ("data", "ACTION"),
         ("data chekc my_photos", "ACTION"),
         ("data emoji a --size large", "--size"),
         ("detect train --loss.lamb 1", "--loss.lam?"),
@@ -119,15 +115,6 @@ def test_our_own_mistakes_are_not_hidden(fail):
     fail(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["evaluate", "a.npy"])
-
-
-def test_other_warnings_keep_their_place(run, monkeypatch):
-    monkeypatch.setattr("frontrank.cli.evaluate.run", lambda options: warnings.warn("not ours", stacklevel=1))
-    shown = warnings.showwarning
-    with pytest.warns(UserWarning, match="not ours") as record:
-        result = run("evaluate", "a.npy")
-    assert (result.err, record[0].filename) == ("", __file__)
-    assert warnings.showwarning is shown
 
 
 def test_as_a_module(folder, monkeypatch, capsys):

@@ -55,15 +55,6 @@ def test_only_the_trained_model_and_only_the_path(here, run):
     assert not Path("x.before.json").exists()
 
 
-def test_a_page_of_mine_is_replaced_only_if_asked(here, run):
-    Path("mine.html").write_text("mine")
-    result = run("report", "runs/first", "--out", "mine.html")
-    assert (result.status, Path("mine.html").read_text()) == (2, "mine")
-    assert "--overwrite" in result.err
-    assert run("report", "runs/first", "--out", "mine.html", "--overwrite").status == 0
-    assert run("report", "runs/first", "--out", "mine.html").status == 0  # a report now
-
-
 @pytest.mark.parametrize(
     ("words", "name"),
     [

@@ -1,7 +1,6 @@
 """`frontrank search`: a table, JSON and a contact sheet of the hits; what is refused before."""
 
 import json
-import os
 import shutil
 import zlib
 
@@ -11,12 +10,11 @@ from PIL import Image
 
 import frontrank as fr
 from frontrank.cli import search as command
-from frontrank.errors import InputError
 from frontrank.picture_index import index_images, picture_embedder
 from frontrank.pictures.decode import read_image
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from tests.cli.images import EACH, TEST, picture, small_model
+from tests.cli.images import EACH, TEST, small_model
 from tests.gallery.samples import chunk, png
 
 QUERY = "my_photos/test/cup/0.png"
@@ -131,15 +129,6 @@ def test_several_queries_and_json(search, here):
     assert best["path"].endswith("my_photos/test/cup/0.png")
 
 
-def test_a_query_whose_name_is_no_text(search, here):
-    name = os.fsdecode(b"\xff \xe6\xbc\xa2.png")
-    shutil.copy(QUERY, name)
-    result = search(name, "-k", "1", "--json")
-    assert result.status == 0, result.err
-    assert result.out.isascii()
-    assert [answer["query"] for answer in json.loads(result.out)] == [name]
-
-
 def test_expansion_as_stored_on_and_off(here, run):
     model = fr.Embedder.load("runs/first/model")
     table = fr.data.read_folder("my_photos/test")
@@ -193,20 +182,6 @@ def test_a_sheet_of_pictures(search, here):
     assert not list(here.glob(".out*"))
 
 
-def test_pictures_that_are_gone_are_left_blank(search, monkeypatch):
-    gone = []
-
-    def read(file, **settings):
-        if "plate" in str(file):
-            gone.append(file)
-            raise InputError("it does not exist")
-        return read_image(file, **settings)
-
-    monkeypatch.setattr("frontrank.data.read_image", read)
-    assert search(QUERY, "-k", str(SOME), "--sheet", "out.png").status == 0
-    assert len(gone) == EACH
-
-
 # Refusals
 
 LONG = "x" * 300
@@ -214,7 +189,6 @@ REFUSALS = [
     ("photos.index", "QUERY"),
     ("photos.indx Q", "photos.index?"),
     ("damaged.index Q", "damaged.index/journal"),
-    ("milvus://127.0.0.1:1/x Q", "milvus://127.0.0.1:1"),
     ("postgresql://me:secret@127.0.0.1:1/x Q", "postgresql://"),
     ("photos.index Q nowhere.jpg", "nowhere.jpg"),
     (f"photos.index {LONG}", LONG),
@@ -255,10 +229,3 @@ def test_a_model_that_is_gone(here, run, refused):
         index.note(model=str(here / "gone"))
     assert "--model" in refused(["search", "photos.index", QUERY], f"{here}/gone")
     assert run("search", "photos.index", QUERY, "--model", "runs/first/model").status == 0
-
-
-def test_cheap_checks_come_before_the_index_is_read(here, run, monkeypatch):
-    monkeypatch.setattr(Index, "load", lambda *_, **__: pytest.fail("it reads before it checks"))
-    picture(here / "out.png", 1)
-    for words in ("nowhere.jpg", f"{QUERY} --filter label~cup", f"{QUERY} --sheet out.png", f"{QUERY} -k 0"):
-        assert run("search", "photos.index", *words.split()).status == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import frontrank as fr
+from frontrank.cli.train import _print_result
 from frontrank.settings import LossConfig, find_recipe, read_config, read_recipe, recipe_names, settings
 from frontrank.training import loop
 from frontrank.training import run as training_run
@@ -133,7 +134,7 @@ def test_images_that_cannot_be_trained_on(here, refused):
     refused(["train", *TINY, "--batches.size", "0", "--data", "single"], "class")
     refused(["compare", *TINY, "--data", "single"], "class")
     Path("my_photos/train/it's/1.png").write_bytes(b"no picture")
-    refused(["train", *TINY, "--data", "my_photos"], "train/it's/1.png")
+    refused(["train", *TINY, "--data", "my_photos", "--data.broken", "fail"], "train/it's/1.png")
 
 
 # The plan
@@ -188,7 +189,7 @@ def test_what_a_run_prints_and_leaves(train, monkeypatch, tmp_path):
     lines = result.out.splitlines()
     pattern = r"trained 2 steps; .* (\d\.\d{4}) before, (\d\.\d{4}) .* \(step (\d)\)"
     before, best, step = re.fullmatch(pattern, lines[0]).groups()
-    assert len(lines) == (3 if step == "0" else 2)  # with the advice to train in another way
+    assert len(lines) == (3 if best <= before else 2)  # with the advice to train in another way
     folder = Path("runs/my_photos-PNP")
     facts = json.loads((folder / "run.json").read_text())
     assert (f"{facts['before']:.4f}", f"{facts['best']:.4f}", str(facts["best_step"])) == (before, best, step)
@@ -205,6 +206,14 @@ def test_what_a_run_prints_and_leaves(train, monkeypatch, tmp_path):
     again = train()
     assert again.status == 2
     assert f"--resume {folder}" in again.err
+
+
+@pytest.mark.parametrize(("best", "step", "helped"), [(0.9, 0, False), (0.9, 20, False), (0.91, 20, True)])
+def test_a_run_that_did_not_help_says_what_to_try(best, step, helped, capsys):
+    _print_result(loop.Standing(step=20, before=0.9, best=best, best_step=step), Path("runs/first"))
+    printed = capsys.readouterr().out
+    assert ("--optimizer.lr" in printed) != helped
+    assert ("that of step 0" in printed) == (step == 0)
 
 
 @pytest.mark.training
@@ -255,6 +264,15 @@ def test_ctrl_c_saves_and_says_how_to_go_on(train, run, monkeypatch):
     result = run("train", "--resume", "my run", "--loss.name", "SmoothAP")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert "--loss.name" in result.err
+    damaged = sorted(Path("my run/checkpoints").iterdir())
+    for path in damaged:
+        path.write_bytes(b"damaged")
+    result = run("train", "--resume", "my run", "--quiet")
+    assert (result.status, all(path.name in result.err for path in damaged)) == (2, True)
+    assert run("train", "--resume", "my run", "--restart", "--loss.name", "SmoothAP").status == 2
+    assert sorted(Path("my run/checkpoints").iterdir()) == damaged  # what is refused deletes nothing
+    result = run("train", "--resume", "my run", "--restart", "--quiet")
+    assert result.out.startswith("trained 6 steps; ")
 
 
 # Images

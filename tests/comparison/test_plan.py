@@ -99,18 +99,6 @@ def test_an_axis_of_each_loss():
 
 
 @pytest.mark.parametrize(
-    ("losses", "axes", "title"),
-    [
-        ("SmoothAP", [], "1 loss on photos"),
-        (None, ["loss.temperature=0.1,1"], "loss.temperature on photos"),
-        ("PNP-D_q,SmoothAP", ["loss.temperature=1,2"], "loss.temperature of 2 losses on photos"),
-    ],
-)
-def test_titles(losses, axes, title):
-    assert plan_of(losses, axes=axes).title == title
-
-
-@pytest.mark.parametrize(
     ("axis", "losses", "remedy"),
     [
         ("loss.b=2,4", None, "PNP-I_b"),
@@ -145,15 +133,6 @@ def test_the_settings_of_a_run():
     differing = {"data.path", "data.layout", "data.test", "data.check", "data.merge_classes", "seed", "optimizer.lr"}
     base, own = values_of(plan.base), values_of(config)
     assert {name for name in own if own[name] != base[name]} == differing | {"loss.name"}
-
-
-def test_paths_are_whole(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights.pth").touch()
-    plan = plan_of("SmoothAP", {"model.weights": "weights.pth"})
-    assert plan.base.data.path == str(tmp_path / "photos")
-    assert plan.base.model.weights == str(tmp_path / "weights.pth")
-    assert plan_of("SmoothAP,FastAP", {"data.path": "emoji/images.csv"}).title == "2 losses on emoji"
 
 
 def test_a_plan_is_read_back_as_it_was():

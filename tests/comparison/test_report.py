@@ -1,13 +1,12 @@
 """The page of a comparison: its numbers, what it says of them, and parts that are missing."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from frontrank.comparison.report import axis_charts, render_comparison_page, seed_strip, table_rows, validation_charts
-from frontrank.comparison.results import COSTS, UNFINISHED, metric_column
+from frontrank.comparison.results import UNFINISHED, metric_column
 from frontrank.reporting.findings import Curve
 from tests.reporting.samples import HOSTILE, compared_of, entry_of, parsed, plain, sections
 
@@ -17,7 +16,6 @@ ALIKE = entry_of("FastAP", (0.50, 0.50), against=(-0.01, -0.03, 0.01, 0.6))
 WORSE = entry_of("triplet", (0.30, 0.34), against=(-0.19, -0.21, -0.17, 0.00001))
 FAILED = entry_of("broken", (), searched={}, seconds=(), megabytes=(), failed="the loss became NaN at step 3")
 ALL = REFERENCE, BETTER, ALIKE, WORSE, FAILED
-TAU = "loss.temperature"
 
 
 @pytest.fixture(scope="module")
@@ -108,46 +106,6 @@ def test_the_chosen_learning_rate_is_marked(page):
     assert (rows[0], rows[-1]) == (["Smooth-AP", "40.0", "✓ chosen 50.0"], ["broken", "", ""])
 
 
-def test_time_and_memory_are_medians_as_bars_up_to_the_largest():
-    slow = replace(BETTER, seconds=(0.2, 0.2), megabytes=(256.0, 256.0))
-    cost = section(page_of(REFERENCE, slow), "cost")
-    widths = [[bar.attributes["style"] for bar in row.all("i")] for row in cost.one("tbody").all("tr")]
-    assert widths == [["width:100.00%", "width:50.00%"], ["width:50.00%", "width:100.00%"]]
-    assert body_rows(cost, 0)[0][1:] == ["200 ms", "256 MB"]
-    (row,) = table_rows([replace(BETTER, seconds=(0.1, 0.3, 0.8))], COSTS, "R@1")
-    assert row.cells["seconds per step"].value == 0.3
-
-
-def test_the_best_is_the_highest_as_printed_but_no_distance_and_no_single_entry():
-    rows = rows_of(REFERENCE, BETTER, metrics=("R@1", "dists@intra"))
-    assert [[cell.best for cell in row.cells.values()] for row in rows] == [[False, False], [True, False]]
-    assert not rows_of(BETTER)[0].cells["R@1"].best
-    rows = rows_of(entry_of("a", (0.6001,)), entry_of("b", (0.6002,)))
-    assert [(row.cells["R@1"].best, row.cells["R@1"].spread) for row in rows] == [(True, "")] * 2
-
-
-def test_columns():
-    names = ("mAP@R", "dists@intra", "mAP", "R-precision", "R@1")
-    many = [replace(entry, values=dict.fromkeys(names, (0.5, 0.6))) for entry in (REFERENCE, BETTER)]
-    assert heads(page_of(*many), 0) == ["trained with", "R@1", "to the reference", "mAP"]
-    assert heads(page_of(*many), 1) == ["trained with", "mAP@R", "dists@intracosine distance", "R-precision"]
-    assert heads(page_of(REFERENCE, entry_of("PNP", (0.6,))), 0)[-1] == "seeds"  # where it differs
-
-
-def test_a_metric_that_is_missing_or_not_finite_is_an_empty_cell():
-    entries = [
-        entry_of("a", (0.6,)),
-        replace(entry_of("b", (0.5,)), values={"R@1": (math.nan,)}),
-        replace(entry_of("c", ()), values={"mAP": (0.1,)}),
-    ]
-    rows = rows_of(*entries, metrics=("R@1", "mAP"))
-    texts = [[cell and cell.text for cell in row.cells.values()] for row in rows]
-    assert texts == [["60.0", None], [None, None], [None, "10.0"]]
-    assert body_rows(page_of(*reversed(entries)), 0)[0][0] == "a"
-    empty = [replace(entry, values={"R@1": (0.5, 0.6), "NMI": (0.5, math.nan)}) for entry in (REFERENCE, BETTER)]
-    assert [row[3] for row in body_rows(page_of(*empty), 0)[:2]] == ["-", "-"]
-
-
 def test_what_is_not_finished_has_not_failed():
     waiting = [replace(FAILED, name=name, failed=UNFINISHED) for name in ("FastAP", "RaMBO")]
     page = page_of(REFERENCE, BETTER, *waiting)
@@ -157,12 +115,6 @@ def test_what_is_not_finished_has_not_failed():
     assert plain(page.one("p", of="lead").text).endswith(": FastAP, RaMBO.")
     page = page_of(REFERENCE, BETTER, waiting[0], FAILED)
     assert "1 failed" in plain(page.one("dl", of="facts").text)
-
-
-@pytest.mark.parametrize(("frozen", "below"), [(0.7, True), (0.62, False)])
-def test_the_headline_says_where_training_has_not_helped(frozen, below):
-    lead = page_of(*ALL, frozen={"R@1": frozen}).one("p", of="lead")
-    assert any("70.0" in strong.text for strong in lead.all("strong")) == below
 
 
 def test_validation_curves_are_one_chart_per_entry_before_all_others():
@@ -187,34 +139,10 @@ def test_an_axis_of_powers_is_logarithmic_and_one_of_near_values_is_not():
     assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]), abs=0.2)
 
 
-def test_an_axis_of_several_losses_has_a_line_for_each():
-    entries = [
-        entry_of(f"{loss}, {TAU}={x}", (value, value + 0.02), {TAU: x})
-        for loss, first in (("SmoothAP", 0.5), ("PNP-D_q", 0.7))
-        for x, value in ((0.01, first), (0.1, first + 0.1))
-    ]
-    (chart,) = axis_charts(TAU, entries, ["R@1"])
-    assert {name for name, _ in chart.legend} == {"SmoothAP", "PNP-D_q"}
-    lines = [stroke for stroke in chart.strokes if stroke.dots]
-    assert [len(stroke.dots) for stroke in lines] == [2, 2]
-    assert len({stroke.kind for stroke in lines}) == 2
-    assert "4 ways" in page_of(*entries, axis=TAU).one("h1").text
-
-
 @pytest.mark.parametrize("values", [["a", "b"], [True, False], [1, None], [2, 2]], ids=["text", "bool", "none", "same"])
 def test_an_axis_that_is_no_number_has_no_chart(values):
     assert axis_charts("tau", axis_entries(values), ["R@1"]) == []
     assert "axis" not in sections(page_of(*axis_entries(values), axis="tau"))
-
-
-def test_entries_of_an_axis_keep_their_order():
-    page = page_of(*axis_entries([0.1, 0.2, 0.3]), axis="tau", frozen={})
-    assert [row[0] for row in body_rows(page, 0)] == ["tau=0.1reference", "tau=0.2", "tau=0.3"]
-    assert "3 values of tau" in plain(page.one("h1").text)
-    assert sections(page)[1] == "axis"
-    entries = [replace(one, values={"mAP": (0.1,), "loss": (0.2,)}) for one in axis_entries([1, 2])]
-    titles = [title.text for title in section(page_of(*entries, axis="tau"), "axis").all("h3")]
-    assert titles == ["mAP", "Loss"]  # names of metrics stay as they are
 
 
 # Little, and users' text

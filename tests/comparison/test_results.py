@@ -11,16 +11,12 @@ import torch
 
 import frontrank as fr
 from frontrank.comparison import results as module
-from frontrank.comparison.report import render_comparison_page
 from frontrank.comparison.results import (
-    COSTS,
     ComparisonResults,
     Entry,
-    ResultColumn,
     compare_with_reference,
     comparison_table,
     note_differences,
-    write_results,
 )
 from frontrank.data.table import read_table
 from frontrank.evaluation.report import Report
@@ -126,24 +122,6 @@ def test_files(trained):
 
 
 # Of entries that are made up
-
-
-def test_a_new_column_is_one_place(monkeypatch, tmp_path):
-    """A number of every run, added to COSTS, is in the text table, in all files and on the page."""
-    column = ResultColumn("joules", "J", "energy", lambda entry: [7.0, 9.0], "{0[1]:g} J".format, str, max)
-    for name in ("results", "report"):
-        monkeypatch.setattr(f"frontrank.comparison.{name}.COSTS", (*COSTS, column))
-    results = results_of(entry_of("a", 0.5, 0.6))
-    assert comparison_table(results).splitlines()[-2].endswith("J")
-    assert comparison_table(results).splitlines()[-1].endswith("9 J")
-    write_results(tmp_path, results)
-    rows = csv.DictReader((tmp_path / "results.csv").read_text().splitlines())
-    assert [row["joules"] for row in rows] == ["7.0", "9.0"]
-    assert json.loads((tmp_path / "results.json").read_text())["entries"][0]["joules"] == [7.0, 9.0]
-    assert "9 J" in (tmp_path / "results.md").read_text()
-    page = render_comparison_page(results)
-    assert ">energy<" in page
-    assert "9.0</td>" in page
 
 
 def test_the_table_of_results():

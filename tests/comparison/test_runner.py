@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from frontrank.comparison import runner
 from frontrank.comparison.results import UNFINISHED, read_results
 from frontrank.comparison.runner import prepare, resume_comparison, run_comparison, run_count
 from frontrank.data import images as image_check
-from frontrank.data.table import read_table
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.settings import read_config, read_recipe
 from tests.comparison.comparisons import METRICS, PER_QUERY, count_tasks, done_here, log_of, plan_of
@@ -56,7 +54,6 @@ def test_merged_classes_are_the_same_for_all_runs(images):
     ("classes", "each", "overrides", "names"),
     [
         (7, 4, {}, "photos .*7 classes"),
-        (3, 4, {"data.validation": "0"}, "photos .*3 classes"),
         (12, 4, {"batches.kind": "categories", "batches.size": "0"}, "SmoothAP: .*categories"),
         (12, 4, {"optimizer.warmup": "5"}, "SmoothAP: .*optimizer.warmup"),
         (12, 4, {"metric": "R@x"}, "R@x"),
@@ -93,14 +90,6 @@ def test_broken_images_are_found_before_the_work(images, tmp_path, monkeypatch):
             (photos / other / f"{place}.png").write_bytes(b"no image")
     with pytest.raises(InputError, match="7 classes"):
         prepare(plan_of(photos, "SmoothAP", {**small, "data.broken": "skip"}))
-
-
-def test_distractors_without_a_gallery_are_noted(images, tmp_path):
-    table = read_table(images)
-    roles = np.where((table.splits == "test") & (np.arange(len(table)) % 8 == 0), "distractor", "")
-    replace(table, roles=roles).save(tmp_path / "t.csv")
-    (note,) = prepare(plan_of(tmp_path / "t.csv")).notes
-    assert "8 distractors" in note
 
 
 @pytest.mark.parametrize(("axis", "varies"), [("data.size=24,32", True), ("model.dim=8,16", False)])
@@ -175,28 +164,6 @@ def test_a_shorter_search_is_no_run_of_a_seed(images, untrained, tmp_path):
     lr = f"{results.entries[0].lr:g}"
     assert steps == {"lr-0.001-seed-0-search": 2, "lr-0.01-seed-0-search": 2, f"lr-{lr}-seed-0": 3}
 
-
-def test_one_learning_rate_is_not_searched_for(images, untrained, monkeypatch, tmp_path):
-    reads = []
-    own = runner.read_results
-    monkeypatch.setattr(runner, "read_results", lambda out: reads.append(out) or own(out))
-    plan = plan_of(images, None, axes=["loss.temperature=0.05,1"], lrs="1e-3", seeds=2)
-    results = run_comparison(plan, tmp_path / "out", quiet=True)
-    assert [task for task, _ in untrained] == ["frozen"] + ["test"] * 4
-    assert [entry.searched for entry in results.entries] == [{}, {}]
-    assert results.axis == "loss.temperature"
-    assert results.entries[0].values != results.entries[1].values
-    assert len(reads) == 1  # statistics are made once, at the end
-
-
-def test_the_time_left_is_by_steps(images, untrained, monkeypatch, tmp_path, capsys):
-    """2 short searches of 2 steps and 2 runs of 100: what the short ones took says little of the others."""
-    clock = iter(range(0, 10_000, 10))  # every run takes 10 seconds
-    monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(clock)))
-    plan = plan_of(images, "SmoothAP", {"iterations": "100"}, lrs="1e-3,1e-2", seeds=2, search_steps=2)
-    run_comparison(plan, tmp_path / "out")
-    left = [line.split("; about ")[-1] for line in capsys.readouterr().err.splitlines() if line.startswith("run ")]
-    assert [text.split()[0] for text in left[1:]] == ["16.8", "16.7", "5.6"]
     # 5 s a step, 2 + 100 + 100 left: 1010 s; then of 5, 5 and 0.1 s a step the mean is 3.37, and 100 left: 337 s
 
 

@@ -1,10 +1,13 @@
 """Small files of every kind, and the one line of an error."""
 
+import io
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from frontrank.errors import InputError
@@ -46,3 +49,11 @@ def refusal(call, *parts):
     for part in parts:
         assert str(part) in message
     return message
+
+
+def many_scans(count=900, side=2000):
+    """The bytes of a progressive JPEG that goes over its pixels again and again."""
+    file = io.BytesIO()
+    Image.new("L", (side, side), 90).save(file, "jpeg", progressive=True)
+    data = file.getvalue()
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * count + data[-2:]

@@ -87,10 +87,7 @@ def test_nothing_runs(tmp_path, name):
 
 NO_DATA = {
     "a class": collections.OrderedDict(a=1),
-    "a type": float,
-    "a random generator": np.random.RandomState(0),
     "dates": np.array(["2020-01-01"], "M8[D]"),
-    "records": np.array([(1, 2.0)], "i4,f8"),
     "one object": Call(scalar, np.dtype("O"), [1]),
     "one text": np.array(["abc"])[0],
     "a set": {1, 2},
@@ -115,13 +112,11 @@ INSTRUCTIONS = {
     "a new object": DTYPE + b")\x81.",
     "a buffer from elsewhere": b"\x80\x05\x97.",
     "state of a function": ENCODE + b"(N}S'__defaults__'\n(S'rot13'\ntstb.",
-    "state of a list": b"]}b.",
     "state of a class": DTYPE + b"}S'set_state'\nNsb.",
     "a dotted name": b"\x80\x04\x8c\x05numpy\x94\x8c\x0edtype.__init__\x94\x93.",
     "a name of an allowed module": asks(b"numpy", b"fromfile"),
     "another encoding": ENCODE + b"(S'abc'\nS'rot13'\ntR.",
     "a key without end": b"}" + b")" + b"2\x86" * 18 + b"K\x01s.",  # its hash looks at 2^18 tuples
-    "a key without end, of a new dict": b"()" + b"2\x86" * 18 + b"K\x01d.",
 }
 
 
@@ -184,15 +179,12 @@ DAMAGED = {
     "a huge shape": array((10**12,)),
     "a shape beyond all numbers": buffer(shape=(10**30,)),
     "many dimensions": array((1,) * 33),
-    "a shape that is no tuple": array({"a": 1}),
     "data cut off": array((1,), data=b"abc"),
     "a number of wrong length": Call(scalar, np.dtype("i8"), bytes(16)),
 }
 REFUSED = {
     "data that is a number": buffer(10**12, "i8", (1,)),
-    "data that is an array": buffer(array((4,), data=bytes(32)), "i8", (4,)),
     "objects from bytes": buffer(bytes(8), "O", (1,)),
-    "a dtype that is text": Call(_frombuffer, b"", "i8", (0,), "C"),
     "a dtype with fields": buffer(kind=dtype("i8", 3, "<", None, ("a",), {"a": 1}, -1, -1, 0)),
     "an unknown byte order": buffer(kind=dtype("i8", 3, "x", None, None, None)),
     "a wide dtype": buffer(kind=dtype("S99999", 3, "|", None, None, None)),
@@ -217,8 +209,6 @@ def text(size):
 LARGE = {
     "a place in the memo": b"Nr" + struct.pack("<I", 3_000_000) + b".",
     "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"abc.",
-    "a bytearray": b"\x80\x05\x96" + struct.pack("<Q", 1 << 26) + b"abc.",
-    "a number": b"\x80\x02\x8b" + struct.pack("<i", 1 << 30) + b"abc.",
     "one text encoded often": text(100_000) + (ENCODE + b"(g0\nS'latin1'\ntR") * 300 + b".",
     "one text in many arrays": text(80_000)
     + (asks(b"numpy.core.numeric", b"_frombuffer") + b"(g0\n" + INT64 + b"(I10000\ntS'C'\ntR") * 300

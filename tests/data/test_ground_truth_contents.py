@@ -1,12 +1,9 @@
 """read_ground_truth: files of every protocol and kind of list, files of something else, and damaged ones."""
 
 import pickle
-import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from frontrank.data import ground_truth
 from frontrank.errors import InputError, InputTypeError
@@ -68,9 +65,8 @@ def test_files_of_numpy_1_and_2(tmp_path, kind):
         check(read(tmp_path, old.replace(b"numpy.core", b"numpy._core")))
 
 
-@pytest.mark.parametrize("data", python2_pickles.PROTOCOLS, ids=["0", "1", "2"])
-def test_files_of_python_2(tmp_path, data):
-    found = read(tmp_path, data)
+def test_files_of_python_2(tmp_path):
+    found = read(tmp_path, python2_pickles.PROTOCOL_2)
     assert [{kind: of.tolist() for kind, of in entry.items()} for entry in found.lists] == [
         {"easy": [1, 200, 65535], "hard": [0, 2], "junk": []}
     ]
@@ -120,17 +116,14 @@ for _ in range(16):
 WRONG = [
     (None, "gnd"),
     (without("gnd"), "gnd"),
-    (without("imlist"), "imlist"),
     (without("qimlist"), "qimlist"),
     ({**content(), "gnd": {"easy": []}}, "gnd"),
     ({**content(), "gnd": [1, 2]}, "gnd"),
     ({**content(), "imlist": [1, 2]}, "imlist"),
-    ({**content(), "imlist": DEEP}, "imlist"),
     ({**content(), "qimlist": ["a"]}, "1 .*2"),
     ({**content(), "gnd": [{"easy": [], "junk": []}] * 2}, r"gnd\[0\] .*hard"),
     (with_entry(easy=5), r"easy .*gnd\[1\]"),
     (with_entry(hard=[1.0]), r"hard .*gnd\[1\]"),
-    (with_entry(hard=np.array(["1"])), r"hard .*gnd\[1\]"),
     (with_entry(junk=DEEP), r"junk .*gnd\[1\]"),
     (with_entry(junk=[2**63]), "large"),
     (with_entry(bbx=["1", "2"]), r"bbx .*gnd\[1\]"),
@@ -183,29 +176,3 @@ def test_truncated_anywhere(tmp_path, protocol):
         with pytest.raises(InputError, match=r"gnd\.pkl is") as raised:
             read(tmp_path, data[:size])
         assert "\n" not in str(raised.value)
-
-
-@given(st.binary(max_size=60))
-def test_random_bytes(tmp_path_factory, data):
-    with pytest.raises(InputError, match=r"gnd\.pkl is") as raised:
-        read(tmp_path_factory.getbasetemp(), data)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_bytes_changed_anywhere(tmp_path, protocol):
-    """Whatever is changed, the file is read or an error of one line says why not."""
-    data = pickle.dumps(content(np.array), protocol)
-    dice = random.Random(protocol)
-    messages = []
-    for _ in range(100):
-        changed = bytearray(data)
-        for _ in range(dice.choice([1, 1, 2, 5])):
-            changed[dice.randrange(len(data))] = dice.randrange(256)
-        try:
-            read(tmp_path, bytes(changed))
-        except InputError as error:
-            messages.append(str(error))
-    assert len(messages) > 14
-    assert "\n" not in "".join(messages)
-    assert max(map(len, messages)) < len(str(tmp_path)) + 300

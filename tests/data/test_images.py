@@ -3,9 +3,7 @@ import json
 import os
 import struct
 import sys
-import threading
 import time
-import tracemalloc
 import warnings
 import zlib
 from dataclasses import replace
@@ -186,28 +184,6 @@ def test_numbers_of_32_bits(tmp_path, name):
     assert pixels(path)[0, :, 0].tolist() == expected
 
 
-def test_greys_take_little_memory():
-    large = np.arange(4000**2, dtype=np.uint16).reshape(4000, 4000)  # which is computed in parts
-    tracemalloc.start()
-    try:
-        grey = decode._grey(large, sixteen=True)
-        assert tracemalloc.get_traced_memory()[1] < 3 * 4000**2  # 1 byte a pixel, and what is computed with
-    finally:
-        tracemalloc.stop()
-    assert np.array_equal(grey[::97, ::89], np.rint(large[::97, ::89] / 257))
-
-
-@pytest.mark.parametrize("ending", ["gif", "webp", "png", "tif"])
-def test_the_first_picture_of_several(tmp_path, ending):
-    frames = [Image.new("RGB", (20, 10), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
-    settings = {"lossless": True} if ending == "webp" else {}
-    path = tmp_path / f"a.{ending}"
-    frames[0].save(path, save_all=True, append_images=frames[1:], **settings)
-    with Image.open(path) as image:
-        assert image.n_frames == 3
-    assert (pixels(path) == [200, 0, 0]).all()
-
-
 def test_a_box(tmp_path):
     path = save(tmp_path / "a.png", NOISE)
     assert (pixels(path, box=(3, 5, 20, 40)) == NOISE[5:40, 3:20]).all()
@@ -335,27 +311,6 @@ def test_other_faults(tmp_path, monkeypatch):
             refusal(lambda: read_image(path), path, message)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     refusal(lambda: read_image("a.jpg"), "PIL", "frontrank[train]")
-
-
-def test_other_warnings_are_as_before_even_after_many_threads(tmp_path, monkeypatch):
-    path = save(tmp_path / "a.png", NOISE)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 48 - 1)
-    inside, convert = [], decode._rgb
-
-    def slowly(image):
-        time.sleep(0.002 * (len(inside) % 3))
-        inside.append(warnings.filters[0][0])
-        return convert(image)
-
-    monkeypatch.setattr(decode, "_rgb", slowly)
-    before = list(warnings.filters)
-    threads = [threading.Thread(target=lambda: [read_image(path) for _ in range(5)]) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert inside == ["ignore"] * 30
-    assert warnings.filters == before
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(tmp_path):
@@ -565,24 +520,6 @@ def test_boxes_with_nothing_of_the_picture(table, how):
     assert check.table.paths.tolist() == ["good0.png", "good1.png", "good3.png"]
     assert check.table.extra["box"].tolist() == ["0 0 9 9", "", "-5 -5 30 30"]
     assert "3 of 6" in check.note
-
-
-def test_boxes_of_remembered_and_of_broken_images(table, tmp_path, looked_at):
-    memory = tmp_path / "good.json"
-    check_images(good_rows(table), remembered=memory)
-    looked_at.clear()
-    boxes = table_of(table.root, ["good0.png", "good1.png"], ["0 0 5 5", "0 20 5 25"])
-    assert paths_of(check_images(boxes, broken="skip", remembered=memory)) == ["good1.png"]
-    assert looked_at == []
-    ((path, reason),) = check_images(
-        table_of(table.root, ["cut.png", "good0.png"], ["30 0 40 9", ""]), broken="skip"
-    ).broken
-    assert path == "cut.png"
-    assert "box" not in reason
-    looked_at.clear()
-    wrong = table_of(table.root, ["good0.png", "good1.png"], ["0 0 5 5", "0 20 5"])
-    refusal(lambda: check_images(wrong, broken="skip"), "good1.png", "'0 20 5'")
-    assert looked_at == []
 
 
 def test_sizes_boxes_and_memories_of_files_that_cannot_be_used(table, tmp_path):

@@ -220,16 +220,6 @@ def test_no_shared_memory_is_one_line(table, workers):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_other_errors_stay_what_they_are(table, workers):
-    def wrong(image):
-        raise RuntimeError("wrong transform")
-
-    with pytest.raises(RuntimeError, match="wrong transform") as caught:
-        next(evaluation_loader(table, wrong, workers=workers))
-    assert not isinstance(caught.value, FrontrankError)
-
-
 def test_worker_errors_around_a_loop():
     with pytest.raises(FrontrankError, match=r"6 workers .* workers to 3"), worker_errors(6):
         raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed. ")

@@ -15,7 +15,6 @@ from frontrank.data.samplers import (
     AllClassesBatches,
     BalancedBatches,
     CategoryBatches,
-    category_groups,
     category_plan,
     deal_classes,
     even_shares,
@@ -67,23 +66,6 @@ def test_classes_are_dealt_out_evenly_and_none_twice_in_a_batch(case, seed):
     assert all(
         count * half // batches <= x <= -(-count * half // batches) for x, count in zip(first, counts, strict=True)
     )
-
-
-def test_each_batch_has_a_class_as_often_as_its_turns_say():
-    """Over 600 plans, class c is in each batch with probability counts[c] / 5, within 4.5 standard deviations."""
-    counts = np.array([5, 4, 3, 1, 1, 1])
-    rng, seen = generator(), np.zeros((5, 6))
-    for _ in range(600):
-        table = deal_classes(counts, 5, rng)
-        seen[np.arange(5)[:, None], table] += 1
-    assert np.abs(seen / 600 - counts / 5).max() < 4.5 * (0.25 / 600) ** 0.5
-
-
-def test_so_many_groups():
-    drawn = category_groups(7, 3, 14, generator())
-    assert drawn.shape == (14, 3)
-    assert np.bincount(drawn.ravel()).tolist() == [6] * 7
-    assert all(len(set(group)) == 3 for group in drawn.tolist())
 
 
 def one_batch(room, category_of, total, group=(0, 1), seed=0):
@@ -424,24 +406,6 @@ def test_resumed_at_any_batch_it_goes_on_as_it_would_have(build, epoch, data):
 
 
 @each
-def test_the_position_counts_batches_and_looking_moves_nothing(build):
-    batches, expected = build(), list(build())
-    assert list(batches.global_batches()) == expected
-    assert (batches.epoch, batches.position) == (0, 0)
-    taken = iter(batches)
-    next(taken)
-    half_read = batches.global_batches()
-    next(taken)
-    assert batches.state_dict()["position"] == batches.position == 2
-    assert list(half_read) == expected[1:]
-    batches.set_epoch(0)  # the current one
-    assert batches.position == 2
-    assert list(taken) == expected[2:]
-    batches.set_epoch(5)
-    assert (batches.epoch, batches.position) == (5, 0)
-
-
-@each
 def test_the_state_of_a_given_batch(build):
     """Also on another number of processes, and with other names for the same classes."""
     expected, ahead = list(build()), build(rank=0, world_size=2)
@@ -483,17 +447,10 @@ all_classes = AllClassesBatches(LABELS, 20)
 OTHER_STATES = {
     "label": (BalancedBatches(np.concatenate([[8], LABELS[1:]]), 8, 4), balanced),
     "seed": (BalancedBatches(LABELS, 8, 4, seed=1), balanced),
-    "size": (BalancedBatches(LABELS, 12, 4), balanced),
     "per_class": (BalancedBatches(LABELS, 8, 2), balanced),
-    "small": (BalancedBatches(LABELS, 8, 4, small="drop"), balanced),
     "batches": (BalancedBatches(LABELS, 8, 4, batches_per_epoch=3), balanced),
-    "whole": (CategoryBatches(LABELS, KINDS, 8, 4), by_category),
-    "category size": (CategoryBatches(LABELS, KINDS, 9), by_category),
     "category": (CategoryBatches(LABELS, LABELS % 2, 8), by_category),
-    "together": (CategoryBatches(LABELS, KINDS, 8, None, 1), by_category),
-    "repeats": (CategoryBatches(LABELS, KINDS, 8, None, 2, 6), by_category),
     "groups": (CategoryBatches(LABELS, KINDS, 8, groups_per_epoch=3), by_category),
-    "all size": (AllClassesBatches(LABELS, 19), all_classes),
     "all batches": (AllClassesBatches(LABELS, 20, batches_per_epoch=9), all_classes),
     "sampler": (all_classes, BalancedBatches(LABELS, 20)),
 }

@@ -50,12 +50,6 @@ def test_a_table_that_has_the_split_or_a_share_of_0_is_left_alone(to):
     assert MOVES[to](table, 0) is table
 
 
-def test_the_other_split_does_not_matter():
-    table = hold_out_classes(table_of(PAIRS), 0.2)
-    both = split_test_classes(table, 0.5)
-    assert [len(set(both.of(split).labels)) for split in ("train", "validation", "test")] == [8, 4, 8]
-
-
 @given(st.integers(4, 8), st.integers(0, 30), st.floats(0.001, 1), st.integers(0, 1000))
 def test_both_sides_can_be_ranked(several, single, share, seed):
     labels = [f"p{number}" for number in range(several)] * 2 + [f"s{number}" for number in range(single)]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontrank.data.splits import hold_out_classes, merge_classes
 from frontrank.data.table import (
     COLUMNS,
     IMAGE_ENDINGS,
@@ -31,7 +32,7 @@ def table_of(labels=("a", "a", "b"), root="pets", **columns):
     """A table of as many training images as there are labels; given columns replace the usual ones."""
     rows = len(labels)
     usual = {
-        "paths": [f"{label}/{row}.jpg" for row, label in enumerate(labels)],
+        "paths": [f"{label if isinstance(label, str) else 'x'}/{row}.jpg" for row, label in enumerate(labels)],
         "labels": list(labels),
         "categories": [""] * rows,
         "splits": ["train"] * rows,
@@ -56,7 +57,7 @@ def rows_of(table):
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_of_the_wrong_kind_or_length(name):
-    for column in ([1, 2, 3], [["a"], ["b"], ["c"]], np.array(["a", None, "b"], dtype=object)):
+    for column in ([1, 2, 3], np.array([["a"], ["b"], ["c"]]), np.array(["a", None, "b"], dtype=object)):
         with pytest.raises(InputTypeError, match=name):
             table_of(**{name: column})
     if name != "paths":
@@ -300,7 +301,7 @@ DEPTHS = {  # files, what the message names
     "a split but no class": (["train/a/1.jpg", "test/2.jpg"], ["test/2.jpg", "train/<class>/<image>"]),
     "mixed": (["a/1.jpg", "b/c/1.jpg"], ["a/1.jpg", "b/c/1.jpg"]),
     "too deep": (["a/1.jpg", "b/c/d/1.jpg"], ["b/c/d/1.jpg"]),
-    "empty": ([], ["empty"]),
+    "empty": ([], ["is empty"]),
     "no images": (["a/1.txt", "a/2.txt", "b/3.svg"], ["3", ".jpg, .jpeg, .png"]),
 }
 
@@ -401,11 +402,6 @@ def test_names_of_columns_in_capitals_and_blanks_around(tmp_path):
     assert list(read_table(path).extra) == ["Weight"]
 
 
-def test_columns_of_other_names_are_extra(tmp_path):
-    for name in ("note", "category_id", "subcategory", "rule", "labels", "Paths", "text"):
-        assert list(read_table(csv_file(tmp_path, f"path,label,{name}\n1.jpg,a,b\n")).extra) == [name]
-
-
 @pytest.mark.parametrize(
     ("name", "meant"), [("splits", "split"), ("Splitt", "split"), ("Rolle", "role"), ("catagory", "category")]
 )
@@ -503,21 +499,6 @@ def test_boxes_as_lists(tmp_path):
     assert table.extra["box"].tolist() == ["0.1 2.0 3.0 4.25"] * 2
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_long_text_does_not_make_its_whole_column_long(tmp_path, ending):
-    count = 2000
-    columns = {
-        "path": [f"{row}.jpg" for row in range(count)], "label": ["a"] * count,
-        "note": ["", "x" * 10_000] + ["b"] * (count - 2), "short": ["y" * 128] * count,
-    }  # fmt: skip
-    lines = "\n".join(map(",".join, zip(*columns.values(), strict=True)))
-    path = csv_file(tmp_path, f"{','.join(columns)}\n{lines}") if ending == "csv" else parquet(tmp_path, **columns)
-    extra = read_table(path).extra
-    assert extra["note"].tolist() == columns["note"]
-    assert extra["note"].nbytes < 20 * count
-    assert extra["short"].dtype.kind == "U"
-
-
 @pytest.mark.parametrize(
     ("level2", "category", "names"),
     [
@@ -532,3 +513,43 @@ def test_levels_are_the_columns_that_hold_classes_whole(level2, category, names)
     table = ImageTable("x", paths, labels, category, ["test"] * 4, [""] * 4, extra)
     assert table.level_names() == names
     assert table.level_labels().shape == ((4, len(names)) if len(names) > 1 else (4,))
+
+
+# Several labels per image
+
+LISTS = [["cat", "dog"], "dog", ["oak", "cat", "oak"], ["elm"]]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_lists_of_labels_are_saved_and_read(tmp_path, ending):
+    table = table_of(LISTS)
+    table.save(tmp_path / f"t{ending}")
+    again = read_table(tmp_path / f"t{ending}")
+    assert again.label_sets() == table.label_sets() == [{"cat", "dog"}, {"dog"}, {"oak", "cat"}, {"elm"}]
+    assert again.first_labels().tolist() == ["cat", "dog", "oak", "elm"]
+    assert sorted(again.class_sizes()) == [1, 1, 2, 2]
+    assert again.counts()[0]["classes"] == 4
+    assert again.rows(np.array([1, 3])).label_sets() is None
+
+
+def test_a_column_of_lists_in_parquet(tmp_path):
+    columns = {"path": ["1.jpg", "2.jpg"], "label": [["a", "b"], ["b"]]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet").label_sets() == [{"a", "b"}, {"b"}]
+    columns["label"][1] = []
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    refusal(lambda: read_table(tmp_path / "t.parquet"), "2.jpg", "label")
+
+
+@pytest.mark.parametrize("label", ["[draft]", '["cat"', '[["cat"], "dog"]', "[1, 2]"])
+def test_a_text_that_is_no_list_of_labels_is_one_label(label):
+    table = table_of([label, "b"])
+    assert table.label_sets() is None
+    assert table.first_labels().tolist() == [label, "b"]
+
+
+@pytest.mark.parametrize(
+    "use", [ImageTable.level_labels, lambda table: hold_out_classes(table, 0.5), lambda table: merge_classes(table, 2)]
+)
+def test_what_needs_one_label_refuses_several(use):
+    refusal(lambda: use(table_of(LISTS)), "0.jpg")

@@ -13,7 +13,6 @@ from frontrank.settings import DataConfig
 from tests.data.files import refusal
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}  # pixels come out as they are, 0 to 255
-AUGMENTS = ("crop", "resized-crop", "landmarks", "shift", "none")
 
 
 def settings(resize=8, size=8, augment="crop", flip=False):
@@ -97,13 +96,6 @@ def test_resized_crop_shows_parts_of_many_sizes():
     assert min(shares) > 0.2  # 8 % of the area at 3/4
 
 
-def test_landmarks_fill_no_corner():
-    grey = Image.new("RGB", (40, 30), (120, 120, 120))
-    found = drawn(training_transform(settings(32, 32, "landmarks")), grey, range(40))
-    assert max(float(image.amax() - image.amin()) for image in found) == 0
-    assert len({float(image[0, 0, 0]) for image in found}) > 10  # the brightness varies
-
-
 def test_landmarks_scale_and_turn_within_bounds(monkeypatch):
     monkeypatch.setattr(transforms, "_JITTER", {})
     ramp = Image.fromarray(np.tile(np.arange(0, 256, 2, dtype=np.uint8)[None, :, None], (128, 1, 3)))
@@ -117,15 +109,6 @@ def test_landmarks_scale_and_turn_within_bounds(monkeypatch):
     assert 1.12 < max(scales) < 1.29
     assert -11 < min(angles) < -5
     assert 5 < max(angles) < 11
-
-
-@pytest.mark.parametrize("augment", AUGMENTS)
-def test_every_size_works(augment):
-    for resize, size in ((1, 1), (2, 1), (9, 7), (32, 32), (33, 8)):
-        transform = training_transform(settings(resize, size, augment, flip=True))
-        for image in drawn(transform, picture(10, 20), range(5)):
-            assert image.shape == (3, size, size)
-            assert image.isfinite().all()
 
 
 @pytest.mark.parametrize("augment", ["crop", "resized-crop", "landmarks", "shift"])

@@ -72,7 +72,6 @@ def test_labels_of_other_classes(table):
         ("labels", (np.array([1, 1]),)),
         ("ignored", (np.zeros(2, bool),)),
         ("labels", (np.array([0]),)),
-        ("labels", (np.array([2]),)),
     ],
 )
 def test_columns_that_do_not_fit_together(name, column):
@@ -196,11 +195,9 @@ def test_boxes_that_reach_out_or_are_empty_are_counted_once(tmp_path):
         ("<annotation>\n<object>\n<name>dog", "line 3"),
         ("<html></html>", "'html'"),
         ("<annotation><object/></annotation>", "object 1"),
-        ("<annotation><object><name>dog</name></object></annotation>", r"object 1 \(dog\)"),
         (voc_xml("a", [("dog", ("nan", 1, 2, 3), 0)], (4, 3)), r"object 1 \(dog\)"),
         (voc_xml("a", [("dog", (1, 1, 2, 3), 0)], ("wide", 3)), "size"),
         ("<?xml version='1.0' encoding='utf-8'?><annotation>\udcff</annotation>", "line 1"),
-        ("<?xml version='1.0' encoding='no-such'?><annotation/>", "no-such|line 1"),
     ],
 )
 def test_damaged_annotations(own, text, match):
@@ -322,7 +319,6 @@ def annotation(**changed):
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"images": {}}, "'images'"),
         ({"categories": [], "annotations": []}, "categories"),
         ({"categories": [*CATEGORIES, {"id": 5, "name": "dog"}]}, "'dog'"),
         ({"categories": [{"id": 1}]}, r"categories\[0\]"),
@@ -331,7 +327,6 @@ def annotation(**changed):
         (annotation(category_id=4), "category_id 4"),
         (annotation(bbox=None), r"annotations\[0\] .*bbox"),
         (annotation(bbox=[0, 0, None, 1]), "bbox"),
-        ({"annotations": [3]}, r"annotations\[0\]"),
         ({"images": [{"id": 7, "file_name": "a.jpg", "width": "x", "height": 9}]}, "image 7"),
         ({"images": [{"id": 7, "file_name": "a.jpg", "width": 30, "height": 40}]}, "30 x 40"),
     ],
@@ -402,14 +397,6 @@ def test_folders_without_scenes(tmp_path, arguments, match):
         read_scenes(tmp_path / "nowhere")
 
 
-def test_scenes_that_are_not_finished(tmp_path):
-    settings = {"data": "emoji-scenes", "scenes": 8, "size": 64, "seed": 0}
-    state = {"format": "frontrank.data.1", "finished": False, "settings": settings}
-    (tmp_path / "data.json").write_text(json.dumps(state))
-    with pytest.raises(InputError, match=r"frontrank data emoji-scenes .* --scenes 8"):
-        read_scenes(tmp_path)
-
-
 # Batches
 
 
@@ -452,15 +439,6 @@ def test_mirrored_boxes_lie_on_what_they_lay_on(numbered):
         inside[top:bottom, left:right] = True
         assert torch.equal(image[0] == 255, inside)
     assert torch.equal(mirror(again, moved)[1]["boxes"], target["boxes"])
-
-
-def test_half_of_the_pictures_are_mirrored_by_their_seed(numbered):
-    dataset = SceneDataset(numbered, flip=True)
-    lefts = [dataset[1, seed][1]["boxes"][0, 0].item() for seed in range(80)]
-    assert {*lefts} == {2.0, 18.0}
-    assert 25 < lefts.count(2.0) < 55
-    assert lefts == [dataset[1, seed][1]["boxes"][0, 0].item() for seed in range(80)]
-    assert {SceneDataset(numbered, flip=False)[1, seed][1]["boxes"][0, 0].item() for seed in range(9)} == {2.0}
 
 
 def test_pictures_without_objects_and_ignored_ones(numbered):

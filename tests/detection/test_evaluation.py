@@ -115,11 +115,6 @@ def test_classes_without_objects_are_in_no_mean():
         evaluated([[], [(BOX, 1, True)]], [[], []])
 
 
-def test_boxes_of_no_area_and_outside_are_wrong():
-    found = [[([5, 5, 5, 9], 1, 0.9), ([9, 9, 3, 3], 1, 0.8), ([-50, -50, -10, -10], 1, 0.7), (BOX, 1, 0.6)]]
-    assert evaluated([[(BOX, 1, False)]], found)["AP50"] == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize(
     ("detections", "match"),
     [
@@ -144,16 +139,6 @@ def test_verdicts():
     assert second.objects.tolist() == [0, -1, -1, 2]
 
 
-def test_a_verdict_does_not_depend_on_worse_detections():
-    objects, found = random_scenes(np.random.default_rng(4))
-    whole = judge_detections(table_of(objects), found_of(found))
-    fewer = judge_detections(table_of(objects), [each.above(0.4) for each in found_of(found)])
-    for scene, one, other in zip(found, whole, fewer, strict=True):
-        left = np.array([each[2] >= 0.4 for each in scene], dtype=bool)
-        assert one.right[left].tolist() == other.right.tolist()
-        assert one.ignored[left].tolist() == other.ignored.tolist()
-
-
 def test_a_report_comes_back_from_its_file(tmp_path):
     report = evaluated(*random_scenes(np.random.default_rng(5)))
     report.save(tmp_path / "ap.json")
@@ -170,14 +155,6 @@ def test_a_report_comes_back_from_its_file(tmp_path):
     (tmp_path / "cut.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"cut\.json"):
         DetectionReport.load(tmp_path / "cut.json")
-
-
-def test_tables():
-    report = evaluated([[(BOX, 1, False)]], [[(BOX, 1, 0.9)]])
-    assert report.table("text").splitlines()[1].startswith("1 picture, 1 object")
-    assert "| ant   | 100.0 |   100.0 | 100.0 | 100.0 |" in report.table("markdown")
-    with pytest.raises(KeyError, match="'AP'"):
-        report["AP"]
 
 
 def test_curves_are_interpolated_precision():

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import signal
 from pathlib import Path
@@ -15,7 +14,7 @@ import frontrank as fr
 from frontrank.detection import Detector, evaluate_detections, find_objects, read_scenes
 from frontrank.detection.model import ProposalAP, RankedRoIHeads
 from frontrank.detection.run import build_detection_run, resume_detector, split_scenes, train_detector
-from frontrank.errors import FrontrankWarning, InputError, InterruptedRunError
+from frontrank.errors import InputError, InterruptedRunError
 from frontrank.training import distributed
 from frontrank.training.logs import read_log
 from frontrank.training.loop import train_loop
@@ -87,15 +86,6 @@ def test_what_a_run_leaves(whole):
     assert Detector.load(out / "model").classes == CLASSES
 
 
-@pytest.mark.training
-def test_the_weight_of_the_classifier(scenes, tmp_path):
-    for weight in (1.0, 3.0):
-        config = config_of(scenes, loss={"weight": weight}, iterations=1, optimizer={"warmup": 0})
-        train_detector(config, tmp_path / str(weight), quiet=True)
-    one, three = (read_log(tmp_path / name / "log.jsonl")[0] for name in ("1.0", "3.0"))
-    assert three["loss"] - one["loss"] == pytest.approx(2 * one["classifier"], rel=1e-5)
-
-
 @pytest.mark.parametrize("loss", ["cross-entropy", "RaMBO"])
 def test_numbers_that_are_not_finite_are_one_line(loss, scenes, tmp_path):
     run = run_of(config_of(scenes, loss={"name": loss}), tmp_path / "run")
@@ -103,20 +93,6 @@ def test_numbers_that_are_not_finite_are_one_line(loss, scenes, tmp_path):
         run.model.network.roi_heads.box_predictor.cls_score.bias.fill_(torch.nan)
     with pytest.raises(InputError, match=r"step 1; .*optimizer\.lr"):
         train_loop(run)
-
-
-@pytest.mark.training
-def test_pictures_without_any_object_in_a_batch(tmp_path):
-    """Batches of one picture, of which the first has no object: no proposal is a positive, and none is remembered."""
-    scenes = draw_scenes(tmp_path / "scenes", count=2)
-    config = config_of(scenes, batch=1, iterations=4, optimizer={"warmup": 0}, loss={"memory": 0})
-    with pytest.warns(FrontrankWarning, match="positive"):
-        train_detector(config, tmp_path / "run", quiet=True)
-    lines = read_log(tmp_path / "run" / "log.jsonl")
-    assert all(math.isfinite(line["loss"]) for line in lines)
-    without = [line for line in lines if line["classes_used"] == 0]
-    assert {(line["boxes"], line["classifier"]) for line in without} == {(0.0, 0.0)}
-    assert len(without) == 2
 
 
 @pytest.mark.training

@@ -104,11 +104,6 @@ def test_minibatch_map_is_of_the_batches_that_have_a_positive():
     assert math.isclose(found.std[0], stdev(maps), abs_tol=1e-6)
 
 
-def test_the_spread_of_a_single_batch_is_zero():
-    found = minibatch_map(torch.randn(60, 4), [*range(40), *[0] * 20], [3], per_class=None, batches=2, seed=1)
-    assert (found.used, found.std) == ((1,), (0.0,))
-
-
 def test_batches_are_drawn_as_asked():
     batch = _batch(np.random.default_rng(0), [np.arange(5 * i, 5 * i + 5) for i in range(8)], 40, 12, 4)
     assert len(set(batch)) == 12

@@ -64,14 +64,6 @@ def test_a_mapped_file_is_the_same_as_memory(dtype, labels, tmp_path):
     assert same(first, fr.evaluate(rows, labels, gallery=torch.from_numpy(items), **more))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_a_wider_dtype_changes_nothing(dtype, labels):
-    for rows in (torch.randn(90, 16).to(dtype), (1 + torch.randn(90, 16) / 100).to(dtype)):
-        narrow = fr.evaluate(rows, labels, metrics=NAMES)
-        assert same(fr.evaluate(rows.float(), labels, metrics=NAMES), narrow)
-        assert same(fr.evaluate(rows.double(), labels, metrics=NAMES), narrow)
-
-
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_sizes_of_blocks_change_nothing(data, monkeypatch):
@@ -202,15 +194,6 @@ def test_large_and_tiny_rows(dtype, powers, few, monkeypatch):
         np.testing.assert_allclose(report.per_query[name], values, rtol=1e-12)
 
 
-def test_a_tie_beside_a_tiny_row(monkeypatch):
-    """Items 0 and 2 are equal, so whichever is the positive, the other stands before it: AP 1/2."""
-    set_sizes(monkeypatch, chunk=2)
-    query, row = torch.randn(2, 1, 8)
-    gallery = torch.cat([row, -query, row, -query * 1e-30])  # the second copy is read beside the tiny row
-    for positive in (0, 2):
-        assert fr.evaluate(query, gallery=gallery, relevant=[[positive]], metrics=["mAP"])["mAP"] == 0.5
-
-
 @pytest.mark.parametrize("make", [lambda x: x.clone().requires_grad_(), lambda x: x.numpy().copy()])
 def test_nothing_given_is_changed(make):
     rows, items = make(torch.randn(12, 4)), make(torch.randn(9, 4))
@@ -225,23 +208,3 @@ def test_nothing_given_is_changed(make):
     assert all(bool((a == b).all()) for a, b in zip(before, given, strict=True))
     assert all(one.tolist() == [2, 1] for one in ignored)
     assert torch.is_grad_enabled()
-
-
-@pytest.mark.parametrize("rich", [True, False])
-def test_progress_is_drawn_on_stderr_for_long_work_only(rich, monkeypatch, capsys):
-    rows, y = rows_with_ties(60), torch.arange(60) % 4
-    set_sizes(monkeypatch, **SMALL)
-    plain = fr.evaluate(rows, y, progress=False)
-    monkeypatch.setattr(sys.modules["frontrank.progress"].time, "monotonic", lambda: 0)  # no time passes
-    assert same(fr.evaluate(rows, y, progress=True), plain)
-    assert capsys.readouterr() == ("", "")
-    clock = iter(range(10**6))
-    monkeypatch.setattr(sys.modules["frontrank.progress"].time, "monotonic", lambda: next(clock))  # 1 s each
-    if not rich:
-        monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert same(fr.evaluate(rows, y, progress=True), plain)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "ranking" in err
-    assert same(fr.evaluate(rows, y), plain)
-    assert capsys.readouterr() == ("", "")  # no terminal, not asked for

@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import ndcg_score
 
 import frontrank as fr
-from frontrank.errors import InputError
+from frontrank.errors import InputError, InputTypeError
 from tests.reference.graded import hierarchical_ap
 from tests.reference.lists import lists_of_scores
 
@@ -119,3 +119,41 @@ def test_ignored_items_have_no_grade():
 def test_wrong_arguments(name, arguments):
     with pytest.raises(InputError, match=name):
         fr.evaluate(**{"embeddings": np.eye(4), **arguments}, metrics=("nDCG", "H-AP"))
+
+
+# Several labels per item: what shares one is relevant
+
+
+def sets_of(n, seed=0):
+    generator = np.random.default_rng(seed)
+    return [frozenset(generator.integers(9, size=generator.integers(1, 4)).tolist()) for _ in range(n)]
+
+
+def shares(sets, others):
+    return np.array([[bool(a & b) for b in others] for a in sets])
+
+
+def test_sets_of_labels():
+    (queries, _), (gallery, _) = batch(12, seed=3), batch(30, seed=4)
+    sets, others = sets_of(12), sets_of(30, seed=1)
+    report = fr.evaluate(queries, sets, gallery=gallery, gallery_labels=others)
+    assert dict(report) == dict(fr.evaluate(queries, gallery=gallery, relevant=shares(sets, others)))
+    scores = unit(queries) @ unit(gallery).T
+    assert dict(fr.evaluate_scores(scores, sets, gallery_labels=others)) == pytest.approx(dict(report))
+    assert dict(fr.evaluate(gallery, others)) == dict(fr.evaluate(gallery, relevant=shares(others, others)))
+    own = unit(gallery) @ unit(gallery).T
+    assert dict(fr.evaluate_scores(own, others)) == pytest.approx(dict(fr.evaluate(gallery, others)))
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"metrics": ["NMI"]}, "NMI"),
+        ({"relevant": np.eye(12, dtype=bool)}, "relevant"),
+        ({"gallery": batch(5)[0]}, "gallery_labels"),
+        ({"gallery": batch(5)[0], "gallery_labels": [1] * 5}, "gallery_labels"),
+    ],
+)
+def test_what_does_not_go_with_sets(more, name):
+    with pytest.raises((InputError, InputTypeError), match=name):
+        fr.evaluate(batch(12)[0], sets_of(12), **more)

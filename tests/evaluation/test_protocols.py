@@ -1,4 +1,3 @@
-import inspect
 import re
 from dataclasses import replace
 
@@ -77,14 +76,6 @@ def test_vehicleid_by_size():
     for size in ("Small", None):
         with pytest.raises(FrontrankError, match="size"):
             protocols.vehicleid(rows, labels, size)
-
-
-def test_vehicleid_as_released_has_no_note(monkeypatch):
-    small = replace(protocols._SETS["vehicleid-small"], classes=2, images=3, released=4)
-    monkeypatch.setitem(protocols._SETS, "vehicleid-small", small)
-    rows = torch.eye(5)[:, :4] + 0.1
-    for labels, notes in (([0, 0, 1, 1], 0), ([0, 0, 1], 0), ([0, 0, 0, 0], 1), ([0, 0, 1, 1, 1], 1)):
-        assert len(protocols.vehicleid(rows[: len(labels)], labels).notes) == notes
 
 
 def shop():
@@ -189,15 +180,6 @@ def test_small_identities_are_neither_queries_nor_gallery(tmp_path, name, dtype)
     same(report, PROTOCOLS[name](np.load(tmp_path / "rows.npy", mmap_mode="r"), labels))
 
 
-def test_ties_are_kept_when_identities_are_left_out():
-    """Rows of one direction and any length are tied, also after the small identities have gone."""
-    ahead, aside = torch.tensor([1.0, 0, 0]), torch.tensor([1.0, 2, 3])
-    rows = torch.stack([ahead] * 4 + [aside * length for length in (13, 3, 7, 11, 17, 19)] + [ahead])
-    report = protocols.vggface2(rows, [0] * 5 + [1] * 5 + [2])
-    # a query ahead finds the three others, then the five of the other class, then the one aside: (3 + 4/9) / 4
-    assert report.per_query["mAP"][:4].tolist() == pytest.approx([(3 + 4 / 9) / 4] * 4)
-
-
 def test_identities_are_counted_in_templates():
     """Six rows, but four instances: left out."""
     rows = torch.randn(11, 4)
@@ -217,16 +199,3 @@ def test_no_identity_left(name):
         PROTOCOLS[name](rows, [0] * 8, [0, 0, 0, 0, 0, 1, 2, 3])
     with pytest.raises(InputError, match="template 0 has"):
         PROTOCOLS[name](rows, [1, 2] * 4, [0] * 8)
-
-
-def test_the_kind_of_a_protocol_says_what_it_takes():
-    arguments = {
-        "self": ["embeddings", "labels"],
-        "query-gallery": ["queries", "labels", "gallery", "gallery_labels"],
-        "templates": ["embeddings", "labels", "templates"],
-        "revisited": ["queries", "gallery", "ground_truth", "setup"],
-    }
-    assert set(PROTOCOLS) == {*AMONG_THEMSELVES, "in-shop", "revisited"}
-    for of in PROTOCOLS.values():
-        taken = inspect.signature(of.function).parameters
-        assert list(taken)[: len(arguments[of.kind])] == arguments[of.kind]

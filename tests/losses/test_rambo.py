@@ -127,6 +127,17 @@ def test_each_query_gets_what_it_gets_alone(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
+def test_lam_of_earlier_versions_is_lam_times_the_queries(name):
+    """It acted on the mean over queries, so that the mean took part in the move."""
+    scores, relevant = queries()
+    leaf = scores.clone().requires_grad_()
+    reference = REFERENCES[name].func.__wrapped__
+    before = {**MOVES, **REFERENCES[name].keywords, "lam": MOVES["lam"] * len(scores)}
+    torch.stack([reference(one, **before) for one in lists_of(leaf, relevant)]).mean().backward()
+    torch.testing.assert_close(gradient_of(LOSSES[name](**MOVES), scores, relevant), leaf.grad, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
 def test_weights_of_queries_scale_the_result(name):
     loss, (scores, relevant) = LOSSES[name](**MOVES), queries()
     weights = torch.tensor([0.0, 1e-6, 0.5, 1.0, 3.0, 1e6], dtype=torch.float64)

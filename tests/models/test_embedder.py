@@ -59,14 +59,6 @@ def test_batch_norm_by_itself_is_trained_only_if_weights_are_random(tmp_path):
     assert Embedder.load(tmp_path / "m").settings.batch_norm == "train"
 
 
-def test_building_leaves_statistics_untouched_and_training_does_not():
-    model = small(batch_norm="train")
-    assert all(bool((x == 0).all()) for name, x in model.named_buffers() if name.endswith("running_mean"))
-    assert all(int(x) == 0 for name, x in model.named_buffers() if name.endswith("num_batches_tracked"))
-    model(images(2, 100))  # a convolution takes any size
-    assert all(int(x) == 1 for name, x in model.named_buffers() if name.endswith("num_batches_tracked"))
-
-
 def test_parameters_by_name():
     model = small("test_vit", pooling="gem", layer_norm=True)
     head = [name for name, _ in model.head_parameters()]
@@ -85,13 +77,6 @@ def test_parameters_that_no_embedding_depends_on_are_not_trained():
     spare = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert spare == {"backbone.head.norm.weight", "backbone.head.norm.bias"}
     assert spare & {name for name, _ in model.backbone_parameters()} == set()
-
-
-def test_built_where_gradients_are_off_it_can_still_be_trained():
-    with torch.inference_mode():
-        model = small()
-    model(images()).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
 
 
 class TestStages:
@@ -222,10 +207,8 @@ class TestSettings:
             ({"backbone": "resnet10t.c3"}, r"resnet10t\.c3_in1k"),
             ({"pooling": "mean"}, "pooling"),
             ({"batch_norm": "off"}, "batch_norm"),
-            ({"dim": -1}, "dim"),
             ({"dim": 10**13}, "dim"),
             ({"dropout": 1.0}, "dropout"),
-            ({"image_size": 0}, "image_size"),
             ({"resize": 63}, "resize"),
             ({"std": (1.0, 0.0, 1.0)}, "std"),
             ({"poolling": "gem"}, "poolling"),
@@ -233,7 +216,6 @@ class TestSettings:
             ({"block_args": {1j}}, "options"),
             ({"backbone": "efficientformer_l1"}, "efficientformer_l1"),
             ({"backbone": "test_vit", "image_size": 65}, "64 or 80"),
-            ({"backbone": "test_resnet", "pooling": "cls"}, "cls"),
             ({"backbone": "vit_base_patch16_siglip_224", "depth": 1, "pooling": "cls+average"}, "siglip"),
             ({"backbone": "test_vit", "pooling": "cls", "stage": 1}, "stage"),
             ({"interpolation": "cubic"}, "interpolation"),

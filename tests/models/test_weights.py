@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import tarfile
-import time
 import urllib.error
 import zipfile
 from dataclasses import replace
@@ -23,7 +22,7 @@ from frontrank import files as frontrank_files
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.models import Embedder, storage, weights
 from frontrank.models.backbone import KERAS_MEAN, KERAS_STD, build_backbone, convert_keras_resnet50, read_tfjs
-from frontrank.models.weights import PACKAGES, SOURCES, WORDS, WeightSource, package_weights
+from frontrank.models.weights import PACKAGES, SOURCES, WeightSource, package_weights
 from frontrank.packages import Package, fetch, is_cached
 from tests.fetch import BACKBONES, require_packages
 from tests.models.small import images, small
@@ -74,27 +73,12 @@ def test_files_of_torch(source, tmp_path, prefix, wrap):
     assert f"({len(model.backbone.state_dict())} tensors)" in model.origin
 
 
-def test_endings(source, tmp_path):
-    save_file(source.state_dict(), tmp_path / "w.SAFETENSORS")
-    torch.save(source.state_dict(), tmp_path / "w.Bin")
-    for name in ("w.SAFETENSORS", "w.Bin"):
-        assert has_same_features(small(weights=str(tmp_path / name)).eval(), source)
-
-
 def test_old_files_without_counts_of_batches_and_in_half_precision(source, tmp_path):
     state = {n: x for n, x in source.state_dict().items() if not n.endswith("num_batches_tracked")}
     torch.save({n: x.half() for n, x in state.items()}, tmp_path / "w.bin", _use_new_zipfile_serialization=False)
     model = small(weights=tmp_path / "w.bin")
     own = model.backbone.state_dict()
     assert all(torch.equal(own[n], x.half().float()) for n, x in state.items() if n[:3] != "fc.")
-
-
-def test_a_norm_that_timm_has_behind_its_pooling(tmp_path):
-    source = timm.create_model("test_vit", num_classes=0, global_pool="avg", img_size=64)
-    torch.nn.init.normal_(source.fc_norm.weight)
-    torch.save(source.state_dict(), tmp_path / "w.pth")
-    model = small("test_vit", weights=tmp_path / "w.pth")
-    assert torch.equal(model.backbone.norm.weight, source.fc_norm.weight)
 
 
 @pytest.mark.parametrize(
@@ -324,19 +308,6 @@ def test_resnet_is_keras_network(keras):
     torch.testing.assert_close(logits / expected.std(), expected / expected.std(), rtol=1e-3, atol=1e-3)
 
 
-def test_resnet_is_an_embedder_like_others(tmp_path):
-    model = small("resnet50_v1", image_size=32, output_stride=16).eval()
-    assert (model.mean, model.std) == (KERAS_MEAN, KERAS_STD)
-    model.save(tmp_path / "model")
-    x = images(size=32)
-    assert model.backbone.forward_features(x).shape[2:] == (2, 2)
-    assert torch.equal(model(x), Embedder.load(tmp_path / "model")(x))
-    model.train()(x).sum().backward()
-    assert all(p.grad is not None for _, p in model.backbone_parameters())
-    with pytest.raises(InputError, match=r"resnet50_v1.*package"):
-        weights._load_pretrained(model)
-
-
 def tfjs(**changes):
     """Return the files of a tiny model of two groups, the first in shards that end in the middle of numbers."""
     first = [
@@ -470,15 +441,6 @@ def test_an_embedder_takes_them_with_their_colours(tiny):
     assert re.search(r"mean .*0\.5, 0\.5.* 0\.2, 0\.3", other.origin)
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_words_are_no_paths(tiny, tmp_path, monkeypatch, word):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / word).write_text("no weights")
-    monkeypatch.setattr(weights, "_load_pretrained", lambda model: "timm's")
-    beginnings = {"none": "random weights", "pretrained": "timm's", "package": "ImageNet weights of test_resnet"}
-    assert small(weights=word).origin.startswith(beginnings[word])
-
-
 @pytest.mark.parametrize("damage", [lambda x: x[:-1] + bytes([x[-1] ^ 1]), lambda x: x[:1000]], ids=["bit", "half"])
 def test_a_damaged_file_is_named_and_written_again(tiny, damage):
     path, tensors, fetches = tiny
@@ -488,17 +450,6 @@ def test_a_damaged_file_is_named_and_written_again(tiny, damage):
         assert are_equal(package_weights("test_resnet"), tensors)
     assert are_equal(load_file(path), tensors)
     assert len(fetches) == 2
-
-
-def test_what_killed_processes_left_is_deleted(tiny):
-    path, _, _ = tiny
-    path.parent.mkdir(parents=True)
-    new, old, other = (path.with_name(f".{name}.unfinished") for name in (f"{path.name}.1", f"{path.name}.2", "other"))
-    for each in (new, old, other):
-        each.write_text("half")
-        os.utime(each, (time.time() - 4000 * (each != new),) * 2)
-    package_weights("test_resnet")
-    assert set(path.parent.iterdir()) == {path, new, other}
 
 
 def test_a_cache_that_cannot_be_written_or_read(tiny, tmp_path, monkeypatch):

@@ -66,24 +66,6 @@ def test_fetched_and_read_once(npm, cache, monkeypatch):
     assert fetch([thing]) == [path]
 
 
-def test_order_and_names(clients, cache, tmp_path):
-    """Several packages, of which some are here already and one comes twice; scopes and epochs are no folders."""
-    registry = tmp_path / "registry"
-    registry.mkdir()
-    things = []
-    for number, name in enumerate(["@scope/one", "two", "three", "four", "five"]):
-        content = tgz({"package/a": str(number).encode()})
-        things.append(package(content, name=name, version="1:0.1/2"))
-        (registry / name.replace("/", "_")).write_bytes(content)
-    client(clients, "npm", 'name=$(echo "${2%@*}" | tr / _)', f'cp "{registry}/$name" made.tgz')
-    fetch(things[1:2])
-    paths = fetch([*things, things[0]])
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
-    assert digests == [thing.sha256 for thing in (*things, things[0])]
-    assert paths[0].name == "npm-scope_one-1_0.1_2.tgz"
-    assert len(calls(clients)) == 5
-
-
 @pytest.mark.parametrize("damage", [b"", CONTENT[:-1], OTHER], ids=["empty", "short", "other"])
 def test_a_damaged_archive_is_fetched_again(npm, cache, damage):
     (path,) = fetch([package(CONTENT)])
@@ -142,18 +124,6 @@ def test_a_cache_that_cannot_be_written(npm, tmp_path, monkeypatch):
         fetch([package(CONTENT)])
     assert not is_cached(package(CONTENT))
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_the_disk_fills_up(npm, cache, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("frontrank.packages._write_stamp", full)
-        with pytest.raises(InputError, match=r"No space left.*FRONTRANK_CACHE"):
-            fetch([package(CONTENT)])
-    assert not list(cache.glob(".fetch-*"))
-    fetch([package(CONTENT)])
 
 
 def test_what_killed_calls_left(npm, cache):

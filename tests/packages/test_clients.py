@@ -3,13 +3,10 @@
 import hashlib
 import os
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import folder_lock
 from frontrank.packages import actual_package, fetch, is_cached
 from tests.packages import fakes
 from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
@@ -152,33 +149,6 @@ def test_apt_cannot_update(clients, cache, copy):
     assert is_cached(THING["apt"])
 
 
-@pytest.mark.parametrize(("age", "count"), [(60, 0), (4000, 1)], ids=["new", "of hours ago"])
-def test_lists_that_do_not_know_a_version_are_updated_sooner(clients, cache, copy, age, count):
-    mark, fresh = cache.parent / "apt" / "updated", clients / "fresh"
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    os.utime(mark, (time.time() - age, time.time() - age))
-    here = [f'if [ -e "{fresh}" ]; then', *copy("apt"), "else", *saying(fakes.OTHER_APT, 100), "fi"]
-    apt(clients, saying(fakes.OTHER_APT, 100), here, [f'touch "{fresh}"'])
-    if count:
-        fetch([THING["apt"]])
-    else:
-        assert "thing 1.0" in refused("apt")
-    assert updates(clients) == count
-
-
-def test_other_processes_update_at_another_time(clients, cache, copy):
-    apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"))
-    (cache.parent / "apt").mkdir(parents=True)
-    with ThreadPoolExecutor(1) as pool:
-        with folder_lock(cache.parent / "apt"):
-            fetching = pool.submit(fetch, [THING["apt"]])
-            time.sleep(0.3)
-            assert updates(clients) == 0
-        fetching.result(timeout=60)
-    assert updates(clients) == 1
-
-
 def test_apt_has_another_version(clients, cache, copy):
     """It is an error, or a warning each time."""
     here = "thing_2.0_all.deb"
@@ -206,8 +176,3 @@ def test_another_archive_of_the_same_version(clients, cache, copy):
     path.write_bytes(b"damaged")
     with pytest.warns(FrontrankWarning, match="thing"):
         assert fetch([THING["apt"]], any_version=True)[0].read_bytes() == b"rebuilt"
-
-
-def test_no_version_at_all(clients, cache):
-    apt(clients, saying(fakes.UNKNOWN_APT, 100), saying(fakes.UNKNOWN_APT, 100))
-    assert "--any-version" not in refused("apt", any_version=True)

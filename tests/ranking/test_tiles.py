@@ -26,22 +26,40 @@ class Count(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("loss", [fr.PNP, fr.SmoothAP, fr.FastAP, fr.BlackboxAP], ids=lambda loss: loss.__name__)
-@pytest.mark.parametrize(("size", "kernels", "waits"), [(384, 110, 3), (4096, 300, 4)])
-def test_few_kernels_and_waits_on_an_accelerator(loss, size, kernels, waits, monkeypatch):
-    embeddings, labels = torch.randn(size, 8, requires_grad=True), torch.arange(size) // 4
-    counted = Count()
-    real = torch.Tensor.tolist
+@pytest.fixture
+def counted(monkeypatch):
+    counted, real = Count(), torch.Tensor.tolist
 
     def tolist(x):  # of a CPU it does not show
         counted.waits += 1
         return real(x)
 
     monkeypatch.setattr(torch.Tensor, "tolist", tolist)
+    return counted
+
+
+@pytest.mark.parametrize("loss", [fr.PNP, fr.SmoothAP, fr.FastAP, fr.BlackboxAP], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize(("size", "kernels", "waits"), [(384, 110, 3), (4096, 300, 4)])
+def test_few_kernels_and_waits_on_an_accelerator(loss, size, kernels, waits, counted):
+    embeddings, labels = torch.randn(size, 8, requires_grad=True), torch.arange(size) // 4
     with tiling("cuda"), counted:
         loss()(embeddings, labels).backward()
     assert counted.kernels <= kernels
     assert counted.waits <= waits
+
+
+def test_few_kernels_of_a_search(counted):
+    rows = Vectors("rows", torch.randn(4096, 8))
+    with tiling("cuda"), counted:
+        nearest(rows, rows, k=10, own=True)
+    assert counted.kernels <= 90
+    assert counted.waits <= 4  # two for rows that are not finite, two for the number of candidates
+
+
+def test_few_kernels_of_an_evaluation(counted):
+    with tiling("cuda"), counted:
+        fr.evaluate(torch.randn(4096, 8), torch.arange(4096) // 4, metrics=["R@1", "mAP"])
+    assert counted.kernels <= 300
 
 
 @pytest.mark.parametrize("classes", [300, 8])

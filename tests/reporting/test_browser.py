@@ -128,19 +128,6 @@ def test_the_keyboard_reaches_everything_in_order(browser, paths):
         assert all(outline == "solid" or tag == "INPUT" for tag, _, _, outline in reached)
 
 
-def test_the_skip_link_and_details_work_by_key(browser, paths):
-    with visit(browser, paths["run"], reduced_motion="reduce") as seen:  # else the link glides in
-        page = seen.page
-        page.keyboard.press("Tab")
-        assert page.locator(".skip").bounding_box()["y"] >= 0
-        page.keyboard.press("Enter")
-        assert page.evaluate("document.activeElement.id") == "main"
-        summary = page.locator("#curves summary").first
-        summary.focus()
-        page.keyboard.press("Enter")
-        assert page.locator("#curves table").first.is_visible()
-
-
 def test_it_is_whole_without_javascript(browser, paths):
     with visit(browser, paths["run"], java_script_enabled=False) as seen:
         page = seen.page
@@ -206,29 +193,3 @@ def test_the_command_can_be_copied(browser, paths):
         seen.page.clock.run_for(2000)
         seen.page.get_by_role("button", name="Copy", exact=True).wait_for()
         assert seen.page.evaluate("navigator.clipboard.readText()") == "frontrank train --data colours"
-
-
-def test_a_phone_stacks_before_and_after_and_has_room_for_the_metrics(browser, paths):
-    for width, stacked in ((1280, False), (360, True)):
-        with visit(browser, paths["run"], width=width) as seen:
-            first, second = (one.bounding_box() for one in seen.page.locator("article .list").all()[:2])
-            assert (first["x"] < second["x"], first["y"] < second["y"]) == (not stacked, stacked)
-    with visit(browser, paths["run"], width=360) as seen:
-        box = seen.page.locator(".metrics").locator("xpath=..")
-        assert box.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
-        assert seen.page.locator(".metrics td.verdict").first.inner_text().startswith("▲")
-
-
-def test_on_paper_a_dark_page_is_light_and_heads_of_tables_stay(browser, paths):
-    with visit(browser, paths["run"], color_scheme="dark") as seen:
-        page, button = seen.page, seen.page.get_by_role("button", name="Theme")
-        button.click()
-        button.click()
-        assert button.inner_text() == "Theme: dark"
-        page.emulate_media(media="print", color_scheme="light")
-        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(23, 26, 33)"
-        heads = page.locator("#categories thead th:not(.scale) button").all()
-        assert len(heads) > 3
-        assert all(head.is_visible() for head in heads)
-        assert not any(page.locator(name).first.is_visible() for name in (".copy", ".top", "nav"))
-        assert page.locator("article svg.picture").first.is_visible()

@@ -16,7 +16,6 @@ from frontrank.reporting.charts import (
     draw_map,
     log_ticks,
     running_mean,
-    tick_texts,
     ticks,
 )
 from frontrank.reporting.findings import Curve
@@ -41,13 +40,6 @@ def test_points_lie_where_the_scales_put_them():
     middle = (found.left + 406) / 2
     assert points(found.strokes[0].path) == [(35.6, 220), (round(middle, 1), 123.5), (406, 27)]
     assert [(tick.at, tick.text) for tick in found.x_ticks][::5] == [(35.6, "0"), (406, "10")]
-
-
-def test_the_range_goes_on_to_the_next_ticks():
-    found = chart("a", [Line("", curve([0, 1], [0.477, 0.98]))], X, Scale("R@k", percent=True))
-    assert [tick.text for tick in found.y_ticks] == ["40 %", "60 %", "80 %", "100 %"]
-    assert found.y_ticks[0].at == found.bottom
-    assert found.y_ticks[-1].at == 27
 
 
 def test_a_logarithmic_scale_gives_each_power_as_much_room():
@@ -85,14 +77,6 @@ def test_a_single_point_is_a_dot_inside_the_frame(value):
     assert 27 <= dot.y <= found.bottom
 
 
-def test_an_area_is_closed_on_the_ground():
-    found = chart("a", [Line("", curve([0, 1, 2], [1, 3, 2]), filled=True)], X, Scale("density", span=(0, 4)))
-    stroke = found.strokes[0]
-    assert stroke.area.startswith(stroke.path)
-    assert stroke.area.endswith("Z")
-    assert points(stroke.area)[-2:] == [(found.right, found.bottom), (found.left, found.bottom)]
-
-
 def test_a_noisy_line_is_faint_below_its_running_mean():
     y = np.tile([0.0, 2.0], 30)
     faint, mean = chart("a", [Line("loss", curve(range(60), y), smooth=True)], X, Y).strokes
@@ -101,31 +85,6 @@ def test_a_noisy_line_is_faint_below_its_running_mean():
     inner = [at for _, at in points(mean.path)][5:-5]
     assert max(inner) - min(inner) < 0.5 * (points(faint.path)[0][1] - points(faint.path)[1][1])
     assert len(chart("a", [Line("loss", curve(range(29), range(29)), smooth=True)], X, Y).strokes) == 1
-
-
-def test_a_long_line_is_thinned_but_keeps_its_ends():
-    found = chart("a", [Line("", curve(range(10_000), np.linspace(0, 1, 10_000)))], X, Y)
-    drawn = points(found.strokes[0].path)
-    assert len(drawn) == 400
-    assert (drawn[0][0], drawn[-1][0]) == (found.left, found.right)
-    assert (len(found.numbers.rows), found.numbers.rows[0][0], found.numbers.rows[-1][0]) == (13, "0", "9,999")
-
-
-def test_the_legend_names_each_look_once_in_order():
-    lines = [
-        Line(name, curve([0, 1], [0, 1]), kind) for name, kind in (("b", "before"), ("a", "after"), ("c", "after"))
-    ]
-    assert chart("a", lines, X, Y).legend == (("b", "before"), ("a", "after"))
-    assert chart("a", lines[1:2], X, Y).legend == (("a", "after"),)
-    assert chart("a", [Line("", lines[0].curve)], X, Y).legend == ()
-
-
-def test_what_is_behind_is_drawn_first_and_in_no_table():
-    own, other = Line("own", curve([0, 1], [0, 1])), Line("", curve([0, 1], [1, 0]), "faint")
-    found = chart("a", [own], X, Y, behind=[other, Line("", curve([], []), "faint")])
-    assert [stroke.kind for stroke in found.strokes] == ["faint", "after"]
-    assert found.numbers.header == ["step", "own"]
-    assert found.numbers.rows == [["0", "0"], ["1", "1"]]
 
 
 def test_words_and_numbers_say_what_is_drawn():
@@ -139,12 +98,6 @@ def test_words_and_numbers_say_what_is_drawn():
         ["10", "25.0 %", "100.0 %"],
     ]
     assert found.strokes[1].dots[0].text.startswith("after: 100.0")
-
-
-def test_marks_are_ticks_where_asked():
-    scale = Scale("x", log=True, marks=(0.001, 0.05, 1.0, 99.0))
-    found = chart("a", [Line("", curve([0.001, 0.05, 1], [1, 2, 3]))], scale, Y)
-    assert [tick.text for tick in found.x_ticks] == ["0.001", "0.05", "1"]
 
 
 def test_running_mean_equals_a_loop():
@@ -168,13 +121,6 @@ def test_log_ticks_are_few_and_inside(low, factor):
     assert 2 <= len(found) <= 7
     assert found == sorted(found)
     assert low * 0.99 <= found[0] <= found[-1] <= low * factor * 1.01
-
-
-def test_texts_of_an_axis_have_the_same_decimals():
-    assert tick_texts([0, 2.5, 5]) == ["0.0", "2.5", "5.0"]
-    assert tick_texts(ticks(0.9996, 0.9999), percent=True) == ["99.96 %", "99.97 %", "99.98 %", "99.99 %"]
-    assert tick_texts([0, 5e-4]) == ["0", "5e-4"]
-    assert tick_texts([0.125, 0.25], percent=True) == ["12.5 %", "25.0 %"]
 
 
 # The map of embeddings
@@ -223,15 +169,6 @@ def test_together_is_the_share_of_points_beside_their_class(findings):
     assert found.sides[0].together == pytest.approx(8 / 12)
 
 
-def test_a_point_without_a_place_is_left_out_on_both_sides(findings):
-    places = np.random.default_rng(0).normal(size=(12, 2))
-    places[4, 1] = np.nan
-    sides = replace(findings.sides[0], places=places), findings.sides[1]
-    found = draw_map(replace(findings, sides=sides))
-    assert found.points["rows"] == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
-    assert [len(xy) for xy in found.points["sides"]] == [11, 11]
-
-
 @pytest.mark.parametrize("count", [0, 2])
 def test_too_few_points_are_no_map(findings, count):
     sides = tuple(replace(side, places=side.places[:count]) for side in findings.sides)
@@ -250,42 +187,6 @@ def test_the_largest_categories_have_looks(findings):
     names = np.array(["", "", "", "", "", *["a"] * 4, *["b"] * 3])
     found = draw_map(replace(findings, table=replace(findings.table, categories=names)))
     assert [(group.name, group.count) for group in found.groups] == [("a", 4), ("b", 3), ("all others", 5)]
-
-
-def test_without_categories_the_colours_are_few_classes_or_none(tmp_path):
-    few = draw_map(findings_of(tmp_path, categories=()))
-    assert (few.by, [group.name for group in few.groups]) == ("class", [f"class {i}" for i in range(4)])
-    many = draw_map(findings_of(tmp_path, categories=(), classes=12, per_class=2))
-    assert (many.by, len(many.groups), many.sides[0].names) == ("", 1, ())
-
-
-def test_names_and_pictures_do_not_cover_each_other(tmp_path):
-    findings = findings_of(tmp_path, classes=40, per_class=8, categories=("a long name", "b", "another name", "d"))
-    for side in draw_map(findings).sides:
-        assert len(side.names) == 4
-        for i, a in enumerate(side.names):
-            for b in side.names[:i]:
-                assert abs(a.y - b.y) > 19 or abs(a.x - b.x) > 3.9 * (len(a.text) + len(b.text))
-        assert 20 < len(side.pictures) <= 160
-        for i, a in enumerate(side.pictures):
-            assert all(max(abs(a.x - b.x), abs(a.y - b.y)) >= 25.8 for b in side.pictures[:i])
-
-
-def test_a_side_has_no_more_pictures_than_a_page_can_hold(findings):
-    many = replace(findings, table=findings.table.rows(np.zeros(256, dtype=int)), mapped=np.arange(256))
-    found = draw_map(with_places(many, [divmod(i, 16) for i in range(256)]))
-    for side in found.sides:
-        assert len(side.pictures) == 160
-        assert 60 <= sum(placed.row >= 128 for placed in side.pictures) <= 100  # not in the order of the table
-
-
-def test_a_name_stands_where_its_category_is_densest(findings):
-    cold = findings.table.categories == "cold"
-    places = np.where(cold[:, None], [[0.0, 0.0]], [[10.0, 10.0]]) + np.random.default_rng(0).normal(size=(12, 2)) / 9
-    places[np.flatnonzero(cold)[0]] = [10, 10]
-    side = draw_map(with_places(findings, places)).sides[0]
-    at = {placed.text: (placed.x, placed.y) for placed in side.names}
-    assert max(at["cold"]) < SIZE / 2 < min(at["warm"])
 
 
 def test_an_image_is_called_by_its_name_or_its_label(findings):

@@ -1,13 +1,8 @@
 """A contact sheet: every picture in its place, with frames and signs that say what is right."""
 
-from pathlib import Path
-
-import matplotlib
 import numpy as np
-import pytest
 from PIL import Image
 
-from frontrank.reporting import contact_sheet as module
 from frontrank.reporting.contact_sheet import PER_LINE, Cell, contact_sheet
 
 BLUE, GREEN, RED, GREY = (70, 90, 170), (22, 128, 62), (190, 38, 38), (205, 208, 214)
@@ -72,18 +67,6 @@ def test_many_results_go_on_below_and_queries_are_apart():
     assert contact_sheet([(cell((0, 99, 0)), many)], per_line=3).width == 2 * GAP + 4 * ACROSS
 
 
-@pytest.mark.parametrize("size", [(1, 1), (400, 20), (20, 400), (3000, 1), (130, 128)])
-def test_any_shape_fits_its_frame(size):
-    sheet = contact_sheet([(cell((0, 0, 0)), [cell((200, 0, 0), size=size)])])
-    assert frame(sheet, 1) == GREY
-    left, top = corner(1)
-    inside = np.asarray(sheet.crop((left + FRAME, top + FRAME, left + FRAME + SIDE, top + FRAME + SIDE)))
-    is_picture = (inside == (200, 0, 0)).all(-1)
-    across, down = is_picture.any(0).sum(), is_picture.any(1).sum()
-    assert max(across, down) >= SIDE - 1  # small ones are drawn large
-    assert is_picture[SIDE // 2 - 1 : SIDE // 2 + 1, SIDE // 2 - 1 : SIDE // 2 + 1].any()
-
-
 def test_a_picture_that_cannot_be_read_and_long_or_hostile_text():
     plain = contact_sheet([(cell((0, 0, 0)), [Cell(None, ())])])
     left, top = corner(1)
@@ -95,29 +78,3 @@ def test_a_picture_that_cannot_be_read_and_long_or_hostile_text():
     assert (between == 255).all()  # a text ends where its picture does
     below = np.asarray(sheet.crop((left, top + OUTER, left + OUTER, top + OUTER + TEXT)))
     assert (below < 150).any()
-
-
-@pytest.fixture
-def fonts(monkeypatch):
-    """A function that lets the system have these fonts."""
-
-    def has(*names):
-        monkeypatch.setattr(module, "_FONTS", names)
-        module._system_fonts.cache_clear()
-
-    yield has
-    module._system_fonts.cache_clear()
-
-
-def test_letters_that_the_usual_font_lacks_are_written_by_another_one(fonts):
-    def written(text):
-        return contact_sheet([(cell((0, 0, 0), lines=(text,)), [])]).tobytes()
-
-    fonts("no-such-font.ttf")
-    boxes, plain = written("кот"), written("cat")
-    assert boxes == written("тко")  # a box for each
-    fonts("no-such-font.ttf", str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")))
-    assert len({boxes, written("кот"), written("тко")}) == 3
-    assert written("é 漢") != written("漢 é")  # as much of it as can be
-    assert written("cat") == plain  # as before
-    assert written("漢字") == written("字漢")  # neither has them

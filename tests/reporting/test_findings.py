@@ -17,7 +17,6 @@ from frontrank.reporting import findings as module
 from frontrank.reporting.findings import (
     CELLS,
     choose_queries,
-    densities,
     list_order,
     lost_precision,
     measure_findings,
@@ -185,15 +184,6 @@ def test_roles_say_who_searches_what():
     assert len(found.mapped) == 8
 
 
-def test_distractors_without_a_gallery_are_left_out_and_noted():
-    found = measure_one(
-        table_of(["a", "a", "b", "b", ""], roles=["", "", "", "", "distractor"]), clusters(np.arange(5))
-    )
-    assert found.sides[0].report.gallery_size == 4
-    assert any("1 distractors" in note for note in found.notes)
-    assert {image.row for query in shown(found) for image in query.ranked[0].first} <= {0, 1, 2, 3}
-
-
 ODD = {
     "two images": ([0, 0], np.eye(3)[:2]),
     "one class": ([0] * 7, np.random.default_rng(0).normal(size=(7, 4))),
@@ -230,18 +220,6 @@ def test_ties_stand_against_the_model():
     assert found.sides[0].recall.y.tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_multiples_of_a_row_are_ties_however_they_are_rounded(seed):
-    rng = np.random.default_rng(seed)
-    query, row = rng.integers(1, 90, (2, 7))
-    rows = np.stack([query, *(row * scale for scale in (1, 3, 5, 7, 11, 13, 17, 19))]).astype("f4")
-    for right in (1, 4, 8):
-        found = measure_one(table_of([int(i not in (0, right)) * (i + 1) for i in range(9)]), rows)
-        ranked = next(query.ranked[0] for query in shown(found) if query.row == 0)
-        assert ranked.average_precision == 1 / 8
-        assert [image.right for image in ranked.first] == [False] * 7 + [True]
-
-
 def test_categories_without_a_pair_are_left_out_and_blank_ones_named():
     labels, categories = [0, 0, 1, 1, 2, 3, 4, 4, 4], ["x", "x", "", "", "y", "y", "z", "z", "z"]
     with warnings.catch_warnings():
@@ -266,12 +244,6 @@ def test_refusals_are_one_line(labels, sides, name):
     with pytest.raises(InputError, match=name) as error:
         measure_findings(table_of(labels, name="birds"), sides, show=False)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["first", "per_kind", "costly", "mapped"])
-def test_counts_are_checked(name):
-    with pytest.raises(InputError, match=name):
-        measure_findings(table_of([0, 0]), [("after", "", np.eye(2))], **{name: 0})
 
 
 # Curves over all queries
@@ -344,18 +316,6 @@ def test_scores_at_the_ends_and_rounded_beyond_1_are_counted():
     assert positive.sum() == positive[-1] == 300
 
 
-@given(st.lists(st.integers(0, CELLS - 1), min_size=1, max_size=30), st.lists(st.integers(0, CELLS - 1), max_size=30))
-def test_densities_have_area_1_and_cover_all(right, wrong):
-    counts = [np.bincount(np.array(of, dtype=int), minlength=CELLS).astype(float) for of in (right, wrong)]
-    for curve, cells in zip(densities(*counts), (right, wrong), strict=True):
-        width = curve.x[1] - curve.x[0] if len(curve.x) > 1 else 2 / CELLS
-        assert len(curve.x) <= 80
-        assert (curve.y * width).sum() == pytest.approx(1 if cells else 0)
-        if cells:  # within half a bar of where the scores are
-            mean = -1 + 2 * (np.mean(cells) + 0.5) / CELLS
-            assert (curve.x * curve.y * width).sum() == pytest.approx(mean, abs=width)
-
-
 # Costs of wrong images, the order of a list, and which queries are shown
 
 
@@ -365,16 +325,6 @@ def test_costs_are_equal_parts_of_what_each_positive_loses(right):
     expected = [0.0 if hit else float(reference.cost(right, place)) for place, hit in enumerate(right)]
     np.testing.assert_allclose(costs, expected, rtol=1e-12, atol=1e-15)
     assert costs.sum() == pytest.approx(1 - float(reference.average_precision(right)), abs=1e-12)
-
-
-def test_nothing_costs_where_nothing_is_right():
-    assert lost_precision(np.array([False, False])).tolist() == [0.0, 0.0]
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=20))
-def test_order_of_a_list_is_by_score_and_ties_go_against_the_model(items):
-    scores, right = np.array([float(score) for score, _ in items]), np.array([hit for _, hit in items])
-    assert list_order(scores, right, 1e-9).tolist() == reference.in_order(scores.tolist(), right.tolist())
 
 
 def test_scores_within_rounding_are_ties():
@@ -405,13 +355,6 @@ def test_choice_by_hand():
     assert list(found) == ["best", "typical", "worst", "most improved"]
 
 
-def test_typical_is_near_the_median_and_only_what_improved_is_most_improved():
-    found = chosen([np.array([0.0, 0.1, 0.15, 0.4, 1.0, 1.0, 0.12])], 1, np.arange(7), np.ones(7))
-    assert found["typical"] == [2]  # the mean is near 0.4
-    assert "most improved" not in chosen([np.ones(10), AP], 2)
-    assert chosen([np.where(CODES == 2, 0.0, 1.0), AP], 1)["most improved"] == [5]  # 3 improved less
-
-
 def test_of_equal_queries_the_one_with_more_positives_comes_first_and_then_the_seed_decides():
     assert chosen([np.ones(6)], 2, np.arange(6), np.array([1, 1, 9, 1, 5, 1]))["best"] == [2, 4]
     codes = np.arange(400)
@@ -419,25 +362,6 @@ def test_of_equal_queries_the_one_with_more_positives_comes_first_and_then_the_s
     assert one == again != other
     distinct = np.linspace(0, 1, 400)
     assert chosen([distinct], 4, codes, np.ones(400), 0) == chosen([distinct], 4, codes, np.ones(400), 1)
-
-
-@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 5), st.integers(1, 2))
-def test_queries_shown_are_distinct_and_have_something_to_find(seed, count, per_kind, sides):
-    rng = np.random.default_rng(seed)
-    positives = rng.integers(0, 3, count)
-    positives[rng.integers(count)] = 1
-    values = [np.where(positives > 0, rng.integers(1, 4, count) / 3, np.nan) for _ in range(sides)]
-    codes = rng.integers(0, 4, count)
-    found = chosen(values, per_kind, codes, positives)
-    queries = [query for of in found.values() for query in of]
-    assert len(queries) == len(set(queries)) > 0
-    assert (positives[queries] > 0).all()
-    for of in found.values():
-        assert 0 < len(of) <= per_kind
-        assert len(set(codes[of])) == len(of)
-    left = [query for query in np.flatnonzero(positives) if query not in found.get("most improved", [])]
-    if left:
-        assert values[-1][found["best"][0]] == values[-1][left].max()
 
 
 # The sample on the map, and where its images are
@@ -471,13 +395,6 @@ def test_each_category_has_its_share(seed, images, count):
         assert abs((categories[rows] == category).sum() - share) <= 1
 
 
-def test_small_classes_come_whole_and_the_seed_draws_them():
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 8))
-    one, again, other = (sample_rows(table_of(labels), 80, seed).tolist() for seed in (0, 0, 1))
-    assert np.unique(labels[one], return_counts=True)[1].tolist() == [8] * 10
-    assert one == again != other
-
-
 def test_tsne_keeps_classes_together_and_repeats_itself():
     rows, labels = groups_of(12, 8)
     (places,), method = places_of(rows)
@@ -496,21 +413,6 @@ def test_the_same_embeddings_are_at_the_same_places_on_both_maps(dim, noise):
     np.testing.assert_allclose(after, before, atol=1e-12)
 
 
-def test_a_second_map_begins_where_the_first_ended_and_is_of_its_own(monkeypatch):
-    began = []
-
-    def tsne(parts, begin, seed):
-        began.append(begin)
-        return parts[:, :2]
-
-    monkeypatch.setattr(module, "_tsne", lambda: tsne)
-    rows, _ = groups_of(12, 8)
-    (before, after), _ = places_of(rows, rows + 1e-3 * clusters(np.arange(len(rows)), dim=16, seed=1))
-    assert began[0] is None
-    np.testing.assert_allclose(began[1] / np.sqrt((began[1] ** 2).sum(1)).max(), before)
-    assert 1e-5 < np.abs(after - before).max() < 1e-2
-
-
 def test_few_images_or_no_scikit_learn_are_at_principal_components(monkeypatch):
     rows, labels = groups_of(3, 4, noise=0.01)
     (places,), method = places_of(rows)
@@ -520,13 +422,6 @@ def test_few_images_or_no_scikit_learn_are_at_principal_components(monkeypatch):
     (places,), method = places_of(groups_of(8, 8)[0])
     assert "scikit-learn" in method
     assert np.isfinite(places).all()
-
-
-def test_a_map_after_one_without_extent():
-    rows, labels = groups_of(5, 8)
-    (before, after), _ = places_of(np.ones((40, 3), "f4"), rows)
-    assert not before.any()
-    assert nearest_share(after, labels) > 0.9
 
 
 ODD_ROWS = {
@@ -554,13 +449,6 @@ def test_principal_components_are_those_of_the_covariance():
     values = np.linalg.eigvalsh(np.cov(rows.T))[::-1][:3]
     np.testing.assert_allclose(found.var(0, ddof=1), values)
     np.testing.assert_allclose(np.corrcoef(found.T), np.eye(3), atol=1e-12)
-
-
-@pytest.mark.parametrize("rows", [[[5, 6], [5, 0]], [[0, 1], [9, 1]]])
-def test_principal_components_point_the_way_of_what_grows(rows):
-    rows = np.array(rows, dtype=float)
-    first = principal_components(rows, 2)[:, 0]
-    assert np.array_equal(first > 0, rows.sum(1) == rows.sum(1).max())
 
 
 @given(st.floats(0, 6.28), st.booleans(), st.integers(0, 100))

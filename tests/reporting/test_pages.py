@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from frontrank.reporting.pages import faults_note, make_thumbnails
+from frontrank.reporting.pages import make_thumbnails
 from tests.reporting import samples
 
 
@@ -63,15 +63,6 @@ def test_a_file_that_has_gone_is_an_empty_frame_and_said(tmp_path):
     assert [bool(found[row].uri) for row in range(3)] == [True, False, False]
     assert (found[1].width, found[1].height) == (16, 16)
     assert [fault.split()[0] for fault in faults] == ["b.png", "c.png"]
-
-
-def test_the_note_counts_and_names_the_first():
-    assert faults_note([]) == ()
-    (one,) = faults_note(["b.png is gone"])
-    assert one.startswith("1 picture ")
-    (two,) = faults_note(["b.png is gone", "c.png is empty"])
-    assert two.startswith("2 pictures ")
-    assert two.endswith("b.png is gone).")
 
 
 def test_without_webp_pictures_are_jpegs(tmp_path, monkeypatch):

@@ -109,18 +109,6 @@ def test_a_damaged_run_file_says_nothing(folder, content):
     assert facts.facts["training"].startswith("not finished")
 
 
-@pytest.mark.parametrize(
-    ("times", "text"),
-    [((0, 0.2), None), ((0, 42), "42 s on cpu"), ((5, 7505), "2 h 5 min on cpu"), ((1,), None)],
-    ids=["a moment", "seconds", "hours", "one line"],
-)
-def test_time(folder, times, text):
-    (folder / "log.jsonl").write_text("".join(json.dumps({"step": i, "time": t}) + "\n" for i, t in enumerate(times)))
-    assert facts_of(folder).facts.get("time") == text
-    (folder / "run.json").write_text(json.dumps(RUN | ENDED | {"resumed": [{}]}))
-    assert "time" not in facts_of(folder).facts  # not known where it was interrupted
-
-
 @pytest.mark.parametrize("column", ["licence", "license"])
 def test_licences_are_counted(column):
     licences = count_licences(table_of("abcde", **{column: np.array(["MIT", "CC0-1.0", "MIT", " ", "CC0-1.0"])}))
@@ -139,13 +127,6 @@ def test_credits_stand_beside_the_table(tmp_path):
     (tmp_path / "LICENCES.md").write_bytes("drawn by Zoë".encode() + b"\xff")
     for path in (tmp_path, tmp_path / "images.csv"):
         assert read_credits(str(path)) == "drawn by Zoë\N{REPLACEMENT CHARACTER}"
-
-
-def test_other_images_are_named(folder):
-    facts = facts_of(folder, "/d/my.photos")
-    assert facts.title.endswith("my.photos")
-    assert facts.facts["images"].endswith("my.photos")
-    assert facts.facts["trained on"].endswith("emoji")
 
 
 # Embeddings are kept for the images and the model they are of, and for no others
@@ -216,11 +197,8 @@ def test_another_model_takes_the_place_of_the_first(tmp_path, table):
 
 DAMAGES = {
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:-4]),
-    "no array": lambda path: path.write_text("hello"),
     "other rows": lambda path: np.save(path, ROWS[:2]),
     "not finite": lambda path: np.save(path, ROWS * np.float32("nan")),
-    "objects": lambda path: np.save(path, np.array([{}], dtype=object), allow_pickle=True),
-    "double": lambda path: np.save(path, ROWS.astype(float)),
 }
 
 

@@ -14,16 +14,13 @@ from PIL import Image
 from frontrank.errors import InputError
 from frontrank.reporting import pages
 from frontrank.reporting import run as module
-from frontrank.reporting.findings import CategoryResult, Curve, QueryExample, RankedImage, RankedList
+from frontrank.reporting.findings import Curve, QueryExample, RankedImage, RankedList
 from frontrank.reporting.run import (
-    end_of_search,
-    overlap,
     rank_charts,
     render_run_page,
-    score_charts,
     training_charts,
 )
-from tests.reporting.samples import HOSTILE, facts_of, findings_of, parsed, plain, report_of, sections
+from tests.reporting.samples import HOSTILE, facts_of, findings_of, parsed, plain, sections
 
 
 @pytest.fixture(scope="module")
@@ -83,15 +80,6 @@ def test_the_table_has_every_metric_with_values_intervals_and_change(page):
     assert not [cell for cell in page.all("td") if "aria-hidden" in cell.attributes]
 
 
-def test_categories_come_best_first_and_undefined_last(findings):
-    values = (("a", 0.2), ("b", np.nan), ("c", 0.9))
-    categories = tuple(CategoryResult(name, 1, 1, (0.1, value), (0.1, 0.2)) for name, value in values)
-    (table,) = page_of(replace(findings, categories=categories)).all("table", of="sortable")
-    rows = [cells_of(row) for row in table.one("tbody").all("tr")]
-    assert rows[0] == ["c", "10.0", "90.0", "", "10.0", "20.0", "1", "1"]
-    assert [row[:3] for row in rows[1:]] == [["a", "10.0", "20.0"], ["b", "10.0", "-"]]
-
-
 # Ranked pictures
 
 
@@ -116,20 +104,6 @@ def test_only_the_worst_show_what_each_wrong_image_costs(page):
     assert [cost and cost[1] for cost in costs] == [None, "12", "6.2", "0.040"]
     prices = [price.text for price in worst.all("span", of="price")][:3]
     assert prices == [f"\N{MINUS SIGN}{cost}" for cost in ("12", "6.2", "0.040")]
-
-
-def test_wrong_images_behind_the_last_right_one_look_and_read_so(findings):
-    def ranked(*right):
-        return RankedList(0.5, tuple(RankedImage(i, i + 1, 0.5, of) for i, of in enumerate(right)), ())
-
-    for positives, right, end in ((1, (True, False), 2), (2, (True, False, True), 4), (3, (True, False, True), 4)):
-        assert end_of_search(QueryExample(0, positives, ()), ranked(*right)) == end
-    assert end_of_search(QueryExample(0, 0, ()), ranked(False, False)) == 3
-    assert end_of_search(QueryExample(0, 1, ()), ranked()) == 1
-    query = QueryExample(0, 1, (ranked(True, False),) * 2)
-    page = page_of(replace(findings, queries={"best": (query,)}))
-    hits = list(next(page.one("article").all("ol", of="hits")).all("li"))
-    assert [hit.classes[1] for hit in hits] == ["right", "past"]
 
 
 def test_the_first_right_image_is_a_tile_at_the_end_where_none_is_among_the_first(findings):
@@ -201,14 +175,6 @@ def test_licences_of_designs_and_credits_are_shown(findings, page):
     assert card_of(page_of(findings, licences={}, credits="by Ann")).one("pre").text == "by Ann"
 
 
-def test_notes_of_the_reports_are_shown_once(findings):
-    sides = tuple(replace(side, report=side.report.with_notes(("ties are misses",))) for side in findings.sides)
-    change = replace(findings.change, notes=("the galleries differ",))
-    page = page_of(replace(findings, sides=sides, change=change))
-    notes = [plain(note.text) for note in page.one("ul", of="notes").all("li")]
-    assert notes == ["a note", "ties are misses", "the galleries differ"]
-
-
 # Charts
 
 
@@ -235,28 +201,6 @@ def test_recall_and_precision_have_a_line_per_side(findings):
     assert [stroke.kind for stroke in rank_charts(findings.sides[1:])[0].strokes] == ["after"]
 
 
-def test_scores_of_both_sides_are_on_the_same_axes(findings):
-    before, after = score_charts(findings.sides)
-    assert (before.x_ticks, before.y_ticks) == (after.x_ticks, after.y_ticks)
-    assert [stroke.kind for stroke in after.strokes] == ["wrong", "right"]
-    shares = [float(re.search(r"([\d.]+)\s%", one.note)[1]) for one in (before, after)]
-    assert shares[0] > 20 > shares[1]
-    assert re.findall(r"\d\.\d\d", after.summary)[:3] == ["0.80", "0.70", "0.90"]  # the peak, and the middle half
-    assert after.summary.endswith(after.note)
-    flat = Curve(np.zeros(1), np.zeros(1))
-    assert score_charts([replace(side, positive_scores=flat, negative_scores=flat) for side in findings.sides]) == []
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "share"),
-    [([0, 1], [1, 1], 1), ([2, 3], [1, 1], 0), ([0.5, 1.5], [7, 7], 0.5), ([0.5, 1.5], [0, 0], None), ([], [], None)],
-)
-def test_overlap_of_densities(x, y, share):
-    box = Curve(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
-    common = overlap(box, Curve(np.array(x, float), np.array(y, float)))
-    assert common is None if share is None else common == pytest.approx(share, abs=0.01)
-
-
 # Little, and users' text
 
 
@@ -271,19 +215,6 @@ def test_a_page_of_one_side_or_with_parts_missing(tmp_path, page, sides, bare):
     head = plain(one.one("h1").text)
     assert (head.endswith("75.0 %"), "→" in head, "on 4 classes" in head) == (True, sides == 2, bare)
     assert sections(one) == (["result", "curves", "facts"] if bare else sections(page))
-
-
-def test_one_query_of_one_class_and_distractors(tmp_path):
-    findings = findings_of(tmp_path, sides=1, classes=1, per_class=1)
-    side = replace(findings.sides[0], report=report_of([1]))
-    nothing = QueryExample(0, 0, (RankedList(float("nan"), (), ()),))
-    page = page_of(replace(findings, sides=(side,), queries={"typical": (nothing,)}), searched="")
-    assert plain(page.one("h1").text) == "R@1 on 1 class: 100.0 %"
-    assert "1 query" in plain(page.one("p", of="lead").text)
-    assert "AP -" in plain(page.one("article").text)
-    assert "map" not in sections(page)
-    table = replace(findings.table, labels=np.array([""]))  # distractors are no class
-    assert "0 classes" in page_of(replace(findings, sides=(side,), table=table, queries={}), searched="").one("h1").text
 
 
 def test_no_side_and_no_jinja_are_refused(findings, monkeypatch):

@@ -185,6 +185,7 @@ def test_an_index_changes_both_sides_and_remembers(fitted, tmp_path):
         ({"lr": 0.0}, "lr"),
         ({"loss": "SmothAP"}, "SmoothAP"),
         ({"loss": 3}, "loss"),
+        ({"loss": "pml.ContrastiveLoss"}, "PeerLoss"),
         ({"loss": "FastAP", "temperature": 0.1}, "temperature"),
         ({"loss": fr.SmoothAP(), "options": {"temperature": 1.0}}, "options"),
     ],

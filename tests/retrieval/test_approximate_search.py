@@ -11,7 +11,7 @@ from frontrank.retrieval import approximate_search, embedded
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
 from frontrank.retrieval.journal import Journal, write_journal
-from tests.retrieval.engines import clustered, score_of
+from tests.retrieval.engines import clustered
 from tests.retrieval.engines import recall as share_of_best
 
 COUNT, DIM = 3000, 16
@@ -120,15 +120,6 @@ def test_search_stays_exact_if_no_graph_is_good_enough(small, monkeypatch):
     assert index.settings.facts["search"] == "exact"
     monkeypatch.setattr(embedded, "build_graph", None)  # not tried again for every search
     assert recall(index, rows, queries) == 1.0
-
-
-def test_long_lists_and_all_rows(kind, tmp_path):
-    rows = vectors(700)
-    with Index(tmp_path / "index", dim=DIM) as index:
-        index.add(rows, items_of(700))
-        for k in (100, 700, 1000):
-            (hits,) = index.search(rows[:1], k)
-            assert hits.scores.tolist() == sorted((score_of(row, rows[0]) for row in rows), reverse=True)[:k]
 
 
 def test_a_damaged_graph_is_named_and_can_be_removed(small, tmp_path):

@@ -7,10 +7,9 @@ import pytest
 
 from frontrank.errors import InputError
 from frontrank.retrieval import embedded
-from frontrank.retrieval.embedded import GrowingArray, ItemRows, VectorRows
+from frontrank.retrieval.embedded import VectorRows
 from frontrank.retrieval.index import Index
-from frontrank.retrieval.items import Condition, Item
-from frontrank.retrieval.journal import Put
+from frontrank.retrieval.items import Item
 from tests.retrieval.engines import halves, some_items
 
 ROWS = np.arange(40, dtype="<f4").reshape(10, 4)
@@ -43,26 +42,6 @@ def test_a_file_that_fits_is_in_memory_until_it_has_grown(file, tmp_path):
     vectors.append(ROWS)
     assert not vectors.in_memory
     np.testing.assert_array_equal(vectors.rows, np.concatenate([ROWS, ROWS]))
-
-
-def test_arrays_grow_in_proportion():
-    array, addresses = GrowingArray(np.int64), set()
-    for i in range(5000):
-        array.append(np.array([i]))
-        addresses.add(array.rows.__array_interface__["data"][0])
-    assert array.rows.tolist() == list(range(5000))
-    assert len(addresses) < 40
-
-
-def test_columns_and_filters_do_not_pile_up():
-    rows = ItemRows(VectorRows(4, np.inf))
-    rows.apply(Put(ROWS, [Item(str(i), metadata={"n": i}) for i in range(10)]))
-    for number in range(100):
-        assert rows.select((Condition(f"invented_{number}", "=", ("x",)),)).count == 0
-        assert rows.select((Condition("n", "=", (str(number),)),)).count == (number < 10)
-    assert len(rows._columns) == embedded._MOST_COLUMNS
-    assert "n" in rows._columns  # used all the time
-    assert len(rows._filters) <= embedded._MOST_FILTERS
 
 
 @pytest.mark.parametrize("folder", [None, "index"])

@@ -48,12 +48,6 @@ def test_finds_exactly_the_best(queries, share, kind, monkeypatch):
     check(rows, asked, k, shuffled_items(500), mask)
 
 
-def test_more_copies_than_are_asked_for(monkeypatch):
-    monkeypatch.setattr(exact_search, "_SCORED", 500)
-    rows = np.repeat(unit(np.random.default_rng(0).standard_normal((3, 7))), 200, axis=0)
-    check(rows, rows[[0, 250, 599]], 10, shuffled_items(600))
-
-
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 40), st.integers(0, 10**6))
 def test_small_cases(count, dim, k, seed):
     rng = np.random.default_rng(seed)

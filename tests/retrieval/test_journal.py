@@ -1,6 +1,5 @@
 """The files of an embedded index: nothing acknowledged is lost, whatever is killed, damaged or full."""
 
-import json
 import multiprocessing
 import os
 import random
@@ -18,7 +17,7 @@ from frontrank.files import folder_lock
 from frontrank.retrieval import embedded, journal
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
-from frontrank.retrieval.journal import Journal, is_index, rewrite_folder, write_journal
+from frontrank.retrieval.journal import Journal, is_index, write_journal
 from tests.retrieval.engines import halves, some_items, unit
 from tests.retrieval.kill_index import item_of, vector_of, write
 
@@ -383,33 +382,7 @@ def test_an_index_that_was_replaced_by_another_is_not_written_to(stored, replace
         assert [item.id for item in other.items()] == [f"other-{i}" for i in range(5)]
 
 
-def test_a_folder_without_an_identity(stored):
-    """As older ones are."""
-    folder, _ = stored
-    (kind, head), *records = read(folder / "journal")
-    head = {name: value for name, value in json.loads(head).items() if name != "made"}
-    write_journal(folder / "journal", [(kind, json.dumps(head).encode()), *records])
-    with Index.load(folder) as writing, Index.load(folder) as reading:
-        writing.add(halves(1), [Item("new")])
-        rewrite_folder(folder, 2, 8, writing._open.read_settings(), (), None)
-        assert reading.refresh()
-        assert (reading.count(), names(folder)) == (0, ["journal", "vectors.000002"])
-
-
 # Where an index can be made
-
-
-def test_two_that_make_the_same_index_at_once(tmp_path, monkeypatch):
-    real = journal.create_folder
-
-    def create_twice(folder, dim, settings):
-        real(folder, dim, settings)  # by the other process, just before
-        real(folder, dim, settings)
-
-    monkeypatch.setattr(journal, "create_folder", create_twice)
-    with Index(tmp_path / "index", dim=8) as index:
-        index.add(halves(1), [Item("a")])
-    assert names(tmp_path) == ["index"]
 
 
 def test_old_unfinished_folders_are_removed(tmp_path):
@@ -421,21 +394,6 @@ def test_old_unfinished_folders_are_removed(tmp_path):
         os.utime(path, (0, 0))
     Index(tmp_path / "index", dim=8).close()
     assert names(tmp_path) == [new.name, "index"]
-
-
-def test_a_clock_that_jumps_removes_no_folder_in_use(tmp_path, monkeypatch):
-    real = journal.rewrite_folder
-
-    def create_meanwhile(folder, *args):
-        if folder.name.startswith(".index") and len(names(tmp_path)) == 1:
-            with monkeypatch.context() as patch:
-                patch.setattr(time, "time", lambda: 1e12)
-                journal._remove_stale_folders(tmp_path / "index")  # as another process would
-        real(folder, *args)
-
-    monkeypatch.setattr(journal, "rewrite_folder", create_meanwhile)
-    Index(tmp_path / "index", dim=8).close()
-    assert names(tmp_path) == ["index"]
 
 
 def test_folders_that_are_not_an_index(tmp_path):
@@ -454,21 +412,6 @@ def test_folders_that_are_not_an_index(tmp_path):
             index.save(tmp_path / "full", overwrite=True)
     assert names(tmp_path) == ["empty", "file", "full"]
     assert names(tmp_path / "full") == ["precious"]
-
-
-def test_names_and_folders_that_cannot_be_used(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"xxx .*no index"):
-        Index.load(tmp_path / ("x" * 300))
-    with pytest.raises(InputError, match=r"xxx .*written"):
-        Index(tmp_path / ("x" * 300), dim=8)
-    (tmp_path / "index").mkdir()
-
-    def refuse(folder):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("os.listdir", refuse)
-    with pytest.raises(InputError, match=r"index .*Permission denied"):
-        Index.load(tmp_path / "index")
 
 
 # Full disks

@@ -1,5 +1,4 @@
 import secrets
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,6 @@ from frontrank.errors import InputError
 from frontrank.retrieval import milvus
 from frontrank.retrieval.items import Condition, Item, parse_filter
 from frontrank.retrieval.milvus import MilvusAddress, MilvusEngine, MilvusServer, to_expression
-from tests.retrieval import servers
 from tests.retrieval.engines import halves, some_items
 from tests.retrieval.servers import milvus_url
 from tests.retrieval.test_engine import check_message
@@ -30,21 +28,6 @@ def engine(shared):
     """An empty engine, one for all tests."""
     yield shared
     shared.delete([item.id for item in shared.scan(None, 1000)])
-
-
-@pytest.mark.servers
-def test_the_server_of_the_tests_is_on_loopback_only():
-    host, port = servers.milvus()
-    assert host == "127.0.0.1"
-    listening = [
-        line.split()[1]
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        if Path(table).exists()
-        for line in Path(table).read_text().splitlines()[1:]
-        if line.split()[3] == "0A"
-    ]
-    assert f"0100007F:{port:04X}" in listening
-    assert not [place for place in listening if place.endswith(f":{19530:04X}") and port != 19530]
 
 
 @given(st.text())
@@ -80,19 +63,6 @@ def test_several_conditions_as_milvus_reads_them():
     assert to_expression(both) == '(label in ["cat"]) and (path in ["a.jpg"])'
     never = Condition("a", "=", ("\x00",))
     assert (to_expression([*both, never]), to_expression([never]), to_expression([])) == (None, None, "")
-
-
-@pytest.mark.servers
-def test_settings_that_lost_a_part(engine):
-    engine.write_settings(b"some")
-    (part,) = {row["id"] for row in engine._scan(milvus.SETTINGS, ["id"])} - {milvus._HEAD}  # the old parts are gone
-    engine._delete([part], milvus.SETTINGS)
-    with pytest.raises(InputError, match=r"^settings .*damaged"):
-        engine.read_settings()
-    engine._delete([milvus._HEAD], milvus.SETTINGS)
-    with pytest.raises(InputError, match="no settings"):
-        engine.read_settings()
-    engine.write_settings(b"settings")
 
 
 @pytest.mark.servers
@@ -192,16 +162,6 @@ def test_waits_for_graphs_of_the_segments_that_are_left(monkeypatch, loads):
     MilvusEngine(server, 8, is_exact=False).prepare()
     assert loaded == []
     assert len(sleeps) == (loads if loads > 1 else 0)  # the last one is for what the graphs replace
-
-
-@pytest.mark.servers
-def test_a_database_or_a_token(monkeypatch):
-    for change in ({"options": "?database=nowhere"}, {"options": "?token=wrong-secret", "user": "", "password": ""}):
-        with pytest.raises(InputError, match="refuses") as error:
-            MilvusEngine.open(milvus_url(**change))
-        check_message(error, "wrong-secret")
-    host, port = servers.milvus()
-    assert MilvusEngine.open(f"milvus://{host}:{port}/nothing?token=root:Milvus") is None
 
 
 def test_the_parts_of_a_url():

@@ -99,16 +99,6 @@ def test_close_items_in_order(sizes, queries, gallery):
     check(rows.to(gallery), rows.to(gallery), 7, own=True)
 
 
-@pytest.mark.parametrize("queries", [torch.float32, torch.float64])
-@pytest.mark.parametrize("gallery", [torch.float32, torch.float64])
-def test_close_scores_of_items_far_apart(queries, gallery):
-    """Items all around a query at almost one angle: the rounding of the query moves them past each other."""
-    query = torch.nn.functional.normalize(torch.randn(1, 24, dtype=torch.float64))
-    aside = torch.randn(90, 24, dtype=torch.float64)
-    aside = torch.nn.functional.normalize(aside - (aside @ query.T) * query)
-    check(query.to(queries) * 3, (query + aside * (1 + 1e-9 * torch.randn(90, 1, dtype=torch.float64))).to(gallery), 7)
-
-
 @pytest.mark.parametrize("noise", [0, 1e-6])
 def test_few_items_of_a_collapsed_model_are_scored_again(monkeypatch, noise):
     """Float32 products cannot order any of them, yet not all pairs are scored one by one."""
@@ -136,12 +126,3 @@ def test_dtypes(queries, gallery, dtype):
     one, other = torch.randn(3, 4).to(getattr(torch, queries)), torch.randn(6, 4).to(getattr(torch, gallery))
     assert nearest(rows_of(one), rows_of(other), 2)[0].dtype == getattr(torch, dtype)
     check(one, other, 2)
-
-
-def test_the_gallery_is_read_once_per_group(sizes, monkeypatch):
-    sizes(4, 5)
-    gallery = rows_of(torch.randn(11, 3))
-    read, seen = gallery.read, []
-    monkeypatch.setattr(gallery, "read", lambda rows: seen.append((rows.start, rows.stop)) or read(rows))
-    nearest(rows_of(torch.randn(9, 3)), gallery, 2)
-    assert seen == [(0, 5), (5, 10), (10, 11)] * 3

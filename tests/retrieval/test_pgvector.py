@@ -1,5 +1,4 @@
 import secrets
-import threading
 
 import numpy as np
 import psycopg
@@ -109,19 +108,6 @@ def test_writers_and_builders_of_the_graph_at_the_same_time(make, monkeypatch):
 
 
 @pytest.mark.servers
-def test_processes_that_make_the_same_table(monkeypatch):
-    """Only one does; the others get an error, before or after it is there."""
-    url, together = postgres_url(), threading.Barrier(4)
-    own = PostgresServer.add_extension
-    monkeypatch.setattr(PostgresServer, "add_extension", lambda server: (own(server), together.wait()))
-    results = engines.in_threads(lambda place: PgvectorEngine.create(url, 8, b""), 4)
-    created = [result for result in results if isinstance(result, PgvectorEngine)]
-    assert len(created) == 1
-    assert all(isinstance(result, InputError) for result in results if result not in created)
-    created[0].close()
-
-
-@pytest.mark.servers
 def test_a_graph_orders_equal_scores_by_id(make, monkeypatch):
     monkeypatch.setattr(pgvector, "GRAPH_ROWS", 100)
     engine, url = make(name='a"; DROP TABLE x; -- $1 {items} é')  # which is only a name
@@ -136,16 +122,6 @@ def test_a_graph_orders_equal_scores_by_id(make, monkeypatch):
     monkeypatch.setattr(pgvector, "_LEAST_VERSION", (99, 0))
     with pytest.raises(InputError, match="ALTER EXTENSION"):  # pgvector is too old
         PgvectorEngine.open(url)
-
-
-@pytest.mark.servers
-@pytest.mark.parametrize(
-    "change", [{"database": "nowhere"}, {"password": "se%zzcret"}, {"address": ("127.0.0.1", "port")}]
-)
-def test_options_that_libpq_refuses(change):
-    with pytest.raises(InputError, match=r"postgresql://.* used") as error:
-        PgvectorEngine.open(postgres_url(**change))
-    check_message(error, "se%zzcret")
 
 
 def test_the_parts_of_a_url():
@@ -170,20 +146,6 @@ def test_rights_that_are_missing(make, administrator, make_user):
     with pytest.raises(InputError, match="CREATE EXTENSION") as error:
         PgvectorEngine.create(postgres_url(user=name, password=f"secret-{name}", database=name), 8, b"")
     check_message(error, f"secret-{name}")
-
-
-@pytest.mark.servers
-def test_only_the_owner_of_a_table_builds_its_graph(make, make_user, monkeypatch):
-    monkeypatch.setattr(pgvector, "GRAPH_ROWS", 10)
-    engine, url = make(name=(table := "t" + secrets.token_hex(4)))
-    name = make_user("writer_", f"ALL ON {table}, {table}_settings")
-    writer = PgvectorEngine.open(url.replace(f"postgres:{QUOTED_PASSWORD}", f"{name}:secret-{name}"))
-    writer.add(halves(20), some_items(20))
-    writer.upsert(halves(5), some_items(5))
-    writer.close()
-    assert engine.describe()["search"] == "exact"
-    engine.prepare()
-    assert engine.describe()["search"] == "hnsw"
 
 
 @pytest.mark.servers

@@ -54,18 +54,6 @@ def test_by_hand():
     torch.testing.assert_close(new[0], y / y.norm())
 
 
-def test_signs_are_fixed():
-    rows = spread(50, 4)
-    first = Whitening.fit(rows)
-    second = Whitening.fit(rows.flip(0))
-    torch.testing.assert_close(first.components, second.components, rtol=0, atol=1e-10)
-    assert bool((first.components.gather(1, first.components.abs().argmax(1)[:, None]) > 0).all())
-    for order in ([0, 1], [1, 0]):  # along (1, -1) both entries are as large: the first one counts
-        angles = torch.tensor([0.3, 0.5, 0.7]).double() + math.pi / 4 - 0.5
-        rows = torch.stack([angles.cos(), angles.sin()], 1)[:, order]
-        assert Whitening.fit(rows, dim=1).components[0].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_directions_that_say_nothing_are_dropped(dtype):
     """Of 5 rows one goes with the mean; columns of zeros and differences of others add nothing."""
@@ -103,14 +91,6 @@ def test_rows_of_which_nothing_is_left(dtype):
     assert whitening.apply(rows[1:2]).tolist() == [[1.0]]
 
 
-def test_close_rows_keep_their_digits():
-    """Training rows that differ by 1e-4 only: the mean is taken off in float64, so float32 is enough for the rest."""
-    rows = (1 + 1e-4 * torch.randn(60, 8, dtype=torch.float64)).float()
-    found = Whitening.fit(rows, dim=6).apply(rows)
-    expected = Whitening.fit(rows.double(), dim=6).apply(rows.double())
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)
-
-
 def test_arrays_and_half_precision(small_chunks):
     rows = spread(20, 6, torch.float32)
     expected = Whitening.fit(rows).apply(rows)
@@ -142,16 +122,6 @@ def test_comes_back_as_it_was(whitening, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
-def test_replaces_a_file_only_with_overwrite(whitening, tmp_path):
-    path = tmp_path / "w"
-    path.write_text("precious")
-    with pytest.raises(InputError, match=r"w .*overwrite"):
-        whitening.save(path)
-    assert path.read_text() == "precious"
-    whitening.save(path, overwrite=True)
-    assert Whitening.load(path).power == 0.3
-
-
 def test_paths_that_cannot_be_used(whitening, tmp_path):
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "none" / "w", tmp_path / "folder"):
@@ -180,25 +150,12 @@ def test_files_of_something_else(whitening, tmp_path):
 FACTS = {"format": "frontrank.whitening", "version": "1", "power": "0.25"}
 
 
-def test_other_facts_in_a_file(whitening, tmp_path):
-    whitening.save(tmp_path / "w")
-    for change in ({"version": "2"}, {"power": "strong"}, {"power": "nan"}, {"power": "2"}, {"power": None}):
-        facts = {name: text for name, text in (FACTS | change).items() if text}
-        save_file(load_file(tmp_path / "w"), tmp_path / "w", facts)
-        with pytest.raises(InputError, match=r"/w\b"):
-            Whitening.load(tmp_path / "w")
-
-
 @pytest.mark.parametrize(
     "change",
     [
         lambda parts: parts | {"mean": parts["mean"][:4].clone()},
-        lambda parts: parts | {"variance": parts["variance"][:2].clone()},
         lambda parts: parts | {"variance": -parts["variance"]},
-        lambda parts: parts | {"components": parts["components"] * torch.nan},
         lambda parts: parts | {"components": parts["components"][0].clone()},
-        lambda parts: parts | {name: parts[name][:0].clone() for name in ("components", "variance")},
-        lambda parts: {name: tensor.float() for name, tensor in parts.items()},
         lambda parts: {name: parts[name] for name in ("mean", "variance")},
     ],
 )

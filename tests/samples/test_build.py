@@ -1,15 +1,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-import frontrank as fr
 from frontrank.data.table import read_table
 from frontrank.errors import InputError
 from frontrank.packages import Package
@@ -225,15 +222,6 @@ def test_no_room(tmp_path, monkeypatch):
 
 # Processes
 
-BARE = f"""
-import sys, types
-for name in ("frontrank", "frontrank.data", "frontrank.samples"):  # without what they import, which takes seconds
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = ["/".join([{fr.__path__[0]!r}, *name.split(".")[1:]])]
-sys.modules["torch"] = types.ModuleType("torch")
-sys.modules["torch"].Tensor = object
-"""
-
 
 def square(number):
     time.sleep(0.02 * (number % 3))
@@ -274,31 +262,3 @@ def test_an_error_of_a_task_or_a_kill_ends_all(tmp_path):
     assert refusal(lambda: work((fail, ("wrong",), 1), *marks)) == "wrong"
     assert len(list(tmp_path.iterdir())) < 1000
     refusal(lambda: work((end_with, (signal.SIGKILL,), 1)), "killed")
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks at processes in /proc")
-def test_workers_go_when_their_parent_is_killed():
-    code = """
-import os, time
-from frontrank.samples.build import start_workers
-with start_workers() as run:
-    print(*set(run([(os.getpid, (), 1)] * 20, "")), flush=True)
-    run([(time.sleep, (0.1,), 1)] * 10000, "")
-"""
-    with subprocess.Popen([sys.executable, "-c", BARE + code], stdout=subprocess.PIPE, text=True) as parent:
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        parent.kill()
-    assert pids
-    until = time.monotonic() + 30
-    while any(map(is_running, pids)) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not any(map(is_running, pids))
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from frontrank.data import read_table
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError
-from frontrank.samples import build, emoji
+from frontrank.errors import InputError, InputTypeError
+from frontrank.samples import emoji
 from frontrank.samples.build import label_split
 from frontrank.samples.emoji import build_emoji
 from tests.fetch import require_packages
@@ -90,23 +90,6 @@ def test_a_drawing_that_is_not_square():
         assert abs(rows.sum() - 9 / 4) <= 1
 
 
-def test_an_icon_of_another_shape():
-    """It has a width and a height of its own, or a corner."""
-    icons = {
-        "icons": {
-            "a": {"body": "<path d='M30 0h20v10h-20z'/>", "width": 20, "left": 30},
-            "b": {"body": svg("red").decode()},
-        },
-        "height": 10,
-    }
-    names = {"1F600": "a", "1F601": "b"}
-    found = dict(emoji._drawings(names, icons))
-    assert b'viewBox="30 0 20 10"' in found["1F600"]
-    assert b'viewBox="0 0 16 10"' in found["1F601"]
-    ink = np.asarray(emoji.draw_emoji(found["1F600"], 20)).min(axis=2) < 128
-    assert (ink.any(0).sum(), ink.any(1).sum()) == (20, 10)
-
-
 def test_pictures_in_two_classes_are_left_out(few, tmp_path):
     """By the drawing's file, or by what it looks like; of one class they stay."""
     changed = {("twemoji", "1F600"): "red", ("twemoji", "1F601"): "red"}
@@ -130,17 +113,6 @@ def test_blank_pictures_are_left_out(few, tmp_path):
     table = build_emoji(tmp_path / "out")
     for design, label in blank:
         assert of_class(table, label) == [name for name in DESIGNS if name != design]
-
-
-def test_files_of_two_classes_are_left_out_of_some_classes_too(few, tmp_path):
-    """Though the other one is not among these."""
-    labels = build_emoji(tmp_path / "first", classes=2).labels
-    other = next(label for label in ("1F600", "1F601", "1F602") if label not in labels)
-    few({("openmoji", labels[0]): "red", ("openmoji", other): "red"})
-    table = build_emoji(tmp_path / "second", classes=2)
-    assert set(table.labels) == set(labels)
-    assert "openmoji" not in of_class(table, labels[0])
-    assert "openmoji" in of_class(table, labels[-1])
 
 
 def test_the_split_stays_as_it_is(few, tmp_path):
@@ -217,22 +189,6 @@ def test_a_drawing_that_cannot_be_drawn(tmp_path):
     for drawing in (b"<svg", b"no picture", b"\xff<svg/>", svg("red")[:40]):
         with pytest.raises(InputError, match=r"x\.png .*resvg_py"):
             emoji._draw_chunk([(str(tmp_path / "x.png"), drawing, 20)])
-
-
-def test_counts_that_are_not_as_they_were(few, tmp_path, monkeypatch):
-    table = build_emoji(tmp_path / "first")
-    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table))})
-    build_emoji(tmp_path / "same")
-    monkeypatch.setattr(emoji, "COUNTS", {("independent", False): (9, len(table) + 2)})
-    counts = rf"{len(table)} images.* {len(table) + 2}"
-    with pytest.raises(InputError, match=counts):
-        build_emoji(tmp_path / "other")
-    assert json.loads((tmp_path / "other" / "data.json").read_text())["finished"] is False
-    build_emoji(tmp_path / "of another size", size=20)
-    build_emoji(tmp_path / "of some", classes=4)
-    monkeypatch.setattr(build, "_TOLERANCE", 0.04)
-    with pytest.warns(FrontrankWarning, match=counts):
-        build_emoji(tmp_path / "other")
 
 
 def test_licences(few, tmp_path):

@@ -1,17 +1,13 @@
 """The study of batches up to the whole training set."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from frontrank.settings import DataConfig
-from frontrank.training.run import build_images
 from studies import batch_size
 from studies.batch_size import batch_sizes, equal_classes
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE
 from tests.studies.samples import entry, verdict
 
 
@@ -80,24 +76,3 @@ def test_verdict(means, word):
     assert values["whole"].points == pytest.approx(100 * (0.7 - means[0]))
     assert values["finish"].points == pytest.approx(100 * (0.75 - means[1]))
     assert values["equal_updates"].points == pytest.approx(20)
-
-
-def test_images_of_other_runs_are_refused(tmp_path, images, monkeypatch):
-    class StoppedError(Exception):
-        pass
-
-    def stop(effort, name, data, *others):
-        raise StoppedError(data)
-
-    monkeypatch.setattr(batch_size, "_train", stop)
-    effort = Effort(tmp_path / "work", quick=True, data=images, show=False)
-    cut = tmp_path / "work" / "cut"
-    for _ in range(2):  # the same command continues
-        with pytest.raises(StoppedError, match=r"work/cut/images\.csv"):
-            batch_size.measure(effort)
-    before = (cut / "images.csv").read_bytes()
-    build_images(DataConfig(path=images)).rows(range(8, 480)).save(tmp_path / "others.csv")
-    for other in (replace(effort, data=str(tmp_path / "others.csv")), replace(effort, seed=1)):
-        with pytest.raises(InputError, match="--data, --seed"):
-            batch_size.measure(other)
-    assert [(path.name, path.read_bytes()) for path in cut.iterdir()] == [("images.csv", before)]

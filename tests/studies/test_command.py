@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from frontrank.errors import InterruptedRunError
-from studies import all_studies
 from studies.__main__ import main
 from tests.studies.samples import ENVIRONMENT, RESULTS, STUB
 
@@ -48,15 +47,6 @@ def files(folder):
     return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
-def test_it_lists_all_studies(run):
-    done = run()
-    assert (done.status, done.err) == (0, "")
-    head, *rows = done.out.splitlines()
-    assert head.split() == ["NAME", "PAPER", "THERE", "TAKES"]
-    assert [row.split()[0] for row in rows] == list(all_studies())
-    assert all(row.endswith(study.title) for row, study in zip(rows, all_studies().values(), strict=True))
-
-
 @pytest.mark.processes
 def test_a_real_study_is_run_and_drawn_again(run, tmp_path):
     words = [sys.executable, "-m", "studies", NAME, "--quick", "--seed", "3", "--out", str(tmp_path / "out")]
@@ -81,19 +71,14 @@ def test_a_real_study_is_run_and_drawn_again(run, tmp_path):
     ("words", "named"),
     [
         (["smooth-ap-indicater"], NAME),
-        ([NAME, "--out", "other"], "other/results.json"),
         ([NAME, "--redraw"], f"runs/studies/{NAME}/results.json"),
         ([NAME, "--redraw", "--out", "other"], "pnp-other"),
         ([NAME, "--redraw", "--out", "damaged"], "damaged/results.json"),
         ([NAME, "--out", "file"], "--out file"),
         ([NAME, "--seed", "-1"], "--seed"),
-        (["grid", "--seeds", "none"], "--seeds"),
-        ([NAME, "--seeds", "3"], "--seeds"),
         (["grid", "--seeds", "3", "--quick"], "--quick"),
         (["pnp-circle", "--data", "mine"], "--data"),
         (["rambo-bias", "--data", "nowhere", "--out", "new/deep"], "nowhere"),
-        ([NAME, "--redraw", "--seed", "0"], "--seed"),
-        ([NAME, "--derivative", "1"], "--derivative"),
         (["pnp-designer", "--derivative", "1/(1+R"], "position 3"),
         (["--seed", "0"], "NAME"),
     ],
@@ -112,19 +97,6 @@ def test_refusals_are_one_line_and_lose_nothing(run, words, named):
     assert done.err.startswith("python -m studies: ")
     assert done.err.count("\n") == 1
     assert (files("."), set(Path().rglob("*"))) == (before, paths)
-
-
-def test_the_page_names_options_that_have_an_effect(run, stub):
-    efforts = []
-    stub(takes=("data", "seeds"), measure=lambda effort: (efforts.append(effort), RESULTS)[1])
-    assert run(NAME, "--seeds", "3", "--out", "plain").status == 0
-    done = run(NAME, "--data", "my photos", "--seeds", "5", "--seed", "2")
-    assert (done.status, done.err) == (0, "")
-    assert [(effort.seeds, effort.data) for effort in efforts] == [(3, ""), (5, "my photos")]
-    commands = [json.loads(path.read_text())["command"] for path in sorted(Path().rglob("results.json"))]
-    plain = f"python -m studies {NAME}"  # 3 seeds are the default
-    assert commands == [plain, f"{plain} --seed 2 --seeds 5 --data 'my photos'"]
-    assert f"\n    {commands[1]}\n" in done.out
 
 
 def test_a_study_that_was_stopped_continues(run, stub):

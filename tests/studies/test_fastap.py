@@ -66,15 +66,6 @@ def batches(gains, inside=0.1):
     return {"frozen": {}, "entries": entries, "hardness": hardness}
 
 
-def test_map_is_measured_inside_of_batches(images, monkeypatch):
-    monkeypatch.setattr(
-        fastap_batches, "_embed", lambda table, config: torch.eye(2)[(table.categories == "odd").astype(int)]
-    )
-    hardness = fastap_batches._hardness(images, (16,), quick=True, seed=0)
-    assert {kind: len(sizes["16"]) for kind, sizes in hardness.items()} == {"balanced": 5, "categories": 5}
-    assert all(0 < value < 1 for sizes in hardness.values() for value in sizes["16"])
-
-
 @pytest.mark.parametrize(
     ("gains", "inside", "word"),
     [

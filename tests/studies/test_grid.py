@@ -7,8 +7,8 @@ from frontrank.settings import find_recipe, read_recipe
 from frontrank.training.run import build_loss
 from studies import grid
 from studies.grid import PUBLISHED, pairs
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED
-from tests.studies.samples import entry, render, verdict
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE
+from tests.studies.samples import entry, verdict
 
 
 def test_every_cell_can_be_trained_and_is_what_it_says():
@@ -41,15 +41,3 @@ def test_verdict(new, word):
     results = results_of(new)
     assert verdict(grid.STUDY, results) == word
     assert len(grid.values(results)["level"]) == (11 if word == AGREES_IN_PART else 0)
-
-
-def test_pairs_that_diverged_are_named_and_drawn():
-    results = results_of()
-    results["cells"][7] |= {"values": {}, "lr": None}
-    values = grid.values(results)
-    assert values["diverged"] == ["AP on bins, 10"]
-    assert values["search"]["searches"] == 21
-    assert "AP on bins, 10" in render(grid.STUDY, results)
-    assert set(grid.draw(results)) == {"grid"}
-    results["cells"] = [{**cell, "values": {}} if not cell["published"] else cell for cell in results["cells"]]
-    assert verdict(grid.STUDY, results) == NOT_MEASURED

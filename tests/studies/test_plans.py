@@ -59,10 +59,6 @@ def plan(table, tmp_path, monkeypatch):
     return measure
 
 
-def steps_by(ways, setting):
-    return {settings[setting]: steps for settings, steps, _ in ways}
-
-
 @pytest.mark.parametrize(
     ("name", "counts"),
     [

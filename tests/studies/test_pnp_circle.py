@@ -1,15 +1,11 @@
 """The toy on the circle: its points, batches and training, and the verdict of pnp-circle."""
 
-import io
-from pathlib import Path
-
 import pytest
 import torch
-from PIL import Image
 
 import studies.pnp_circle as circle
 from frontrank.losses import PNP
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE
 from tests.studies.samples import verdict
 
 
@@ -68,23 +64,3 @@ def test_verdict(maps, intras, word):
     results = results_of(maps, intras)
     assert verdict(circle.STUDY, results) == word
     assert sum(circle.values(results)["keeps"]) == sum(gain > 0 for gain in intras)
-
-
-def test_a_difference_must_be_twice_its_error():
-    results = results_of((0.1, 0.1), (0.1, 0.1))
-    results["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.7, 0.86]  # gaps of 0.1, 0.1 and 0.16: 0.12 ± 0.02
-    values = circle.values(results)
-    assert values["better"]["lines"] == {"mean": pytest.approx(0.12), "two_errors": pytest.approx(0.04)}
-    assert values["separates"] == [True, True]
-    results["layouts"]["lines"]["test"]["D_q"]["mAP"] = [0.6, 0.6, 0.73]  # 0.1, 0.0 and 0.03: 0.043 ± 0.030
-    assert circle.values(results)["separates"] == [False, True]
-
-
-@pytest.mark.training
-def test_the_animation_is_small_and_moves(monkeypatch):
-    monkeypatch.setattr(circle, "_FRAMES", 3)
-    results = circle.measure(Effort(Path("unused"), quick=True))
-    moving = circle.extra_files(results)["circle.gif"]
-    with Image.open(io.BytesIO(moving)) as image:
-        assert image.n_frames == 3
-        assert image.info["loop"] == 0

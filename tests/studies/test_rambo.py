@@ -5,16 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from frontrank.errors import InputError
-from frontrank.settings import DataConfig
-from frontrank.training.run import build_images
 from studies import rambo_ablation, rambo_bias, rambo_collapse
-from studies.rambo_bias import too_high
-from studies.rambo_collapse import FREE, free_scores, network_scores
+from studies.rambo_collapse import FREE, free_scores
 from studies.rambo_landscape import STUDY as LANDSCAPE
 from studies.rambo_landscape import interpolation, linearised, package_slope
 from studies.rambo_speed import STUDY as SPEED
-from studies.rambo_speed import too_large
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED, Effort
 from tests.reference.lists import RankedList
 from tests.reference.rambo import ranked
@@ -28,19 +23,6 @@ def batches(mean, std=0.01, used=25):
 
 
 @pytest.mark.parametrize(
-    ("of", "holds"),
-    [
-        (batches((0.9, 0.8, 0.7)), True),
-        (batches((0.9, 0.8, 0.505), std=0.1), False),  # 0.005 above, but the mean is uncertain by 0.02
-        (batches((0.7, 0.8, 0.9)), False),
-        ({"mean": [0.6, 0.55], "std": [0.2, 0.01], "used": [1, 25]}, False),
-    ],
-)
-def test_batches_are_too_good_where_all_are_above_and_fall(of, holds):
-    assert too_high(of, 0.5) is holds
-
-
-@pytest.mark.parametrize(
     ("last", "used", "word"),
     [((0.6, 0.6), 25, AGREES), ((0.6, 0.4), 9, AGREES_IN_PART), ((0.4, 0.4), 25, DOES_NOT_AGREE)],
 )
@@ -49,18 +31,6 @@ def test_verdict_on_the_bias(last, used, word):
     facts = {"source": "x", "items": 9, "classes": 3, "batches": 25, "sizes": [2, 4], "dataset": 0.5}
     assert verdict(rambo_bias.STUDY, {**facts, "ways": ways}) == word
     assert bool(rambo_bias.values({**facts, "ways": ways})["fewer_used"]) is (used < 25)
-
-
-def test_images_of_the_user_are_embedded(tmp_path, images, monkeypatch):
-    test = build_images(DataConfig(path=images)).of("test")
-    embeddings = torch.randn(len(test), 4).numpy()
-    monkeypatch.setattr("frontrank.training.run.frozen_model", lambda config: None)
-    monkeypatch.setattr("frontrank.training.embedding.embed_table", lambda model, table, show: embeddings[: len(table)])
-    results = rambo_bias.measure(Effort(tmp_path, quick=True, data=images, show=False))
-    assert (results["items"], results["classes"], results["sizes"]) == (224, 28, [32, 64])
-    test.rows(range(63)).save(tmp_path / "few.csv")
-    with pytest.raises(InputError, match="--data"):
-        rambo_bias.measure(Effort(tmp_path, data=str(tmp_path / "few.csv"), show=False))
 
 
 # Collapse
@@ -79,12 +49,6 @@ def test_a_step_by_hand(monkeypatch):
     assert path[0].tolist() == drawn(seed).tolist()
     assert (path[1] - path[0]).tolist() == pytest.approx([FREE.lr / FREE.lam, -FREE.lr / FREE.lam])
     assert shrinks == 1
-
-
-@pytest.mark.parametrize("optimise", [free_scores, network_scores])
-def test_no_slope_without_a_margin_makes_scores_larger(optimise):
-    assert optimise(0.0, 20, seed=1)[1] == 1
-    assert optimise(0.5, 20, seed=1)[1] < 1
 
 
 def collapse(gap, gap_with, spread, spread_with, before=None):
@@ -175,13 +139,6 @@ def test_short_lists_are_measured():
     assert [each["length"] for each in results["rows"]] == [1_000, 10_000]
     assert all(each["with_slope"] > each["positives"] // 10 for each in results["rows"])
     assert results["left_out"] == []
-
-
-def test_lists_that_do_not_fit_are_left_out():
-    assert too_large(100, 10**9) == ""
-    assert "8 GB" in too_large(10**8, 10**9)
-    assert too_large(10**5, None) == ""
-    assert too_large(10**8, None) != ""
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,15 @@
 """The studies of Smooth-AP: what they measure by hand and against references, and their verdicts."""
 
-import json
-import math
-from dataclasses import replace
-
 import pytest
-import torch
 
 from studies import smooth_ap_ablation, smooth_ap_error
-from studies.smooth_ap_error import train_epoch
 from studies.smooth_ap_indicator import STUDY as INDICATOR
-from studies.smooth_ap_indicator import _ap, _lists, _region
+from studies.smooth_ap_indicator import _ap, _lists
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
 from tests.reference.evaluation import in_order, value
-from tests.studies.samples import render, verdict
+from tests.studies.samples import verdict
 
 # What takes the place of the step
-
-
-def test_the_region_holds_nine_tenths_of_the_slope():
-    """Of a sigmoid, they lie within +- t ln(19), where it is 0.05 and 0.95."""
-    d = torch.linspace(-1, 1, 20001, dtype=torch.float64)
-    assert _region(d, torch.full_like(d, 0.5)) == pytest.approx(1.8, abs=2e-3)
-    for temperature in (0.01, 0.1):
-        sigmoid = torch.sigmoid(d / temperature)
-        region = _region(d, sigmoid * (1 - sigmoid) / temperature)
-        assert region == pytest.approx(2 * temperature * math.log(19), rel=0.01)
 
 
 def test_ap_with_the_step_is_exact():
@@ -44,29 +28,6 @@ def test_the_indicator_is_measured_and_judged(tmp_path):
 
 
 # The error in training
-
-
-def test_runs_are_saved_by_their_settings(tmp_path, monkeypatch):
-    configs = []
-
-    def train(config, run, quiet):
-        configs.append(config)
-        run.mkdir()
-        (run / "log.jsonl").write_text(json.dumps({"step": 1, "AP error": len(configs)}) + "\n")
-
-    monkeypatch.setattr(smooth_ap_error, "train", train)
-    monkeypatch.chdir(tmp_path)
-    whole = Effort(work=tmp_path / "work", data="one", show=False)
-    efforts = [replace(whole, quick=True), whole, replace(whole, data="two")]
-    first = [train_epoch(effort, effort.data, 0.01, seed=0) for effort in efforts]
-    assert first == [[1], [2], [3]]
-    assert [train_epoch(effort, effort.data, 0.01, seed=0) for effort in efforts] == first
-    assert train_epoch(whole, str(tmp_path / "one"), 0.01, seed=0) == [2]  # the same folder by another name
-    assert len(configs) == 3
-    assert [(config.epochs, config.iterations) for config in configs[1:]] == [(1, 0)] * 2
-    monkeypatch.setattr(smooth_ap_error, "train_epoch", lambda effort, data, temperature, seed: [seed, temperature])
-    results = smooth_ap_error.measure(replace(whole, seed=4, seeds=2))
-    assert (results["seeds"], results["errors"]["0.1"]) == ([4, 5], [[4, 0.1], [5, 0.1]])
 
 
 @pytest.mark.parametrize(
@@ -113,13 +74,3 @@ def ablation(temperatures=(0.4, 0.5, 0.3), positives=(0.3, 0.5, 0.4), sizes=(0.4
 )
 def test_verdict_on_the_ablation(means, word):
     assert verdict(smooth_ap_ablation.STUDY, ablation(*means)) == word
-
-
-def test_runs_that_diverged():
-    results = ablation()
-    results["columns"]["temperature"][0].update(mAP=[], **{"R@1": []})
-    results["columns"]["batch, same images"] = [{**each, "mAP": []} for each in results["columns"]["positives"]]
-    _, low, *_, images = smooth_ap_ablation.values(results)["claims"]
-    assert (low.answer, low.diverged) == ("yes", True)  # better than a temperature that diverged
-    assert (images.answer, images.diverged) == ("no", True)
-    assert "| temperature | 0.001 | diverged |" in render(smooth_ap_ablation.STUDY, results)

@@ -13,9 +13,6 @@ from studies.trained import (
     answer,
     gap,
     gap_of_gaps,
-    mean_and_spread,
-    mean_of_gaps,
-    percent,
     run_comparison,
     split_images,
     training_images,
@@ -54,13 +51,6 @@ def test_a_comparison_continues_where_it_was_stopped(images, monkeypatch, tmp_pa
     with pytest.raises(InputError, match="iterations"):
         compare_small(effort, images, settings={**SETTINGS, "iterations": "5"})
     assert tasks == []
-
-
-def test_a_quick_comparison_has_the_first_seed_and_rate(images, monkeypatch, tmp_path):
-    count_tasks(monkeypatch, done_without_training)
-    effort = Effort(tmp_path, quick=True, seed=5, seeds=3, show=False)
-    results = compare_small(effort, images, axes=[], lrs="1e-3,1e-4")
-    assert [(entry["seeds"], entry["lr"]) for entry in results["entries"]] == [([5], 1e-3)]
 
 
 def fail_high_temperature(message, seeds=(0, 1)):
@@ -106,14 +96,6 @@ def test_images_without_a_test_split_get_the_one_of_a_comparison(images, tmp_pat
     assert not test_classes & set(training_images(effort, str(tmp_path / "images.csv")).labels)
 
 
-def test_means_and_cells_over_seeds():
-    assert mean_and_spread([0.5]) == (0.5, 0.0)
-    assert mean_and_spread([0.5, 0.7]) == (pytest.approx(0.6), pytest.approx(0.02**0.5))
-    assert percent([0.629]) == "62.9"
-    assert percent([0.5, 0.7], 2) == percent([0.5, 0.7]) == "60.0 ± 14.1"
-    assert percent([0.629], 2) == "62.9 (1 of 2 seeds)"
-
-
 def test_values_by_a_setting_are_of_entries_that_finished():
     entries = [
         entry({"loss.bins": 5, "loss.tie_aware": True}, 0.5),
@@ -154,15 +136,6 @@ def test_the_gap_of_two_gaps_has_the_errors_of_both():
     by_hand = sum(variances) ** 2 / (variances[0] ** 2 / 2 + variances[1] ** 2 / 4)
     assert change.freedom == pytest.approx(by_hand, rel=1e-4)
     assert not gap_of_gaps(lost, gap([0.5], [0.6])).counts
-
-
-def test_the_mean_of_gaps_has_the_errors_of_all():
-    """By hand: errors of 1 / sqrt(3) and 0 points, of 2 degrees of freedom, so half of the first."""
-    noisy, exact = gap([0.61, 0.62, 0.63], [0.6, 0.6, 0.6]), gap([0.61, 0.61, 0.61], [0.6, 0.6, 0.6])
-    mean = mean_of_gaps([noisy, exact])
-    assert mean.points == pytest.approx(1.5)
-    assert mean.error == pytest.approx(0.5 / 3**0.5, abs=1e-5)
-    assert mean.freedom == pytest.approx(2, abs=1e-4)
 
 
 def test_an_answer_separates_what_is_not_shown_from_the_other_way_round():

@@ -21,7 +21,7 @@ def run(work, world, folder, *, then=None, timeout=300.0):
     work, then: functions of a module. Text in place of what they give is the traceback of their failure
     """
     folder.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port()
     context = mp.get_context("spawn")
     started = [
         context.Process(target=_process, args=((work, then), rank, world, port, folder), daemon=True)
@@ -75,7 +75,7 @@ def _process(parts, rank, world, port, folder):
     distributed.stop()
 
 
-def _free_port():
+def free_port():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return held.getsockname()[1]

@@ -1,6 +1,7 @@
 """The loop on a toy run and on real ones: steps, evaluations, logs, checkpoints, stops and memory."""
 
 import contextlib
+import copy
 import mmap
 import os
 import random
@@ -187,6 +188,9 @@ def test_lines_on_stderr(terminal, tmp_path, monkeypatch, capsys):
     assert sum("validation R@1" in line for line in lines) == 3
     assert sum("loss" in line for line in lines) == (0 if terminal else 2)
     assert not any("peak MB" in line for line in lines)
+    monkeypatch.setenv("COLUMNS", "10")  # a line has as many metrics as fit, and always the one that chooses
+    loop._print(run, loop.Standing(), {"validation mAP": 0.5, "validation R@1": 0.5})
+    assert ("mAP" in capsys.readouterr().err) is not terminal
     train_loop(ToyRun(tmp_path / "quiet", iterations=2))
     assert capsys.readouterr().err == ""
 
@@ -454,6 +458,14 @@ def test_images_that_fit_by_hand(monkeypatch):
     model.first.requires_grad_(False)  # without gradient, nor is the input of the first layer kept
     monkeypatch.setattr(loop, "free_bytes", lambda device: (3 * 4 * 77 + 4 * 10 * 3) / 0.8 + 1)
     assert images_that_fit(model, IMAGES, CPU) == (4 * 10, 3)
+
+
+def test_a_trial_of_memory_changes_neither_running_means_nor_random_numbers():
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(0.5))
+    before, randomness = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    images_that_fit(model, torch.ones(2, 3, 4, 4), CPU)
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), randomness)
 
 
 def meminfo(monkeypatch, text):

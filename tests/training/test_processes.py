@@ -42,7 +42,9 @@ def all_runs(rank, world):
     model = fr.Embedder.load(folder / "two" / "model")
     embeddings = fr.embed_table(model, fr.data.read_table(images), workers=0)
     try:
-        fr.train(config_of(str(folder / "broken" / "images.csv")), folder / "never", quiet=True)
+        fr.train(
+            config_of(str(folder / "broken" / "images.csv"), data={"broken": "fail"}), folder / "never", quiet=True
+        )
     except InputError as error:
         return embeddings, str(error)
     return embeddings, ""

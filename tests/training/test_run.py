@@ -14,12 +14,14 @@ import torch
 
 import frontrank as fr
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches
-from frontrank.data.table import ImageTable
+from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.samples.build import start_build
-from frontrank.settings import BatchConfig, DataConfig, ModelConfig, read_config, read_recipe
+from frontrank.settings import BatchConfig, DataConfig, LossConfig, ModelConfig, read_config, read_recipe
 from frontrank.training import run as build
 from frontrank.training.defaults import fill_batches
+from frontrank.training.embedding import embed_table
+from frontrank.training.gradient import SharedLabels
 from frontrank.training.logs import read_log
 from tests.data.published_trees import TREES
 from tests.training.runs import config_of, differences, last_state, small_table, steps_with
@@ -385,10 +387,10 @@ def test_broken_images_end_the_run_before_it_starts_or_are_left_out(tmp_path, ou
     names = [str(path) for path in fr.data.read_table(table).of("train").paths[:5]]
     for name in names:
         (tmp_path / "glyphs" / name).write_bytes(b"")
-    assert names[0] in refusal(fr.train, config_of(table), out)
+    assert names[0] in refusal(fr.train, config_of(table, data={"broken": "fail"}), out)
     assert not out.exists()
     with pytest.warns(FrontrankWarning, match=r"broken\.csv") as caught:
-        fr.train(config_of(table, iterations=1, data={"broken": "skip"}), out, quiet=True)
+        fr.train(config_of(table, iterations=1), out, quiet=True)
     assert all(name in str(caught[0].message) for name in names[:3])
     with (out / "broken.csv").open(newline="") as file:
         header, *rows = csv.reader(file)
@@ -400,7 +402,7 @@ def test_broken_images_end_the_run_before_it_starts_or_are_left_out(tmp_path, ou
 
 def test_no_image_is_left(images, monkeypatch):
     broken = [(str(path), "is empty") for path in fr.data.read_table(images).of("train").paths]
-    config = config_of(images, data={"broken": "skip", "validation": 0.0})
+    config = config_of(images, data={"validation": 0.0})
     monkeypatch.setattr(build, "check_images", lambda *_, **__: type("Checked", (), {"broken": broken}))
     said = refusal(build.check_run_images, fr.data.read_table(images), config, remember=False, show=False)
     assert str(Path(images).parent) in said
@@ -458,3 +460,57 @@ def test_the_commit_is_of_the_package_and_of_no_other_repository(tmp_path, monke
     assert build._commit() == git("rev-parse", "HEAD")
     monkeypatch.setenv("PATH", "")
     assert build._commit() is None  # no git
+
+
+# Images of several labels
+
+
+def lists_of(path, folder):
+    """A table in which every second training image also has the label of the next class."""
+    table = read_table(path)
+    classes = sorted(set(table.labels))
+    labels = [
+        [label, classes[(classes.index(label) + 1) % len(classes)]] if row % 2 else label
+        for row, label in enumerate(table.labels.tolist())
+    ]
+    splits = np.where(np.arange(len(table)) % 8 < 2, "validation", table.splits)
+    replace(table, labels=labels, splits=splits).save(folder / "lists.csv")
+    return str(folder / "lists.csv")
+
+
+@pytest.mark.training
+def test_training_on_several_labels_per_image(images, out, tmp_path):
+    path = lists_of(images, tmp_path)
+    config = config_of(path, epochs=1, head="auto", loss=LossConfig("SupAP"))
+    build.train(config, out, quiet=True)
+    held_out = read_table(path).of("validation")
+    embeddings = embed_table(fr.Embedder.load(out / "model"), held_out, workers=0, show=False)
+    report = fr.evaluate(embeddings, held_out.label_sets())
+    name = "validation R@1"
+    values = [line[name] for line in read_log(out / "log.jsonl") if name in line]
+    assert report["R@1"] == pytest.approx(max(values), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"batches": {"memory": 64}}, "batches.memory"),
+        ({"batches": {"kind": "categories"}}, "batches.kind"),
+        ({"loss": LossConfig("pml.MultiSimilarityLoss")}, "loss.name"),
+        ({"data": {"merge_classes": 2}}, "merge_classes"),
+    ],
+)
+def test_settings_that_need_one_label(images, out, tmp_path, changes, name):
+    with pytest.raises(InputError, match=name):
+        build.train(config_of(lists_of(images, tmp_path), **changes), out, quiet=True)
+
+
+def test_two_images_are_relevant_to_each_other_if_they_share_a_label():
+    members, generator = torch.tensor([[0, 1], [1, -1], [2, 0], [3, -1]]), torch.Generator().manual_seed(0)
+    batch, labels = torch.randn(9, 4, generator=generator), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0])
+    sets = [{0, 1}, {1}, {2, 0}, {3}]
+    relevant = torch.tensor([[bool(sets[a] & sets[b]) for b in labels] for a in labels])
+    loss = SharedLabels(fr.SmoothAP(), members)
+    assert torch.equal(loss(batch, labels), fr.SmoothAP()(batch, relevant=relevant))
+    against = loss(batch[:4], labels[:4], ref_emb=batch[4:], ref_labels=labels[4:])
+    assert torch.equal(against, fr.SmoothAP()(batch[:4], ref_emb=batch[4:], relevant=relevant[:4, 4:]))

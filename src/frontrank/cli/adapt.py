@@ -21,6 +21,7 @@ from typing import Any
 import frontrank as fr
 from frontrank.cli.inputs import check_output, number_type, say
 from frontrank.errors import InputError
+from frontrank.losses import registry
 from frontrank.tables import Table
 
 
@@ -74,6 +75,8 @@ def run(options: argparse.Namespace) -> None:
     say(options.quiet, f"read {rows.describe()}, {len(set(labels.tolist())):,} classes")
     names = ("dim", "dims", "loss", "power", "lr", "temperature", "steps", "batch_size", "held_out", "seed")
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
+    if options.loss.startswith(registry.PEERS):
+        settings["loss"] = _peer_loss(options.loss)
     progress = False if options.quiet else None
     with rows.name_in_errors():
         adapter = fr.Adapter.fit(rows.embeddings, labels, hidden=options.hidden or 0, progress=progress, **settings)
@@ -83,6 +86,17 @@ def run(options: argparse.Namespace) -> None:
     if options.onnx is not None:
         adapter.export_onnx(options.onnx, overwrite=options.force)
         say(options.quiet, f"wrote {options.onnx}")
+
+
+def _peer_loss(name: str) -> Any:
+    """Return a loss of pytorch-metric-learning; an adapter fits no weights per class beside its own."""
+    from frontrank.settings import LossConfig
+    from frontrank.training.run import build_loss
+
+    loss = build_loss(LossConfig(name), classes=2, dim=2)
+    if list(loss.parameters()):
+        raise InputError(f"--loss {name} learns weights per class, which an adapter does not have; use another loss")
+    return loss
 
 
 def _tables(adapter: fr.Adapter, embeddings: Any, labels: Any, form: Any) -> str:

@@ -96,7 +96,7 @@ def _check(options: argparse.Namespace) -> None:
         print(f"wrote {options.save}")
     if result.broken:
         count = f"{len(result.broken):,} of {len(table):,} images cannot be read"
-        raise InputError(f"{count}; correct or remove them, or train with --data.broken skip")
+        raise InputError(f"{count}; replace or remove them; training leaves them out")
     print(f"all {len(table):,} images can be read")
 
 

@@ -43,22 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_adapter_arguments(parser)
     parser.add_argument("--out", metavar="FILE", required=True, help=f"{', '.join(ENDINGS)}: embeddings, labels, paths")
     parser.add_argument("--force", action="store_true", help="let --out replace a file")
-    add_running_arguments(parser, quiet="errors")
+    add_running_arguments(parser, quiet="broken images and errors")
 
 
 def run(options: argparse.Namespace) -> None:
     """Embed the images and save them."""
     out = Path(options.out)
-    check_output("--out", out, ENDINGS, options.force)
+    shards = out.with_name(out.name + ".parts")
+    force = options.force or shards.exists()  # a command that was stopped had begun to write these files
+    check_output("--out", out, ENDINGS, force)
     if options.adapter is None:
         refuse_options(options, ["dim"], "needs --adapter; add it, or leave out --dim")
     if out.suffix.lower() == ".safetensors":  # it holds no text: labels and ids are written beside it
         for kind in ("labels", "ids"):
-            check_output("--out", out.with_suffix(f".{kind}.json"), [".json"], options.force)
+            check_output("--out", out.with_suffix(f".{kind}.json"), [".json"], force)
     from frontrank.checks import printable
     from frontrank.training import distributed
     from frontrank.training.embedding import embed_to_folder, merge_embeddings
-    from frontrank.training.run import processes
+    from frontrank.training.run import find_broken, leave_out, processes
 
     with processes(options.device) as device:
         table = read_images(options, unlabelled=True)
@@ -68,11 +70,16 @@ def run(options: argparse.Namespace) -> None:
             except UnicodeEncodeError as error:
                 reason = f"has a name that is not UTF-8, which {out} cannot hold; use .npz"
                 raise InputError(f"{printable(path)} {reason}") from error
+        settings = reading_settings(options)
         model = fr.Embedder.load(options.model, device=device)
         adapter = read_adapter(options, model.dim)
-        shards = out.with_name(out.name + ".parts")
-        embed_to_folder(model, table, shards, **reading_settings(options))
+        broken = find_broken(table, settings["workers"], show=settings["show"])
+        for path, reason in broken if distributed.is_main() else ():  # in any case: they are missing from now on
+            say(False, f"  broken: {printable(path)} {reason}")
+        if not len(table := leave_out(table, broken)):
+            raise InputError(f"none of the {len(broken):,} images of --data {options.data} can be read; give others")
+        embed_to_folder(model, table, shards, **settings)
         if distributed.is_main():
-            merge_embeddings(shards, table, out, adapter=adapter, overwrite=options.force)
+            merge_embeddings(shards, table, out, adapter=adapter, overwrite=force)
             shutil.rmtree(shards)
             say(options.quiet, f"wrote {out}: {len(table):,} x {model.dim if adapter is None else adapter.out_dim}")

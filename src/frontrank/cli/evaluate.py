@@ -295,9 +295,15 @@ class Rows:
         text = f"{self.source}: {count:,} row{'s' * (count != 1)} of {dim:,} dimension{'s' * (dim != 1)}, {kind}"
         if self.labels is None:
             return text
-        classes = len(set(self.labels.tolist() if self.labels.ndim == 1 else self.labels[:, 0].tolist()))
+        labels = self.labels.tolist() if self.labels.ndim == 1 else self.labels[:, 0].tolist()
+        classes = len(set().union(*labels) if self.has_sets else set(labels))
         where = f" in {self.labels_from}" if self.labels_from else ""
         return f"{text}, {classes:,} class{'es' * (classes != 1)}{where}"
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether rows have several labels each."""
+        return self.labels is not None and self.labels.dtype == object
 
     @contextmanager
     def name_in_errors(self) -> Iterator[None]:
@@ -333,14 +339,38 @@ def read_rows(source: str, key: str | None = None) -> Rows:
 
 def _add_labels(rows: Rows, labels: str | None, option: str) -> Rows:
     """Return the rows with the labels of a file or column, else with those beside them."""
+    import numpy as np
+
     from frontrank.data import read_labels
+    from frontrank.data.table import split_labels
 
     values = rows.file.labels
     if labels is not None:
         values = read_labels(labels, rows.file, len(rows.embeddings), option.strip("-").replace("-", " "))
     if values is None:
         raise InputError(f"{rows.source} has no labels in it; give them by {option}, as a file or the name of a column")
+    if values.dtype.kind == "U" and (sets := split_labels(values)):
+        values = np.empty(len(sets), dtype=object)
+        values[:] = sets
     return replace(rows, labels=values, labels_from=labels or "")
+
+
+def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
+    """Return rows with sets of labels on both sides; raise if an option needs one label per row."""
+    import numpy as np
+
+    if options.levels not in (None, ("none",)) or options.protocol is not None or options.templates is not None:
+        flags = " and ".join(option_flags(options, ["levels", "protocol", "templates"]))
+        raise InputError(f"{flags} needs one label per row, and {queries.source} has several; leave it out")
+
+    def as_sets(rows: Rows) -> Rows:
+        if rows.has_sets or rows.labels is None:
+            return rows
+        sets = np.empty(len(rows.labels), dtype=object)
+        sets[:] = [frozenset([label] if label else []) for label in rows.labels.astype(str).tolist()]
+        return replace(rows, labels=sets)
+
+    return as_sets(queries), None if gallery is None else as_sets(gallery)
 
 
 def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
@@ -530,8 +560,11 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     if truth is None:
         queries = _add_labels(queries, options.labels, "--labels")
         gallery = None if gallery is None else _add_labels(gallery, options.gallery_labels, "--gallery-labels")
-        encode_labels(queries.labels, None if gallery is None else gallery.labels)  # type: ignore[arg-type]
-        queries, gallery = _add_levels(options, queries, gallery)
+        if queries.has_sets or (gallery is not None and gallery.has_sets):
+            queries, gallery = _use_sets(options, queries, gallery)
+        else:
+            encode_labels(queries.labels, None if gallery is None else gallery.labels)  # type: ignore[arg-type]
+            queries, gallery = _add_levels(options, queries, gallery)
     templates = None
     if options.templates is not None:
         templates = read_labels(options.templates, queries.file, len(queries.embeddings), "templates")

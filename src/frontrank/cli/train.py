@@ -67,10 +67,11 @@ def _print_result(standing: Standing, folder: Path) -> None:
             f"trained {standing.step:,} steps{early}; held-out classes: {standing.before:.4f} before, "
             f"{standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
         )
-        if standing.best_step == 0:
-            why = "the model is that of step 0, the backbone as it was with a head fitted to its features"
+        if standing.before is not None and standing.best <= standing.before:
+            step_0 = "the model is that of step 0, the backbone as it was with a head fitted to its features"
+            why = f": {step_0}" if standing.best_step == 0 else ""
             remedy = "a lower --optimizer.lr, more time (--minutes), more classes, or another --backbone"
-            print(f"training did not help on the held-out classes: {why}; try {remedy}")
+            print(f"training did not help on the held-out classes{why}; try {remedy}")
     model = shlex.quote(str(folder / "model"))
     print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
 
@@ -176,14 +177,15 @@ def train_or_plan(
     from frontrank.training import distributed
     from frontrank.training.checkpoints import remove_checkpoints
     from frontrank.training.loop import steps_of
-    from frontrank.training.run import processes, require_new
+    from frontrank.training.run import processes, read_run_config, require_new
 
     train, resume, build = functions
     if options.resume is not None:
-        folder = Path(options.resume)
+        folder, changes = Path(options.resume), overrides(options, kind)
         if options.restart:
+            read_run_config(folder, changes, kind)  # a command that is refused deletes nothing
             remove_checkpoints(folder / "checkpoints")
-        work = partial(resume, folder, overrides(options, kind))
+        work = partial(resume, folder, changes)
     else:
         recipe = None if options.recipe is None else read_recipe(find_recipe(options.recipe, kind), kind)
         config = read_config(recipe, overrides(options, kind), kind)

@@ -177,6 +177,7 @@ def query_labels(table: ImageTable) -> np.ndarray:
 
 def require_tests(table: ImageTable) -> None:
     """Raise if no metric can be computed from the test images."""
+    table.require_one_label("a comparison")
     test = table.of("test")
     queries, gallery, _ = search_roles(test)
     sizes = np.unique(test.labels[queries], return_counts=True)[1]

@@ -50,6 +50,7 @@ def merge_classes(table: ImageTable, every: int = 3, seed: int = 0) -> ImageTabl
     classes = _draw_order(table, "merge", seed)[0]
     if every == 1:
         return table
+    table.require_one_label("data.merge_classes")
     groups = [sorted(classes[start : start + every]) for start in range(0, len(classes), every)]
     if len(groups) < 2:
         fault = f"every is {every}, but there are {len(classes)} training classes, too few for two merged ones"
@@ -68,6 +69,7 @@ def _move_classes(table: ImageTable, to: str, share: float, seed: int) -> ImageT
     classes, sizes = _draw_order(table, to, seed)
     if share == 0 or (table.splits == to).any():
         return table
+    table.require_one_label(f"drawing classes for {to} (data.{to}); a column split says instead what is {to}, and it")
     several = [label for label in classes if sizes[label] > 1]
     if len(several) < 2 * _LEAST:
         fault = f"the training split has {len(several)} classes of two images or more, too few to move some to {to!r}"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import os
 import re
@@ -49,7 +50,8 @@ class ImageTable:
 
     root:       the folder that `paths` start from
     paths:      relative to root, with forward slashes, or absolute
-    labels:     the class of each image; "" for a distractor, and for an image without a known class
+    labels:     the class of each image; "" for a distractor, and for an image without a known class; of several classes
+                a list, which is kept as the text of a JSON list, such as '["cat", "dog"]'; see `label_sets`
     categories: a coarser group of classes, "" where there is none
     splits:     "train", "validation" or "test"
     roles:      "" is query and gallery at once; "query", "gallery" and "distractor" are one side of a search
@@ -74,7 +76,8 @@ class ImageTable:
     name: str = ""
 
     def __post_init__(self) -> None:
-        columns = {name: _text(name, getattr(self, name)) for name in COLUMNS}
+        given = {name: getattr(self, name) for name in COLUMNS} | {"labels": _join_lists(self.labels)}
+        columns = {name: _text(name, column) for name, column in given.items()}
         extra = {name: np.asarray(column) for name, column in self.extra.items()}
         vars(self).update(columns, root=Path(self.root), extra=extra)  # the class is frozen
         for name, column in {**columns, **extra}.items():
@@ -96,14 +99,46 @@ class ImageTable:
         return self.rows(of_split if role is None else of_split & (self.roles == role))
 
     def codes(self) -> np.ndarray:
-        """Return the label of each row as a number from 0, in the order of the sorted labels [row], int64."""
+        """Return the label of each row as a number from 0, in the order of the sorted labels [row], int64.
+
+        Rows with the same list of labels have the same number.
+        """
         return np.unique(self.labels, return_inverse=True)[1].astype(np.int64)
+
+    def label_sets(self) -> list[frozenset[str]] | None:
+        """Return the labels of each image as sets, as `evaluate` takes them; None if no image has several.
+
+        >>> labels = [["cat", "dog"], "dog", "oak"]
+        >>> table = ImageTable("a", ["1", "2", "3"], labels, [""] * 3, ["test"] * 3, [""] * 3)
+        >>> [sorted(each) for each in table.label_sets()]
+        [['cat', 'dog'], ['dog'], ['oak']]
+        """
+        return split_labels(self.labels)
+
+    def first_labels(self) -> np.ndarray:
+        """Return the label of each image, the first one where it has several [row]."""
+        if self.label_sets() is None:
+            return self.labels
+        return np.array([(_parse_labels(text) or [text])[0] for text in self.labels.tolist()])
+
+    def class_sizes(self) -> np.ndarray:
+        """Return how many images each class has; one of several labels counts for each of them [class]."""
+        sets = self.label_sets()
+        labels = self.labels if sets is None else np.array([label for each in sets for label in each], dtype=str)
+        return np.unique(labels[labels != ""], return_counts=True)[1]
+
+    def require_one_label(self, what: str) -> None:
+        """Raise if images have several labels, for something that needs one."""
+        sets = self.label_sets() or []
+        for row in [row for row, each in enumerate(sets) if len(each) > 1][:1]:
+            where = f"{self.name or self.root}: {printable(self.paths[row])} has {len(sets[row])} labels"
+            raise InputError(f"{where}, and {what} needs one label per image")
 
     def level_names(self) -> tuple[str, ...]:
         """Return the columns that are levels of the labels, finest first: label, level2, ..., subcategory, category.
 
         A coarser level counts if all images with a label have it, if it has two values or more, and if each class is
-        in one of them.
+        in one of them. Images of several labels are an error.
         """
         return tuple(self._levels())
 
@@ -119,6 +154,7 @@ class ImageTable:
         return np.stack(levels, 1) if levels[1:] else self.labels
 
     def _levels(self) -> dict[str, np.ndarray]:
+        self.require_one_label("a hierarchy of labels")
         return nested_levels(self.labels, {**self.extra, "category": self.categories})
 
     def files(self) -> list[str]:
@@ -162,7 +198,7 @@ class ImageTable:
         counts: list[dict[str, str | int | float]] = []
         parts = ((split, role, self.of(split, role)) for split, role in product(SPLITS, ROLES))
         for split, role, part in (each for each in parts if len(each[2])):
-            sizes = np.unique(part.labels[part.labels != ""], return_counts=True)[1]
+            sizes = part.class_sizes()
             categories, single = len(set(part.categories.tolist()) - {""}), int((sizes == 1).sum())
             least, median, most = (sizes.min(), np.median(sizes), sizes.max()) if len(sizes) else (0, 0, 0)
             row = (split, role, len(part), len(sizes), categories, int(least), float(median), int(most), single)
@@ -220,6 +256,45 @@ def nested_levels(labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict
         if "" not in own and len(set(own)) > 1 and nested:
             levels[name] = column
     return levels
+
+
+def split_labels(labels: np.ndarray) -> list[frozenset[str]] | None:
+    """Return labels as sets, of which those written as a JSON list have several; None if there is no such list.
+
+    >>> split_labels(np.array(["cat", "dog"]))
+    """
+    texts = labels.tolist()
+    lists = {text: names for text in set(texts) if (names := _parse_labels(text))}
+    return [frozenset(lists.get(text, [text] if text else [])) for text in texts] if lists else None
+
+
+def _parse_labels(text: object) -> list[str]:
+    """Return the labels of a text such as '["cat", "dog"]'; [] if it is one label."""
+    if not isinstance(text, str) or not text.startswith('["'):
+        return []
+    try:
+        names = json.loads(text)
+    except ValueError:
+        return []
+    return names if all(isinstance(name, str) for name in names) else []
+
+
+def _join_lists(labels: object) -> object:
+    """Return labels as text, where lists of them become that of a JSON list."""
+    several = (list, tuple, set, frozenset)
+    if not isinstance(labels, list | tuple) or not any(isinstance(label, several) for label in labels):
+        return labels
+    return [_join_labels(label) if isinstance(label, several) else label for label in labels]
+
+
+def _join_labels(labels: Iterable[object]) -> str:
+    """Return several labels, each once, as one text; one label stays as it is.
+
+    >>> _join_labels(["cat", "dog", "cat"]), _join_labels(["cat"])
+    ('["cat", "dog"]', 'cat')
+    """
+    names = list(dict.fromkeys(name for label in labels if (name := str(label).strip())))
+    return json.dumps(names, ensure_ascii=False) if len(names) > 1 else "".join(names)
 
 
 def _text(name: str, column: object) -> np.ndarray:
@@ -364,6 +439,7 @@ def read_table(path: PathLike, root: PathLike | None = None) -> ImageTable:
     root: the folder that paths start from; None is the folder of the table. Absolute paths stay as they are
 
     A .csv file is UTF-8, and its first line names the columns, in capitals or not. Labels are text: "007" is not "7".
+    An image of several labels has a JSON list of them, as "[""cat"", ""dog""]" in .csv, or a list in .parquet.
     Blanks around a path, label, category, split or role are dropped. Without a split an image is for training; "val"
     and "valid" are "validation". Other columns go to `extra`: as text from .csv, as they are from .parquet, where
     columns of lists are left out. The column "box" is the part of an image that is used: left top right bottom in
@@ -384,6 +460,8 @@ def read_table(path: PathLike, root: PathLike | None = None) -> ImageTable:
     rows = len(columns["path"])
     known = {kept: columns.pop(name, np.full(rows, "")) for kept, name in COLUMNS.items()}
     known = {kept: _as_text(path, COLUMNS[kept], column) for kept, column in known.items()}
+    lists = [_parse_labels(text) or [text] for text in known["labels"].tolist()]
+    known["labels"] = np.array([_join_labels(names) for names in lists], dtype=str)
     known["splits"] = np.array([_SPLIT_WORDS.get(split, split) for split in known["splits"].tolist()], dtype=str)
     base = path.parent if root is None else _check_folder(root)
     table = ImageTable(base, **known, extra=columns, name=path.stem).check()
@@ -476,6 +554,8 @@ def _parquet_columns(path: Path) -> dict[str, np.ndarray]:
             column = column.cast(column.type.value_type)
         kind = column.type
         if types.is_nested(kind):
+            if name == "label" and not types.is_struct(kind):
+                columns[name] = _texts([_join_labels(labels or ()) for labels in column.to_pylist()])
             if name == "box":
                 columns[name] = _texts([" ".join(map(str, box or ())) for box in column.to_pylist()])
         elif not column.null_count and (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):

@@ -24,6 +24,7 @@ from frontrank.ranking import (
     is_nested,
 )
 from frontrank.ranking.relevance import MOST_LEVELS
+from frontrank.ranking.shares import current_share
 from frontrank.ranking.vectors import as_array, make_comparable
 from frontrank.retrieval import kmeans_labels
 
@@ -50,7 +51,7 @@ def evaluate(
                 is a query and searches all the others.
     labels:     one per row, numbers or text; same label = relevant. Or [item, level], finest first: R@k, mAP ... are
                 then of the finest level, and those of the others are named "mAP (level 2)"; nDCG and H-AP look at how
-                many levels an item shares
+                many levels an item shares. Or a set of labels per item: those that share one are relevant
     gallery:    what is searched instead [item, dim], with gallery_labels
     relevant:   instead of labels: a matrix [query, gallery] of booleans or of grades >= 0 (floats), or a list of index
                 arrays, one per query
@@ -78,14 +79,15 @@ def evaluate(
         make_comparable(queries, items)
         queries.check()  # also those that have no positive, which are never looked at
     columns = None if items is None else len(items)
+    if _has_sets(labels, gallery_labels):
+        relevant = _share_labels(labels, gallery_labels, relevant, len(queries), columns, of_groups)
+        labels = gallery_labels = None
     codes = _codes(len(queries), columns, labels, gallery_labels, relevant, bool(of_groups))
     searched = queries if items is None else items
     rankings = _rankings(of_ranks, codes, relevant, ignored, len(queries), len(searched), own=items is None)
     per_query: dict[str, np.ndarray] = {}
     for some, relevance, removed in rankings:
-        values, take = per_query_values(some, len(queries))
-        exact_ranks(queries, items, relevance, removed, take, progress)
-        per_query |= values
+        per_query |= _rank(some, queries, items, relevance, removed, progress)
     whole = _group_metrics(of_groups, queries, items, codes, seed)
     settings = {"NMI seed": seed} if "NMI" in of_groups else {}
     return Report.of(per_query, rankings[0][1].counts.numpy(), len(searched), whole, name=name, settings=settings)
@@ -114,6 +116,9 @@ def evaluate_scores(
     matrix = _read_scores(scores)
     rows, columns = matrix.shape
     own = relevant is None and gallery_labels is None
+    if _has_sets(labels, gallery_labels):
+        relevant = _share_labels(labels, gallery_labels, relevant, rows, None if own else columns)
+        labels = gallery_labels = None
     if own and rows != columns:
         raise InputError(f"scores of {rows} queries and {columns} items need gallery_labels, or relevant")
     codes = None if relevant is not None else _codes(rows, None if own else columns, labels, gallery_labels, None)
@@ -126,6 +131,34 @@ def evaluate_scores(
                 take(some, _ranks_of_scores(matrix, some, relevance, removed, own))
         per_query |= values
     return Report.of(per_query, rankings[0][1].counts.numpy(), columns, name=name)
+
+
+def _has_sets(*sides: Any) -> bool:
+    """Return whether labels are sets, for several labels per item."""
+    lists = [side for side in sides if isinstance(side, Sequence) or (isinstance(side, np.ndarray) and side.ndim == 1)]
+    return any(isinstance(entry, set | frozenset) for side in lists for entry in side)
+
+
+def _share_labels(
+    labels: Any, gallery_labels: Any, relevant: Any, queries: int, items: int | None, of_groups: Sequence[str] = ()
+) -> list[np.ndarray]:
+    """Return the items that share a label with each query, from sets of labels."""
+    if of_groups:
+        raise InputError(f"metrics: {of_groups[0]} needs one label per item, and labels has sets; leave it out")
+    if relevant is not None or (items is not None) != (gallery_labels is not None):
+        raise InputError("labels are sets: give gallery_labels exactly if there is a gallery, and no relevant")
+    sides = [("labels", labels, queries), *([] if items is None else [("gallery_labels", gallery_labels, items)])]
+    for name, side, count in sides:
+        if not _has_sets(side) or not all(isinstance(entry, set | frozenset) for entry in side):
+            raise InputTypeError(f"{name} must be a set of labels for each item, as the other labels are")
+        if len(side) != count:
+            raise InputError(f"{name} has {len(side):,} entries for {count:,} rows; give one set per row")
+    rows: dict[Any, list[int]] = {}
+    for row, names in enumerate(sides[-1][1]):
+        for name in names:
+            rows.setdefault(name, []).append(row)
+    shared = ({row for name in names for row in rows.get(name, ())} for names in labels)
+    return [np.array(sorted(each), dtype=np.int64) for each in shared]
 
 
 def _rankings(
@@ -184,10 +217,36 @@ def values_by_level(
     items, of = len(queries if gallery is None else gallery), read_metrics(metrics)[0]
     per_query: dict[str, np.ndarray] = {}
     for some, relevance, removed in _rankings(of, codes, None, None, len(queries), items, gallery is None)[1:]:
-        values, take = per_query_values(some, len(queries))
-        exact_ranks(queries, gallery, relevance, removed, take, show)
-        per_query |= values
+        per_query |= _rank(some, queries, gallery, relevance, removed, show)
     return per_query
+
+
+def _rank(
+    of: list[Measure],
+    queries: Vectors,
+    gallery: Vectors | None,
+    relevance: Relevance,
+    removed: Lists | None,
+    show: bool | None,
+) -> dict[str, np.ndarray]:
+    """Return the values per query of some metrics; processes that share the work each get those of all queries."""
+    values, take = per_query_values(of, len(queries))
+    own: list[Tensor] = []
+
+    def take_own(some: Tensor, ranks: Ranks) -> None:
+        own.append(some)
+        take(some, ranks)
+
+    exact_ranks(queries, gallery, relevance, removed, take_own, show)
+    if (share := current_share()) is None:
+        return values
+    others = torch.ones(len(queries), dtype=torch.bool)
+    others[torch.cat(own) if own else []] = False
+    unranked = (relevance.counts == 0).numpy()
+    for name, of_queries in values.items():
+        joined = share.add(torch.from_numpy(of_queries).masked_fill(others, 0)).numpy()
+        values[name] = np.where(unranked, of_queries, joined)
+    return values
 
 
 def per_query_values(

@@ -26,6 +26,7 @@ from frontrank.ranking import (
     list_slopes,
     score_loss,
 )
+from frontrank.ranking.shares import own_queries
 
 P = ParamSpec("P")
 
@@ -180,7 +181,7 @@ class BatchLoss(nn.Module):
         grades = (self.graded, self.by_level)
         batch = read_batch(embeddings, labels, ref_emb, ref_labels, relevant, candidates, self.include_query, *grades)
         weights = self._weights(batch.labels, batch.relevance, embeddings.dtype)
-        return embedding_loss(batch.embeddings, batch.gallery, batch.relevance, self.objective, weights)
+        return embedding_loss(batch.embeddings, batch.gallery, own_queries(batch.relevance), self.objective, weights)
 
     def of_scores(self, scores: Tensor, relevant: Tensor, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of given scores [query, gallery], such as a re-ranker's; higher is nearer."""
@@ -263,6 +264,14 @@ class CombinedLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"weights={self.weights}"
+
+
+def is_sum_over_queries(loss: object) -> bool:
+    """Whether processes can take a share of the queries of a loss each: see ranking.shares."""
+    if isinstance(loss, CombinedLoss):
+        return type(loss).forward is CombinedLoss.forward and all(map(is_sum_over_queries, loss.losses))
+    own = isinstance(loss, BatchLoss) and (type(loss).forward, type(loss).of_batch)
+    return own == (BatchLoss.forward, BatchLoss.of_batch)
 
 
 def warn_without_positive() -> None:

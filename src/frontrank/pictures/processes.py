@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PROGRAM = ("-m", "frontrank.pictures.processes")
 _MEMORY = 2 << 30  # bytes of address space beyond what an idle process has
 _NICE = 10
+_START_SECONDS = 20.0  # for the start of a process, which does not count as time for a file
+_READY = b"ready"
 _HEAD = struct.Struct("<II?")  # width and height and True, or the length of a fault, 0 and False
 
 
@@ -83,7 +85,15 @@ def _start_process() -> "subprocess.Popen[bytes]":
     path = os.pathsep.join(folder for folder in sys.path if folder)
     environment = {**os.environ, **quiet, "PYTHONPATH": path}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment)
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment)
+    clock = threading.Timer(_START_SECONDS, process.kill)
+    clock.start()
+    is_ready = process.stdout is not None and process.stdout.read(len(_READY)) == _READY
+    clock.cancel()
+    if not is_ready:
+        _end_process(process)
+        raise FaultError("cannot be decoded, as no process could be started for it")
+    return process
 
 
 def _end_all(processes: "list[subprocess.Popen[bytes]]") -> None:
@@ -126,6 +136,8 @@ def _read(file: IO[bytes], size: int) -> bytes:
 def main() -> None:
     """Answer requests until there are no more."""
     _limit_memory()
+    sys.stdout.buffer.write(_READY)
+    sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
         path, max_pixels, at_least, seconds = json.loads(line)
         _limit_time(seconds)

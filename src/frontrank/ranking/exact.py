@@ -28,6 +28,7 @@ from frontrank.progress import progress
 from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import count_positives, make_ranks
 from frontrank.ranking.relevance import Lists, Positives, Relevance
+from frontrank.ranking.shares import current_share, own_queries
 from frontrank.ranking.steps import sort_rows_
 from frontrank.ranking.tiles import tiling_of
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
@@ -62,16 +63,17 @@ def exact_ranks(
     removed: items that are not in a query's list; none of them is a positive
     """
     items = queries if gallery is None else gallery
-    counts = relevance.counts
     with torch.no_grad(), full_precision(queries.device):
+        symmetric = gallery is None and len(_groups(relevance.counts)) == 1
+        relevance = relevance if symmetric else own_queries(relevance)
+        counts = relevance.counts
         groups = _groups(counts)
-        symmetric = gallery is None and len(groups) == 1
         work = len(items) ** 2 / 2 if symmetric else len(items) * int((counts > 0).sum())
         with progress("ranking", work, show) as step:
             for rows in groups:
                 blocks = _blocks(queries, items, rows, relevance, removed, own=gallery is None, all_=symmetric)
                 if symmetric:
-                    _count_among_themselves(queries, blocks, step)
+                    blocks = _count_among_themselves(queries, blocks, step)
                 else:
                     _count_in_gallery(queries, items, blocks, step)
                 for block in blocks:
@@ -100,20 +102,28 @@ def _count_in_gallery(
                 step(len(rows) * len(items))
 
 
-def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Callable[[float], None]) -> None:
-    """Count all queries as items of each other, a pair of blocks at a time."""
+def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Callable[[float], None]) -> "list[_Block]":
+    """Count all queries as items of each other, a pair of blocks at a time; return the blocks of this share."""
+    share, start = current_share(), 0
     starts = [0, *itertools.accumulate(len(block.queries) for block in blocks)]
-    start = 0
+    turn = itertools.count()  # shares take the pairs in turn
     for loaded in _load_blocks(queries, blocks):
         for j, other in enumerate(blocks[start:]):
             items = loaded[j][1] if j < len(loaded) else queries.read(other.queries)
             for i, (block, rows) in enumerate(loaded[: j + 1]):
+                if share is not None and next(turn) % share.parts != share.part:
+                    continue
                 tile = _Tile(rows, items, starts[start + i], starts[start + j])
                 block.count_(tile)
                 if block is not other:
                     other.count_(tile, swapped=True)
                 step(len(rows) * len(items) / (2 if block is other else 1))
         start += len(loaded)
+    if share is None:
+        return blocks
+    for block in blocks:
+        block.counts = share.add(block.counts)
+    return blocks[share.part :: share.parts]
 
 
 def _load_blocks(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":

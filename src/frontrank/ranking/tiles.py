@@ -21,6 +21,7 @@ class Tiling:
     tile:       numbers that one call works on
     block:      queries, and items, of a tile of exact evaluation
     groups:     times as many queries share one reading of the gallery in a search of the nearest
+    pairs:      times as many pairs of rows are scored in float64 at once
     """
 
     rows: int
@@ -29,14 +30,15 @@ class Tiling:
     tile: int
     block: int
     groups: int
+    pairs: int
 
     def block_rows(self, items: int) -> int:
         """How many queries of a loss are multiplied at once with so many items."""
         return max(self.least_rows, min(self.rows, self.scores // max(1, items)))
 
 
-CPU = Tiling(rows=512, scores=1 << 25, least_rows=64, tile=1 << 18, block=1024, groups=1)
-ACCELERATOR = Tiling(rows=4096, scores=1 << 26, least_rows=512, tile=1 << 26, block=4096, groups=8)
+CPU = Tiling(rows=512, scores=1 << 25, least_rows=64, tile=1 << 18, block=1024, groups=1, pairs=1)
+ACCELERATOR = Tiling(rows=4096, scores=1 << 26, least_rows=512, tile=1 << 26, block=4096, groups=8, pairs=128)
 
 _chosen: ContextVar[Tiling | None] = ContextVar("tiling", default=None)
 

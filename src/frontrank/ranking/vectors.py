@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from frontrank.errors import InputError, InputTypeError
+from frontrank.ranking.tiles import tiling_of
 
 CHUNK = 8192  # rows read at once
-_PAIRS = 512  # pairs scored at once, so that they stay in the cache
+_PAIRS = 512  # pairs scored at once on a CPU, so that they stay in the cache
 
 Rows = slice | Tensor  # a range of rows, or their indices on the CPU
 
@@ -241,7 +242,14 @@ def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _lengths(rows: Tensor) -> Tensor:
     """Lengths of rows, in float64."""
-    return torch.cat([torch.linalg.vector_norm(some.double(), dim=1) for some in rows.split(256)])  # stays in the cache
+    size = 256 * tiling_of(rows).pairs  # on a CPU what is made for one part stays in the cache
+    return torch.cat([torch.linalg.vector_norm(some.double(), dim=1) for some in rows.split(size)])
+
+
+def _few_pairs(of: Chunk, i: Tensor, j: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs of rows, so many at a time as the device of these rows scores best."""
+    size = _PAIRS * tiling_of(of.unit).pairs
+    return zip(i.split(size), j.split(size), strict=True)
 
 
 def quick_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
@@ -254,7 +262,7 @@ def quick_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
         .sum(2)
         .to(first.raw.device)
         .sum(1, dtype=torch.float64)
-        for a, b in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True)
+        for a, b in _few_pairs(first, i, j)
     ]
     return torch.cat(parts) if parts else first.length.new_empty(0)
 
@@ -263,6 +271,6 @@ def exact_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
     """Cosines in float64 of pairs of rows, i of the first and j of the second [pair]."""
     parts = [
         (first.raw[a].double() * second.raw[b].double()).sum(1) / (first.length[a] * second.length[b])
-        for a, b in zip(i.split(_PAIRS), j.split(_PAIRS), strict=True)
+        for a, b in _few_pairs(first, i, j)
     ]
     return torch.cat(parts) if parts else first.length.new_empty(0)

@@ -180,6 +180,7 @@ def search_roles(table: ImageTable) -> tuple[Rows, Rows | None, tuple[str, ...]]
 
 
 def _read_roles(table: ImageTable) -> tuple[_Roles, tuple[str, ...]]:
+    table.require_one_label("a report")
     queries, gallery, notes = search_roles(table)
     where = table.name or str(table.root)
     if not len(queries):

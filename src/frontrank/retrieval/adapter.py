@@ -398,6 +398,8 @@ class _Task:
         loss = self.settings.loss
         if isinstance(loss, nn.Module):
             return loss
+        if loss.startswith(registry.PEERS):
+            raise InputError(f"loss {loss!r} must be given as a module: frontrank.training.PeerLoss(...)")
         options = {**_OPTIONS.get(loss, {}), **(self.settings.options or {})}
         return registry.build(loss, options if temperature is None else {**options, "temperature": temperature})
 

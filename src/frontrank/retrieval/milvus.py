@@ -185,7 +185,9 @@ class MilvusServer:
         if not _answers(self.address.place):
             return InputError(f"{place} does not answer; start the server, or correct host and port")
         reason = f"{_one_line(error):.150}"
-        return InputError(f"{place} refuses the connection ({reason}); correct user, password, token or database")
+        return InputError(
+            f"{place} refuses the connection ({reason}); correct user, password, token or database, or try again"
+        )
 
 
 def _one_line(error: Exception) -> str:

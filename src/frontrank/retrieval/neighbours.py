@@ -80,12 +80,11 @@ def _best_of_chunk(some: Chunk, items: Chunk, floor: Tensor, k: int, diagonal: i
     order = exact.sort(descending=True, stable=True).indices
     order = order[i[order].sort(stable=True).indices]
     i, j, exact = i[order], j[order], exact[order]
-    place = _places(i)
-    is_best = place < k
-    scores, index = _empty_lists(some, k)
-    scores[i[is_best], place[is_best]] = exact[is_best]
-    index[i[is_best], place[is_best]] = j[is_best]
-    return scores, index
+    place = _places(i).clamp_(max=k)  # what is not among the first k goes to a column that is dropped
+    scores, index = _empty_lists(some, k + 1)
+    scores[i, place] = exact
+    index[i, place] = j
+    return scores[:, :k], index[:, :k]
 
 
 def _can_be_among_best(rows: Tensor, items: Tensor, floor: Tensor, k: int, diagonal: int | None) -> Tensor:
@@ -111,8 +110,10 @@ def _has_copies(items: Chunk, k: int) -> Tensor:
 
 def _places(groups: Tensor) -> Tensor:
     """Return the place of each entry in its group, from 0; entries come in the order of their groups."""
-    counts = torch.bincount(groups)
-    return torch.arange(len(groups), device=groups.device) - (counts.cumsum(0) - counts)[groups]
+    here = torch.arange(len(groups), device=groups.device)
+    is_first = torch.ones_like(groups, dtype=torch.bool)
+    is_first[1:] = groups[1:] != groups[:-1]
+    return here - (here * is_first).cummax(0)[0]
 
 
 def read_sides(queries: object, gallery: object) -> tuple[Vectors, Vectors]:

@@ -17,7 +17,7 @@ from frontrank.errors import InputError
 from frontrank.models import Embedder
 from frontrank.settings import AUTO, BatchConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.training import distributed
-from frontrank.training.loop import images_that_fit
+from frontrank.training.loop import images_that_fit, unchanged_state
 
 _SMALL_IMAGE = 160  # pixels of the shorter side: such images show their subject whole, and are not cropped
 _BATCHES = (112, 448)  # the least and the most images of a batch
@@ -47,6 +47,8 @@ def plain_settings(config: TrainConfig) -> TrainConfig:
         model=fill_reading(model),
         optimizer=_fill(optimizer, lr=lr * math.sqrt(_BATCHES[0] / _BATCHES[1]), head_lr=head_lr, warmup=0),
         epochs=_EPOCHS if config.epochs == AUTO else config.epochs,
+        precision="float32" if config.precision == AUTO else config.precision,
+        channels_last=False if config.channels_last == AUTO else config.channels_last,
     )
 
 
@@ -96,7 +98,7 @@ def fill_augmentation(config: DataConfig, pooling: str) -> DataConfig:
 
 def fill_batches(config: BatchConfig, table: ImageTable, most: int = _BATCHES[0]) -> BatchConfig:
     """Choose images per class and the size of a batch, if they are not set; most: images of a batch."""
-    counts = np.unique(table.labels, return_counts=True)[1]
+    counts = np.unique(table.first_labels(), return_counts=True)[1]
     if config.per_class == AUTO:
         few = config.kind == "balanced" and _PER_CLASS * len(counts) < _FEW
         each = max(_PER_CLASS, min(_FEW // len(counts), int(np.median(counts)))) if few else _PER_CLASS
@@ -137,6 +139,14 @@ def family(model: Embedder) -> str:
     return "transformer" if attention and not normalised else "convolution"
 
 
+def fill_device(config: TrainConfig, model: Embedder, device: torch.device) -> TrainConfig:
+    """Choose precision and memory layout by the device and the family of the backbone, if they are not set."""
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    layout = device.type in ("cpu", "cuda") and family(model) == "convolution"
+    filled: TrainConfig = _fill(config, precision="bf16" if half else "float32", channels_last=layout)
+    return filled
+
+
 def fill_rates(config: OptimizerConfig, model: Embedder, batch: int) -> OptimizerConfig:
     """Choose learning rates by the family of the backbone and the size of a batch, if they are not set."""
     lr, head_lr = _RATES[family(model)]
@@ -158,16 +168,14 @@ def fill_chunk(config: BatchConfig, model: Embedder, size: int, device: torch.de
 def images_per_second(model: Embedder, size: int, device: torch.device, count: int = 16) -> float:
     """Return how many images a training step takes per second, without reading them; the same in all processes."""
     images = torch.zeros(count, 3, size, size, dtype=torch.uint8, device=device)
-    buffers = {name: each.clone() for name, each in model.named_buffers()}
-    for _ in range(2):  # the first one is slower
-        started = time.monotonic()
-        model(images).sum().backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.monotonic() - started
+    with unchanged_state(model):
+        for _ in range(2):  # the first one is slower
+            started = time.monotonic()
+            model(images).sum().backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds = time.monotonic() - started
     model.zero_grad(set_to_none=True)
-    for name, each in model.named_buffers():
-        each.copy_(buffers[name])
     return float(distributed.from_main(count * distributed.world_size() / max(seconds, 1e-6)))
 
 

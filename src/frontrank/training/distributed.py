@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.ranking.shares import take_share
 
 T = TypeVar("T")
 
@@ -150,6 +151,28 @@ def gather_objects(value: T) -> list[T]:
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def add(x: Tensor) -> Tensor:
+    """Return the sum of a tensor over all processes, the same bits on each."""
+    if world_size() == 1:
+        return x
+    total = x.detach().to(_channel(), copy=True).contiguous()
+    dist.all_reduce(total)
+    return total.to(x.device)
+
+
+@contextmanager
+def share_queries() -> Iterator[None]:
+    """Let every process compute its share of a loss, or of an evaluation, of embeddings that all of them hold.
+
+    The losses of all processes, and their gradients, have to be added (`add`); a report is whole on each.
+    """
+    if world_size() == 1:
+        yield
+        return
+    with take_share(rank(), world_size(), add):
+        yield
 
 
 def gather(embeddings: Tensor) -> Tensor:

@@ -29,16 +29,18 @@ _PROBE = 64  # images whose speed decides how many more there are
 _MOST_FEATURES = 2048  # of pooling flat, if it is tried
 _MOST_FITTED = 8192  # features: their covariance has as many rows and columns
 _OTHER_POOLING, _EARLIER_STAGE = 0.01, 0.03  # by which another reading must be better; each stage left out learns less
+_DOUBT = 0.5  # and by this over the root of the number of images: about a standard error
 _ROW_LENGTH = 3**-0.5  # of the head's rows, about as nn.Linear has them
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read features from a backbone, and how well they rank."""
+    """A way to read features from a backbone, and how well they rank so many images."""
 
     stage: int
     pooling: str
     value: float = 0.0
+    images: int = 0
 
     def __str__(self) -> str:
         return f"{f'stage {self.stage}' if self.stage else 'last layer'}, {self.pooling}"
@@ -59,17 +61,18 @@ def choose_reading(model: Embedder, table: ImageTable, metric: str, seconds: flo
     network = _Readings(model, readings)
     rows, features = _embed_some(network, _sample_classes(table, _READING_IMAGES), seconds, embedding)
     parts = np.split(features, np.cumsum(network.widths)[:-1], axis=1)
-    labels = rows.labels
+    labels = rows.label_sets() or rows.labels
     results = []
     for reading, part in zip(readings, parts, strict=True):
         value = evaluate(part, labels, metrics=(metric,), progress=False)[metric]
-        results.append(Reading(reading.stage, reading.pooling, float(value)))
+        results.append(Reading(reading.stage, reading.pooling, float(value), len(rows)))
     stages = sorted({each.stage for each in results if each.stage}, reverse=True)
 
     def rating(reading: Reading) -> float:
+        if (reading.stage, reading.pooling) == (0, own):
+            return reading.value
         left_out = stages.index(reading.stage) + 1 if reading.stage else 0
-        other = not left_out and reading.pooling != own
-        return reading.value - left_out * _EARLIER_STAGE - other * _OTHER_POOLING
+        return reading.value - max(left_out * _EARLIER_STAGE, _OTHER_POOLING) - _DOUBT / math.sqrt(len(rows))
 
     return distributed.from_main(sorted(results, key=rating, reverse=True))
 
@@ -147,8 +150,9 @@ def start_head(
     kind: one of HEADS, or "auto" for the one that ranks images of the held-out classes best; if there are none, images
         that are trained on
 
-    Returns the kind, the metric of each that was tried, and the seconds to embed an image. A head of random weights
-    stays as it is if there is no linear layer, or if features are too many to be analysed.
+    Returns the kind, the metric of each that was tried and of the features without a head ("none"), and the seconds to
+    embed an image. A head of random weights stays as it is if there is no linear layer, or if features are too many to
+    be analysed.
     """
     linear = model.head.linear
     if kind == "random" or not isinstance(linear, nn.Linear) or linear.in_features > _MOST_FITTED:
@@ -168,11 +172,12 @@ def start_head(
         if len(held_out):
             rows, features = _embed_some(network, _sample_classes(held_out, _HEAD_IMAGES), seconds, embedding)
         tensor = torch.as_tensor(features)
-        if np.unique(rows.labels, return_counts=True)[1].max() > 1:
-            for name, (weight, bias) in heads.items():
-                embeddings = nn.functional.linear(tensor, weight, bias)
-                values[name] = float(evaluate(embeddings, rows.labels, metrics=(metric,), progress=False)[metric])
-    name = distributed.from_main(max(values, key=lambda each: values[each]) if values else next(iter(heads)))
+        if rows.class_sizes().max() > 1:
+            labels = rows.label_sets() or rows.labels
+            outputs = {name: nn.functional.linear(tensor, *head) for name, head in heads.items()} | {"none": tensor}
+            for name, output in outputs.items():
+                values[name] = float(evaluate(output, labels, metrics=(metric,), progress=False)[metric])
+    name = distributed.from_main(max(heads, key=lambda each: values.get(each, 0.0)))
     with torch.no_grad():
         for own, first in zip((linear.weight, linear.bias), heads[name], strict=True):
             own.copy_(first)
@@ -195,8 +200,8 @@ class _HeadInput(_Sized):
 def _head(kind: str, whitening: Whitening, length: float, linear: nn.Linear) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a linear layer that does what a whitening does to features of this length.
 
-    Rows beyond those of the whitening are random and orthogonal to them, as small as the last: rows of zeros would
-    never learn.
+    Rows beyond those of the whitening are random and orthogonal to them. They are scaled like the last one, and by as
+    much as a random projection to fewer dimensions shortens: so the head of few images ranks about as the features do.
     """
     dim = linear.out_features
     components = whitening.components[:dim]
@@ -205,7 +210,8 @@ def _head(kind: str, whitening: Whitening, length: float, linear: nn.Linear) -> 
         random = torch.randn(linear.in_features, missing, dtype=torch.float64, generator=_generator())
         basis = torch.linalg.qr(torch.cat([components.T, random], 1))[0].T[len(components) :]
         components = torch.cat([components, basis])
-        scale = torch.cat([scale, scale[-1].expand(missing)])
+        shortened = (linear.in_features - len(scale)) / missing
+        scale = torch.cat([scale, (scale[-1] * shortened**0.5).expand(missing)])
     weight = components * scale[:, None]
     if (more := dim - len(weight)) > 0:  # an embedding of more dimensions than there are features
         small = 0.1 * float(weight.norm(dim=1).min()) / linear.in_features**0.5
@@ -224,15 +230,20 @@ def _generator() -> torch.Generator:
 
 
 def _sample_classes(table: ImageTable, count: int) -> ImageTable:
-    """Return about so many images: a few of each class, class by class in random order, held-out classes first."""
+    """Return up to so many images: four of each class in turn, in random order, held-out classes first.
+
+    So the first images are of several classes, however few of them there is time for.
+    """
     order = np.random.default_rng(0).permutation(len(table))
     order = order[np.argsort(table.splits[order] != "validation", kind="stable")]
     classes: dict[str, list[int]] = {}
+    labels = table.first_labels()
     for row in order.tolist():
-        classes.setdefault(str(table.labels[row]), []).append(row)
+        classes.setdefault(str(labels[row]), []).append(row)
     groups = [rows for label, rows in classes.items() if label and len(rows) > 1]
-    each = max(4, count // max(1, len(groups)))
-    return table.rows(np.array([row for rows in groups for row in rows[:each]][:count], dtype=np.int64))
+    most = max((len(rows) for rows in groups), default=0)
+    turns = [row for start in range(0, most, 4) for rows in groups for row in rows[start : start + 4]]
+    return table.rows(np.array(turns[:count], dtype=np.int64))
 
 
 def _embed_some(

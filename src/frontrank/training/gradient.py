@@ -17,7 +17,7 @@ BatchNorm of the whole batch; its running statistics see each chunk once.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.checks import check_integer, check_number
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.losses.rank_loss import is_sum_over_queries
 from frontrank.training.checkpoints import random_state, seed_everything, set_random_state
-from frontrank.training.distributed import from_main, gather, gather_rows, is_main, world_size
+from frontrank.training.distributed import add, from_main, gather, gather_rows, is_main, share_queries, world_size
 from frontrank.training.memory import EmbeddingMemory
 
 _TOLERANCE = 0.05  # of stage 3 against stage 1, as a share of the largest number: more than any rounding
@@ -161,21 +162,29 @@ def _loss_and_slopes(
     scaler: torch.amp.GradScaler | None,
     weight: float,
 ) -> tuple[Step, Tensor]:
-    """Stage 2: return the loss of the embeddings of all processes, and its slopes in those of this process, for DDP."""
+    """Stage 2: return the loss of the embeddings of all processes, and its slopes in those of this process, for DDP.
+
+    Each process computes its share of the queries, and the slopes are added, if the loss is a sum over queries;
+    otherwise each computes all of it.
+    """
     own = embeddings.requires_grad_()
-    everyone, all_labels = gather(own), gather_rows(labels)
-    everyone.retain_grad()
-    with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False):
+    gathered, all_labels = gather(own), gather_rows(labels)
+    everyone = gathered.detach().requires_grad_()
+    is_shared = world_size() > 1 and is_sum_over_queries(loss)
+    share = share_queries() if is_shared else nullcontext()
+    with _same_randomness(), torch.autocast(embeddings.device.type, enabled=False), share:
         mixed = mix_pairs(everyone, all_labels) if mix else (everyone, all_labels)
         value = _loss_value(loss, *mixed, memory, memory_weight)
-        _check_finite("loss", value)
+        total = add(value.detach()) if is_shared else value.detach()
+        _check_finite("loss", total)
         if value.requires_grad:
             weighted = value * weight
             (weighted if scaler is None else scaler.scale(weighted)).backward()
-    slopes = torch.zeros_like(own) if own.grad is None else own.grad
-    if scaler is None and everyone.grad is not None:  # a scaler looks for infinite gradients itself
-        _check_finite("gradient of the loss", everyone.grad)
-    return Step(value.detach(), everyone.detach(), all_labels), slopes
+    slopes = torch.zeros_like(everyone) if everyone.grad is None else everyone.grad
+    slopes = add(slopes) if is_shared else slopes
+    if scaler is None:  # which looks for infinite gradients itself
+        _check_finite("gradient of the loss", slopes)
+    return Step(total, everyone.detach(), all_labels), torch.autograd.grad(gathered, own, slopes)[0]
 
 
 def _loss_value(
@@ -221,6 +230,39 @@ def mix_pairs(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     unit = nn.functional.normalize(embeddings)
     share = torch.rand(len(i), 1, device=unit.device).to(unit.dtype)
     return torch.cat([unit, share * unit[i] + (1 - share) * unit[j]]), torch.cat([labels, labels[i]])
+
+
+class SharedLabels(nn.Module):
+    """A loss for images of several labels each: two are relevant to each other if they share one.
+
+    loss:    of this package, which takes `relevant`
+    members: the labels of each class number [number, label], -1 where there are fewer; the labels of a batch are such
+             numbers
+
+    >>> import frontrank as fr
+    >>> loss = SharedLabels(fr.SmoothAP(), torch.tensor([[0, 1], [1, -1], [2, -1]]))
+    >>> loss(torch.eye(3), torch.tensor([0, 1, 2]))  # the first two share label 1
+    tensor(0.1667)
+    """
+
+    def __init__(self, loss: nn.Module, members: Tensor) -> None:
+        super().__init__()
+        self.loss, self.members = loss, members
+
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, *, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss; labels, ref_labels: class numbers [image]."""
+        relevant = self._share(labels, labels if ref_labels is None else ref_labels)
+        value: Tensor = self.loss(embeddings, ref_emb=ref_emb, relevant=relevant)
+        return value
+
+    def _share(self, labels: Tensor, others: Tensor) -> Tensor:
+        rows, columns = self.members[labels], self.members[others]
+        names = torch.cat([rows.flatten(), columns.flatten()]).unique()
+        names = names[names >= 0]
+        has_label = [(of[:, :, None] == names).any(1).float() for of in (rows, columns)]
+        return has_label[0] @ has_label[1].T > 0
 
 
 def _one_number(value: object) -> Tensor:

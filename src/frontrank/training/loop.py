@@ -12,6 +12,7 @@ The folder of a run:
 
 import math
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -264,13 +265,17 @@ def _print(
 ) -> None:
     """Print a line: metrics, if there are any, the values of the last step, and the seconds left.
 
-    On a terminal a bar shows all but the metrics.
+    On a terminal a bar shows all but the metrics, of which the line has as many as fit.
     """
     bar = sys.stderr.isatty()
     if run.quiet or not distributed.is_main() or (bar and not metrics):
         return
     epoch = standing.step * run.accumulate / len(run.sampler)
     text = line_text(standing.step, steps_of(run), epoch, {**metrics, **({} if bar else note or {})})
+    metrics, rest = dict(metrics), [name for name in metrics if name != f"validation {run.metric}"]
+    while bar and rest and len(text) >= shutil.get_terminal_size().columns:  # the log has all of them
+        del metrics[rest.pop()]
+        text = line_text(standing.step, steps_of(run), epoch, metrics)
     print(f"{text}  {duration_text(left)} left" if left and not bar else text, file=sys.stderr, flush=True)
 
 
@@ -414,12 +419,25 @@ def free_bytes(device: torch.device) -> int | None:
         return None
 
 
+@contextmanager
+def unchanged_state(model: nn.Module) -> Iterator[None]:
+    """Undo what a trial does to buffers, such as running means, and to random numbers: it must not change a run."""
+    buffers = {name: each.clone() for name, each in model.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for name, each in model.named_buffers():
+            each.copy_(buffers[name])
+
+
 def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> tuple[int, int | None]:
     """Return the bytes per image of a training step, and how many images fit beside weights, gradient and optimizer.
 
     This is an estimate: it does not know the working space of single operations.
     """
-    each = bytes_per_image(model, images)
+    with unchanged_state(model):
+        each = bytes_per_image(model, images)
     free = free_bytes(device)
     if free is None:
         return each, None

@@ -59,9 +59,9 @@ from frontrank.training import defaults, distributed
 from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.first_model import choose_reading, start_head
-from frontrank.training.gradient import Step, step_gradient
+from frontrank.training.gradient import SharedLabels, Step, step_gradient
 from frontrank.training.logs import check_trackers
-from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
+from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop, unchanged_state
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
@@ -184,7 +184,10 @@ class RetrievalRun:
         self.validation = self.images.used.of("validation")
         self.memory = EmbeddingMemory(size) if size else None
         self.scaler = torch.amp.GradScaler(self.device.type) if config.precision == "fp16" else None
-        self.levels = _label_levels(self.images.used.of("train")) if getattr(self.loss, "graded", False) else None
+        train = self.images.used.of("train")
+        members = _label_members(train)
+        self.levels = _label_levels(train) if members is None and getattr(self.loss, "graded", False) else None
+        self.loss_of_batch = self.loss if members is None else SharedLabels(self.loss, members.to(self.device))
 
     def batches(self, start: int, stop: int) -> Any:
         """Iterate over images as bytes, which the model normalises on its device, and labels."""
@@ -212,7 +215,7 @@ class RetrievalRun:
         images, labels = batch
         result = step_gradient(
             network,
-            self.loss,
+            self.loss_of_batch,
             images,
             labels if self.levels is None else self.levels[labels],
             chunk=config.batches.chunk or None,
@@ -228,27 +231,30 @@ class RetrievalRun:
 
         def values() -> dict[str, float]:
             last: dict[str, int] = getattr(self.loss, "last", {})
-            return {"loss": float(result.loss), **last, **_approximation_error(self.loss, result)}
+            error = _approximation_error(self.loss, result) if self.loss_of_batch is self.loss else {}
+            return {"loss": float(result.loss), **last, **error}
 
         return len(result.labels), values
 
     def evaluate(self) -> dict[str, float]:
-        """Rank the held-out classes. All processes embed, the main one ranks."""
+        """Rank the held-out classes; each process embeds its share of the images and ranks its share of the queries."""
         config = self.config
         distributed.share_buffers(self.model)  # live BatchNorm: the statistics that will be saved
         settings: Any = {"device": self.device, "workers": config.data.workers, "precision": config.precision}
         embeddings = embed_table(self.model, self.validation, show=False, **settings)
-        if not distributed.is_main():
-            return {}
         metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
+        if sets := self.validation.label_sets():
+            return dict(evaluate(embeddings, sets, metrics=metrics, progress=False))
         labels = self.validation.level_labels()
-        if labels.ndim == 1:
-            return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
-        values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
-        asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
-        if asked or level_pairs(labels) <= _LEVEL_PAIRS:
-            values |= evaluate(embeddings, labels, metrics=dict.fromkeys((*BY_LEVEL, config.metric)), progress=False)
-        return values
+        with distributed.share_queries():
+            if labels.ndim == 1:
+                return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
+            values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
+            asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
+            if asked or level_pairs(labels) <= _LEVEL_PAIRS:
+                coarse = dict.fromkeys((*BY_LEVEL, config.metric))
+                values |= evaluate(embeddings, labels, metrics=coarse, progress=False)
+            return values
 
     def save_model(self) -> None:
         self.model.save(self.folder / "model", overwrite=True)
@@ -273,7 +279,7 @@ class RetrievalRun:
 
     def write_data(self) -> None:
         """Write images.csv, and broken.csv if some images cannot be read."""
-        _leave_out(self.images.all, self.images.broken).save(self.folder / "images.csv", overwrite=True)
+        leave_out(self.images.all, self.images.broken).save(self.folder / "images.csv", overwrite=True)
         if self.images.broken:
             report = write_report(self.folder / "broken.csv", self.images.broken)
             note = f"{self.images.note()}; left out, and listed in {report}"
@@ -296,6 +302,30 @@ def _label_levels(table: ImageTable) -> Tensor | None:
     levels = torch.zeros(len(set(table.labels)), labels.shape[1], dtype=torch.int64)
     levels[codes] = torch.stack([codes, *coarser], 1)
     return levels
+
+
+def _label_members(table: ImageTable) -> Tensor | None:
+    """Return the labels of each class number [number, label], filled up with -1, if images have several labels."""
+    if (sets := table.label_sets()) is None:
+        return None
+    numbers = {label: number for number, label in enumerate(sorted(set().union(*sets)))}
+    codes = table.codes().tolist()
+    members = torch.full((max(codes) + 1, max(map(len, sets))), -1)
+    for code, names in dict(zip(codes, sets, strict=True)).items():
+        members[code, : len(names)] = torch.tensor(sorted(numbers[name] for name in names))
+    return members
+
+
+def _check_several_labels(table: ImageTable, config: TrainConfig) -> None:
+    """Raise if a setting needs one label per image, and images have several."""
+    if table.label_sets() is None:
+        return
+    if config.loss.name.startswith(registry.PEERS):
+        table.require_one_label(f"loss.name {config.loss.name}")
+    if config.batches.memory:
+        table.require_one_label("batches.memory")
+    if config.batches.kind == "categories":
+        table.require_one_label("batches.kind categories")
 
 
 def _chunks_ahead(config: TrainConfig) -> int:
@@ -334,6 +364,7 @@ def build_run(
     config = replace(config, data=fill_image_size(config))
     table = split_images(build_images(config.data), config)
     training = table.of("train")
+    _check_several_labels(training, config)
     config = replace(config, data=defaults.fill_resize(config.data, training, config.seed))
     config = defaults.fill_temperature(config, len(set(training.labels)))
     # again when the speed is known; now for a mistake in them
@@ -344,7 +375,7 @@ def build_run(
     build_loss(config.loss, 2, 2)
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
-    model = _first_model(config, device)
+    config, model = _first_model(config, device)
     show = None if distributed.is_main() and not quiet else False
     images = check_run_images(table, config, remember=remember, show=show)
     training = images.used.of("train")
@@ -363,12 +394,15 @@ def build_run(
     return run
 
 
-def _first_model(config: TrainConfig, device: torch.device) -> Embedder:
-    """Build the model as it is before anything is chosen: the same weights in every process."""
-    model = defaults.fill_reading(config.model)
+def _first_model(config: TrainConfig, device: torch.device) -> tuple[TrainConfig, Embedder]:
+    """Build the model as it is before anything is chosen: the same weights in every process.
+
+    Also returns the settings with its precision and memory layout.
+    """
     torch.manual_seed(config.seed)
-    network = build_model(model, config.data).to(device)
-    return network.to(memory_format=torch.channels_last) if config.channels_last else network
+    model = build_model(defaults.fill_reading(config.model), config.data).to(device)
+    config = defaults.fill_device(config, model, device)
+    return config, model.to(memory_format=torch.channels_last) if config.channels_last else model
 
 
 def _begin(
@@ -391,12 +425,12 @@ def _begin(
         choices["readings"] = [asdict(each) for each in readings]
         best = readings[0]
         chosen: Any = {"stage": best.stage, "pooling": best.pooling}
-        say(f"frozen {config.model.backbone}, {config.metric} of {min(1024, len(table)):,} images or fewer: "
+        say(f"frozen {config.model.backbone}, {config.metric} of {best.images:,} images: "
             + "; ".join(f"{each} {each.value:.3f}" for each in readings))  # fmt: skip
         config = replace(config, model=replace(config.model, **chosen))
         say(f"chosen: {best} (model.stage {best.stage}, model.pooling {best.pooling})")
         if (best.stage, best.pooling) != (model.settings.stage, model.settings.pooling):
-            model = _first_model(config, device)
+            model = _first_model(config, device)[1]
     prepare_training(model, config.model.train, config.model.lora, config.model.checkpointing)
     frozen = model.settings.batch_norm == "frozen"
     network = replace(defaults.fill_reading(config.model), batch_norm="frozen" if frozen else "train")
@@ -418,6 +452,8 @@ def _begin(
             choices["heads"] = values
             say(f"first weights of the head, {config.metric} of held-out classes: "
                 + "; ".join(f"{name} {value:.3f}" for name, value in values.items()))  # fmt: skip
+            if values[kind] < values["none"]:
+                say("no head ranks as well as the features do; try a larger --model.dim, or 0, or more --minutes")
         fitted: Any = {"head": kind}
         config = replace(config, **fitted)
     say(str(count_parameters(model)))
@@ -433,16 +469,14 @@ def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -
     """Choose as many steps as fit into the minutes of a run, by the time that a few of them take."""
     config, memory, scaler = run.config, run.memory, run.scaler
     run.memory, run.scaler = None, None
-    buffers = {name: each.clone() for name, each in run.model.named_buffers()}
     seconds = []
     run.model.train()
-    for batch in run.batches(0, _TIMED_STEPS):
-        begun = time.monotonic()
-        run.gradient(run.model, batch, 0)
-        seconds.append(time.monotonic() - begun)
+    with unchanged_state(run.model):
+        for batch in run.batches(0, _TIMED_STEPS):
+            begun = time.monotonic()
+            run.gradient(run.model, batch, 0)
+            seconds.append(time.monotonic() - begun)
     run.optimizer.zero_grad(set_to_none=True)
-    for name, each in run.model.named_buffers():
-        each.copy_(buffers[name])
     run.memory, run.scaler = memory, scaler
     per_step = 1.1 * min(seconds) * config.batches.accumulate  # beside the gradient: the update, and the log
     per_image = run.choices.get("seconds per image") or min(seconds) / config.batches.size
@@ -465,12 +499,12 @@ def announce_weights(backbone: str, weights: str) -> None:
 
 
 def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBatches:
-    """Build the sampler of training batches."""
+    """Build the sampler of training batches; of an image with several labels the first one counts."""
     if config.kind == "categories":
         if not any(table.categories):
             raise InputError("batches.kind categories needs images with categories; use batches.kind balanced")
         return CategoryBatches(
-            table.labels,
+            table.first_labels(),
             table.categories,
             config.size,
             config.per_class or None,
@@ -480,8 +514,8 @@ def build_sampler(config: BatchConfig, table: ImageTable, seed: int) -> EpochBat
             seed=seed,
         )
     if config.kind == "all-classes":
-        return AllClassesBatches(table.labels, config.size, seed=seed)
-    return BalancedBatches(table.labels, config.size, config.per_class, seed=seed)
+        return AllClassesBatches(table.first_labels(), config.size, seed=seed)
+    return BalancedBatches(table.first_labels(), config.size, config.per_class, seed=seed)
 
 
 def fill_image_size(config: TrainConfig) -> DataConfig:
@@ -646,7 +680,7 @@ def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
     if config.data.merge_classes > 1:
         table = merge_classes(table, config.data.merge_classes, config.seed)
     held_out = table.of("validation")
-    if len(held_out) and np.unique(held_out.labels, return_counts=True)[1].max() < 2:
+    if len(held_out) and held_out.class_sizes().max(initial=0) < 2:
         raise InputError(
             f"--data {config.data.path} has no class of two images in its split validation, so nothing can be "
             "evaluated; add images, or move all of it to train"
@@ -655,18 +689,10 @@ def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
 
 
 def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, show: bool | None) -> RunImages:
-    """Read all images of train and validation once. Each process checks a share, and all get the same result."""
+    """Read all images of train and validation once."""
     used = table.rows(np.isin(table.splits, ("train", "validation")))
-    rank, world = distributed.rank(), distributed.world_size()
-    share = used.rows(np.arange(rank, len(used), world))
-    own: list[tuple[str, str]] = []
-    with distributed.fail_together():
-        cache = image_check_cache(used.root, rank, world) if remember else None
-        if len(share):
-            workers = max(1, config.data.workers)
-            own = check_images(share, config.data.check, "list", workers, remembered=cache, show=show).broken
-    broken = sorted({each for part in distributed.gather_objects(own) for each in part})
-    images = RunImages(table, _leave_out(used, broken), broken)
+    broken = find_broken(used, config.data.workers, config.data.check, remember=remember, show=show)
+    images = RunImages(table, leave_out(used, broken), broken)
     if broken and config.data.broken == "fail":
         raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
     if broken and not len(images.used.of("train")):
@@ -674,7 +700,25 @@ def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, 
     return images
 
 
-def _leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
+def find_broken(
+    table: ImageTable, workers: int, check: Any = "full", *, remember: bool = True, show: bool | None = None
+) -> list[tuple[str, str]]:
+    """Return the images that cannot be read, and why. Each process checks a share, and all get the same result.
+
+    remember: which images are good, so that they are not checked again
+    """
+    rank, world = distributed.rank(), distributed.world_size()
+    share = table.rows(np.arange(rank, len(table), world))
+    own: list[tuple[str, str]] = []
+    with distributed.fail_together():
+        cache = image_check_cache(table.root, rank, world) if remember else None
+        if len(share):
+            own = check_images(share, check, "list", max(1, workers), remembered=cache, show=show).broken
+    return sorted({each for part in distributed.gather_objects(own) for each in part})
+
+
+def leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
+    """Return the table without the broken images."""
     paths = {path for path, _ in broken}
     return table.rows(np.array([path not in paths for path in table.paths.tolist()]))
 
