@@ -242,7 +242,7 @@ class SharedLabels(nn.Module):
     >>> import frontrank as fr
     >>> loss = SharedLabels(fr.SmoothAP(), torch.tensor([[0, 1], [1, -1], [2, -1]]))
     >>> loss(torch.eye(3), torch.tensor([0, 1, 2]))  # the first two share label 1
-    tensor(0.1667)
+    tensor(0.3333)
     """
 
     def __init__(self, loss: nn.Module, members: Tensor) -> None:
