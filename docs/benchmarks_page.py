@@ -90,7 +90,46 @@ RaMBO's AP on one list with 1 % positives, one thread, beside its Algorithm 1 wi
 {table(["scores", "time", "Algorithm 1 takes"], lists)}
 
 ![time and memory by batch size](../benchmarks/results/losses.png)
+{graded(found["graded"])}"""
+
+
+def graded(found: Results) -> str:
+    """Return the losses of graded relevance and of later papers."""
+    small, large = found["batch"]
+    names = [name for name in large if name not in ("size", "floor")]
+    rows = [
+        [
+            f"`{name}`",
+            f"{small[name]['ms']:.0f} ms",
+            f"{large[name]['ms']:,.0f} ms",
+            f"{large[name]['ratio']:.2f}",
+            megabytes(large[name]),
+        ]
+        for name in names
+    ]
+    floor = small["floor"], large["floor"]
+    rows.append(["floor", f"{floor[0]['ms']:.0f} ms", f"{floor[1]['ms']:,.0f} ms", "1", megabytes(floor[1])])
+    levels = [[f"`{row['name']}`", f"{row['seconds']:.0f} s", megabytes(row)] for row in found["levels"]]
+    parts = [
+        f"""
+### Losses of later papers
+
+One thread of a machine that was busy with other work: times are long, and the ratios rough. The best of 5 turns each. {"" if found["huge"] else "A batch of 65,536 has not been measured yet."}
+
+{table(["loss", "batch 384", "batch 4,096", "x floor", "extra memory"], rows)}
+
+`RecallAtK` written as it is described, with all comparisons batch x gallery x gallery held at once, takes {small["plain RecallAtK"]["ms"]:,.0f} ms at batch 384.
 """
+    ]
+    if levels:
+        parts.append(
+            f"""
+Three levels with 4, 64 and 512 images per class, batch 4,096, so that a query has 511 positives:
+
+{table(["loss", "time, one run", "extra memory"], levels)}
+"""
+        )
+    return "".join(parts)
 
 
 def peers(small: Results) -> list[list[str]]:

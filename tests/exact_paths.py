@@ -7,7 +7,7 @@ import torch
 
 from frontrank.ranking import exact, tiles, vectors
 
-SMALL = {"block": 7, "cell": 4, "chunk": 16, "pairs_at_once": 5}
+SMALL = {"block": 7, "cell": 4, "chunk": 16, "pairs_at_once": 5, "run": 11, "slab": 3}
 
 
 def set_sizes(
@@ -20,18 +20,21 @@ def set_sizes(
     redo=None,
     chunk=None,
     pairs_at_once=None,
-    tile=None,
+    run=None,
+    slab=None,
+    dense=None,
 ):
     """Set how many queries, numbers, positives, ... are worked on at once; None leaves it as it is."""
-    sizes = {"_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk}
+    sizes = {"_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk, "_RUN": run}
+    sizes |= {"_SLAB": slab, "_PRODUCT": slab, "_DENSE": dense}
     for name, size in sizes.items():
         if size is not None:
             monkeypatch.setattr(exact, name, size)
     if chunk is not None:
         for kind in (vectors.Vectors, vectors.Joined):
             monkeypatch.setattr(kind.chunks, "__defaults__", (chunk,))
-    changes = {name: size for name, size in (("block", block), ("tile", tile)) if size is not None}
-    monkeypatch.setattr(tiles, "CPU", replace(tiles.CPU, **changes))
+    if block is not None:
+        monkeypatch.setattr(tiles, "CPU", replace(tiles.CPU, block=block))
     if pairs_at_once is not None:
         monkeypatch.setattr(vectors, "_PAIRS", pairs_at_once)
 
@@ -59,13 +62,10 @@ def taken(monkeypatch):
     note(exact, "_cells", lambda scores, swapped: "swapped" if swapped else "few")
     note(exact._Block, "_settle_", "settled")
     note(exact._Block, "_recount_", "again")
-    note(exact._LargeBlock, "_count_rows_", "many")
-    note(exact, "_scores_again", lambda *_: {"_count_rows_": "many settled"}.get(caller()))
+    note(exact._LargeBlock, "count_", lambda *_, swapped=False: "many swapped" if swapped else "many")
+    note(exact._LargeBlock, "_correct_", "many settled")
+    note(exact._LargeBlock, "_place_again", "many again")
     note(exact, "exact_scores", lambda *_: {"_pair_scores": "looked up"}.get(caller()))
-    note(
-        exact.Chunk,
-        "exact_unit",
-        lambda _: {"count_": "many again", "_pair_scores": "products with all"}.get(caller()),
-    )
+    note(exact.Chunk, "exact_unit", lambda *_: {"_pair_scores": "multiplied"}.get(caller()))
     note(torch.nn.functional, "pad", lambda *_, **more: "padded" if more else "")
     return paths

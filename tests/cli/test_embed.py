@@ -49,19 +49,6 @@ def test_every_ending_can_be_evaluated(embed, report, ending):
     assert not list(Path().glob("*.parts"))
 
 
-def test_the_layout_of_classes(folder, run, report):
-    """Folders named train and test are categories, for all commands that read images."""
-    words = ("--layout", "classes", *WORKERS)
-    assert run("embed", MODEL, "--data", "my_photos", *words, "--out", "out.npz").status == 0
-    labels = fr.data.read_embeddings("out.npz").labels
-    assert len(labels) == EACH * len(TRAIN + TEST)
-    assert {"test/cup", "train/it's"} < {*labels.tolist()}
-    assert report(MODEL, "--data", "my_photos", *words).queries == len(labels)
-    assert run("index", MODEL, "my_photos", *words, "--to", "photos.index").status == 0
-    with fr.Index.load("photos.index") as index:
-        assert {item.label for item in index.items()} == {*labels.tolist()}
-
-
 def test_without_test_images_all_are_embedded(folder, run):
     words = ("--out", "out.npz", *WORKERS, "--quiet", "--batch-size", "5", "--force")
     for data in (["my_photos/train"], ["my_photos", "--split", "train"]):

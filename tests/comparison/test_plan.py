@@ -87,17 +87,6 @@ def test_axes_make_a_grid():
     assert [way.settings["batches.per_class"] for way in plan.ways] == [2, 2, 4, 4]  # 4 is also that of the base
 
 
-def test_an_axis_of_each_loss():
-    plan = plan_of("PNP-D_q,SmoothAP", axes=["loss.temperature=0.1,1"])
-    assert [way.name for way in plan.ways] == [
-        f"{loss}, loss.temperature={value}" for loss in ("PNP-D_q", "SmoothAP") for value in ("0.1", "1")
-    ]
-    assert (configs_of(plan)[3].loss.name, plan.losses) == ("SmoothAP", ["PNP-D_q", "SmoothAP"])
-    one = plan_of("FastAP", axes=["loss.bins=5,10"])
-    assert [way.name for way in one.ways] == ["loss.bins=5", "loss.bins=10"]
-    assert [(c.loss.name, c.loss.bins) for c in configs_of(one)] == [("FastAP", 5), ("FastAP", 10)]
-
-
 @pytest.mark.parametrize(
     ("axis", "losses", "remedy"),
     [

@@ -50,19 +50,6 @@ def test_a_key_or_the_only_array_that_can_be_meant(tmp_path, ending):
     assert np.array_equal(np.asarray(read_embeddings(path).embeddings), X)
 
 
-def test_the_first_of_two_names_is_taken_and_the_other_is_a_column(tmp_path):
-    path = tmp_path / "test.npz"
-    np.savez(path, labels=SPLIT, label=LABELS, path=IDS, id=SPLIT + 1, embedding=X + 1, embeddings=X)
-    file = read_embeddings(path)
-    assert np.array_equal(file.embeddings, X)
-    assert file.labels.tolist() == LABELS.tolist()
-    assert file.ids.tolist() == (SPLIT + 1).tolist()
-    assert sorted(file.columns) == ["labels", "path"]
-    assert file.columns["path"].tolist() == IDS.tolist()
-    assert read_labels("labels", file, ROWS).tolist() == SPLIT.tolist()
-    assert read_labels("label", file, ROWS).tolist() == LABELS.tolist()
-
-
 def test_text_bytes_and_other_byte_orders(tmp_path):
     words = ["ä", "b", "cc", "b", "b"]
     for ending in (".npz", ".parquet"):
@@ -271,17 +258,6 @@ def file(tmp_path):
     path = tmp_path / "test.npz"
     np.savez(path, embeddings=X, label=LABELS, path=IDS, split=SPLIT, score=X[:, 0], boxes=X, short=SPLIT[:2])
     return read_embeddings(path)
-
-
-def test_labels_by_the_name_of_an_array(file, tmp_path, monkeypatch):
-    arrays = {"label": LABELS, "labels": LABELS, "path": IDS, "ids": IDS, Path("split"): SPLIT}
-    for source, expected in arrays.items():
-        assert read_labels(source, file, ROWS).tolist() == expected.tolist()
-    monkeypatch.chdir(tmp_path)  # an array goes before a file of the same name
-    np.savez("other.npz", embeddings=X, **{"cats.txt": SPLIT})
-    Path("cats.txt").write_text("1\n2\n3\n4\n5\n")
-    assert read_labels("cats.txt", read_embeddings("other.npz"), ROWS).tolist() == SPLIT.tolist()
-    assert read_labels("cats.txt", None, ROWS).tolist() == [1, 2, 3, 4, 5]
 
 
 TEXT = {

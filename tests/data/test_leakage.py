@@ -98,19 +98,6 @@ def test_blank_pictures_are_not_compared(tmp_path):
     assert found.pairs == [("train/a.png", "test/a.png", 0)]
 
 
-def test_too_many_pairs_are_counted_and_the_first_are_kept(tmp_path, monkeypatch):
-    pictures = {f"{split}/{number}.png": scene(1) for split in ("train", "test") for number in range(6)}
-    table = table_of(tmp_path, pictures)
-    whole = near_duplicates(table)
-    assert whole.found == len(whole.pairs) == 36
-    for tile in (1, 7, 1 << 18):
-        monkeypatch.setattr(leakage, "_TILE", tile)
-        some = near_duplicates(table, most=10)
-        assert some.found == 36
-        assert some.pairs == whole.pairs[:10]
-    assert near_duplicates(table, most=0).pairs == []
-
-
 def test_the_hash_by_hand(tmp_path):
     grey = np.full((9, 9), 100, dtype=np.uint8)
     grey[0, 1] = 200  # brighter than its left neighbour: the second highest... bit of the first row, first step

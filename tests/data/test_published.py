@@ -426,20 +426,6 @@ def test_a_missing_image(tree, name):
     assert table.name == PUBLISHED[name].title
 
 
-def test_what_remains_keeps_its_columns(tree):
-    root = tree("vehicleid")
-    (root / "image/0000005.jpg").unlink()
-    table, message = partial("vehicleid", root)
-    assert "small" in message
-    assert "large" not in message
-    assert table.extra["medium"].tolist() == [False, False, False, False, True, True, False]
-    root = tree("roxford5k")
-    (root / "jpg/all_souls_000013.jpg").unlink()
-    table, _ = partial("roxford5k", root)
-    assert table.of(role="gallery").extra["index"].tolist() == [1, 2]
-    assert table.of(role="query").extra["index"].tolist() == [0, 1]
-
-
 def test_no_image_is_there(tree):
     root = tree("cub")
     (root / "images").rename(root / "pictures")
@@ -448,42 +434,3 @@ def test_no_image_is_there(tree):
             lambda allow=allow_partial: read_published("cub", root, allow), "5 listed", "1, 100, 101, ..."
         )
         assert "allow" not in message
-
-
-@pytest.mark.parametrize(
-    ("lines", "count"),
-    [
-        pytest.param([*trees.SOP_TRAIN, "9 3 2 cabinet_final/999_0.JPG"], "5 images of 3 classes", id="one more"),
-        pytest.param(trees.SOP_TRAIN[:3], "3 images of 2 classes", id="one less"),
-        pytest.param(
-            [line.replace("3 2 1", "3 1 1") for line in trees.SOP_TRAIN], "4 images of 2 classes", id="merged"
-        ),
-    ],
-)
-def test_lists_that_are_not_official(tree, lines, count):
-    root = tree("sop")
-    write(root, {"Ebay_train.txt": [trees.SOP_HEADER, *lines]})
-    write_images(root, ["cabinet_final/999_0.JPG"])
-    message = refusal(lambda: read_published("sop", root), "train", count, "4 images of 3 classes")
-    assert "test has" not in message
-    table, message = partial("sop", root)
-    assert count in message
-    assert len(table.of("train")) == len(lines)
-    assert len(table.of("test")) == 3
-
-
-def test_the_edition_that_fits_best_is_the_one_expected(tree, monkeypatch):
-    root = tree("vehicleid")
-    printed = {"train": (9, 9), "small": (9, 9), "medium": (3, 2), "large": (9, 9)}
-    released = dict(PUBLISHED["vehicleid"].counts[0])
-    lost = root / "image/0000001.jpg"
-    for editions in ((printed, released), (released, printed)):
-        expect(monkeypatch, "vehicleid", *editions)
-        write_images(root, ["image/0000001.jpg"])
-        assert len(read_published("vehicleid", root)) == 8
-        lost.unlink()
-        message = refusal(lambda: read_published("vehicleid", root), "train", "2 images of 2 classes")
-        assert "9" not in message.split("published:")[1]
-    root = tree("sop")  # an edition is not mixed from two
-    expect(monkeypatch, "sop", {"train": (4, 3), "test": (9, 9)}, {"train": (9, 9), "test": (3, 2)})
-    refusal(lambda: read_published("sop", root), "test", "9 images of 9 classes")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 
-from frontrank.data import transforms
 from frontrank.data.transforms import MEAN, STD, evaluation_transform, seeded, training_transform
 from frontrank.settings import DataConfig
 from tests.data.files import refusal
@@ -96,21 +95,6 @@ def test_resized_crop_shows_parts_of_many_sizes():
     assert min(shares) > 0.2  # 8 % of the area at 3/4
 
 
-def test_landmarks_scale_and_turn_within_bounds(monkeypatch):
-    monkeypatch.setattr(transforms, "_JITTER", {})
-    ramp = Image.fromarray(np.tile(np.arange(0, 256, 2, dtype=np.uint8)[None, :, None], (128, 1, 3)))
-    scales, angles = [], []
-    for image in drawn(training_transform(settings(128, 64, "landmarks")), ramp, range(60)):
-        middle = image[0, 12:52, 12:52].double()
-        down, right = (float(torch.diff(middle, dim=axis).mean()) for axis in (0, 1))
-        scales.append(2 / np.hypot(down, right))
-        angles.append(np.degrees(np.arctan2(down, right)))
-    assert 0.78 < min(scales) < 0.9
-    assert 1.12 < max(scales) < 1.29
-    assert -11 < min(angles) < -5
-    assert 5 < max(angles) < 11
-
-
 @pytest.mark.parametrize("augment", ["crop", "resized-crop", "landmarks", "shift"])
 def test_the_seed_alone_decides(augment):
     transform = training_transform(settings(32, 24, augment, flip=True))
@@ -137,3 +121,10 @@ def test_what_cannot_be_used(monkeypatch):
     refusal(lambda: training_transform(replace(settings(), augment="mix")), "augment", "'mix'")
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
     refusal(evaluation_transform, "torchvision", "frontrank[train]")
+
+
+def test_bytes_are_what_is_normalised():
+    image = Image.effect_noise((40, 30), 60).convert("RGB")
+    pixels = evaluation_transform(20, 16, as_bytes=True, interpolation="bicubic")(image)
+    assert (pixels.dtype, pixels.shape) == (torch.uint8, (3, 16, 16))
+    torch.testing.assert_close(evaluation_transform(20, 16, interpolation="bicubic", **PLAIN)(image), pixels.float())

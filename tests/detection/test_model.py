@@ -3,7 +3,6 @@
 import copy
 import json
 import re
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -419,16 +418,3 @@ def test_by_logits_detections_are_sorted_by_the_logit_of_their_class():
         torch.testing.assert_close(one["scores"], scores[best])
         torch.testing.assert_close(one["boxes"], boxes[best])
         assert one["labels"].tolist() == labels[best].tolist()
-
-
-@pytest.mark.parametrize("scores", ["softmax", "logits"])
-def test_no_proposals_and_no_detections(scores):
-    features, proposals, shapes, _ = pictures()
-    nothing = torch.zeros(0, 4, dtype=torch.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = ranked(scores).eval()(features, [nothing, proposals[1], nothing], shapes)[0]
-    assert [len(each["scores"]) > 0 for each in found] == [False, True, False]
-    assert found[0]["boxes"].shape == (0, 4)
-    none = ranked("softmax", score_thresh=1.1).eval()(features, proposals, shapes)[0]
-    assert [len(each["scores"]) for each in none] == [0, 0, 0]

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from frontrank.detection.evaluation import Tally, evaluate_detections
-from frontrank.detection.report import choose_scenes, class_charts, detection_findings, detection_page, mean_curve
+from frontrank.detection.report import choose_scenes, detection_findings, detection_page
 from frontrank.reporting.findings import Curve
 from frontrank.reporting.run import RunFacts
 from tests.browser import contrasts, picture_widths, too_wide, visit
@@ -81,18 +81,6 @@ def test_which_pictures_are_shown():
     counts += [Tally(0, 0, 0, 0.0)]  # nothing there, nothing found: nothing to see
     assert choose_scenes(counts) == {"all found": [1, 0], "sure and wrong": [3, 2], "missed": [4]}
     assert choose_scenes(counts, size=1) == {"all found": [1], "sure and wrong": [3], "missed": [2]}
-
-
-def test_curves(scenes):
-    report = evaluate_detections(*scenes)
-    charts = class_charts(report, CLASSES)
-    assert [chart.title for chart in charts] == list(CLASSES)
-    grid = np.linspace(0, 1, 101)
-    curves = report.curves.values()
-    expected = [[max(of.precision[of.recall >= at - 1e-12], default=0.0) for at in grid] for of in curves]
-    middle = np.mean(expected, axis=0)[50]
-    rows = {row[0]: row[1] for row in mean_curve(report).numbers.rows}
-    assert rows["50.0\N{NARROW NO-BREAK SPACE}%"] == f"{100 * middle:.1f}\N{NARROW NO-BREAK SPACE}%"
 
 
 def test_names_are_text(tmp_path):

@@ -7,8 +7,6 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from frontrank.errors import InputError, InputTypeError
 from frontrank.evaluation.report import Report
@@ -211,20 +209,6 @@ def test_round_trip_is_exact(tmp_path):
     report.save(tmp_path / "report.json")
     assert_same(Report.load(str(tmp_path / "report.json")), report)
     assert os.listdir(tmp_path) == ["report.json"]
-
-
-@settings(max_examples=15)
-@given(
-    st.lists(st.one_of(st.floats(0, 1), st.just(NAN)), min_size=1, max_size=6).filter(
-        lambda values: not all(map(math.isnan, values))
-    ),
-    st.text(),
-)
-def test_any_values_and_names_come_back(tmp_path_factory, values, name):
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    report = Report.of({"mAP" + name: values}, [1] * len(values), 9, name=name, notes=(name,), settings={name: name})
-    report.save(path, overwrite=True)
-    assert_same(Report.load(path), report)
 
 
 def saved(tmp_path):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontrank.reporting.charts import (
-    SIZE,
     Line,
     Scale,
     chart,
@@ -147,17 +146,6 @@ def test_every_point_is_drawn_once_per_side_with_the_look_of_its_category(findin
         points = list(zip(found.points["looks"], found.points["sides"][number], strict=True))
         for look, path in side.marks:
             assert sorted(starts(path)) == sorted(tuple(at) for of, at in points if of == look)
-
-
-def test_one_scale_for_both_axes_and_both_sides(findings):
-    places = np.array([[i, 10 * (i % 3)] for i in range(12)], float)
-    sides = tuple(replace(side, places=of) for side, of in zip(findings.sides, (places, 7 + places / 2), strict=True))
-    wide, small = (np.array(xy) for xy in draw_map(replace(findings, sides=sides)).points["sides"])
-    scale = (SIZE - 36) / 20
-    for xy, factor in ((wide, 1), (small, 0.5)):
-        assert np.ptp(xy, axis=0) == pytest.approx([11 * scale * factor, 20 * scale * factor], abs=0.11)
-        assert (xy.min(0) + xy.max(0)) / 2 == pytest.approx([SIZE / 2, SIZE / 2], abs=0.11)
-    assert np.argsort(wide[:, 0]).tolist() == list(range(12))
 
 
 def test_together_is_the_share_of_points_beside_their_class(findings):

@@ -25,7 +25,6 @@ from frontrank.reporting.findings import (
     rank_curves,
     recall_curve,
     rotate_onto,
-    sample_rows,
     score_counts,
 )
 from tests.reference import evaluation
@@ -381,18 +380,6 @@ def nearest_share(places, labels):
 
 def places_of(*sides):
     return place_on_map([Vectors("rows", rows) for rows in sides], np.arange(len(sides[0])))
-
-
-@given(st.integers(0, 1000), st.integers(2, 60), st.integers(1, 60))
-def test_each_category_has_its_share(seed, images, count):
-    rng = np.random.default_rng(seed)
-    categories = rng.integers(0, 3, images)
-    rows = sample_rows(table_of(rng.integers(0, 9, images), categories), count, seed)
-    assert len(rows) == min(count, images)
-    assert (np.diff(rows) > 0).all()
-    for category in range(3):
-        share = (categories == category).mean() * len(rows)
-        assert abs((categories[rows] == category).sum() - share) <= 1
 
 
 def test_tsne_keeps_classes_together_and_repeats_itself():

@@ -18,7 +18,6 @@ from frontrank.reporting.findings import Curve, QueryExample, RankedImage, Ranke
 from frontrank.reporting.run import (
     rank_charts,
     render_run_page,
-    training_charts,
 )
 from tests.reporting.samples import HOSTILE, facts_of, findings_of, parsed, plain, sections
 
@@ -176,20 +175,6 @@ def test_licences_of_designs_and_credits_are_shown(findings, page):
 
 
 # Charts
-
-
-def test_curves_of_validation_share_a_chart():
-    charts = training_charts(facts_of().curves)
-    assert [one.title for one in charts] == ["loss", "validation", "learning rate"]
-    assert [name for name, _ in charts[1].legend] == ["R@1", "mAP"]
-    assert charts[1].y_ticks[-1].text == "80 %"
-    assert [[stroke.kind for stroke in charts[i].strokes] for i in (0, 2)] == [["faint", "after"], ["after"]]
-    assert [bool(one.note) for one in charts] == [True, False, False]
-    many = training_charts({f"validation R@{k}": facts_of().curves["loss"] for k in range(1, 8)})[0]
-    assert len({kind for _, kind in many.legend}) == 7
-    (one,) = training_charts({"validation R@1": Curve(np.arange(3.0), np.arange(3.0))})
-    assert (one.title, one.legend, one.y_ticks[-1].text) == ("validation R@1", (("R@1", "hue0"),), "2.0")
-    assert training_charts({}) == training_charts({"validation R@1": Curve(np.zeros(0), np.zeros(0))}) == []
 
 
 def test_recall_and_precision_have_a_line_per_side(findings):

@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 
-from frontrank.errors import InputError
 from frontrank.retrieval import embedded
 from frontrank.retrieval.embedded import VectorRows
 from frontrank.retrieval.index import Index
@@ -57,25 +56,6 @@ def test_dead_rows_go_when_they_are_a_third(tmp_path, monkeypatch, folder):
         assert index.settings.facts["dead rows"] <= 1
         assert list(index.items()) == items[:59]
         np.testing.assert_array_equal(index.vectors([item.id for item in items[:59]]), rows[:59])
-
-
-def test_two_that_write_by_turns(tmp_path, monkeypatch):
-    """Each sees what the other wrote when it writes itself or refreshes, also when the index was rewritten."""
-    monkeypatch.setattr(embedded, "_LEAST_DEAD", 10)
-    rows, items = halves(61), some_items(60)
-    with Index(tmp_path / "index", dim=8) as first, Index(tmp_path / "index") as second:
-        first.add(rows[:59], items[:59])
-        second.add(rows[59:60], items[59:])
-        with pytest.raises(InputError, match=items[59].id):
-            first.add(rows[60:], items[59:])
-        assert first.count() == second.count() == 60
-        second.delete([item.id for item in items[:40]])
-        assert first.count() == len(first.search(rows[:1], 60)[0]) == 60
-        assert (first.refresh(), first.refresh(), first.count()) == (True, False, 20)
-        assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["journal", "vectors.000002"]
-        first.add(rows[60:], [Item("more")])
-        second.refresh()
-        assert list(first.items()) == list(second.items())
 
 
 def test_threads_search_while_one_writes(tmp_path, monkeypatch):

@@ -99,17 +99,6 @@ def test_close_items_in_order(sizes, queries, gallery):
     check(rows.to(gallery), rows.to(gallery), 7, own=True)
 
 
-@pytest.mark.parametrize("noise", [0, 1e-6])
-def test_few_items_of_a_collapsed_model_are_scored_again(monkeypatch, noise):
-    """Float32 products cannot order any of them, yet not all pairs are scored one by one."""
-    scored = []
-    exact_scores = neighbours.exact_scores
-    monkeypatch.setattr(neighbours, "exact_scores", lambda *pairs: scored.append(len(pairs[2])) or exact_scores(*pairs))
-    rows = rows_of(torch.randn(1, 33) + noise * torch.randn(400, 33))
-    nearest(rows, rows, 3, own=True)
-    assert sum(scored) <= 400 * 4 * 3 < 400 * 400
-
-
 def test_the_precision_the_user_allows_changes_nothing():
     """With bfloat16 products some of the nearest would not be looked at again."""
     rows = rows_of(torch.randn(300, 33))

@@ -74,23 +74,6 @@ def test_a_folder_from_begin_to_end(tmp_path, there):
     assert sorted(path.name for path in out.iterdir()) == ["LICENCES.md", "data.json", "images", "images.csv"]
 
 
-def test_what_a_finished_folder_says(tmp_path):
-    build(tmp_path / "out")
-    state = state_of(tmp_path / "out")
-    assert state["finished"] is True
-    assert state["settings"] == SETTINGS
-    assert [(row["classes"], row["images"]) for row in state["counts"]] == [(1, 1), (1, 2)]
-    assert state["packages"] == [
-        {"client": "npm", "name": "@art/boxes", "version": "1.2", "sha256": "a" * 64},
-        {"client": "apt", "name": "names", "version": "3-1", "sha256": "b" * 64},
-    ]
-    text = (tmp_path / "out" / "LICENCES.md").read_text()
-    assert "boxes" in text.splitlines()[0]
-    assert "\nDrawn by hand.\n" in text
-    assert "| flat | @art/boxes 1.2 (npm) | CC-BY-4.0 | 2 |\n| round | @art/boxes 1.2 (npm) | MIT | 1 |\n" in text
-    assert "\nnames 3-1 (apt) brought" in text
-
-
 @pytest.mark.parametrize("done", [False, True], ids=["begun", "finished"])
 def test_other_settings(tmp_path, done):
     out = tmp_path / "out"
@@ -106,21 +89,6 @@ def test_other_settings(tmp_path, done):
     refusal(lambda: read_built(out, {**SETTINGS, "like": "sop"}), "like null (not sop)")
     refusal(lambda: read_built(out, {**SETTINGS, "classes": ["a" * 99]}), 'classes null (not ["aaa', "...)")
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-
-def test_settings_that_drew_nothing_bind_nobody(tmp_path):
-    """A call that was refused, or could not fetch: the next may ask for something else."""
-    out, other = tmp_path / "out", {**SETTINGS, "size": 16}
-    with start_build(out, SETTINGS):
-        (out / ".work").mkdir()
-        (out / ".work" / "of-size-8").touch()
-    with start_build(out, SETTINGS):
-        assert (out / ".work" / "of-size-8").exists()
-    assert read_built(out, other) is None
-    with start_build(out, other):
-        assert state_of(out)["settings"] == other
-        assert not (out / ".work").exists()
-    build(out)
 
 
 def test_what_a_killed_build_left(tmp_path):
@@ -157,17 +125,6 @@ def test_a_table_that_was_changed(tmp_path):
     refusal(lambda: read_built(tmp_path / "out", SETTINGS), "images.csv")
     path.write_bytes(text)
     assert len(read_built(tmp_path / "out", SETTINGS)) == 3
-
-
-def test_files_that_were_lost_are_built_again(tmp_path):
-    out = tmp_path / "out"
-    for name, lose in (("a-round.png", Path.unlink), ("a-round.png", Path.touch), ("../images.csv", Path.unlink)):
-        build(out)
-        (out / "images" / name).unlink()
-        if lose is Path.touch:  # an empty file
-            (out / "images" / name).touch()
-        assert read_built(out, SETTINGS) is None
-    assert len(build(out)) == 3
 
 
 def test_the_command_that_goes_on(tmp_path):

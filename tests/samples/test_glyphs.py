@@ -31,7 +31,6 @@ from frontrank.samples.glyphs import (
     choose_pictures,
     draw_glyph,
     fingerprints,
-    first_by_lot,
     font_characters,
     open_font,
     read_characters,
@@ -211,20 +210,6 @@ def test_the_split_is_the_first_bit_of_a_hash():
     assert character_label(0x20000) == "U+20000"
 
 
-def test_the_first_by_lot_are_those_that_are_choose():
-    pictures = many(300, 2)
-    codes = np.array([code for code, _, _ in pictures] + list(range(0x6000, 0x6100)))  # of the others, one each
-    for classes in (2, 9, 40):
-        first = first_by_lot(codes, classes)
-        assert len(first) == len(set(first.tolist())) == 2 * classes
-        assert max(first) < 0x6000
-        assert {code for code, _, _ in choose(pictures, classes=classes)} <= set(first.tolist())
-    refusal(lambda: choose([(WATER, "a", 1), (WATER, "b", 2)], classes=2), "classes=2", "test")
-    refusal(lambda: choose([], classes=3), "classes=3", "train")
-    assert sorted(first_by_lot(codes, 10_000).tolist()) == list(range(0x4E00, 0x4E00 + 300))
-    assert first_by_lot(np.zeros(0, dtype=np.int64), 5).tolist() == []
-
-
 def split_of(code):
     return label_split(character_label(code))
 
@@ -257,17 +242,6 @@ def test_too_little_for_sop(monkeypatch):
         lambda: of_sop(monkeypatch, pictures, (train + 1, 2 * train + 2), (1, 2)), "like='sop'", train + 1, f" {train} "
     )
     refusal(lambda: of_sop(monkeypatch, pictures, (10, 20), (10, 61)), "10 test classes", "61 images")
-
-
-@settings(max_examples=20)
-@given(st.permutations(range(90)))
-def test_the_choice_does_not_depend_on_the_order_of_rows(order):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(glyphs, "LIKE_SOP", {"train": (4, 12), "test": (4, 12)})
-        pictures = many(15, 6, start=0x7000)
-        shuffled = [pictures[place] for place in order]
-        assert choose(shuffled, like="sop") == choose(pictures, like="sop")
-        assert choose(shuffled, classes=6) == choose(pictures, classes=6)
 
 
 # The data set
@@ -348,18 +322,6 @@ def test_the_table_and_the_folder(registry, tmp_path):
     nothing = {"like": None, "typefaces": None, "classes": None}
     state = json.loads((tmp_path / "out" / "data.json").read_text())
     assert state["settings"] == {"data": "glyphs", **nothing, "size": 48, "any_version": False}
-
-
-def test_the_pictures(registry, tmp_path):
-    table = build_glyphs(tmp_path / "out", size=96)
-    sizes = {}
-    for name, file in zip(named(table), table.files(), strict=True):
-        with Image.open(file) as picture:
-            assert picture.size == (96, 96)
-            ink = np.array(picture) < 128
-        sizes[name] = (ink.any(0).sum(), ink.any(1).sum())
-    # 80 pixels are 1000 units; the first file of a typeface draws, and the second font of the collection
-    assert sizes == dict(zip(EXPECTED, [(72, 8), (4, 72), (8, 72), (72, 24), (16, 72)], strict=True))
 
 
 def test_only_what_is_asked_for_is_fetched(registry, tmp_path, monkeypatch):

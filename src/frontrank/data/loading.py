@@ -65,17 +65,19 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
     """The images of a table by row, or by (row, seed) where the transform is random; each with its label's number.
 
     Images are cropped to the boxes of the table.
+
+    at_least: sides that a JPEG must have at least; a larger one may be decoded at a part of its size
     """
 
-    def __init__(self, table: ImageTable, transform: Transform) -> None:
-        self.table, self.transform, self.labels = table, transform, table.codes()
+    def __init__(self, table: ImageTable, transform: Transform, at_least: int | None = None) -> None:
+        self.table, self.transform, self.labels, self.at_least = table, transform, table.codes(), at_least
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __getitem__(self, key: int | Key) -> tuple[Tensor, int]:
         row, seed = key if isinstance(key, tuple) else (key, None)
-        image = read_image(self.table.root / str(self.table.paths[row]), box=self.table.box(row))
+        image = read_image(self.table.root / str(self.table.paths[row]), self.table.box(row), self.at_least)
         with nullcontext() if seed is None else seeded(seed):
             return self.transform(image), int(self.labels[row])
 
@@ -114,14 +116,17 @@ def training_loader(
 
 
 def evaluation_loader(
-    table: ImageTable, transform: Transform, batch_size: int = 64, workers: int = 2
+    table: ImageTable, transform: Transform, batch_size: int = 64, workers: int = 2, at_least: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield images and labels of all rows once, in the order of the table; the last batch may be smaller."""
+    """Yield images and labels of all rows once, in the order of the table; the last batch may be smaller.
+
+    at_least: see `ImageDataset`
+    """
     _check_loading(table, workers)
     check_integer("batch_size", batch_size, at_least=1)
     starts = range(0, len(table), batch_size)
     keys = (range(start, min(start + batch_size, len(table))) for start in starts)
-    return read_batches(WholeBatches(ImageDataset(table, transform)), keys, min(workers, len(starts)))
+    return read_batches(WholeBatches(ImageDataset(table, transform, at_least)), keys, min(workers, len(starts)))
 
 
 @contextmanager

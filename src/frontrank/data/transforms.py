@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,24 +30,44 @@ def evaluation_transform(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
     interpolation: str = "bilinear",
+    as_bytes: bool = False,
 ) -> Transform:
     """Resize both sides to `resize` (the aspect is not kept, as in the papers), crop the middle, and normalise.
+
+    as_bytes: do not normalise, which an `Embedder` does itself: a quarter of the memory
 
     >>> from PIL import Image
     >>> image = evaluation_transform(8, 4, mean=(0.5,) * 3, std=(0.5,) * 3)(Image.new("RGB", (20, 10), (255, 0, 255)))
     >>> image.shape, image[:, 0, 0].tolist()
     (torch.Size([3, 4, 4]), [1.0, -1.0, 1.0])
     """
-    v2 = _v2()
     _check_sizes(resize, size)
     for name, values, bounds in (("mean", mean, {"at_least": 0, "at_most": 1}), ("std", std, {"above": 0})):
         if len(values) != 3:
             raise InputError(f"{name} must be 3 numbers, for red, green and blue, got {values!r}")
         for value in values:
             check_number(name, value, **bounds)
-    crop = [_resize(resize, interpolation), *_middle(resize, size), v2.ToImage()]
-    numbers = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(mean), list(std)), v2.ToPureTensor()]
-    return v2.Compose([*crop, *numbers])
+    return _Evaluation(resize, size, interpolation, None if as_bytes else (mean, std))
+
+
+class _Evaluation:
+    """The transform of evaluation by Pillow and torch alone: torchvision takes as long again to find its functions."""
+
+    def __init__(self, resize: int, size: int, interpolation: str, scale: Any) -> None:
+        _resize(resize, interpolation)  # checks it
+        self._side, edge = (resize, resize), round((resize - size) / 2)
+        self._middle = (edge, edge, edge + size, edge + size) if size < resize else None
+        self._filter = interpolation.removesuffix("-exact").upper()  # by its name in Pillow
+        self._scale = None if scale is None else [torch.tensor(list(values))[:, None, None] for values in scale]
+
+    def __call__(self, image: Any) -> Tensor:
+        from PIL.Image import Resampling
+
+        image = image if image.mode == "RGB" else image.convert("RGB")
+        image = image if image.size == self._side else image.resize(self._side, Resampling[self._filter])
+        image = image if self._middle is None else image.crop(self._middle)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        return pixels if self._scale is None else pixels.float().div_(255).sub_(self._scale[0]).div_(self._scale[1])
 
 
 def training_transform(config: DataConfig) -> Transform:

