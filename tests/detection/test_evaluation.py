@@ -157,6 +157,14 @@ def test_a_report_comes_back_from_its_file(tmp_path):
         DetectionReport.load(tmp_path / "cut.json")
 
 
+def test_tables():
+    report = evaluated([[(BOX, 1, False)]], [[(BOX, 1, 0.9)]])
+    assert report.table("text").splitlines()[1].startswith("1 picture, 1 object")
+    assert "| ant   | 100.0 |   100.0 | 100.0 | 100.0 |" in report.table("markdown")
+    with pytest.raises(KeyError, match="'AP'"):
+        report["AP"]
+
+
 def test_curves_are_interpolated_precision():
     objects = [[(BOX, 1, False), (OTHER, 1, False), (THIRD, 1, False)]]
     curve = evaluated(objects, [[(BOX, 1, 0.9), (FAR, 1, 0.8), (OTHER, 1, 0.7)]]).curves["ant"]

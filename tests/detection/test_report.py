@@ -83,6 +83,22 @@ def test_which_pictures_are_shown():
     assert choose_scenes(counts, size=1) == {"all found": [1], "sure and wrong": [3], "missed": [2]}
 
 
+def test_nothing_found_and_pictures_that_cannot_be_read(tmp_path):
+    table, found = made(tmp_path)
+    empty = found_of([[] for _ in found])
+    first = f"{max(range(len(table)), key=lambda row: (~table.ignored[row]).sum())}.jpg"  # with the most to miss
+    (tmp_path / first).write_bytes(b"")
+    report = replace(evaluate_detections(table, empty), notes=("a note",))
+    findings = detection_findings(table, empty, report, show=False)
+    text = detection_page(findings, facts(curves={}))
+    assert "a note" in text
+    assert "0.0\N{NARROW NO-BREAK SPACE}%" in text
+    assert 'id="training"' not in text
+    assert "Sure and wrong" not in text
+    assert [scene.uri == "" for of in findings.scenes.values() for scene in of if scene.name == first] == [True]
+    assert text.count(first) > 1  # in its place, and in a note
+
+
 def test_names_are_text(tmp_path):
     table, found = made(tmp_path, classes=("<script>alert(1)</script>", "&amp;", "x" * 300))
     findings = detection_findings(table, found, evaluate_detections(table, found), show=False)
