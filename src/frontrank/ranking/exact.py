@@ -369,7 +369,7 @@ def _like_together(queries: Tensor, relevance: Relevance, own: bool) -> Tensor:
     """Queries ordered by how many positives they have, and those with the same positives together."""
     if not len(queries):
         return queries
-    first = torch.cat([relevance.positives(some).index.amin(1) for some in queries.split(1024)])
+    first = torch.cat([relevance.positives(some).index.amin(1) for some in queries.split(_RUN)])
     ordered = queries[(first.minimum(queries) if own else first).argsort(stable=True)]
     return ordered[relevance.counts[ordered].argsort(stable=True)]
 
@@ -408,8 +408,10 @@ def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
     """Exact scores of queries (rows) with the items listed for each [query, item]; -inf for padding."""
     scores = rows.length.new_full(listed.index.shape, -torch.inf)
     place = torch.zeros(len(gallery), dtype=torch.long)
-    for i in range(0, len(rows), _SLAB):
-        some, valid, index = rows[i : i + _SLAB], listed.valid[i : i + _SLAB], listed.index[i : i + _SLAB]
+    tiling = tiling_of(rows.unit)
+    size = _SLAB if tiling.groups == 1 else tiling.block  # an accelerator is slow at many small products
+    for i in range(0, len(rows), size):
+        some, valid, index = rows[i : i + size], listed.valid[i : i + size], listed.index[i : i + size]
         item = index[valid]
         is_listed = torch.zeros(len(gallery), dtype=torch.bool)
         is_listed[item] = True
@@ -423,7 +425,7 @@ def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
             if len(items) * len(some) <= len(item) * _DENSE:
                 products = some.exact_unit() @ items.exact_unit().T
                 of_slab = products.gather(1, (at - start).clamp_(0, len(items) - 1))
-                scores[i : i + _SLAB] = torch.where(outside, scores[i : i + _SLAB], of_slab)
+                scores[i : i + size] = torch.where(outside, scores[i : i + size], of_slab)
             else:
                 query, k = (~outside).nonzero().T
                 scores[i + query, k] = exact_scores(some, items, query, at[query, k] - start)
