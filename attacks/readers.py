@@ -70,7 +70,7 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
     np.savez(work / "good.npz", embeddings=np.eye(8, dtype=np.float32), labels=np.arange(8))
     np.save(work / "good.npy", np.eye(8, dtype=np.float32))
     (work / "good.csv").write_text("path,label,box\n" + "".join(f"{row}.jpg,cat,0 0 1 1\n" for row in range(20)))
-    (work / "good.yaml").write_text("epochs: 3\nloss:\n  name: PNP\n  alpha: 4.0\nbatches: {classes: 4}\n")
+    (work / "good.yaml").write_text("epochs: 3\nloss:\n  name: PNP\n  alpha: 4.0\nbatches: {size: 8}\n")
     truth = {"gnd": [{"easy": [0], "hard": [1], "junk": [2], "bbx": [0, 0, 1, 1]}], "imlist": ["a", "b", "c"]}
     (work / "good.pkl").write_bytes(pickle.dumps({**truth, "qimlist": ["q"]}))
     readers: dict[str, tuple[list[Path], Callable[[Path], object], list[bytes]]] = {

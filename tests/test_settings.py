@@ -262,6 +262,7 @@ def test_names_that_are_not_settings(name, near):
         (b"path: \xff\xfe", "YAML"),
         ("epochs: 3\n---\nepochs: 4", "YAML"),
         ("[" * 500, "YAML"),
+        ("[" * 100_000, "brackets"),
         ("\n".join(f"k{number}: 1" for number in range(60_000)), "characters"),
         ("a: &a [1, 1]\nb: &b [*a, *a]\nseed: [*b, *b]", r"\*a"),  # such lines, nested, are billions of values
     ],

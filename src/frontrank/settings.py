@@ -321,6 +321,7 @@ class Setting:
 
 
 _MOST_TEXT = 200_000  # characters of a recipe; a long one has 3,000
+_MOST_BRACKETS = 1000  # of a recipe: PyYAML takes quadratic time for nested ones
 _WORDS = {
     bool: "true or false",
     str: "text",
@@ -462,6 +463,8 @@ def read_recipe(path: Path, kind: Kind = TrainConfig) -> dict[str, Any]:
             text = file.read(_MOST_TEXT + 1)
         if len(text) > _MOST_TEXT:
             raise InputError(f"it has more than {_MOST_TEXT:,} characters; give a file of settings")
+        if text.count("[") + text.count("{") > _MOST_BRACKETS:
+            raise InputError(f"it has more than {_MOST_BRACKETS:,} brackets; give a file of settings")
         content = yaml.load(text, loader)
         values: dict[str, Any] = {}
         for name, value in _flatten({} if content is None else content, "", kind):
