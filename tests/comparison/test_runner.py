@@ -82,7 +82,7 @@ def test_broken_images_are_found_before_the_work(images, tmp_path, monkeypatch):
         assert len(looks) == 27  # good ones are remembered
     (photos / "class3" / "1.png").write_bytes(b"no image")
     with pytest.raises(InputError, match="1 of 27"):
-        prepare(plan_of(photos, "SmoothAP", small))
+        prepare(plan_of(photos, "SmoothAP", {**small, "data.broken": "fail"}))
     ready = prepare(plan_of(photos, "SmoothAP", {**small, "data.broken": "skip"}))
     assert (len(ready.table), len(ready.notes)) == (26, 2)
     for other in ("class3", "class4"):
