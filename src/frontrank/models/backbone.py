@@ -55,7 +55,7 @@ def build_backbone(
             if pretrained:
                 raise
             raise _build_error(name, image_size, options, error) from error
-    check_size(backbone, name, image_size, image_size)
+    check_image_size(backbone, name, image_size, image_size)
     return backbone
 
 
@@ -82,7 +82,7 @@ def _build_error(name: str, image_size: int, options: Mapping[str, Any], error: 
     return InputError(f"backbone {name} cannot be built at {image_size} px with these options ({reason})")
 
 
-def check_size(backbone: Any, name: str, height: int, width: int) -> None:
+def check_image_size(backbone: Any, name: str, height: int, width: int) -> None:
     """Raise if images of this size cannot be cut into the patches of a transformer."""
     patches = getattr(backbone, "patch_embed", None)
     side = getattr(patches, "patch_size", None)

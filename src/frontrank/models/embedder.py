@@ -17,7 +17,7 @@ from frontrank.files import PathLike
 from frontrank.models import storage
 from frontrank.models.backbone import (
     build_backbone,
-    check_size,
+    check_image_size,
     examine_backbone,
     first_line,
     no_autocast,
@@ -288,7 +288,7 @@ class Embedder(nn.Module):
             size, part = self.image_size, "pooling flat" if self.settings.pooling == "flat" else self.settings.backbone
             text = f"images are {images.shape[2]} x {images.shape[3]}, but {part} was built for {size} x {size}"
             raise InputError(f"{text}; resize them, or build it with another image_size")
-        check_size(self.backbone, self.settings.backbone, images.shape[2], images.shape[3])
+        check_image_size(self.backbone, self.settings.backbone, images.shape[2], images.shape[3])
         weight = next(self.parameters())
         if images.device != weight.device:
             raise InputError(f"images are on {images.device}, the model is on {weight.device}; move one of them")

@@ -19,7 +19,14 @@ import numpy as np
 from frontrank.checks import check_integer, import_extra, printable
 from frontrank.errors import InputError, InputTypeError
 from frontrank.files import PathLike
-from frontrank.pictures.limits import MAX_PIXELS, FaultError, check_directory, check_scans, check_size, check_structure
+from frontrank.pictures.limits import (
+    MAX_PIXELS,
+    FaultError,
+    check_directory,
+    check_picture_size,
+    check_scans,
+    check_structure,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -158,7 +165,7 @@ def _open_image(path: PathLike, max_pixels: int = MAX_PIXELS, decode: bool = Fal
         with _regular_file(path) as file:
             scans = check_structure(file, decode)
             with Image.open(file, formats=_FORMATS) as image:
-                check_size(image.width, image.height, max_pixels)
+                check_picture_size(image.width, image.height, max_pixels)
                 check_scans(scans, image.width * image.height)
                 yield image
     except FaultError:
@@ -283,5 +290,5 @@ def _cut_box(box: _Edges, size: tuple[int, int]) -> _Edges:
     left, top, right, bottom = max(box[0], 0), max(box[1], 0), min(box[2], size[0]), min(box[3], size[1])
     if left >= right or top >= bottom:
         raise FaultError(f"has {size[0]} x {size[1]} pixels, none of them in the box {box}")
-    check_size(right - left, bottom - top)
+    check_picture_size(right - left, bottom - top)
     return left, top, right, bottom

@@ -33,7 +33,7 @@ class FaultError(Exception):
     """Why a file cannot be read, as a clause that follows its name."""
 
 
-def check_size(width: int, height: int, max_pixels: int = MAX_PIXELS) -> None:
+def check_picture_size(width: int, height: int, max_pixels: int = MAX_PIXELS) -> None:
     """Raise if a picture, or a part of one, is too large or too thin."""
     size = f"{width} x {height} pixels"
     if width * height > max_pixels:

@@ -226,7 +226,7 @@ def count_positives(scores: Tensor, positives: Positives) -> Tensor:
     return torch.empty_like(members).scatter_(1, order, ordered.cumsum(1) - ordered)
 
 
-class Step(Protocol):
+class StepFunction(Protocol):
     """A relaxed step as a function of a difference in units of the temperature."""
 
     def __call__(self, difference: Tensor, total: Tensor | None = None, slopes: bool = True) -> Tensor:
@@ -260,7 +260,7 @@ class _StepSums:
     Also the slopes themselves [threshold, query, item], where they are so few that one tile holds them.
     """
 
-    def __init__(self, items: Tensor, thresholds: Tensor, step: Step, slopes: bool) -> None:
+    def __init__(self, items: Tensor, thresholds: Tensor, step: StepFunction, slopes: bool) -> None:
         self.items, self.thresholds, self.step = items, thresholds, step
         sums, slope_sums = thresholds.new_empty(2, *thresholds.T.shape)
         columns = along(thresholds)
@@ -280,7 +280,7 @@ class _StepSums:
 class _GridSums:
     """The same sums of sigmoids for many thresholds, within the rounding of float32."""
 
-    def __init__(self, grid: Grid, items: Tensor, thresholds: Tensor, step: Step, slopes: bool) -> None:
+    def __init__(self, grid: Grid, items: Tensor, thresholds: Tensor, step: StepFunction, slopes: bool) -> None:
         self.grid, self.items, self.thresholds = grid, items, thresholds
         value, self.slope = grid.sigmoids
         points = grid.spread(items)
@@ -323,7 +323,7 @@ class _StepSlopes(NamedTuple):
     thresholds: Tensor
     weights: Tensor
     slopes: Tensor | None
-    step: Step
+    step: StepFunction
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
         if self.slopes is not None and dim == 0 and prepared.shape == self.slopes.shape[1:]:
