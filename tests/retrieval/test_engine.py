@@ -143,11 +143,13 @@ def test_threads_search_while_others_write(make):
 
 @pytest.mark.servers
 @pytest.mark.parametrize("kind", ["milvus", "exact milvus", "pgvector"])
-def test_finds_nearly_all_that_is_near(kind, monkeypatch):
+def test_finds_nearly_all_that_is_near(kind, monkeypatch, request):
     monkeypatch.setattr(pgvector, "GRAPH_ROWS", 1500)
     server = POSTGRES if kind == "pgvector" else MILVUS
     engine = server.engine.create(server.url(**({"options": "?exact=true"} if "exact" in kind else {})), 24, b"")
-    vectors, queries = engines.clustered(3000, 24), engines.clustered(30, 24, seed=1)
+    request.addfinalizer(engine.close)
+    # a graph has a part of chance: many queries, so that its recall does not
+    vectors, queries = engines.clustered(3000, 24), engines.clustered(200, 24, seed=1)
     engine.add(vectors[:1000], some_items(1000))
     assert engine.describe()["search"] == ("hnsw" if kind == "milvus" else "exact")
     engine.add(vectors[1000:2500], some_items(2500)[1000:])
@@ -168,7 +170,6 @@ def test_finds_nearly_all_that_is_near(kind, monkeypatch):
     assert facts["server"].startswith("PostgreSQL 1" if server is POSTGRES else "Milvus 2.")
     if server is MILVUS:
         engine._server.ask("drop_collection")
-    engine.close()
 
 
 @pytest.mark.servers
