@@ -294,7 +294,7 @@ class PgvectorEngine:
         where, values = to_sql(conditions)
         columns = f"{_COLUMNS}, {'vector' if with_vectors else 'NULL'}, vector <#> %s::vector AS below"
         statement = f"SELECT {columns} FROM {{items}} WHERE {where} ORDER BY below, id LIMIT %s"
-        candidates = max(400, 4 * k) if conditions else max(100, 2 * k)
+        candidates = max(400, 4 * k) if conditions else max(200, 2 * k)
         results = []
         with self._transaction() as (_, ask):
             # A search of the graph goes on, in order, until enough rows have met the filter.
