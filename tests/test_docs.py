@@ -2,13 +2,13 @@
 
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
 from frontrank.cli import parse
+from tests.extras import EXTRAS, needed, packages
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -68,12 +68,22 @@ def test_commands_are_understood(page: Path) -> None:
             parse(words)
 
 
+def extras(page: Path) -> set[str]:
+    """The extras that a page says to install."""
+    groups = re.findall(r"(?:'\.|frontrank)\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+    return {extra for group in groups for extra in group.split(",")}
+
+
+@pytest.mark.parametrize("page", [page for page in [*PAGES, README] if extras(page)], ids=name)
+def test_the_extras_that_a_page_names_are_enough_for_its_commands(page: Path) -> None:
+    assert extras(page) <= set(EXTRAS)
+    had = packages(extras(page))
+    assert not [words for words in commands(page) if "..." not in words and not needed(words) <= had]
+
+
 @pytest.mark.parametrize("page", [*PAGES, *ABOVE], ids=name)
-def test_scripts_and_extras_exist(page: Path) -> None:
+def test_scripts_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    wanted = re.findall(r"pip install '(?:\.|frontrank)\[([\w,]+)\]'", text)
-    assert {extra for group in wanted for extra in group.split(",")} <= set(extras)
     programs = re.findall(r"(?:^|[\s`])(scripts/\w+|(?<=python )\w+/\w+\.py)", text, re.MULTILINE)
     assert not [program for program in programs if not (ROOT / program).is_file()]
 

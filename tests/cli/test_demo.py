@@ -12,6 +12,7 @@ from frontrank.cli import main, parse
 from frontrank.data.table import read_table
 from frontrank.packages import cache_folder
 from frontrank.settings import read_config, read_recipe
+from tests.extras import needed, packages
 from tests.fetch import NEEDED, require_packages
 
 pytestmark = pytest.mark.training
@@ -65,7 +66,7 @@ def test_the_commands_to_try_next(demo, here, run):
     lines = {line.split()[0]: line for line in re.findall(r"^ +frontrank (.*)$", text, re.MULTILINE)}
     assert [*lines] == ["index", "serve", "train", "report", "compare", "evaluate"]
     for line in lines.values():
-        parse(shlex.split(line))
+        assert needed(shlex.split(line)) <= packages(["demo"])
     index = lines["index"]
     assert run(*shlex.split(index), "--workers", "0").status == 0
     url = parse(shlex.split(lines["serve"]))[1].urls[0]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import frontrank as fr
+from frontrank.checks import require_extra
 from frontrank.cli.inputs import check_output, number_type, say
 from frontrank.errors import InputError
 from frontrank.losses import registry
@@ -63,6 +64,9 @@ def run(options: argparse.Namespace) -> None:
     check_output("--out", Path(options.out), [".safetensors"], options.force)
     if options.onnx is not None:
         check_output("--onnx", Path(options.onnx), [".onnx"], options.force)
+    require_extra(["safetensors"], "train", "saving an adapter")
+    if options.onnx is not None:
+        require_extra(["onnx", "onnxruntime"], "export", "--onnx")
     from frontrank.cli.evaluate import read_rows
     from frontrank.data import read_labels
 

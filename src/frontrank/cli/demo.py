@@ -22,6 +22,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from frontrank.checks import require_extra
 from frontrank.cli.inputs import number_type
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.files import load_json
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from frontrank.training.loop import Standing
 
 RECIPE = "emoji-demo"
+_NEEDED = ("yaml", "PIL", "resvg_py", "timm", "torchvision", "safetensors", "jinja2", "sklearn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +52,7 @@ def run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     if out.is_file():
         raise InputError(f"--out {out} is a file; choose another name")
+    require_extra(_NEEDED, "demo", "the demonstration")
     from frontrank.reporting.run import loss_name, write_run_report
     from frontrank.samples.emoji import build_emoji
     from frontrank.training.run import resume, train
