@@ -23,6 +23,8 @@ from frontrank.files import PathLike, write_json
 from frontrank.tables import Table, TableFormat, align_right
 
 _KIND, _VERSION = "comparison", 1
+_UNCLEAR = "no clear difference"
+_COLUMNS = 80  # of a terminal
 _SAME_QUERIES = "both reports must be of the same queries in the same order"
 
 
@@ -39,7 +41,7 @@ class Difference(NamedTuple):
     @property
     def verdict(self) -> str:
         """Verdict on b: "better" or "worse" if 0 is outside the interval, else "no clear difference"."""
-        return "better" if self.low > 0 else "worse" if self.high < 0 else "no clear difference"
+        return "better" if self.low > 0 else "worse" if self.high < 0 else _UNCLEAR
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,18 +75,30 @@ class Comparison(Mapping[str, Difference]):
         return self.table()
 
     def table(self, format: TableFormat = "text") -> str:
-        """Return both values in percent, the difference with its interval, p and a verdict on b, as a table."""
-        a, b = self.names
+        """Return both values in percent, the difference with its interval, p and a verdict on b, as a table.
+
+        Text has at most 80 columns, so long names stand above it.
+        """
+        short = format == "text"
+        text = self._table(self.names, short).render(format)
+        if short and max(map(len, text.splitlines())) > _COLUMNS:
+            names = [f"{letter} = {name}" for letter, name in zip("ab", self.names, strict=True)]
+            text = "\n".join([*names, self._table(("a", "b"), short).render(format)])
+        return text
+
+    def _table(self, names: tuple[str, str], short: bool) -> Table:
+        a, b = names
         lows, highs = (align_right(_points(getattr(d, end)) for d in self.values()) for end in ("low", "high"))
         rows = []
         for (name, d), low, high in zip(self.items(), lows, highs, strict=True):
             values = [format_metric(name, d.a), format_metric(name, d.b), _points(d.difference)]
             p = "<0.0001" if d.p_value < 0.00005 else f"{d.p_value:.4f}"
-            rows.append([name, *values, f"[{low}, {high}]", p, d.verdict])
+            verdict = "unclear" if short and d.verdict == _UNCLEAR else d.verdict
+            rows.append([name, *values, f"[{low}, {high}]", p, verdict])
         header = ["metric", a, b, "difference", f"{100 * self.level:g} % interval", "p", f"{b} is"]
         queries = "1 query" if self.queries == 1 else f"the same {self.queries:,} queries"
         before = (f"{b} against {a} on {queries}", f"difference = {b} - {a}, in percentage points")
-        return Table(header, rows, "lrrrlrl", before, self.notes).render(format)
+        return Table(header, rows, "lrrrlrl", before, self.notes)
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write everything to a JSON file; an existing one is replaced only with overwrite=True."""
