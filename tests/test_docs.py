@@ -61,9 +61,16 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line[1].split(" > ")[0], comments=True) for line in shown if line]
 
 
-@pytest.mark.parametrize("page", [page for page in [*PAGES, *ABOVE] if commands(page)], ids=name)
+def inline_commands(page: Path) -> list[list[str]]:
+    """The same of the commands within a line that have an option with a value; others are mentions."""
+    text = page.read_text(encoding="utf-8")
+    inline = [shlex.split(line) for line in re.findall(r"`frontrank (\w[^`\n]*)`", FENCE.sub("", text))]
+    return [words for words in inline if any(word.startswith("--") for word in words[1:-1])]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ABOVE], ids=name)
 def test_commands_are_understood(page: Path) -> None:
-    for words in commands(page):
+    for words in commands(page) + inline_commands(page):
         if "..." not in words and "[options]" not in words:  # a line of usage
             parse(words)
 
