@@ -23,12 +23,12 @@ This page is generated from [ledger.yaml](ledger.yaml) and the files of results 
 never edited by hand.
 
 **What emoji can say.** The papers' data sets are not at hand, and there is no GPU. What could be trained here is a
-small network on emoji: other pictures, other classes, a far smaller budget. So do not compare our *values* with those of
-a paper. Only the *order* of the rows can be compared, and the lines below the tables count the pairs of rows that agree.
-A pair of rows has an order here only if the difference is clear, by the rule of the studies: it is more than 0.5
-points, and its 95 % interval over seeds (Welch's t) does not contain 0. With one seed no difference is clear.
-`±` is the standard deviation over seeds. The column before the last has the number of seeds, or `failed` if no run
-was completed. A table without a line `here` has not been run here.
+small network on emoji: other pictures, other classes, a far smaller budget. So do not compare our *values* with those
+of a paper. Only the *order* of the rows can be compared, and the lines below the tables count the pairs of rows that
+agree. A pair of rows has an order here only if the difference is clear, by the rule of the studies: it is more than
+0.5 points, and its 95 % interval over seeds (Welch's t) does not contain 0. With one seed no difference is clear. `±`
+is the standard deviation over seeds. The column before the last has the number of seeds, or `failed` if no run was
+completed. A table without a line `here` has not been run here.
 
 **Commands.** A row names its recipe and options, or says why there is none. The commands below a table train with them
 and test what was trained. RECIPE stands for the recipe, RUN for a new folder, PATH_TO for where a data set is.
