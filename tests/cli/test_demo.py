@@ -1,9 +1,13 @@
 """`frontrank demo` as a new user runs it, small: real emoji, real weights, a run, a report."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -95,6 +99,27 @@ def test_a_second_time_it_goes_on_with_a_run_that_was_stopped(here, run):
     assert json.loads((stopped / "run.json").read_text())["resumed"]
     assert (here / "out/run/report.html").read_bytes() == first
     assert not (here / "out/run-3").exists()
+
+
+@pytest.mark.processes
+def test_ctrl_c_in_each_stage_and_the_same_command_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRONTRANK_CACHE", str(CACHE))
+    require_packages(NEEDED)
+    folder = tmp_path / "with a space"
+    command = [sys.executable, "-m", "frontrank", "demo", "--out", folder, "--classes", "60", "--iterations", "2"]
+    for stage in ("1 of 3", "2 of 3", ""):
+        process = subprocess.Popen(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        if stage:
+            assert any(line.startswith(stage) for line in process.stdout)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to the processes that decode, too
+        out, err = process.communicate(timeout=300)
+        if stage:
+            (line,) = err.splitlines()
+            assert (process.returncode, "same command" in line) == (130, True), err
+    assert process.returncode == 0, err
+    assert f"{folder}/run/report.html" in out
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from frontrank.training.loop import Standing
 
 RECIPE = "emoji-demo"
+_GO_ON = "the same command again goes on from there"
 _NEEDED = ("yaml", "PIL", "resvg_py", "timm", "torchvision", "safetensors", "jinja2", "sklearn")
 
 
@@ -49,6 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Build, train, report; print at each step what is going on."""
+    try:
+        _run(options)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(f"interrupted; {_GO_ON}") from None
+    except InterruptedRunError as error:
+        raise InterruptedRunError(f"{error}; {_GO_ON}") from error
+
+
+def _run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     if out.is_file():
         raise InputError(f"--out {out} is a file; choose another name")
@@ -69,10 +79,7 @@ def run(options: argparse.Namespace) -> None:
         f"        (recipe {RECIPE}: temperature {value_of(config, 'loss.temperature')}, {config.iterations} steps "
         f"at {config.data.size} px)"
     )
-    try:
-        standing = resume(folder) if folder.exists() else train(config, folder)
-    except InterruptedRunError as error:
-        raise InterruptedRunError(f"{error}; the same command again goes on from there") from error
+    standing = resume(folder) if folder.exists() else train(config, folder)
     _print_step("3 of 3: ranking the emoji that it has never seen, before and after")
     _print_end(write_run_report(folder), standing, folder, images.root, config)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
