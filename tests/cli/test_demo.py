@@ -120,6 +120,11 @@ def test_ctrl_c_in_each_stage_and_the_same_command_goes_on(tmp_path, monkeypatch
             assert (process.returncode, "same command" in line) == (130, True), err
     assert process.returncode == 0, err
     assert f"{folder}/run/report.html" in out
+    commands = (
+        out.partition("try next")[2].replace("\\\n", "").splitlines()
+    )  # as a shell joins them when they are pasted
+    (evaluate,) = (shlex.split(line) for line in commands if "frontrank evaluate" in line)
+    assert evaluate[2:] == [f"{folder}/run/model", "--data", f"{folder}/emoji-60"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import textwrap
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -169,12 +168,11 @@ def _fold(command: str, width: int = 80) -> str:
     """Break a long command between its words, in a way that a shell puts together again when it is pasted."""
     if not command.startswith("    frontrank ") or len(command) <= width:
         return command
-    lines = textwrap.wrap(
-        command.strip(),
-        width - 2,  # " \\"
-        initial_indent=" " * 4,
-        subsequent_indent=" " * 8,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    first, *words = map(shlex.quote, shlex.split(command))
+    lines = [f"    {first}"]
+    for word in words:
+        if len(lines[-1]) + len(f" {word} \\") > width:
+            lines.append(f"        {word}")
+        else:
+            lines[-1] += f" {word}"
     return " \\\n".join(lines)
