@@ -1,7 +1,7 @@
 """Comparison of reports: paired differences of two, and a table of several."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -77,14 +77,13 @@ class Comparison(Mapping[str, Difference]):
     def table(self, format: TableFormat = "text") -> str:
         """Return both values in percent, the difference with its interval, p and a verdict on b, as a table.
 
-        Text has at most 80 columns, so long names stand above it.
+        As text it has at most 80 columns: long names stand above it, and are a and b in it.
         """
         short = format == "text"
-        text = self._table(self.names, short).render(format)
-        if short and max(map(len, text.splitlines())) > _COLUMNS:
-            names = [f"{letter} = {name}" for letter, name in zip("ab", self.names, strict=True)]
-            text = "\n".join([*names, self._table(("a", "b"), short).render(format)])
-        return text
+        table = self._table(self.names, short)
+        if short and max(map(len, replace(table, before=(), after=()).render(format).splitlines())) > _COLUMNS:
+            table = self._table(("a", "b"), short)
+        return table.render(format)
 
     def _table(self, names: tuple[str, str], short: bool) -> Table:
         a, b = names
@@ -97,8 +96,9 @@ class Comparison(Mapping[str, Difference]):
             rows.append([name, *values, f"[{low}, {high}]", p, verdict])
         header = ["metric", a, b, "difference", f"{100 * self.level:g} % interval", "p", f"{b} is"]
         queries = "1 query" if self.queries == 1 else f"the same {self.queries:,} queries"
-        before = (f"{b} against {a} on {queries}", f"difference = {b} - {a}, in percentage points")
-        return Table(header, rows, "lrrrlrl", before, self.notes)
+        letters = [f"{x} = {name}" for x, name in zip(names, self.names, strict=True) if names != self.names]
+        first, last = "{1} against {0} on".format(*self.names), f"difference = {b} - {a}, in percentage points"
+        return Table(header, rows, "lrrrlrl", (f"{first} {queries}", *letters, last), self.notes)
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write everything to a JSON file; an existing one is replaced only with overwrite=True."""
