@@ -1,5 +1,6 @@
 """`frontrank adapt`: from embeddings with labels to an adapter that the other commands read."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -54,6 +55,13 @@ def test_a_loss_of_pytorch_metric_learning(folder, run):
     result = run("adapt", "train.npz", "--out", "new.safetensors", *words)
     assert result.status == 0, result.err
     assert Path("new.onnx").stat().st_size > 0
+
+
+def test_several_labels_per_row_are_refused(folder, run):
+    Path("several.txt").write_text("".join(json.dumps([f"a{i % 12}", "b"]) + "\n" for i in range(90)))
+    result = run("adapt", "train.npz", "--labels", "several.txt", "--out", "new.safetensors", *QUICK)
+    assert (result.status, "labels" in result.err) == (2, True)
+    assert not Path("new.safetensors").exists()
 
 
 @pytest.mark.parametrize(

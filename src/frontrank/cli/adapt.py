@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import frontrank as fr
-from frontrank.cli.inputs import check_output, number_type, say
+from frontrank.cli.inputs import add_labels, check_output, number_type, read_rows, say
 from frontrank.errors import InputError
 from frontrank.losses import registry
 from frontrank.tables import Table
@@ -63,16 +63,11 @@ def run(options: argparse.Namespace) -> None:
     check_output("--out", Path(options.out), [".safetensors"], options.force)
     if options.onnx is not None:
         check_output("--onnx", Path(options.onnx), [".onnx"], options.force)
-    from frontrank.cli.evaluate import read_rows
-    from frontrank.data import read_labels
-
-    rows = read_rows(options.embeddings)
-    labels = rows.file.labels
-    if options.labels is not None:
-        labels = read_labels(options.labels, rows.file, len(rows.embeddings))
-    if labels is None:
-        raise InputError(f"{rows.source} has no labels in it; give them by --labels, as a file or a column")
-    say(options.quiet, f"read {rows.describe()}, {len(set(labels.tolist())):,} classes")
+    rows = add_labels(read_rows(options.embeddings), options.labels, "--labels")
+    if rows.has_sets:
+        raise InputError(f"{rows.source} has rows with several labels, and an adapter needs one per row; give one each")
+    labels = rows.labels
+    say(options.quiet, f"read {rows.describe()}")
     names = ("dim", "dims", "loss", "power", "lr", "temperature", "steps", "batch_size", "held_out", "seed")
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
     if options.loss.startswith(registry.PEERS):

@@ -32,10 +32,8 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import re
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,23 +43,27 @@ from frontrank.checks import check_choice
 from frontrank.cli.inputs import (
     NEIGHBOURS,
     PrintNames,
+    Rows,
+    add_labels,
     add_reading_arguments,
     check_output,
     number_type,
     option_flags,
     read_adapter,
     read_images,
+    read_rows,
     reading_settings,
     refuse_options,
     say,
+    split_source,
 )
-from frontrank.errors import FrontrankError, FrontrankWarning, InputError
+from frontrank.errors import FrontrankWarning, InputError
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from frontrank.data import EmbeddingFile, ImageTable
+    from frontrank.data import ImageTable
     from frontrank.data.embedding_files import Array
     from frontrank.evaluation import Comparison
     from frontrank.evaluation.protocols import Protocol
@@ -267,92 +269,7 @@ def _check_files(*sources: str | None) -> None:
             check_file(Path(split_source(source)[0]), ENDINGS, "embeddings")
 
 
-# Rows of embeddings
-
-_PART = re.compile(r"(.+\.(?:npz|parquet|safetensors)):([^:]+)", re.IGNORECASE)  # FILE:NAME
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Embeddings [row, dimension] and, if there are any, their labels [row], under the name that the user gave."""
-
-    source: str
-    embeddings: Array
-    file: EmbeddingFile
-    labels: np.ndarray | None = None
-    labels_from: str = ""
-
-    @property
-    def name(self) -> str:
-        """The file without its folder and ending, and which of its arrays."""
-        path, key = split_source(self.source)
-        return Path(path).stem + (f":{key}" if key else "")
-
-    def describe(self) -> str:
-        """What was read, in one line."""
-        count, dim = self.embeddings.shape
-        kind = str(self.embeddings.dtype).removeprefix("torch.")
-        text = f"{self.source}: {count:,} row{'s' * (count != 1)} of {dim:,} dimension{'s' * (dim != 1)}, {kind}"
-        if self.labels is None:
-            return text
-        labels = self.labels.tolist() if self.labels.ndim == 1 else self.labels[:, 0].tolist()
-        classes = len(set().union(*labels) if self.has_sets else set(labels))
-        where = f" in {self.labels_from}" if self.labels_from else ""
-        return f"{text}, {classes:,} class{'es' * (classes != 1)}{where}"
-
-    @property
-    def has_sets(self) -> bool:
-        """Whether rows have several labels each."""
-        return self.labels is not None and self.labels.dtype == object
-
-    @contextmanager
-    def name_in_errors(self) -> Iterator[None]:
-        """Within, errors of the library that say "embeddings" also say whose."""
-        try:
-            yield
-        except FrontrankError as error:
-            raise type(error)(f"{self.source}: {error}") from error
-
-
-def split_source(source: str) -> tuple[str, str | None]:
-    """Split FILE:NAME into the file and the name.
-
-    >>> split_source("both.npz:clip"), split_source("test.npy")
-    (('both.npz', 'clip'), ('test.npy', None))
-    """
-    match = None if os.path.exists(source) else _PART.fullmatch(source)
-    return (match[1], match[2]) if match else (source, None)
-
-
-def read_rows(source: str, key: str | None = None) -> Rows:
-    """Read the rows of a file, whose ids, if it has any, all differ."""
-    from frontrank.data import check_ids, read_embeddings
-
-    path, part = split_source(source)
-    if key is not None and part is not None:
-        raise InputError(f"{source} names an array, and a key names {key!r}; leave one of them out")
-    file = read_embeddings(path, key or part)
-    if file.ids is not None:
-        check_ids(file.ids, f"ids in {path}")
-    return Rows(f"{path}:{key}" if key else source, file.embeddings, file)
-
-
-def _add_labels(rows: Rows, labels: str | None, option: str) -> Rows:
-    """Return the rows with the labels of a file or column, else with those beside them."""
-    import numpy as np
-
-    from frontrank.data import read_labels
-    from frontrank.data.table import split_labels
-
-    values = rows.file.labels
-    if labels is not None:
-        values = read_labels(labels, rows.file, len(rows.embeddings), option.strip("-").replace("-", " "))
-    if values is None:
-        raise InputError(f"{rows.source} has no labels in it; give them by {option}, as a file or the name of a column")
-    if values.dtype.kind == "U" and (sets := split_labels(values)):
-        values = np.empty(len(sets), dtype=object)
-        values[:] = sets
-    return replace(rows, labels=values, labels_from=labels or "")
+# Labels of several levels, and several labels
 
 
 def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
@@ -558,8 +475,8 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     queries, gallery = read("embeddings", options.key), read("gallery", options.gallery_key)
     assert queries is not None
     if truth is None:
-        queries = _add_labels(queries, options.labels, "--labels")
-        gallery = None if gallery is None else _add_labels(gallery, options.gallery_labels, "--gallery-labels")
+        queries = add_labels(queries, options.labels, "--labels")
+        gallery = None if gallery is None else add_labels(gallery, options.gallery_labels, "--gallery-labels")
         if queries.has_sets or (gallery is not None and gallery.has_sets):
             queries, gallery = _use_sets(options, queries, gallery)
         else:
