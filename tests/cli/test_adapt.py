@@ -50,8 +50,9 @@ def test_embed_and_index_apply_it(folder, run):
     assert (other.status, "--adapter" in other.err) == (2, True)
 
 
-def test_a_loss_of_pytorch_metric_learning(folder, run):
-    words = ("--loss", "pml.ContrastiveLoss", "--hidden", "4", "--onnx", "new.onnx", *QUICK)
+@pytest.mark.parametrize("loss", ["pml.ContrastiveLoss", "triplet", "PNP-D_s"])
+def test_a_loss_by_the_names_of_compare(folder, run, loss):
+    words = ("--loss", loss, "--hidden", "4", "--onnx", "new.onnx", *QUICK)
     result = run("adapt", "train.npz", "--out", "new.safetensors", *words)
     assert result.status == 0, result.err
     assert Path("new.onnx").stat().st_size > 0
@@ -71,6 +72,7 @@ def test_several_labels_per_row_are_refused(folder, run):
         ("adapt train.npz --out new.npy", "--out"),
         ("adapt train.npz --out adapter.safetensors", "--force"),
         ("adapt train.npz --out new.safetensors --loss PNPP", "PNP"),
+        ("adapt train.npz --out new.safetensors --loss pnp", "mean PNP"),
         ("adapt train.npz --out new.safetensors --loss pml.ProxyAnchorLoss", "--loss"),
         ("adapt train.npz --out new.safetensors --dims 8,x", "--dims"),
         ("adapt train.npz --out new.safetensors --dim 21", "dim"),

@@ -22,6 +22,7 @@ import frontrank as fr
 from frontrank.cli.inputs import add_labels, check_output, number_type, read_rows, say
 from frontrank.errors import InputError
 from frontrank.losses import registry
+from frontrank.settings import LossConfig
 from frontrank.tables import Table
 
 
@@ -70,8 +71,8 @@ def run(options: argparse.Namespace) -> None:
     say(options.quiet, f"read {rows.describe()}")
     names = ("dim", "dims", "loss", "power", "lr", "temperature", "steps", "batch_size", "held_out", "seed")
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
-    if options.loss.startswith(registry.PEERS):
-        settings["loss"] = _peer_loss(options.loss)
+    if (loss := LossConfig(options.loss)).name.startswith(registry.PEERS):
+        settings["loss"] = _peer_loss(loss)
     progress = False if options.quiet else None
     with rows.name_in_errors():
         adapter = fr.Adapter.fit(rows.embeddings, labels, hidden=options.hidden or 0, progress=progress, **settings)
@@ -83,14 +84,15 @@ def run(options: argparse.Namespace) -> None:
         say(options.quiet, f"wrote {options.onnx}")
 
 
-def _peer_loss(name: str) -> Any:
+def _peer_loss(config: LossConfig) -> Any:
     """Return a loss of pytorch-metric-learning; an adapter fits no weights per class beside its own."""
-    from frontrank.settings import LossConfig
     from frontrank.training.run import build_loss
 
-    loss = build_loss(LossConfig(name), classes=2, dim=2)
+    loss = build_loss(config, classes=2, dim=2)
     if list(loss.parameters()):
-        raise InputError(f"--loss {name} learns weights per class, which an adapter does not have; use another loss")
+        raise InputError(
+            f"--loss {config.name} learns weights per class, which an adapter does not have; use another loss"
+        )
     return loss
 
 

@@ -66,9 +66,15 @@ def pretrained_config(name: str) -> Any:
     if isinstance(name, str) and timm.is_model(name):
         with contextlib.suppress(RuntimeError):  # no weights of that tag, the part after the point
             return timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
+    raise unknown_backbone(name)
+
+
+def unknown_backbone(name: str) -> InputError:
+    """Return the error for a name that timm does not know, with the names that are nearest to it."""
+    timm = import_extra("timm", "train", "building a model")
     known = timm.list_pretrained() if "." in str(name) else timm.list_models()
     near = get_close_matches(str(name), known, 3, 0.4)
-    raise InputError(f"backbone {name!r} is not a model of timm; nearest: {', '.join(near) or 'none'}")
+    return InputError(f"backbone {name!r} is not a model of timm; nearest: {', '.join(near) or 'none'}")
 
 
 def _build_error(name: str, image_size: int, options: Mapping[str, Any], error: Exception) -> InputError:

@@ -85,7 +85,7 @@ class Adapter:
     dims:        nested dimensions, such as (256, 128, 64): the loss is summed over these prefixes, and each of them can
                  be used alone. Aditya Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, Eq. 1
     hidden:      units of the network; 0 is a linear map
-    loss:        a name of `frontrank.losses`, or a loss
+    loss:        a name of `frontrank.losses.registry`, such as "SmoothAP" or "PNP-D_s", or a loss
     options:     settings of a loss that is given by name
     power:       of the whitening at the start, 0 to 1; None: chosen
     lr:          learning rate of Adam, falling as a cosine; None: chosen
@@ -369,12 +369,13 @@ class _Task:
             name = "dims" if settings.dims else "dim"
             raise InputError(f"{name} is {self.dims[0]}, but embeddings has {rows.dim}; ask for at most {rows.dim}")
         self._may_be_input = self.dims[0] == rows.dim or (settings.dims is None and settings.dim is None)
-        has_temperature = isinstance(settings.loss, str) and "temperature" in registry.arguments(
-            settings.loss, settings.options
-        )
+        self.options, has_temperature = dict(settings.options or {}), False
+        if isinstance(settings.loss, str):
+            self.loss_name, self.options = registry.read_preset(settings.loss, self.options)
+            has_temperature = "temperature" in registry.arguments(self.loss_name, self.options)
         if settings.temperature is not None and not has_temperature:
             raise InputError("temperature is not a setting of this loss; leave it out")
-        fixed = (settings.options or {}).get("temperature", settings.temperature)
+        fixed = self.options.get("temperature", settings.temperature)
         self.temperatures: tuple[float | None, ...] = (None,)
         if has_temperature:
             self.temperatures = TEMPERATURES if fixed is None else (fixed,)
@@ -395,13 +396,13 @@ class _Task:
         return (self.rows.unit(rows) if self._unit is None else self._unit[rows]).float()
 
     def _loss(self, temperature: float | None) -> nn.Module:
-        loss = self.settings.loss
-        if isinstance(loss, nn.Module):
-            return loss
-        if loss.startswith(registry.PEERS):
-            raise InputError(f"loss {loss!r} must be given as a module: frontrank.training.PeerLoss(...)")
-        options = {**_OPTIONS.get(loss, {}), **(self.settings.options or {})}
-        return registry.build(loss, options if temperature is None else {**options, "temperature": temperature})
+        if isinstance(self.settings.loss, nn.Module):
+            return self.settings.loss
+        name = self.loss_name
+        if name.startswith(registry.PEERS):
+            raise InputError(f"loss {name!r} must be given as a module: frontrank.training.PeerLoss(...)")
+        options = {**_OPTIONS.get(name, {}), **self.options}
+        return registry.build(name, options if temperature is None else {**options, "temperature": temperature})
 
     # Held-out classes
 
