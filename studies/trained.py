@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from frontrank.comparison import runner
 from frontrank.comparison.plan import Plan, read_plan
 from frontrank.comparison.results import ComparisonResults, failures
-from frontrank.comparison.tasks import DIVERGED, Job, read_lr, read_stored
+from frontrank.comparison.tasks import Job, is_divergence, read_lr, read_stored
 from frontrank.data.splits import hold_out_classes, split_test_classes
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError
@@ -124,10 +124,9 @@ def _require_all(plan: Plan, entries: Sequence[Entry], folder: Path, may_diverge
     for way in plan.ways:
         missing = max(0, plan.seeds - seeds[way.name])
         messages = failures(plan, way, folder) if missing else []
-        diverged = [DIVERGED in each for each in messages]
+        others = [each for each in messages if not (may_diverge and is_divergence(each))]
         known_why = bool(messages) and (len(messages) == missing or not seeds[way.name])
-        if missing and not (may_diverge and all(diverged) and known_why):
-            others = [each for each, known in zip(messages, diverged, strict=True) if not (known and may_diverge)]
+        if missing and (others or not known_why or not may_diverge):
             lost[way.name] = (others or [f"has {seeds[way.name]} of {plan.seeds} runs"])[0]
     if lost:
         name, why = next(iter(lost.items()))

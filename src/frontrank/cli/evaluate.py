@@ -30,7 +30,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import warnings
 from collections.abc import Callable
@@ -58,6 +57,7 @@ from frontrank.cli.inputs import (
     split_source,
 )
 from frontrank.errors import FrontrankWarning, InputError
+from frontrank.files import count_shared_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -296,7 +296,7 @@ def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None
 
     from frontrank.data import read_labels
     from frontrank.data.table import nested_levels
-    from frontrank.evaluation.evaluate import MOST_LEVEL_PAIRS, level_pairs
+    from frontrank.evaluation.evaluate import has_small_levels
     from frontrank.evaluation.protocols import PROTOCOLS
 
     sides = [queries] if gallery is None else [queries, gallery]
@@ -318,7 +318,7 @@ def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None
     if len(levels[0]) == 1 or any(set(each) != set(levels[0]) for each in levels):
         return queries, gallery
     both = [np.stack(list(each.values()), 1) for each in levels]
-    if options.levels is None and level_pairs(*both) > MOST_LEVEL_PAIRS:
+    if options.levels is None and not has_small_levels(both[0], None if gallery is None else both[1]):
         coarser = ",".join(list(levels[0])[1:])
         message = f"coarser levels are not measured, as that takes long; --levels {coarser} does it"
         warnings.warn(message, FrontrankWarning, stacklevel=2)
@@ -417,8 +417,7 @@ def _warn_of_training(model: Path, table: ImageTable) -> None:
     run = model.resolve().parent / "images.csv"
     if not run.is_file():
         return
-    training = {os.path.realpath(file) for file in read_table(run).of("train").files()}
-    if count := sum(os.path.realpath(file) in training for file in table.files()):
+    if count := count_shared_files(table.files(), read_table(run).of("train").files()):
         message = (
             f"{count:,} of the {len(table):,} images were trained on, which makes the figures too good; evaluate "
             f"others, such as the held-out classes: --data {run} --split validation"
@@ -582,25 +581,19 @@ def _check_same(what: str, first: Rows, other: Rows) -> None:
 
 def _check_memory(inputs: _Inputs) -> None:
     """Raise if the machine cannot hold what is asked for: the system may grant memory, and then end the process."""
+    from frontrank.machine import total_memory
+
     options, size = inputs.options, 0
     parts = [rows.embeddings for rows in (inputs.queries, inputs.gallery, inputs.distractors) if rows is not None]
     if options.whiten or options.adapter or options.augment or (options.expand and options.distractors):
         size += sum(4 * len(part) * (options.dim or part.shape[1]) for part in parts)
     if options.rerank:
         size += 4 * len(parts[0]) * len(parts[-1])
-    memory = _machine_memory()
-    if size > memory:
+    memory = total_memory()
+    if memory is not None and size > memory:
         flags = " ".join(option_flags(options, ["adapter", "whiten", "augment", "expand", "rerank"]))
         text = f"{flags} would hold {size / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f}"
         raise InputError(f"{text}; leave it out, or evaluate fewer rows")
-
-
-def _machine_memory() -> float:
-    """Return the bytes of memory of this machine, as far as it can be asked."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return math.inf
 
 
 # Whitening, augmentation, expansion

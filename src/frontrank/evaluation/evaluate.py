@@ -204,6 +204,13 @@ def level_pairs(labels: np.ndarray, gallery_labels: np.ndarray | None = None) ->
     return int(sum(count * int(items.get(name, 0)) for name, count in zip(names, counts.tolist(), strict=True)))
 
 
+def has_small_levels(
+    labels: np.ndarray, gallery_labels: np.ndarray | None = None, most: int = MOST_LEVEL_PAIRS
+) -> bool:
+    """Tell whether labels have several levels [item, level] that can be measured quickly: at most so many pairs."""
+    return labels.ndim == 2 and level_pairs(labels, gallery_labels) <= most
+
+
 def values_by_level(
     queries: Vectors,
     gallery: Vectors | None,

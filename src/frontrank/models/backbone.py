@@ -113,10 +113,10 @@ def first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and back into its own afterwards."""
+def module_mode(module: nn.Module, training: bool = False) -> Iterator[None]:
+    """Put a module into the mode of evaluation, or of training, and back into its own afterwards."""
     mode = module.training
-    module.eval()
+    module.train(training)
     try:
         yield
     finally:
@@ -201,7 +201,7 @@ def examine_backbone(
     if pooling in TOKEN_POOLINGS and not has_class_token(backbone):
         raise InputError(f"pooling {pooling} needs a class token, and {name} has none; give native or average")
     try:
-        with eval_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
+        with module_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
             features = read_features(backbone, torch.zeros(1, 3, image_size, image_size), pooling, stage)
         if 0 in features.shape:
             raise ValueError("only class tokens")

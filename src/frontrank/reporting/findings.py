@@ -11,14 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frontrank.checks import check_integer
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation.compare import Comparison, compare_over_classes
 from frontrank.evaluation.evaluate import (
-    MOST_LEVEL_PAIRS,
     encode_labels,
-    level_pairs,
+    has_small_levels,
     per_query_values,
     values_by_level,
 )
@@ -151,7 +149,7 @@ class _Roles(NamedTuple):
     @property
     def measures_levels(self) -> bool:
         """Whether there are coarser levels that do not take long to measure."""
-        return self.levels.ndim == 2 and level_pairs(*self.levels_of_sides) <= MOST_LEVEL_PAIRS
+        return has_small_levels(*self.levels_of_sides)
 
     @property
     def classes(self) -> Rows:
@@ -551,15 +549,14 @@ def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
 
 # All findings from embeddings
 
+_FIRST, _PER_KIND, _COSTLY = 10, 4, 5  # images of a list, queries of each kind, negatives that cost most AP
+_MAPPED = 1500  # images on the map
+
 
 def measure_findings(
     table: ImageTable,
     sides: Sequence[tuple[str, str, Any]],
     *,
-    first: int = 10,
-    per_kind: int = 4,
-    costly: int = 5,
-    mapped: int = 1500,
     seed: int = 0,
     show: bool | None = None,
 ) -> Findings:
@@ -568,8 +565,6 @@ def measure_findings(
     table:  the images that search each other; where some have the role "gallery", those of the roles "query" and ""
             search them, and the distractors with them
     sides:  name, title and embeddings [row of the table, dimension] of one model, or of two: before and after
-    first:  images of a list to show; per_kind: queries of each kind; costly: negatives that cost most AP
-    mapped: images on the map
     seed:   of the sample on the map and of its places, and of choices among equal queries
     show:   progress bars; None draws them on a terminal
 
@@ -577,21 +572,19 @@ def measure_findings(
     `evaluate`. Intervals and p-values are over classes, as queries of a class are alike. Memory never holds
     queries x gallery.
     """
-    for name, count in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
-        check_integer(name, count, at_least=1)
     if len(sides) not in (1, 2):
         raise InputError(f"sides has {len(sides)} models; give one, or two to compare")
     roles, notes = _read_roles(table)
     models = [_read_model(*side, roles, len(table)) for side in sides]
-    sample = sample_rows(table, mapped, seed)
+    sample = sample_rows(table, _MAPPED, seed)
     places, method = place_on_map([model.all for model in models], sample, seed)
     results = tuple(_measure_model(model, roles, of, show) for model, of in zip(models, places, strict=True))
     reports = [each.report for each in results]
     precisions = [report.per_query["mAP"] for report in reports]
-    chosen = choose_queries(precisions, roles.classes, reports[0].positives, per_kind, seed)
+    chosen = choose_queries(precisions, roles.classes, reports[0].positives, _PER_KIND, seed)
     both = list(zip(models, reports, strict=True))
     examples = {
-        kind: tuple(_rank_query(query, both, roles, first, costly) for query in queries.tolist())
+        kind: tuple(_rank_query(query, both, roles, _FIRST, _COSTLY) for query in queries.tolist())
         for kind, queries in chosen.items()
     }
     names = (sides[0][0], sides[-1][0])

@@ -21,7 +21,7 @@ from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
-from frontrank.files import PathLike, atomic_write
+from frontrank.files import PathLike, atomic_write, count_shared_files
 from frontrank.losses.registry import preset_name
 from frontrank.models import Embedder, storage
 from frontrank.reporting.charts import HUES, NOISY, Chart, Line, Scale, chart, display_name, draw_map, finite_points
@@ -597,10 +597,8 @@ def _choose_images(
         if not len(table):
             raise InputError(f"{printable(folder)} has no test images and no held-out classes; give images with --data")
     kind = "held-out " if notes else "" if np.isin(table.labels[table.labels != ""], used).any() else "unseen "
-    if data is not None:
-        train_files = {os.path.realpath(file) for file in images.of("train").files()}
-        if count := sum(os.path.realpath(file) in train_files for file in table.files()):
-            notes.append(f"{count:,} of the {len(table):,} images were trained on: the figures are too good")
+    if data is not None and (count := count_shared_files(table.files(), images.of("train").files())):
+        notes.append(f"{count:,} of the {len(table):,} images were trained on: the figures are too good")
     return replace(table, name=path_name(path)), count_classes(table, kind), notes
 
 

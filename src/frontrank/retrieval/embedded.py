@@ -20,6 +20,7 @@ import numpy as np
 
 from frontrank.errors import InputError
 from frontrank.files import folder_lock
+from frontrank.machine import total_memory
 from frontrank.retrieval import journal
 from frontrank.retrieval.approximate_search import Graph, build_graph, extend_graph, graph_best, read_graph, write_graph
 from frontrank.retrieval.engine import Batches, Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
@@ -444,10 +445,7 @@ class VectorRows:
 
 def memory_for_vectors() -> float:
     """Return how many bytes of vectors may be in memory: half of it, as a graph needs about as much again."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
-    except (AttributeError, ValueError, OSError):  # Windows has no such call
-        return 4 * 2.0**30
+    return (total_memory() or 8 * 2**30) / 2
 
 
 class GrowingArray:

@@ -28,7 +28,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.checks import check_integer, check_number
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.errors import DivergenceError, FrontrankWarning, InputError, InputTypeError
 from frontrank.losses.rank_loss import is_sum_over_queries
 from frontrank.training.checkpoints import random_state, seed_everything, set_random_state
 from frontrank.training.distributed import add, from_main, gather, gather_rows, is_main, share_queries, world_size
@@ -408,7 +408,7 @@ def _device(model: nn.Module) -> torch.device:
 
 def _check_finite(what: str, value: Tensor) -> None:
     if not bool(torch.isfinite(value).all()):
-        raise InputError(
+        raise DivergenceError(
             f"{what} is not finite, and nothing was added to the gradients of the model; "
             "check the learning rate, mixed precision and the inputs of the model"
         )

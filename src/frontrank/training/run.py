@@ -32,7 +32,7 @@ from frontrank.data.table import ImageTable, read_folder, read_table
 from frontrank.data.transforms import training_transform
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.evaluation import ap_error, evaluate
-from frontrank.evaluation.evaluate import level_pairs
+from frontrank.evaluation.evaluate import has_small_levels
 from frontrank.evaluation.measures import BY_LEVEL, OF_LEVELS, read_metrics
 from frontrank.files import atomic_write, load_json
 from frontrank.losses import FastAP, QuantizedAP, RankLoss, registry
@@ -61,7 +61,7 @@ from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.first_model import choose_reading, start_head
 from frontrank.training.gradient import SharedLabels, Step, step_gradient
 from frontrank.training.logs import check_trackers
-from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop, unchanged_state
+from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
@@ -251,7 +251,7 @@ class RetrievalRun:
                 return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
             values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
             asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
-            if asked or level_pairs(labels) <= _LEVEL_PAIRS:
+            if asked or has_small_levels(labels, most=_LEVEL_PAIRS):
                 coarse = dict.fromkeys((*BY_LEVEL, config.metric))
                 values |= evaluate(embeddings, labels, metrics=coarse, progress=False)
             return values
@@ -471,7 +471,7 @@ def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -
     run.memory, run.scaler = None, None
     seconds = []
     run.model.train()
-    with unchanged_state(run.model):
+    with defaults.unchanged_state(run.model):
         for batch in run.batches(0, _TIMED_STEPS):
             begun = time.monotonic()
             run.gradient(run.model, batch, 0)
