@@ -41,7 +41,7 @@ def all_studies() -> "dict[str, Study]":
     return {study.name: study for study in studies}
 
 
-def study_named(name: str) -> "Study":
+def find_study(name: str) -> "Study":
     """Return the study of this name."""
     studies = all_studies()
     if name not in studies:

@@ -36,7 +36,7 @@ BUDGET: Mapping[str, str] = {  # of every run on emoji, unless a study says othe
 LEAST = 0.5  # points, below which no difference counts
 _QUICK: Mapping[str, str] = {"batches.size": "32", "iterations": "4", "optimizer.warmup": "1", "evaluations": "1"}
 _QUICK_CLASSES = 60
-Entry = Mapping[str, Any]
+EntryValues = Mapping[str, Any]
 
 
 def budget_steps(effort: Effort) -> int:
@@ -117,7 +117,7 @@ def model_folders(effort: Effort, name: str) -> list[Path]:
     return [Job(way, lr, seed).folder(out) / "model" for seed in range(plan.seeds)]
 
 
-def _require_all(plan: Plan, entries: Sequence[Entry], folder: Path, may_diverge: bool) -> None:
+def _require_all(plan: Plan, entries: Sequence[EntryValues], folder: Path, may_diverge: bool) -> None:
     """Refuse a comparison that lacks runs: what a study says of the others would be wrong."""
     seeds = {entry["name"]: len(entry["seeds"]) for entry in entries}
     lost = {}
@@ -175,7 +175,7 @@ def percent(values: Sequence[float], planned: int = 0, digits: int = 1) -> str:
     return f"{100 * mean:.{digits}f}" + (f" ± {100 * spread:.{digits}f}" if len(values) > 1 else "") + some
 
 
-def values_by_setting(entries: Sequence[Entry], name: str, metric: str, **others: Any) -> dict[Any, list[float]]:
+def values_by_setting(entries: Sequence[EntryValues], name: str, metric: str, **others: Any) -> dict[Any, list[float]]:
     """Return the values of a metric over seeds by the value of a setting, of entries that finished.
 
     others: further settings, with _ for the dot ("loss_bins"), that entries must have

@@ -8,7 +8,8 @@ examples:
   frontrank adapt train.npz --out adapter.safetensors
   frontrank adapt train.npy --labels labels.txt --out adapter.safetensors
   frontrank adapt train.npz --dims 16,8,4 --out adapter.safetensors
-  frontrank adapt train.npz --loss SmoothAP --hidden 64 --out adapter.safetensors
+  frontrank adapt train.npz --loss SmoothAP --out adapter.safetensors
+  frontrank adapt train.npz --hidden 64 --out adapter.safetensors
   frontrank evaluate test.npz --adapter adapter.safetensors
 """
 

@@ -41,8 +41,8 @@ import frontrank as fr
 from frontrank.checks import check_choice
 from frontrank.cli.inputs import (
     NEIGHBOURS,
+    EmbeddingRows,
     PrintNames,
-    Rows,
     add_labels,
     add_reading_arguments,
     check_output,
@@ -155,7 +155,7 @@ def run(options: argparse.Namespace) -> None:
             say(options.quiet, f"wrote {target}")
     if (other := inputs.other) is not None:
         ((setup, report),) = reports.items()
-        if isinstance(other, Rows):
+        if isinstance(other, EmbeddingRows):
             other = replace(other, labels=inputs.queries.labels)
             with other.name_in_errors():
                 other = _report(inputs, other, _transform(inputs, other), setup)
@@ -272,7 +272,9 @@ def _check_files(*sources: str | None) -> None:
 # Labels of several levels, and several labels
 
 
-def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
+def _use_sets(
+    options: argparse.Namespace, queries: EmbeddingRows, gallery: EmbeddingRows | None
+) -> tuple[EmbeddingRows, EmbeddingRows | None]:
     """Return rows with sets of labels on both sides; raise if an option needs one label per row."""
     import numpy as np
 
@@ -280,7 +282,7 @@ def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) 
         flags = " and ".join(option_flags(options, ["levels", "protocol", "templates"]))
         raise InputError(f"{flags} needs one label per row, and {queries.source} has several; leave it out")
 
-    def as_sets(rows: Rows) -> Rows:
+    def as_sets(rows: EmbeddingRows) -> EmbeddingRows:
         if rows.has_sets or rows.labels is None:
             return rows
         sets = np.empty(len(rows.labels), dtype=object)
@@ -290,7 +292,9 @@ def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) 
     return as_sets(queries), None if gallery is None else as_sets(gallery)
 
 
-def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
+def _add_levels(
+    options: argparse.Namespace, queries: EmbeddingRows, gallery: EmbeddingRows | None
+) -> tuple[EmbeddingRows, EmbeddingRows | None]:
     """Return rows with the labels of all levels [row, level] that the columns of both files have."""
     import numpy as np
 
@@ -333,7 +337,7 @@ def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None
 _REVISITED = {"roxford5k": "gnd_roxford5k.pkl", "rparis6k": "gnd_rparis6k.pkl"}
 
 
-def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, Rows]]:
+def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, EmbeddingRows]]:
     """Embed the images of --data; returns the options of their protocol, and the rows by the option they stand for."""
     from frontrank.training.run import build_device
 
@@ -367,7 +371,7 @@ def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, R
     }
 
 
-def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> Rows:
+def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> EmbeddingRows:
     """Return embeddings as if they had been read from a file."""
     from frontrank.data import EmbeddingFile
 
@@ -375,7 +379,7 @@ def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> Rows:
     columns = {name: column for name, column in table.extra.items() if name == "template"}
     ids = None if columns else table.paths  # a frame may be in several templates, so its path is no id
     columns |= {"category": table.categories, **table.extra}
-    return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, ids, columns))
+    return EmbeddingRows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, ids, columns))
 
 
 def _apply_protocol(options: argparse.Namespace, table: ImageTable) -> ImageTable:
@@ -439,13 +443,13 @@ class _Inputs:
 
     options: argparse.Namespace
     protocol: Protocol | None
-    queries: Rows
-    gallery: Rows | None
-    distractors: Rows | None
+    queries: EmbeddingRows
+    gallery: EmbeddingRows | None
+    distractors: EmbeddingRows | None
     templates: np.ndarray | None
     ground_truth: list[dict[str, Any]] | None
-    whitening: fr.Whitening | fr.Adapter | Rows | None
-    other: fr.Report | Rows | None
+    whitening: fr.Whitening | fr.Adapter | EmbeddingRows | None
+    other: fr.Report | EmbeddingRows | None
 
     @property
     def gallery_labels(self) -> np.ndarray | None:
@@ -456,13 +460,13 @@ class _Inputs:
         return False if self.options.quiet else None
 
 
-def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
+def _read_inputs(options: argparse.Namespace, rows: dict[str, EmbeddingRows]) -> _Inputs:
     """Read and check all that can be checked before the work; rows: of a model's images, by the option for a file."""
     from frontrank.data import read_labels
     from frontrank.evaluation.evaluate import encode_labels
     from frontrank.evaluation.protocols import PROTOCOLS
 
-    def read(option: str, key: str | None = None) -> Rows | None:
+    def read(option: str, key: str | None = None) -> EmbeddingRows | None:
         source = getattr(options, option)
         return rows.get(option) or (None if source is None else read_rows(source, key))
 
@@ -494,7 +498,7 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     return inputs
 
 
-def _read_whitening(options: argparse.Namespace) -> fr.Whitening | fr.Adapter | Rows | None:
+def _read_whitening(options: argparse.Namespace) -> fr.Whitening | fr.Adapter | EmbeddingRows | None:
     """Read the adapter, the saved whitening, or the embeddings to fit one on."""
     from frontrank.data.embedding_files import list_arrays, parsing
 
@@ -518,7 +522,7 @@ def _describe_inputs(inputs: _Inputs) -> None:
     lines = [
         part.describe()
         for part in (queries, gallery, inputs.distractors, inputs.whitening, inputs.other)
-        if isinstance(part, Rows)
+        if isinstance(part, EmbeddingRows)
     ]
     if isinstance(inputs.whitening, fr.Whitening):
         lines.append(f"{options.whiten}: {inputs.whitening}")
@@ -540,7 +544,7 @@ def _check_fit(inputs: _Inputs) -> None:
     """Raise if files do not go together, before anything long is done."""
     options, queries, other, whitening = inputs.options, inputs.queries, inputs.other, inputs.whitening
     count, dim = queries.embeddings.shape
-    others = [part for part in (inputs.gallery, inputs.distractors, whitening) if isinstance(part, Rows)]
+    others = [part for part in (inputs.gallery, inputs.distractors, whitening) if isinstance(part, EmbeddingRows)]
     dims = {part.source: part.embeddings.shape[1] for part in others}
     if isinstance(whitening, fr.Whitening):
         dims[f"the whitening {options.whiten}"] = whitening.components.shape[1]
@@ -560,12 +564,12 @@ def _check_fit(inputs: _Inputs) -> None:
     if rows != count and not averaged:  # else queries are fewer than rows
         text = f"--compare: {options.compare} has {rows:,} rows or queries, and {queries.source} has {count:,}"
         raise InputError(f"{text}; both must be of the same queries in the same order")
-    if isinstance(other, Rows):
+    if isinstance(other, EmbeddingRows):
         for what in ("ids", "labels") if options.labels is None else ("ids",):
             _check_same(what, queries, other)
 
 
-def _check_same(what: str, first: Rows, other: Rows) -> None:
+def _check_same(what: str, first: EmbeddingRows, other: EmbeddingRows) -> None:
     """Raise if the ids or labels of rows show that they are not of the same items in the same order."""
     a, b = getattr(first.file, what), getattr(other.file, what)
     if a is None or b is None:
@@ -611,7 +615,7 @@ class _Sides:
 
 def _fit_whitening(inputs: _Inputs) -> _Inputs:
     source, options = inputs.whitening, inputs.options
-    if not isinstance(source, Rows):
+    if not isinstance(source, EmbeddingRows):
         return inputs
     power = 0.25 if options.power is None else options.power
     with source.name_in_errors():
@@ -619,10 +623,10 @@ def _fit_whitening(inputs: _Inputs) -> _Inputs:
     return replace(inputs, whitening=fitted)
 
 
-def _transform(inputs: _Inputs, queries: Rows) -> _Sides:
+def _transform(inputs: _Inputs, queries: EmbeddingRows) -> _Sides:
     """Whiten all rows, augment the gallery and expand the queries, as the options say."""
 
-    def whiten(rows: Rows | None) -> Any:
+    def whiten(rows: EmbeddingRows | None) -> Any:
         if not isinstance(inputs.whitening, fr.Whitening | fr.Adapter) or rows is None:
             return None if rows is None else rows.embeddings
         with rows.name_in_errors():
@@ -663,7 +667,7 @@ def _join(*parts: Array) -> Tensor:
 _RERANK: dict[str, Any] = {"k1": 20, "k2": 6, "lam": 0.3}
 
 
-def _report(inputs: _Inputs, queries: Rows, sides: _Sides, setup: str) -> fr.Report:
+def _report(inputs: _Inputs, queries: EmbeddingRows, sides: _Sides, setup: str) -> fr.Report:
     """Evaluate some queries: those of the command, or others to compare them with."""
     from frontrank.evaluation.measures import DEFAULT, OF_LEVELS
 
@@ -715,7 +719,7 @@ def _facts(inputs: _Inputs) -> dict[str, str]:
 
 def _comparison(inputs: _Inputs, other: fr.Report, report: fr.Report) -> Comparison:
     options, ours = inputs.options, inputs.options.name or inputs.queries.name
-    if isinstance(inputs.other, Rows):
+    if isinstance(inputs.other, EmbeddingRows):
         theirs = inputs.other.name
     else:  # a report named after a data set says nothing here
         theirs = Path(options.compare).stem if other.name in ("", report.name) else other.name

@@ -198,7 +198,7 @@ _PART = re.compile(r"(.+\.(?:npz|parquet|safetensors)):([^:]+)", re.IGNORECASE) 
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class EmbeddingRows:
     """Embeddings [row, dimension] and, if there are any, their labels [row], under the name that the user gave."""
 
     source: str
@@ -249,7 +249,7 @@ def split_source(source: str) -> tuple[str, str | None]:
     return (match[1], match[2]) if match else (source, None)
 
 
-def read_rows(source: str, key: str | None = None) -> Rows:
+def read_rows(source: str, key: str | None = None) -> EmbeddingRows:
     """Read the rows of a file, whose ids, if it has any, all differ."""
     from frontrank.data import check_ids, read_embeddings
 
@@ -259,10 +259,10 @@ def read_rows(source: str, key: str | None = None) -> Rows:
     file = read_embeddings(path, key or part)
     if file.ids is not None:
         check_ids(file.ids, f"ids in {path}")
-    return Rows(f"{path}:{key}" if key else source, file.embeddings, file)
+    return EmbeddingRows(f"{path}:{key}" if key else source, file.embeddings, file)
 
 
-def add_labels(rows: Rows, labels: str | None, option: str) -> Rows:
+def add_labels(rows: EmbeddingRows, labels: str | None, option: str) -> EmbeddingRows:
     """Return the rows with the labels of a file or column, else with those beside them."""
     import numpy as np
 

@@ -171,7 +171,7 @@ def _as_rows(name: str, data: object) -> "Tensor | np.ndarray":
     return data
 
 
-class Joined(Vectors):
+class VectorParts(Vectors):
     """Several sets of rows, one after the other, none of them copied."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:

@@ -28,7 +28,7 @@ from frontrank.ranking import LabelRelevance, Ranks, Relevance, Vectors, exact_r
 from frontrank.ranking.exact import Use
 from frontrank.ranking.vectors import as_array, full_precision
 
-Rows = NDArray[np.int64]
+Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
@@ -122,7 +122,7 @@ class Findings:
     sides: tuple[ModelFindings, ...]
     change: Comparison | None
     queries: Mapping[str, tuple[QueryExample, ...]]
-    mapped: Rows
+    mapped: Indices
     categories: tuple[CategoryResult, ...]
     notes: tuple[str, ...] = ()
 
@@ -136,8 +136,8 @@ class _Roles(NamedTuple):
     levels: the labels of all rows of the table [row] or, if there are several levels, [row, level]
     """
 
-    queries: Rows
-    gallery: Rows | None
+    queries: Indices
+    gallery: Indices | None
     codes: tuple[Tensor, Tensor]
     levels: np.ndarray
 
@@ -152,11 +152,11 @@ class _Roles(NamedTuple):
         return has_small_levels(*self.levels_of_sides)
 
     @property
-    def classes(self) -> Rows:
+    def classes(self) -> Indices:
         return np.asarray(self.codes[0].numpy())
 
     @property
-    def items(self) -> Rows:
+    def items(self) -> Indices:
         return self.queries if self.gallery is None else self.gallery
 
     @property
@@ -164,7 +164,7 @@ class _Roles(NamedTuple):
         return LabelRelevance(*self.codes, own=self.gallery is None)
 
 
-def search_roles(table: ImageTable) -> tuple[Rows, Rows | None, tuple[str, ...]]:
+def search_roles(table: ImageTable) -> tuple[Indices, Indices | None, tuple[str, ...]]:
     """Return the rows that search, those that are searched, and a note on rows that are left out.
 
     There is no gallery where each query searches the others. Only images of the role gallery make one, with
@@ -346,7 +346,7 @@ def lost_precision(right: Flags) -> Floats:
     return np.where(right, 0.0, np.cumsum(share[::-1])[::-1] / max(1, right.sum()))
 
 
-def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
+def list_order(scores: Floats, right: Flags, tie: float) -> Indices:
     """Return the items of a list from the first place to the last.
 
     Scores no further than `tie` from the next higher one are tied with it. As in `evaluate` a tie counts against the
@@ -359,8 +359,8 @@ def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
 
 
 def choose_queries(
-    average_precision: Sequence[Floats], codes: Rows, positives: Rows, per_kind: int, seed: int
-) -> dict[str, Rows]:
+    average_precision: Sequence[Floats], codes: Indices, positives: Indices, per_kind: int, seed: int
+) -> dict[str, Indices]:
     """Choose the queries to show, by kind: best, typical, worst, and most improved where there are two sides.
 
     average_precision: of each query, one array per side; the last side decides
@@ -377,7 +377,7 @@ def choose_queries(
     wanted |= {"best": -after, "worst": after, "typical": np.abs(after - np.median(after[usable]))}
     per_kind = min(per_kind, max(1, len(usable) // len(wanted)))  # few queries: something for every kind
     taken = np.zeros(0, dtype=np.int64)
-    chosen: dict[str, Rows] = {}
+    chosen: dict[str, Indices] = {}
     for kind, value in wanted.items():
         order = usable[np.lexsort((lot[usable], -positives[usable], value[usable]))]
         if kind == "most improved":
@@ -443,7 +443,7 @@ _PARTS = 50  # principal components that t-SNE sees: the rest is noise and time
 _FROM_A_MAP = {"early_exaggeration": 1.0, "max_iter": 300}  # fewer rounds: it begins near its end
 
 
-def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
+def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Indices:
     """Draw `count` rows of the table, or all: of each category its share, and of a class several images.
 
     Within a category classes are drawn by the seed, and 8 images of each, or more where there are few classes: a single
@@ -461,7 +461,7 @@ def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
     return np.sort(np.array(chosen, dtype=np.int64))
 
 
-def _of_classes(rows: Rows, labels: np.ndarray, quota: int) -> list[int]:
+def _of_classes(rows: Indices, labels: np.ndarray, quota: int) -> list[int]:
     """Return the first `quota` rows, ordered so that several of a class come together, class after class."""
     names, start, code = np.unique(labels, return_index=True, return_inverse=True)
     each = max(_WHOLE, -(-quota // len(names)))
@@ -471,7 +471,7 @@ def _of_classes(rows: Rows, labels: np.ndarray, quota: int) -> list[int]:
     return rows[np.lexsort((place, start[code], place // each))][:quota].tolist()
 
 
-def place_on_map(sides: Sequence[Vectors], rows: Rows, seed: int = 0) -> tuple[list[Floats], str]:
+def place_on_map(sides: Sequence[Vectors], rows: Indices, seed: int = 0) -> tuple[list[Floats], str]:
     """Return the places of some rows on the map of each side [row, 2], and the method in words.
 
     Places are within a distance of 1 from the middle. The second side starts where the first one ended and is rotated

@@ -182,15 +182,15 @@ class Adapter:
     @property
     def in_dim(self) -> int:
         """Dimensions of the embeddings that it was fitted to."""
-        return int(self._fitted["weight"].shape[1])
+        return int(self._weights["weight"].shape[1])
 
     @property
     def out_dim(self) -> int:
         """Dimensions of the result."""
-        return int(self._fitted["weight"].shape[0])
+        return int(self._weights["weight"].shape[0])
 
     @property
-    def _fitted(self) -> dict[str, Tensor]:
+    def _weights(self) -> dict[str, Tensor]:
         if not self.tensors:
             raise InputError("this adapter is not fitted; call fit with embeddings and labels, or load one")
         return self.tensors
@@ -241,7 +241,7 @@ class Adapter:
         facts = {"format": _FORMAT, "version": _VERSION, "settings": json.dumps(settings, default=str)}
         if self.chosen is not None:
             facts["chosen"] = json.dumps(asdict(self.chosen))
-        content: bytes = safetensors.save({name: x.contiguous() for name, x in self._fitted.items()}, facts)
+        content: bytes = safetensors.save({name: x.contiguous() for name, x in self._weights.items()}, facts)
         return content
 
     @classmethod
@@ -292,7 +292,7 @@ class Adapter:
         """
         target = as_path("path", path)
         onnx, runtime = (import_extra(name, "export", "exporting") for name in ("onnx", "onnxruntime"))
-        content = _onnx_program(onnx, self._fitted).SerializeToString()
+        content = _onnx_program(onnx, self._weights).SerializeToString()
         rows = torch.randn(5, self.in_dim, generator=torch.Generator().manual_seed(0))
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
         (adapted,) = session.run(None, {"embeddings": rows.numpy()})

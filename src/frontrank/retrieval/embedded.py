@@ -24,7 +24,7 @@ from frontrank.machine import total_memory
 from frontrank.retrieval import journal
 from frontrank.retrieval.approximate_search import Graph, build_graph, extend_graph, graph_best, read_graph, write_graph
 from frontrank.retrieval.engine import Batches, Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
-from frontrank.retrieval.exact_search import Allowed, exact_best, import_faiss
+from frontrank.retrieval.exact_search import RowMask, exact_best, import_faiss
 from frontrank.retrieval.items import ORDER, Condition, Conditions, Item, text_of
 from frontrank.retrieval.journal import Delete, Event, IndexFolder, Put
 
@@ -287,7 +287,7 @@ class ItemRows:
         self.row_of: dict[str, int] = {}
         self._alive = GrowingArray(np.bool_)
         self._columns: dict[str, Column] = {}
-        self._filters: dict[Conditions, Allowed] = {}
+        self._filters: dict[Conditions, RowMask] = {}
         self._sorted_ids: list[str] | None = None
         self._column_lock = threading.Lock()  # threads that search make columns
 
@@ -321,7 +321,7 @@ class ItemRows:
                 self.row_of[item.id] = row
         self._filters, self._sorted_ids = {}, None
 
-    def select(self, conditions: Conditions) -> Allowed | None:
+    def select(self, conditions: Conditions) -> RowMask | None:
         """Return the living rows that meet all conditions; None if these are simply all rows."""
         if not conditions and not self.dead:
             return None
@@ -333,7 +333,7 @@ class ItemRows:
                     mask &= self._column(condition.field).meets(condition)
                 if len(self._filters) >= _MOST_FILTERS:
                     self._filters = {}
-                allowed = self._filters[conditions] = Allowed(mask)
+                allowed = self._filters[conditions] = RowMask(mask)
         return allowed
 
     def count_values(self, field: str) -> dict[str, int]:

@@ -107,7 +107,7 @@ def _earlier_stages(backbone: Any) -> list[int]:
     return [len(reductions) - 1, len(reductions) - 2] if len(reductions) > 2 and reductions[-1] > reductions[0] else []
 
 
-class _Sized(nn.Module):
+class _WithSize(nn.Module):
     """A module that takes images of the same size and colours as a model."""
 
     def __init__(self, model: Embedder) -> None:
@@ -117,7 +117,7 @@ class _Sized(nn.Module):
         self.mean, self.std = model.mean, model.std
 
 
-class _Readings(_Sized):
+class _Readings(_WithSize):
     """All readings of an image, side by side."""
 
     def __init__(self, model: Embedder, readings: list[Reading]) -> None:
@@ -184,7 +184,7 @@ def start_head(
     return name, values, per_image
 
 
-class _HeadInput(_Sized):
+class _HeadInput(_WithSize):
     """What the linear head of a model gets."""
 
     def forward(self, images: Tensor) -> Tensor:
