@@ -14,7 +14,7 @@ from frontrank.data.splits import hold_out_classes, split_test_classes
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError
 from frontrank.settings import DataConfig, find_recipe, read_recipe
-from frontrank.training.run import build_images
+from frontrank.training.images import build_images
 from studies.study import Effort
 from studies.style import MARKS, line_style
 

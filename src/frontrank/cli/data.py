@@ -76,7 +76,7 @@ def _check(options: argparse.Namespace) -> None:
     from frontrank.data import check_images
     from frontrank.data.table import TABLE_ENDINGS
     from frontrank.settings import DataConfig
-    from frontrank.training.run import build_images
+    from frontrank.training.images import build_images
 
     if options.save is not None:
         check_output("--save", Path(options.save), TABLE_ENDINGS, None)

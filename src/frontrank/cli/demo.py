@@ -89,7 +89,7 @@ def _recipe_config(data: str = "") -> TrainConfig:
 
 def _config(images: ImageTable, iterations: int | None) -> TrainConfig:
     """Return the settings of the recipe for these images; if there are few classes, a batch has all of them."""
-    from frontrank.training.run import split_images
+    from frontrank.training.images import split_images
 
     config = _recipe_config(str(images.root))
     classes = len(set(split_images(images, config).of("train").labels))

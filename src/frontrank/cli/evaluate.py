@@ -183,7 +183,7 @@ def _check_options(options: argparse.Namespace) -> None:
     options.alpha = 2.0 if options.alpha is None else options.alpha
     options.level_names = ()
     if options.device is not None:
-        from frontrank.training.run import build_device
+        from frontrank.training.distributed import build_device
 
         options.device = build_device(options.device)
     _check_targets(options)
@@ -339,7 +339,7 @@ _REVISITED = {"roxford5k": "gnd_roxford5k.pkl", "rparis6k": "gnd_rparis6k.pkl"}
 
 def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, EmbeddingRows]]:
     """Embed the images of --data; returns the options of their protocol, and the rows by the option they stand for."""
-    from frontrank.training.run import build_device
+    from frontrank.training.distributed import build_device
 
     if options.data is None:
         raise InputError(f"{options.embeddings} is a folder, as of a model, which needs --data; add it, or name a file")

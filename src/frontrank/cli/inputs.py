@@ -170,7 +170,7 @@ def read_images(options: argparse.Namespace, unlabelled: bool = False) -> ImageT
     from frontrank.data import read_unlabelled
     from frontrank.data.table import IMAGE_ENDINGS, SPLITS
     from frontrank.settings import DataConfig
-    from frontrank.training.run import build_images
+    from frontrank.training.images import build_images
 
     if options.split not in (None, "all", *SPLITS):
         raise InputError(f"--split must be {join_words((*SPLITS, 'all'))}, got {options.split!r}")

@@ -36,10 +36,12 @@ from frontrank.progress import progress
 from frontrank.reporting.findings import search_roles
 from frontrank.settings import TrainConfig, as_yaml, read_config, read_recipe
 from frontrank.training.checkpoints import latest_checkpoint
+from frontrank.training.distributed import build_device
 from frontrank.training.embedding import embed_table
+from frontrank.training.images import build_images
 from frontrank.training.logs import read_log
 from frontrank.training.loop import StopRequest
-from frontrank.training.run import build_device, build_images, frozen_model, read_facts, resume, train
+from frontrank.training.run import frozen_model, read_facts, resume, train
 
 Task = Literal["train", "test", "frozen"]
 

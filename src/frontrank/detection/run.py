@@ -25,10 +25,11 @@ from frontrank.losses import ClassifierAP
 from frontrank.models import storage
 from frontrank.settings import check_config, read_config, read_recipe
 from frontrank.training import distributed
+from frontrank.training.distributed import build_device
 from frontrank.training.logs import check_trackers
 from frontrank.training.loop import Standing, count_steps
 from frontrank.training.optimizers import build_optimizer, check_warmup
-from frontrank.training.run import announce_weights, build_device, continue_run, environment_facts, start_run
+from frontrank.training.run import announce_weights, continue_run, environment_facts, start_run
 
 _LOG_NAMES = {
     "loss_classifier": "classifier",

@@ -28,9 +28,11 @@ from frontrank.reporting.charts import HUES, NOISY, Chart, Line, Scale, chart, d
 from frontrank.reporting.findings import Curve, Findings, ModelFindings, QueryExample, RankedList, measure_findings
 from frontrank.reporting.pages import faults_note, format_count, fraction, make_thumbnails, render_page
 from frontrank.settings import DataConfig, LossConfig, TrainConfig, read_config, read_recipe
+from frontrank.training.distributed import build_device
 from frontrank.training.embedding import embed_table
+from frontrank.training.images import build_images
 from frontrank.training.logs import read_log
-from frontrank.training.run import build_device, build_images, frozen_model, frozen_title, read_facts
+from frontrank.training.run import frozen_model, frozen_title, read_facts
 
 _LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row; small where there are many
 _MANY = 250

@@ -19,7 +19,7 @@ from frontrank.files import as_path, atomic_write
 from frontrank.losses import registry
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking import LabelRelevance, Ranks, average_precision, exact_ranks, recall_at
-from frontrank.ranking.vectors import Vectors, as_array, full_precision
+from frontrank.ranking.vectors import Vectors, check_labels, full_precision
 from frontrank.retrieval.whitening import POWERS, Whitening
 
 RATES, TEMPERATURES = (3e-3, 1e-3, 1e-2), (0.1, 0.05, 0.2)  # the first of each: where nothing is held out
@@ -548,15 +548,7 @@ def _metrics(z: Tensor, relevance: LabelRelevance) -> tuple[float, float]:
 
 def _encode_labels(labels: object, length: int) -> Tensor:
     """Return labels, numbers or text, as whole numbers [row] or [row, level]."""
-    array = as_array("labels", labels)
-    if array.dtype == object:
-        array = array.astype(str)
-    if array.dtype.kind not in "iubUS":
-        raise InputTypeError(f"labels must be whole numbers or text, got {array.dtype}; give one label per row")
-    if array.ndim not in (1, 2) or 0 in array.shape:
-        raise InputError(f"labels must have the shape (rows,) or (rows, levels), got {array.shape}")
-    if len(array) != length:
-        raise InputError(f"labels has {len(array):,} entries for {length:,} rows of embeddings; give one label per row")
+    array = check_labels("labels", labels, length, levels=True)
     columns = [np.unique(column, return_inverse=True)[1] for column in (array.T if array.ndim == 2 else [array])]
     codes = torch.from_numpy(np.stack(columns, 1).astype(np.int64))
     return codes if array.ndim == 2 else codes[:, 0]

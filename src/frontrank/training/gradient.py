@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.checks import check_integer, check_number
 from frontrank.errors import DivergenceError, FrontrankWarning, InputError, InputTypeError
+from frontrank.losses.batch import read_labels_of_rows
 from frontrank.losses.rank_loss import is_sum_over_queries
 from frontrank.training.checkpoints import random_state, seed_everything, set_random_state
 from frontrank.training.distributed import add, from_main, gather, gather_rows, is_main, share_queries, world_size
@@ -124,7 +125,7 @@ def step_gradient(
     chunks = _chunks(images, chunk)
     sizes = [len(each) for each in chunks]
     device = _device(model)
-    labels = _check_labels(labels, sum(sizes), device)
+    labels = read_labels_of_rows("labels", labels, sum(sizes), "images", device)
     one_pass = _is_one_pass(sizes, device)
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     with torch.enable_grad():
@@ -391,15 +392,6 @@ def _chunks(images: Tensor | Sequence[Tensor], chunk: int | None) -> Sequence[Te
     if any(len(part) == 0 for part in parts):
         raise InputError("images has an empty chunk; leave it out")
     return parts
-
-
-def _check_labels(labels: Tensor, rows: int, device: torch.device) -> Tensor:
-    labels = torch.as_tensor(labels, device=device)
-    if labels.is_floating_point() or labels.is_complex():
-        raise InputTypeError(f"labels must be whole numbers, got {labels.dtype}; use labels.long()")
-    if labels.dim() not in (1, 2) or len(labels) != rows:
-        raise InputError(f"labels has the shape {tuple(labels.shape)} but there are {rows} images; give one label each")
-    return labels.long()
 
 
 def _device(model: nn.Module) -> torch.device:
