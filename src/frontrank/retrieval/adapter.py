@@ -20,7 +20,7 @@ from frontrank.losses import registry
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking import LabelRelevance, Ranks, average_precision, exact_ranks, recall_at
 from frontrank.ranking.vectors import Vectors, check_labels, full_precision
-from frontrank.retrieval.whitening import POWERS, Whitening
+from frontrank.retrieval.whitening import POWERS, Whitening, read_saved, tensors_from_bytes, tensors_to_bytes
 
 RATES, TEMPERATURES = (3e-3, 1e-3, 1e-2), (0.1, 0.05, 0.2)  # the first of each: where nothing is held out
 _POWER = 0.25  # where nothing is held out
@@ -31,7 +31,6 @@ _SEARCH = 3  # settings are compared with a third of the steps
 _IN_MEMORY = 1 << 28  # numbers; larger files are read batch by batch
 _PCA_ROWS, _HELD_OUT_ROWS = 1 << 16, 20_000  # at most
 _LEAST = 2  # classes of two rows or more on each side
-_FORMAT, _VERSION = "frontrank.adapter", "1"
 _LINEAR, _HIDDEN = ("weight", "bias"), ("up", "up_bias", "down")
 _INNER = ("up", "up_bias")  # the others have a row for each dimension of the result
 
@@ -229,54 +228,38 @@ class Adapter:
 
         overwrite: replace a file that exists
         """
-        target = as_path("path", path)
-        atomic_write(target, self.to_bytes(), overwrite=overwrite)
+        atomic_write(as_path("path", path), self.to_bytes(), overwrite=overwrite)
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
-        safetensors = import_extra("safetensors.torch", "train", "saving an adapter")
         settings = self.get_params()
         settings |= {"loss": self.loss if isinstance(self.loss, str) else type(self.loss).__name__, "progress": None}
         settings["dims"] = None if self.dims is None else list(self.dims)
-        facts = {"format": _FORMAT, "version": _VERSION, "settings": json.dumps(settings, default=str)}
+        facts = {"settings": json.dumps(settings, default=str)}
         if self.chosen is not None:
             facts["chosen"] = json.dumps(asdict(self.chosen))
-        content: bytes = safetensors.save({name: x.contiguous() for name, x in self._weights.items()}, facts)
-        return content
+        return tensors_to_bytes("an adapter", self._weights, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file of `save`."""
-        source = as_path("path", path)
-        if not source.is_file():
-            raise InputError(f"{source} is not a file; give the path of a saved adapter")
-        try:
-            content = source.read_bytes()
-        except OSError as error:
-            raise InputError(f"{source} cannot be read ({error.strerror}); check its permissions") from error
-        return cls.from_bytes(content, str(source))
+        return cls.from_bytes(*read_saved("an adapter", path))
 
     @classmethod
     def from_bytes(cls, content: bytes, source: str) -> Self:
         """Return the adapter of `to_bytes`; an error names where it is from."""
-        safetensors = import_extra("safetensors.torch", "train", "loading an adapter")
-        try:
-            tensors: dict[str, Tensor] = safetensors.load(content)
-            facts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
-            if facts.get("format") != _FORMAT:
-                raise InputError(f"{source} is not an adapter; give the path of a file of Adapter.save")
-            if (version := facts.get("version")) != _VERSION:
-                raise InputError(f"{source} has version {version} of the format, not {_VERSION}; update frontrank")
-            adapter = cls().set_params(**json.loads(facts["settings"]))
+
+        adapter = cls()
+
+        def read(tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
+            adapter.set_params(**json.loads(facts["settings"]))
             if "chosen" in facts:
                 adapter.chosen = Trial(**json.loads(facts["chosen"]))
-        except FrontrankError:
-            raise
-        except Exception as error:  # what a damaged file raises has many kinds
-            raise InputError(f"{source} is damaged, or not an adapter ({error}); save it again") from error
-        if not _is_consistent(tensors):
-            raise InputError(f"{source} is damaged: its tensors do not fit together; save it again")
-        adapter.tensors = tensors
+            if not _is_consistent(tensors):
+                raise ValueError("its tensors do not fit together")
+            adapter.tensors = tensors
+
+        tensors_from_bytes("an adapter", content, source, read)
         return adapter
 
     def is_same(self, other: object) -> bool:
