@@ -58,14 +58,6 @@ def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
     assert "batches.per_class" in other.err
 
 
-def test_a_comparison_that_was_stopped_says_how_to_go_on(here, run, monkeypatch):
-    monkeypatch.setattr(runner, "run_task", lambda *_, **__: None)
-    result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--out", "o u t", *TINY)
-    assert result.status == 130
-    assert "frontrank compare --resume " in result.err
-    assert result.err.endswith("/here/o u t'\n")
-
-
 def test_no_entry_has_a_result(here, run, monkeypatch):
     def fail(task, config, target, beside, what, **others):
         beside.parent.mkdir(parents=True, exist_ok=True)

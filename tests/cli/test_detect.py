@@ -1,10 +1,8 @@
 """`frontrank detect`: train, evaluate and predict with a small detector, and what they refuse."""
 
 import json
-import os
 import re
 import shlex
-import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from frontrank.detection import Detector, DetectorSettings
 from frontrank.detection.evaluation import DetectionReport
 from frontrank.detection.settings import DetectConfig, SceneConfig
 from frontrank.settings import as_yaml, read_config, read_recipe, recipe_names, settings
-from frontrank.training import loop
 from tests.cli.conftest import examples, listing
 from tests.detection.runs import draw_scenes
 from tests.detection.scenes import write_voc
@@ -86,7 +83,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(here, run):
     config = read_config(read_recipe(here / "plan.yaml", DetectConfig), None, DetectConfig)
     assert (config.batch, config.data.validation, config.model.batch_norm) == (4, 0.25, "train")
     result = run("detect", "train", "--data", "scenes", *TINY, "--dry-run", "--loss.name", "cross-entropy")
-    assert "none are ranked" in result.out
+    assert "scores" not in next(line for line in result.out.splitlines() if line.startswith("lists"))
 
 
 @pytest.mark.training
@@ -102,25 +99,6 @@ def test_what_a_run_prints_and_leaves(here, run):
     assert json.loads(Path("my run/run.json").read_text())["steps"] == 2
     again = run(*words)
     assert (again.status, "--resume" in again.err) == (2, True)
-
-
-@pytest.mark.training
-def test_a_run_that_was_stopped_goes_on(here, run, monkeypatch):
-    own = loop.take_step
-
-    def step(*parts):
-        os.kill(os.getpid(), signal.SIGINT)
-        return own(*parts)
-
-    words = ("detect", "train", "--data", "scenes", *TINY, "--loss.name", "cross-entropy", "--out", "run", "--quiet")
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "take_step", step)
-        result = run(*words)
-    assert result.status == 130
-    assert result.err.endswith(" --resume run\n")
-    result = run("detect", "train", "--resume", "run", "--quiet")
-    assert (result.status, result.err) == (0, "")
-    assert result.out.startswith("trained 2 steps\n")
 
 
 # evaluate, predict, report

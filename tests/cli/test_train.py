@@ -126,17 +126,6 @@ def test_refusals_without_more(here, refused, words, name):
     refused(["train", *words.split()], name)
 
 
-def test_images_that_cannot_be_trained_on(here, refused):
-    shutil.copytree("my_photos/test", "tested/test")
-    refused(["train", *TINY, "--data", "tested"], "--data tested")
-    for number in range(12):
-        picture(here / "single" / f"bird {number}" / "1.png", number)
-    refused(["train", *TINY, "--batches.size", "0", "--data", "single"], "class")
-    refused(["compare", *TINY, "--data", "single"], "class")
-    Path("my_photos/train/it's/1.png").write_bytes(b"no picture")
-    refused(["train", *TINY, "--data", "my_photos", "--data.broken", "fail"], "train/it's/1.png")
-
-
 # The plan
 
 

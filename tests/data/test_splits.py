@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
 from frontrank.errors import InputError, InputTypeError
-from tests.data.files import refusal
 from tests.data.test_table import assert_same, table_of
+from tests.errors import refusal
 
 MOVES = {"validation": hold_out_classes, "test": split_test_classes}
 PAIRS = [label for label in "abcdefghijklmnopqrst" for _ in range(2)]  # 20 classes of 2 images

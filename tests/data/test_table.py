@@ -23,7 +23,7 @@ from frontrank.data.table import (
     read_unlabelled,
 )
 from frontrank.errors import FrontrankWarning, InputTypeError
-from tests.data.files import refusal
+from tests.errors import refusal
 
 # Tables
 

@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from frontrank.errors import InputError
 from frontrank.evaluation import BatchMAP
 from frontrank.reporting import plot_ap_error, plot_minibatch_map
+from tests.errors import refusal
 
 
 def test_ap_error_has_a_line_per_name():
@@ -30,11 +30,9 @@ def test_minibatch_map_shows_mean_spread_and_data_set(tmp_path):
     ("errors", "x", "name"), [({}, None, "errors"), ({"a": []}, None, "errors"), ({"a": [1.0]}, [1, 2], "x")]
 )
 def test_nothing_to_draw(errors, x, name):
-    with pytest.raises(InputError, match=name):
-        plot_ap_error(errors, x=x)
+    refusal(lambda: plot_ap_error(errors, x=x), name)
 
 
 def test_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"frontrank\[report\]"):
-        plot_ap_error({"a": [1.0]})
+    refusal(lambda: plot_ap_error({"a": [1.0]}), "frontrank[report]")
