@@ -169,7 +169,7 @@ def test_the_browser_is_opened_when_the_server_answers(here, run, monkeypatch, h
     result = run("serve", "photos.index", "--port", "0", "--open")
     assert result.status == 0
     (url,) = opened
-    assert f"serving at {url}; Ctrl-C ends it" in result.err
+    assert url in result.err
     assert ("no browser" in result.err) != has_browser
 
 
