@@ -5,9 +5,9 @@ import pytest
 from frontrank.errors import InputError
 
 
-def refusal(call, *parts):
-    """The one line of an InputError, which has these names or values."""
-    with pytest.raises(InputError) as caught:
+def refusal(call, *parts, error=InputError):
+    """The one line of an error, which has these names or values."""
+    with pytest.raises(error) as caught:
         call()
     message = str(caught.value)
     assert "\n" not in message

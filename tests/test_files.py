@@ -57,8 +57,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 @pytest.mark.parametrize(("path", "error"), [(3, InputTypeError), ("", InputError), ("a\0b", InputError)])
 def test_paths_that_cannot_be(path, error):
-    with pytest.raises(error, match="target"):
-        as_path("target", path)
+    refusal(lambda: as_path("target", path), "target", error=error)
 
 
 def test_json_comes_back(tmp_path):

@@ -344,10 +344,8 @@ def test_values_that_cannot_be_used(name):
 
 @pytest.mark.parametrize("labels", [[0.0, float("nan")], [0.0, 1.0], [1, None], ["a", None], ["1", 1]], ids=str)
 def test_labels_of_another_type(labels):
-    with pytest.raises(InputTypeError, match="labels"):
-        BalancedBatches(labels)
-    with pytest.raises(InputTypeError, match="batch_size"):
-        BalancedBatches(FEW, True)
+    refusal(lambda: BalancedBatches(labels), "labels", error=InputTypeError)
+    refusal(lambda: BalancedBatches(FEW, True), "batch_size", error=InputTypeError)
 
 
 def test_the_limits_are_allowed():
@@ -469,8 +467,7 @@ def test_damaged_states_are_refused():
     for key in state:
         with pytest.raises(InputError, match=key):
             balanced.load_state_dict({name: value for name, value in state.items() if name != key})
-    with pytest.raises(InputTypeError, match="state"):
-        balanced.load_state_dict(None)
+    refusal(lambda: balanced.load_state_dict(None), "state", error=InputTypeError)
     refusal(lambda: balanced.set_epoch(-1), "epoch")
     refusal(lambda: balanced.state_dict(position=9), "position")
     assert (balanced.epoch, balanced.position) == (0, 0)

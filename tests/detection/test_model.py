@@ -104,8 +104,7 @@ def test_pictures_of_any_kind_are_the_same_and_the_mode_stays(detector):
 
 
 def test_pictures_that_cannot_be(detector):
-    with pytest.raises(InputTypeError, match="pictures"):
-        detector.detect([torch.zeros(3, 5, 5)])
+    refusal(lambda: detector.detect([torch.zeros(3, 5, 5)]), "pictures", error=InputTypeError)
     for wrong in (torch.zeros(1, 5, 5, dtype=torch.uint8), np.zeros((0, 5, 3), np.uint8)):
         refusal(lambda wrong=wrong: detector.detect([wrong]), "pictures")
 

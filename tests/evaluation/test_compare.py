@@ -220,5 +220,4 @@ def test_nothing_is_best_among_other_queries(other):
 
 @pytest.mark.parametrize(("reports", "kind"), [({}, InputError), ({"a": {"R@1": 1}}, InputTypeError)])
 def test_bad_reports(reports, kind):
-    with pytest.raises(kind, match="reports"):
-        table_of(reports)
+    refusal(lambda: table_of(reports), "reports", error=kind)

@@ -75,8 +75,7 @@ def test_vehicleid_by_size():
         assert report.notes == PROTOCOLS[f"vehicleid-{size}"](rows, labels).notes
     assert protocols.vehicleid(rows, labels).name == "VehicleID small"
     for size in ("Small", None):
-        with pytest.raises(FrontrankError, match="size"):
-            protocols.vehicleid(rows, labels, size)
+        refusal(lambda size=size: protocols.vehicleid(rows, labels, size), "size", error=FrontrankError)
 
 
 def shop():
@@ -138,8 +137,7 @@ def test_templates_that_cannot_be():
     rows = torch.randn(4, 3)
     refusal(lambda: template_means(rows, [1, 1, 1, 2], ["b", "a", "a", "b"]), "template b has")
     refusal(lambda: template_means(rows, [1] * 4, [1, 2, 3]), "templates has 3")
-    with pytest.raises(InputTypeError, match="templates must be"):
-        template_means(rows, [1] * 4, ["a", "b", None, "b"])
+    refusal(lambda: template_means(rows, [1] * 4, ["a", "b", None, "b"]), "templates must be", error=InputTypeError)
     opposite = torch.tensor([[1.0, 2.0], [3.0, 4.0], [-3.0, -4.0]])
     refusal(lambda: template_means(opposite, [0] * 3, [1, 8, 8]), "template 8 has")
 

@@ -119,8 +119,7 @@ def test_comes_back_as_it_was(fitted, tmp_path):
     assert not again.is_same(fitted.truncate(4))
     assert (again.chosen, again.hidden, list(again.dims)) == (fitted.chosen, 5, [8, 4])
     assert torch.equal(again.apply(rows), fitted.apply(rows))
-    with pytest.raises(FrontrankError):
-        fitted.save(path)
+    refusal(lambda: fitted.save(path), error=FrontrankError)
 
 
 def test_files_that_are_no_adapters(fitted, tmp_path):
@@ -193,7 +192,6 @@ def test_settings_that_are_refused(settings, name):
 def test_input_that_is_refused(fitted):
     rows, labels = draw(12)
     for wrong in (labels[:-1], rows[:, 0], np.zeros((len(rows), 0), int), np.arange(len(rows))):
-        with pytest.raises((InputError, InputTypeError), match="labels"):
-            fr.Adapter.fit(rows, wrong)
+        refusal(lambda wrong=wrong: fr.Adapter.fit(rows, wrong), "labels", error=(InputError, InputTypeError))
     refusal(lambda: fitted.apply(rows[:, :5]), "embeddings")
     refusal(lambda: fr.Adapter().apply(rows), "fit")

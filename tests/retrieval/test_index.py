@@ -234,8 +234,7 @@ def test_notes_of_several_who_have_it_open(durable):
     index.note(model="runs/first")
     assert index.settings.notes == other.settings.notes
     assert index.settings.model == "abc"
-    with pytest.raises(InputTypeError, match="roots"):
-        index.note(roots=3)
+    refusal(lambda: index.note(roots=3), "roots", error=InputTypeError)
     assert index.settings.notes == other.settings.notes
 
 

@@ -131,8 +131,7 @@ def test_paths_that_cannot_be_used(whitening, tmp_path):
             Whitening.load(path)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     for call in (whitening.save, Whitening.load):
-        with pytest.raises(InputTypeError, match="path"):
-            call(3)
+        refusal(lambda call=call: call(3), "path", error=InputTypeError)
 
 
 def test_files_of_something_else(whitening, tmp_path):
