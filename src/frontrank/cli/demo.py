@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 RECIPE = "emoji-demo"
 _GO_ON = "the same command again goes on from there"
 _NEEDED = ("yaml", "PIL", "resvg_py", "timm", "torchvision", "safetensors", "jinja2", "sklearn")
+_WIDTH = 80  # columns of a terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +96,7 @@ def _recipe_config(data: str = "") -> TrainConfig:
 
 def _config(images: ImageTable, iterations: int | None) -> TrainConfig:
     """Return the settings of the recipe for these images; if there are few classes, a batch has all of them."""
-    from frontrank.training.run import split_images
+    from frontrank.training.images import split_images
 
     config = _recipe_config(str(images.root))
     classes = len(set(split_images(images, config).of("train").labels))
@@ -164,14 +165,14 @@ try next
     print("\n".join(_fold(line) for line in lines.split("\n")))
 
 
-def _fold(command: str, width: int = 80) -> str:
+def _fold(command: str) -> str:
     """Break a long command between its words, in a way that a shell puts together again when it is pasted."""
-    if not command.startswith("    frontrank ") or len(command) <= width:
+    if not command.startswith("    frontrank ") or len(command) <= _WIDTH:
         return command
     first, *words = map(shlex.quote, shlex.split(command))
     lines = [f"    {first}"]
     for word in words:
-        if len(lines[-1]) + len(f" {word} \\") > width:
+        if len(lines[-1]) + len(f" {word} \\") > _WIDTH:
             lines.append(f"        {word}")
         else:
             lines[-1] += f" {word}"
