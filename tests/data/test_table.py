@@ -23,6 +23,7 @@ from frontrank.data.table import (
     read_unlabelled,
 )
 from frontrank.errors import FrontrankWarning, InputTypeError
+from frontrank.evaluation import evaluate
 from tests.data.files import refusal
 
 # Tables
@@ -513,6 +514,15 @@ def test_levels_are_the_columns_that_hold_classes_whole(level2, category, names)
     table = ImageTable("x", paths, labels, category, ["test"] * 4, [""] * 4, extra)
     assert table.level_names() == names
     assert table.level_labels().shape == ((4, len(names)) if len(names) > 1 else (4,))
+
+
+def test_a_distractor_is_in_no_class_of_any_level():
+    paths, roles = list("1234"), ["query", "gallery", "query", "distractor"]
+    table = table_of(paths=paths, labels=["p", "p", "q", ""], categories=["x", "x", "y", "x"], roles=roles)
+    levels = table.level_labels()
+    assert levels.tolist() == [["p", "x"], ["p", "x"], ["q", "y"], ["", ""]]
+    report = evaluate(np.eye(4)[::2], levels[::2], gallery=np.eye(4)[1:], gallery_labels=levels[1:], metrics=["R@1"])
+    assert report.per_query["R@1 (level 2)"].tolist() == [0, 1]
 
 
 # Several labels per image

@@ -48,7 +48,7 @@ INPUTS = {
     "labels: missing": ("labels", ValueError, call(X)),
     "labels: too few": ("labels", ValueError, call(X, LABELS[:3])),
     "labels: floats": ("labels", TypeError, call(X, LABELS.float())),
-    "labels: one-hot": ("labels", ValueError, call(X, MASK.long())),
+    "labels: one-hot": ("labels", ValueError, call(X, torch.eye(4).long())),
     "labels: words": ("labels", TypeError, call(X, ["cat", "cat", "dog", "dog"])),
     "labels: a number": ("labels", ValueError, call(X, torch.tensor(3))),
     "ref_emb: without ref_labels": ("ref_labels", ValueError, call(X, LABELS, ref_emb=REF)),

@@ -151,6 +151,14 @@ def test_losses_of_two_grades_rank_by_the_finest_level():
     assert torch.equal(fr.SmoothAP()(embeddings, relevant=grades), fr.SmoothAP()(embeddings, relevant=grades > 0))
 
 
+def test_levels_of_0_and_1_are_not_one_hot():
+    embeddings = random_embeddings(8, 1)
+    for rows in ([[0, 0, 0], [1, 1, 1]], [[1, 0, 0], [0, 1, 0]], [[0, 0, 0], [0, 0, 0]]):
+        labels = torch.tensor(rows).repeat_interleave(4, 0)
+        expected = fr.HierarchicalAP()(embeddings, labels + torch.tensor([5, 6, 7]))
+        assert torch.equal(fr.HierarchicalAP()(embeddings, labels), expected)
+
+
 def test_one_level_is_as_labels_without_levels():
     embeddings, more = hierarchy()
     fine = more["labels"][:, 0]

@@ -138,7 +138,7 @@ class ImageTable:
         """Return the columns that are levels of the labels, finest first: label, level2, ..., subcategory, category.
 
         A coarser level counts if all images with a label have it, if it has two values or more, and if each class is
-        in one of them. Images of several labels are an error.
+        in one of them. Images of several labels are an error. A distractor is in no class of any level.
         """
         return tuple(self._levels())
 
@@ -244,6 +244,7 @@ def nested_levels(labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict
     """Return labels and the columns level2, level3, ..., subcategory, category that are coarser levels, as text.
 
     A column that has no entry for an image with a label, the same one for all, or two for one class, is left out.
+    An image without a label, such as a distractor, has no coarser class either.
     """
     names = sorted((name for name in columns if _LEVEL.fullmatch(name)), key=lambda name: int(name[5:]))
     names += [name for name in ("subcategory", "category") if name in columns]
@@ -254,7 +255,7 @@ def nested_levels(labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict
         own = column[labelled].tolist()
         nested = len(set(zip(finer, own, strict=True))) == len(set(finer))
         if "" not in own and len(set(own)) > 1 and nested:
-            levels[name] = column
+            levels[name] = np.where(labelled, column, "")
     return levels
 
 

@@ -129,7 +129,7 @@ def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.devic
             f"{name} must have the shape (items,), or (items, levels) with the finest level first, "
             f"got {tuple(labels.shape)}; for several labels per item give a matrix as relevant"
         )
-    if labels.dim() == 2 and labels.shape[1] > 2 and bool(((labels == 0) | (labels == 1)).all()):
+    if labels.dim() == 2 and labels.shape[1] > 2 and _is_one_hot(labels):
         raise InputError(
             f"{name} of shape {tuple(labels.shape)} has 0 and 1 only, as if it were one-hot; use {name}.argmax(1), "
             "or give a matrix of who is relevant as relevant"
@@ -137,6 +137,12 @@ def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.devic
     if len(labels) != length:
         raise InputError(f"{name} has {len(labels)} entries but {of} has {length} rows; give one label per row")
     return labels.long()
+
+
+def _is_one_hot(labels: Tensor) -> bool:
+    """Whether rows of labels have one 1 and otherwise 0, and could not be classes of nested levels."""
+    ones = ((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all()
+    return bool(ones) and not is_nested(labels)
 
 
 def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
