@@ -24,7 +24,7 @@ from studies.trained import RECIPE, emoji_folder, split_images, work_folder
 
 STEPS, PER_CLASS, CHUNK = 40, 4, 448
 FEATURES, DIM = 256, 128  # of the head: principal components of the features, and numbers of an embedding
-LRS, TEMPERATURES = (3e-3, 1e-2, 3e-2), (0.01, 0.05)
+LRS, TEMPERATURES = (3e-3, 1e-2, 3e-2), (0.01, 0.05, 0.1)
 HELD_OUT, TEST_CLASSES = 0.2, 400
 _QUICK_STEPS, _QUICK_DIM = 2, 16
 
@@ -80,8 +80,13 @@ def describe_training(parts: Mapping[str, Part]) -> dict[str, Any]:
 
 
 def search_ends(rows: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """Return the names of rows whose search chose the lowest or the highest learning rate."""
-    return [name(row) for row in rows if row["lr"] in (LRS[0], LRS[-1])]
+    """Return the names of rows whose search chose a rate or temperature at an end of those it tried, and which."""
+    ends = []
+    for row in rows:
+        tried = (("rate", "lr", LRS), ("temperature", "temperature", TEMPERATURES))
+        own = [f"{what} {row[key]:g}" for what, key, values in tried if row[key] in (values[0], values[-1])]
+        ends += [f"{name(row)} ({' and '.join(own)})"] if own else []
+    return ends
 
 
 def train_heads(

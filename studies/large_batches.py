@@ -1,4 +1,4 @@
-"""Recall@k and SupAP beside Smooth-AP and PNP-D_q, at batches of two sizes (Recall@k surrogate; ROADMAP)."""
+"""Recall@k and SupAP beside Smooth-AP and PNP-D_q, by the size of batches (Recall@k surrogate; ROADMAP)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from studies.study import Effort, Results, Study, verdict
 from studies.style import INK, panels
 from studies.trained import draw_over, gap
 
-SIZES, QUICK_SIZES = (112, 448), (16, 32)
+SIZES, QUICK_SIZES = (112, 448, 2048), (16, 32)
 LOSSES: dict[str, Callable[[float], nn.Module]] = {
     "Recall@k": lambda temperature: RecallAtK(temperature=temperature),
     "SupAP": lambda temperature: SupAP(temperature=temperature),
@@ -70,7 +70,7 @@ STUDY = Study(
     name="large-batches",
     paper="Recall@k",
     shows="large batches",
-    title="Recall@k and SupAP beside Smooth-AP and PNP, at batches of 112 and 448",
+    title="Recall@k and SupAP beside Smooth-AP and PNP, at batches of 112, 448 and 2,048",
     minutes=5,
     measure=measure,
     draw=draw,

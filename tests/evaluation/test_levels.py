@@ -61,6 +61,28 @@ def test_of_a_gallery_and_of_given_scores():
         assert [report[name] for name in GRADED] == pytest.approx(expected, abs=1e-9)
 
 
+def test_levels_that_are_not_nested():
+    embeddings, labels = batch()
+    labels[:, 1] = np.arange(40) % 5
+    grades = grades_of(labels, labels)
+    report = fr.evaluate(embeddings, labels, metrics=(*GRADED, "mAP"))
+    scores = unit(embeddings) @ unit(embeddings).T
+    assert [report[name] for name in GRADED] == pytest.approx(by_loops(scores, grades, own=True), abs=1e-9)
+    assert report["mAP (level 2)"] == fr.evaluate(embeddings, labels[:, 1], metrics="mAP")["mAP"]
+    whole = fr.evaluate(embeddings, relevant=grades.astype(int), metrics=GRADED)
+    assert dict(whole) == pytest.approx({name: report[name] for name in GRADED}, abs=1e-12)
+    queries, of_queries = batch(9, seed=1)
+    report = fr.evaluate(queries, of_queries, gallery=embeddings, gallery_labels=labels, metrics=GRADED)
+    expected = by_loops(unit(queries) @ unit(embeddings).T, grades_of(of_queries, labels), own=False)
+    assert [report[name] for name in GRADED] == pytest.approx(expected, abs=1e-9)
+
+
+def test_small_grades_count():
+    scores, grades = [[0.9, 0.5, 0.1]], np.array([[0.0, 1e-20, 0.0]])
+    for name, value in (("nDCG", 1 / np.log2(3)), ("H-AP", 1 / 2)):
+        assert fr.evaluate_scores(scores, relevant=grades, metrics=name)[name] == pytest.approx(value)
+
+
 def test_metrics_of_each_level():
     embeddings, labels = batch()
     report = fr.evaluate(embeddings, labels, metrics=("R@1", "mAP", "H-AP"))
@@ -102,11 +124,12 @@ def test_ignored_items_have_no_grade():
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("labels", {"labels": np.array([[0, 0], [0, 1], [1, 1], [1, 1]])}),
+        ("labels", {"labels": np.array([[0, 0], [0, 1], [1, 2], [1, 2]])}),  # the coarsest first
         ("labels", {"labels": np.zeros((4, 0), dtype=int)}),
         ("gallery_labels", {"labels": [[0, 0]] * 4, "gallery": np.eye(4), "gallery_labels": [0] * 4}),
         ("relevant", {"relevant": np.full((4, 4), -1.0)}),
         ("relevant", {"relevant": np.full((4, 4), np.inf)}),
+        ("relevant", {"relevant": np.full((4, 4), 2000.0)}),
         (
             "H-AP",
             {

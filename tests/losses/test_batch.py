@@ -59,7 +59,7 @@ INPUTS = {
     "ref_emb: float64": ("ref_emb", TypeError, call(X, LABELS, ref_emb=REF.double(), ref_labels=REF_LABELS)),
     "ref_labels: too few": ("ref_labels", ValueError, call(X, LABELS, ref_emb=REF, ref_labels=REF_LABELS[:5])),
     "ref_labels: floats": ("ref_labels", TypeError, call(X, LABELS, ref_emb=REF, ref_labels=REF_LABELS.float())),
-    "relevant: whole numbers": ("relevant", TypeError, call(X, relevant=MASK.long())),
+    "relevant: whole numbers below 0": ("relevant", ValueError, call(X, relevant=MASK.long() - 1)),
     "relevant: too few columns": ("relevant", ValueError, call(X, relevant=MASK[:, :3])),
     "relevant: too few rows": ("relevant", ValueError, call(X, relevant=MASK[:3])),
     "relevant: of the batch, not of ref_emb": ("relevant", ValueError, call(X, ref_emb=REF, relevant=MASK)),

@@ -159,10 +159,10 @@ def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device
 def _relevant(relevant: Tensor, rows: int, columns: int, device: torch.device, graded: bool, by_level: bool) -> Tensor:
     """Check a matrix of who is relevant to whom: boolean, or grades >= 0, which stay only if the loss uses them."""
     relevant = as_tensor("relevant", relevant, device)
+    if relevant.dtype == torch.bool or relevant.dtype.is_complex or relevant.shape != (rows, columns):
+        return _mask("relevant", relevant if relevant.dtype.is_complex else relevant > 0, rows, columns, device)
     if not relevant.dtype.is_floating_point:
-        return _mask("relevant", relevant, rows, columns, device)
-    if relevant.shape != (rows, columns):
-        return _mask("relevant", relevant > 0, rows, columns, device)  # raises the error of the shape
+        relevant = relevant.float()
     if not bool((torch.isfinite(relevant) & (relevant >= 0)).all()):
         wrong = relevant[~(torch.isfinite(relevant) & (relevant >= 0))][0].item()
         raise InputError(f"relevant must have grades >= 0, got {wrong}; 0 means not relevant")
