@@ -113,7 +113,8 @@ class BatchLoss(nn.Module):
     """A loss per query, averaged over the queries that have a positive. Subclasses give `objective`.
 
     `last` says what the latest call did: {"queries_used": ..., "queries_skipped": ...}; a query without
-    a positive is skipped. A compiled graph knows the loss by its `number`.
+    a positive is skipped. Unless a loss is `graded`, labels of several levels count as the finest, and any grade of
+    `relevant` above 0 as 1. A compiled graph knows the loss by its `number`.
     """
 
     include_query: bool | Literal["negative"] = False  # "negative": in its own list, but not as a positive
@@ -156,7 +157,8 @@ class BatchLoss(nn.Module):
 
         embeddings: [query, dim], of any length: cosine similarity is used
         labels:     [query], whole numbers; the same label means relevant
-                    [query, level], finest first: the grade of an item is how many levels it shares
+                    [query, level], finest first: the grade of an item is how many levels it shares. A loss that
+                    knows two grades only, such as SmoothAP, ranks by the finest level, and by any grade above 0
         ref_emb, ref_labels: a separate gallery [item, dim], [item]; without it the batch is its own
             gallery and no query is in its own list
         relevant:   [query, gallery], in place of labels: boolean, or grades >= 0, 0 for not relevant
