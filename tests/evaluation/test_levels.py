@@ -126,6 +126,7 @@ def test_ignored_items_have_no_grade():
     [
         ("labels", {"labels": np.array([[0, 0], [0, 1], [1, 2], [1, 2]])}),  # the coarsest first
         ("labels", {"labels": np.zeros((4, 0), dtype=int)}),
+        ("level 1", {"labels": [[0, 0], [1, 0], [2, 1], [3, 1]]}),  # which has metrics that do not look at grades
         ("gallery_labels", {"labels": [[0, 0]] * 4, "gallery": np.eye(4), "gallery_labels": [0] * 4}),
         ("relevant", {"relevant": np.full((4, 4), -1.0)}),
         ("relevant", {"relevant": np.full((4, 4), np.inf)}),
@@ -141,7 +142,7 @@ def test_ignored_items_have_no_grade():
 )
 def test_wrong_arguments(name, arguments):
     with pytest.raises(InputError, match=name):
-        fr.evaluate(**{"embeddings": np.eye(4), **arguments}, metrics=("nDCG", "H-AP"))
+        fr.evaluate(**{"embeddings": np.eye(4), **arguments}, metrics=("nDCG", "H-AP", "mAP"))
 
 
 # Several labels per item: what shares one is relevant

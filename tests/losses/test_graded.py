@@ -236,6 +236,8 @@ def test_sums_of_losses():
         0.9 * a + 0.1 * b,
         a * 0.9 + 0.1 * b,
         0.5 * (1.8 * a + 0.2 * b),
+        sum([a * 0.9, b / 10]),
+        a - (0.1 * a - 0.1 * b),
     ):
         for ours, reference in zip(value_and_gradients(loss, embeddings, more), expected, strict=True):
             torch.testing.assert_close(ours, reference)
@@ -268,6 +270,8 @@ def test_sums_of_losses():
         (InputError, "alpha", lambda x: fr.HierarchicalAP(alpha=-1.0)),
         (InputError, "losses", lambda x: fr.CombinedLoss([])),
         (InputTypeError, "losses", lambda x: fr.CombinedLoss([fr.SmoothAP()])),
+        (InputTypeError, "losses", lambda x: fr.CombinedLoss(fr.SmoothAP())),
+        (InputTypeError, "ks", lambda x: fr.RecallAtK(ks=5)),
         (InputError, "weight", lambda x: fr.CombinedLoss([(math.nan, fr.SmoothAP())])),
         (InputError, "calibration", lambda x: fr.ROADMAP(calibration=2.0)),
     ],

@@ -182,6 +182,9 @@ def _rankings(
     for level in range(codes[0].shape[1] if plain else 0):
         named = [replace(each, name=f"{each.name} (level {level + 1})") for each in plain] if level else plain
         of_level = (codes[0][:, level], codes[1][:, level])
+        if not bool(LabelRelevance(*of_level, own=own).used):
+            asked = ", ".join(each.name for each in plain)
+            raise InputError(f"labels: no two items share a class of level {level + 1}; leave it out, or {asked}")
         rankings.append((named, *read_relevance(of_level, None, ignored, queries, items, own)))
     if graded:
         rankings.append((graded, *read_relevance(codes, None, ignored, queries, items, own)))

@@ -76,8 +76,8 @@ def measure(name: str) -> Measure:
     known = [*_OF_RANKS, *GROUP_METRICS]
     simple = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
     hint = ""
-    if at := re.fullmatch(r"([rp])@(\d*)[.\d]*", simple):
-        hint = f"did you mean {at[1].upper()}@{int(at[2][:16] or 1) or 1}? "
+    if at := re.fullmatch(r"(r|p|ndcg)@(\d*)[.\d]*", simple):
+        hint = f"did you mean {'nDCG' if at[1] == 'ndcg' else at[1].upper()}@{int(at[2][:16] or 1) or 1}? "
     elif near := nearest_word(name.lower().replace("_at_", "@"), by_lower := {x.lower(): x for x in known}, 0.7):
         hint = f"did you mean {by_lower[near]}? "
     at_k = "R@k, P@k and nDCG@k for any whole k from 1"

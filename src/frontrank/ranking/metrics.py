@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from frontrank.checks import check_choice, check_integer, check_number
-from frontrank.errors import InputError
+from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking.integral import Integral, check_derivative
 
 Variant = Literal["O", "I_u", "I_b", "D_s", "D_q"]
@@ -273,6 +273,9 @@ class RecallAtK:
     by_level: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ks, tuple | list):
+            raise InputTypeError(f"ks must be whole numbers such as (1, 2, 4), got {self.ks!r}")
+        object.__setattr__(self, "ks", tuple(self.ks))
         if not self.ks:
             raise InputError("ks must have at least one number, such as (1, 2, 4), got ()")
         for k in self.ks:
