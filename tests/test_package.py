@@ -80,6 +80,17 @@ def loaded_modules(code):
     )
 
 
+def test_a_public_name_stands_once():
+    """But for what every command has, and for a metric and the loss on it."""
+    places = {}
+    for file in Path(fr.__file__).parent.rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
+                places.setdefault(node.name, set()).add(file)
+    twice = {name for name, files in places.items() if len(files) > 1}
+    assert twice == {"add_arguments", "main", "run", "HierarchicalAP", "RecallAtK"}
+
+
 @pytest.mark.processes
 def test_importing_the_package_and_its_base_modules_loads_nothing_heavy():
     light = "import frontrank, frontrank.checks, frontrank.errors, frontrank.files, frontrank.losses.registry"

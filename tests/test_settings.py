@@ -192,6 +192,31 @@ def test_values_a_recipe_cannot_have(recipe, text):
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "loss"),
+    [
+        ({"loss.name": "PNP-D_s"}, {}, LossConfig("PNP", variant="D_s")),
+        ({"loss.name": "PNP-D_s", "loss.b": 3}, {"loss.name": "PNP-O"}, LossConfig("PNP", variant="O", b=3.0)),
+        ({"loss.name": "PNP", "loss.variant": "I_b"}, {"loss.name": "PNP-O"}, LossConfig("PNP", variant="O")),
+        ({"loss.name": "PNP-D_s"}, {"loss.variant": "O"}, LossConfig("PNP", variant="O")),
+        ({"loss.name": "PNP-D_s"}, {"loss.name": "SmoothAP"}, LossConfig("SmoothAP")),
+        ({}, {"loss.name": "triplet-hard"}, LossConfig("triplet-hard")),
+    ],
+)
+def test_a_preset_stands_for_settings_of_its_loss(first, second, loss):
+    config = read_config(first, second)
+    assert config.loss == loss
+    assert read_config(values_of(config)) == config
+    assert config.loss.name in LOSSES or config.loss.name.startswith("pml.")
+
+
+@pytest.mark.parametrize("name", ["Pnp", "pnp-d_Q", "SmoothAp"])
+def test_names_of_losses_are_found_in_any_case(name):
+    message = refusal(read_config, {"loss.name": name})
+    assert "loss.name" in message
+    assert {"Pnp": "PNP", "pnp-d_Q": "PNP-D_q", "SmoothAp": "SmoothAP"}[name] in message.split("mean", 1)[1]
+
+
+@pytest.mark.parametrize(
     ("changes", "names"),
     [
         ({"data": DataConfig(resize=0, size=0)}, ["data.resize", "data.size"]),

@@ -44,7 +44,7 @@ def test_help_is_quick_and_shows_an_example(command):
     assert (done.returncode, done.stderr) == (0, "\n")
     assert done.stdout.startswith(f"usage: frontrank {command}".strip())
     assert f"examples:\n  frontrank {command}" in done.stdout or command in ("detect", "search")
-    assert max(map(len, done.stdout.splitlines())) <= 90
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", COMMANDS)

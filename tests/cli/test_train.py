@@ -12,7 +12,7 @@ import pytest
 import frontrank as fr
 from frontrank.cli.train import _print_result
 from frontrank.settings import LossConfig, find_recipe, read_config, read_recipe, recipe_names, settings
-from frontrank.training import loop
+from frontrank.training import defaults, loop
 from frontrank.training import run as training_run
 from tests.cli.images import EACH, TEST, TINY, TRAIN, picture, published, tree
 
@@ -166,14 +166,14 @@ def test_dry_run_prints_the_plan_and_writes_nothing(train, tmp_path):
     ("most", "words", "end"),
     [
         (8, "", "8 are needed"),
-        (7, "", "batches.chunk to 7"),
+        (7, "--batches.chunk 0", "batches.chunk to 7"),
         (7, "--batches.chunk 7", "7 are needed"),
         (0, "", "another device"),
         (None, "", "not known"),
     ],
 )
 def test_what_fits_into_memory(train, monkeypatch, most, words, end):
-    monkeypatch.setattr(loop, "images_that_fit", lambda model, images, device: (2_500_000, most))
+    monkeypatch.setattr(defaults, "images_that_fit", lambda model, images, device: (2_500_000, most))
     lines, _ = plan(train("--dry-run", *words.split()))
     assert re.search(rf"2\.5 MB per image; .*{end}", lines["memory"])
 

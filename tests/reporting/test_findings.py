@@ -54,7 +54,10 @@ def sorted_list(rows, query):
 @pytest.fixture(scope="module")
 def found():
     sides = [("before", "frozen", BEFORE), ("after", "trained", torch.from_numpy(AFTER))]
-    return measure_findings(table_of(LABELS, LABELS // 3), sides, first=6, per_kind=3, costly=4, mapped=40, show=False)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, count in {"_FIRST": 6, "_PER_KIND": 3, "_COSTLY": 4, "_MAPPED": 40}.items():
+            patch.setattr(module, name, count)
+        return measure_findings(table_of(LABELS, LABELS // 3), sides, show=False)
 
 
 def measure_one(table, rows):

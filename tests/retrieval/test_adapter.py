@@ -197,7 +197,7 @@ def test_settings_that_are_refused(settings, name):
 
 def test_input_that_is_refused(fitted):
     rows, labels = draw(12)
-    for wrong in (labels[:-1], rows[:, 0], np.zeros((len(rows), 0), int), np.arange(len(rows))):
+    for wrong in (labels[:-1], rows[:, 0], np.zeros((len(rows), 0), int), np.arange(len(rows)), [{1, 2}] * len(rows)):
         with pytest.raises((InputError, InputTypeError), match="labels"):
             fr.Adapter.fit(rows, wrong)
     with pytest.raises(InputError, match="embeddings"):
