@@ -255,9 +255,9 @@ def list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
         total = metric.list_loss(relaxed).sum()
         grads = torch.autograd.grad(total, leaves, materialize_grads=True)
     least = torch.finfo(dtype).tiny ** 0.75
-    grads = [grad.masked_fill(grad.abs() < least, 0) for grad in grads]
-    in_valid = grads[2] if soft else torch.zeros_like(negatives, dtype=dtype)
-    return RankSlopes(grads[0], grads[1], in_valid)
+    kept = [grad.masked_fill(grad.abs() < least, 0) for grad in grads]
+    in_valid = kept[2] if soft else torch.zeros_like(negatives, dtype=dtype)
+    return RankSlopes(kept[0], kept[1], in_valid)
 
 
 @dataclass(frozen=True)
