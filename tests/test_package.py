@@ -10,55 +10,20 @@ import pytest
 import frontrank as fr
 from frontrank import errors
 
+PUBLIC = [
+    "Adapter", "AllClassesBatches", "BalancedBatches", "BlackboxAP", "BlackboxRecall", "CategoryBatches",
+    "ClassifierAP", "CombinedLoss", "Embedder", "EmbeddingMemory", "FastAP", "FrontrankError", "HierarchicalAP",
+    "ImageTable", "Index", "Item", "PNP", "PairMargin", "QuantizedAP", "ROADMAP", "RankLoss", "RecallAtK", "Report",
+    "SmoothAP", "SmoothNDCG", "SupAP", "TrainConfig", "Whitening", "augment_database", "compare", "embed_table",
+    "evaluate", "evaluate_revisited", "evaluate_scores", "evaluation", "expand_queries", "gather",
+    "multistage_backward", "protocols", "ranking", "rerank", "resume", "train",
+]  # fmt: skip
+
 
 def test_public_names():
-    assert fr.__all__ == [
-        "Adapter",
-        "AllClassesBatches",
-        "BalancedBatches",
-        "BlackboxAP",
-        "BlackboxRecall",
-        "CategoryBatches",
-        "ClassifierAP",
-        "CombinedLoss",
-        "Embedder",
-        "EmbeddingMemory",
-        "FastAP",
-        "FrontrankError",
-        "HierarchicalAP",
-        "ImageTable",
-        "Index",
-        "Item",
-        "PNP",
-        "PairMargin",
-        "QuantizedAP",
-        "ROADMAP",
-        "RankLoss",
-        "RecallAtK",
-        "Report",
-        "SmoothAP",
-        "SmoothNDCG",
-        "SupAP",
-        "TrainConfig",
-        "Whitening",
-        "augment_database",
-        "compare",
-        "embed_table",
-        "evaluate",
-        "evaluate_revisited",
-        "evaluate_scores",
-        "evaluation",
-        "expand_queries",
-        "gather",
-        "multistage_backward",
-        "protocols",
-        "ranking",
-        "rerank",
-        "resume",
-        "train",
-    ]
-    assert {*fr.__all__, "losses", "settings", "__version__"} <= {*dir(fr)}
-    assert [name for name in [*fr.__all__, *fr._SUBMODULES] if not hasattr(fr, name)] == []
+    assert fr.__all__ == PUBLIC
+    assert {*PUBLIC, "losses", "settings", "__version__"} <= {*dir(fr)}
+    assert [name for name in [*PUBLIC, *fr._SUBMODULES] if not hasattr(fr, name)] == []
     assert fr.losses.PNP is fr.PNP
     assert fr.protocols is fr.evaluation.protocols
     assert not hasattr(fr, "losess")

@@ -39,8 +39,7 @@ def test_embed_and_index_apply_it(folder, run):
     adapter = fr.Adapter.load("photos_adapter.safetensors").truncate(5)
     np.testing.assert_allclose(adapted.embeddings, adapter.transform(plain.embeddings), atol=1e-5)
     for _ in range(2):  # again, with the same adapter
-        result = run("index", MODEL, "my_photos/test", "--to", "photos.index", *words)
-        assert result.status == 0, result.err
+        run("index", MODEL, "my_photos/test", "--to", "photos.index", *words, status=0)
     with fr.Index.load("photos.index") as index:
         np.testing.assert_allclose(
             index.vectors([f"test/{name}" for name in adapted.ids.tolist()]), adapted.embeddings, atol=1e-4
@@ -53,8 +52,7 @@ def test_embed_and_index_apply_it(folder, run):
 @pytest.mark.parametrize("loss", ["pml.ContrastiveLoss", "triplet", "PNP-D_s"])
 def test_a_loss_by_the_names_of_compare(folder, run, loss):
     words = ("--loss", loss, "--hidden", "4", "--onnx", "new.onnx", *QUICK)
-    result = run("adapt", "train.npz", "--out", "new.safetensors", *words)
-    assert result.status == 0, result.err
+    run("adapt", "train.npz", "--out", "new.safetensors", *words, status=0)
     assert Path("new.onnx").stat().st_size > 0
 
 

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -115,14 +114,6 @@ def test_our_own_mistakes_are_not_hidden(fail):
     fail(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["evaluate", "a.npy"])
-
-
-def test_as_a_module(folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["frontrank", "evaluate", "test.npz"])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_module("frontrank", run_name="__main__")
-    assert end.value.code == 0
-    assert "mAP" in capsys.readouterr().out
 
 
 @pytest.mark.processes

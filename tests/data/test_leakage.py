@@ -9,7 +9,7 @@ from PIL import Image
 from frontrank.data import leakage
 from frontrank.data.leakage import conflicting_labels, near_duplicates, picture_hash
 from frontrank.data.table import ImageTable
-from tests.data.files import refusal
+from tests.errors import refusal
 
 
 def scene(seed, size=(120, 90)):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from frontrank.data.transforms import MEAN, STD, evaluation_transform, random_seed, training_transform
 from frontrank.settings import DataConfig
-from tests.data.files import refusal
+from tests.errors import refusal
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}  # pixels come out as they are, 0 to 255
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import frontrank as fr
-from frontrank.errors import InputError
 from frontrank.evaluation.statistics import difference_over_classes
 from frontrank.ranking import LabelRelevance, Vectors
 from frontrank.reporting import findings as module
@@ -27,6 +26,7 @@ from frontrank.reporting.findings import (
     rotate_onto,
     score_counts,
 )
+from tests.errors import refusal
 from tests.reference import evaluation
 from tests.reference import reporting as reference
 from tests.reporting.samples import table_of
@@ -243,9 +243,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("labels", "sides", "name"), REFUSED.values(), ids=REFUSED.keys())
 def test_refusals_are_one_line(labels, sides, name):
-    with pytest.raises(InputError, match=name) as error:
-        measure_findings(table_of(labels, name="birds"), sides, show=False)
-    assert "\n" not in str(error.value)
+    refusal(lambda: measure_findings(table_of(labels, name="birds"), sides, show=False), name)
 
 
 # Curves over all queries

@@ -445,6 +445,7 @@ def test_facts_that_are_damaged(tmp_path):
         assert build.read_facts(tmp_path, {"seed": 1}) == {"seed": 1}
 
 
+@pytest.mark.processes
 def test_the_commit_is_of_the_package_and_of_no_other_repository(tmp_path, monkeypatch):
     def git(*words):
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words]
