@@ -100,9 +100,9 @@ class ClassifierAP(nn.Module):
                 f"scores has {scores.shape[1]} classes but the remembered batches have {self._past[-1][0].shape[1]}; "
                 "call reset() before a new problem"
             )
-        if not self.training:
-            return self._loss(scores, targets)
         now = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        if not self.training:
+            return self._loss(now, targets)
         past = [(s.to(now), t.to(targets.device)) for s, t in self._past]
         self._past.append((now.detach().clone(), targets.clone()))
         return self._loss(*(torch.cat(parts) for parts in zip((now, targets), *past, strict=True)))
