@@ -313,7 +313,7 @@ def study_results():
         for margin, memory, values in ((True, True, [0.61, 0.611]), (True, False, [0.5, 0.5]), (False, True, []))
     ]
     names = ("FastAP", "SmoothAP", "PNP-D_q", "BlackboxRecall-log", "BlackboxRecall-loglog")
-    heads = [{"name": name, "values": {"300": {"R@1": [0.6, 0.6]}}} for name in names]
+    heads = [{"name": name, "values": {"600": {"R@1": [0.6, 0.6]}}} for name in names]
     lists = [{"length": length, "seconds": length / 1e7} for length in (100_000, 1_000_000, 10_000_000)]
     return {
         "smooth-ap-ablation": {"columns": ablation},
