@@ -67,7 +67,7 @@ RANKS: dict[str, tuple[Candidate, ...]] = {  # six candidates for each loss
 }
 PEERS: dict[str, tuple[Candidate, ...]] = {  # of pytorch-metric-learning
     "contrastive": _grid("contrastive(pos_margin={},neg_margin={})", (0, 0.4), (0.6, 0.8, 1)),
-    "triplet": _grid("triplet(margin={})", (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)),
+    "triplet": _grid("triplet(margin={})", (0.05, 0.1, 0.2, 0.4, 0.8, 1.2)),
     "SupCon": _grid("pml.SupConLoss(temperature={})", _TEMPERATURES),
     "multi-similarity": _grid("multi-similarity(beta={},base={})", (5, 10, 25), (0.5, 0.7)),
     "ProxyAnchor": _grid("pml.ProxyAnchorLoss(alpha={})", (4, 8, 16), loss_lrs=(1, 10)),
@@ -257,17 +257,20 @@ def draw(results: Results) -> dict[str, Any]:
 
 
 def stability(short: Mapping[str, list[float]], long: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Return how alike the orders at both lengths are: Spearman's rho, and pairs that change sides."""
+    """Return how alike the orders at both lengths are: Spearman's rho, and the pairs that change sides."""
     from scipy.stats import spearmanr
 
     means = [[mean_and_spread(own[name])[0] for name in long] for own in (short, long)]
-    pairs = [(gap(short[one], short[other]), gap(long[one], long[other])) for one, other in combinations(long, 2)]
-    both = [(before, after) for before, after in pairs if before.counts and after.counts]
+    pairs = {
+        (one, other): (gap(short[one], short[other]), gap(long[one], long[other]))
+        for one, other in combinations(long, 2)
+    }
+    both = {names: gaps for names, gaps in pairs.items() if all(each.counts for each in gaps)}
     return {
         "rho": float(spearmanr(*means).statistic) if all(len({*own}) > 1 for own in means) else 0.0,
         "pairs": len(pairs),
         "both": len(both),
-        "reversed": sum(before.is_more != after.is_more for before, after in both),
+        "reversed": [names for names, (before, after) in both.items() if before.is_more != after.is_more],
     }
 
 
