@@ -136,8 +136,8 @@ def ways_of(rambo: Settings) -> dict[str, Settings]:
         "RaMBO": rambo,
         "RaMBO, no margin": {**rambo, "loss.margin": "0"},
         "RaMBO, no memory": {**rambo, "loss.memory": "0"},
-        "RaMBO, lambda / 5": {**rambo, "loss.lam": f"{lam / FACTOR:g}"},
-        "RaMBO, lambda x 5": {**rambo, "loss.lam": f"{lam * FACTOR:g}"},
+        "RaMBO, a fifth of lambda": {**rambo, "loss.lam": f"{lam / FACTOR:g}"},
+        "RaMBO, 5 times lambda": {**rambo, "loss.lam": f"{lam * FACTOR:g}"},
     }
 
 
