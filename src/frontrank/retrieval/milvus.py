@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -333,9 +334,12 @@ class MilvusEngine:
             limit = min(4 * limit, LONGEST_LIST)
         short = [query for query, rows in results.items() if len(rows) < k]
         if short and not self._is_exact and len(results[short[0]]) < self.count(conditions):
-            # A graph may lose what a filter cuts off from the rest.
+            # A graph may lose what a filter cuts off from the rest: first more candidates, then all that match.
             again = self._nearest(queries[short], k, _MOST_CANDIDATES, where, columns)
             results.update(zip(short, again, strict=True))
+            matches = self.count(conditions)
+            short = [query for query in short if len(results[query]) < min(k, matches)]
+            results.update(zip(short, self._compare_all(queries[short], k, where), strict=True))
         return [self._to_hits(results[query], k, with_vectors) for query in range(len(queries))]
 
     def _nearest(
@@ -347,6 +351,16 @@ class MilvusEngine:
         common = {"anns_field": "vector", "output_fields": columns, "partition_names": [ITEMS], "search_params": search}
         for some in split_batches(queries, size):
             yield from self._server.read("search", data=list(some), limit=limit, filter=where, **common)
+
+    def _compare_all(self, queries: np.ndarray, k: int, where: str) -> list[list[Row]]:
+        """Return the k best rows of each query, of all that match, compared here."""
+        best: list[list[Row]] = [[] for _ in queries]
+        matches = self._scan(ITEMS, [*COLUMNS, "vector"], where=where) if best else iter(())
+        while rows := list(islice(matches, _ROWS)):
+            for place, scores in enumerate(queries @ self._to_vectors(rows).T):
+                hits = [{"distance": float(score), "entity": row} for score, row in zip(scores, rows, strict=True)]
+                best[place] = sorted(best[place] + hits, key=lambda hit: (-hit["distance"], hit["entity"]["id"]))[:k]
+        return best
 
     def _to_hits(self, rows: list[Row], k: int, with_vectors: bool) -> Hits:
         best = sorted(rows, key=lambda row: (-row["distance"], row["entity"]["id"]))[:k]
@@ -408,12 +422,15 @@ class MilvusEngine:
         """Return how many go at once, if each has so many vectors."""
         return max(1, min(_ROWS, _NUMBERS // (vectors * self.dim)))
 
-    def _scan(self, partition: str, columns: list[str], after: str = "", limit: float = math.inf) -> Iterator[Row]:
+    def _scan(
+        self, partition: str, columns: list[str], after: str = "", limit: float = math.inf, where: str = ""
+    ) -> Iterator[Row]:
         """Yield rows by their ids: of those that match, a server returns the ones with the lowest ids."""
+        most = self._batch_size(1) if "vector" in columns else _ROWS
         while limit > 0:
-            size = int(min(limit, _ROWS))
-            where = f"id > {quote_text(after)}" if after else ""
-            rows = sorted(self._read(partition, where, columns, limit=size), key=lambda row: row["id"])
+            size = int(min(limit, most))
+            tests = [f"({where})"] * bool(where) + [f"id > {quote_text(after)}"] * bool(after)
+            rows = sorted(self._read(partition, " and ".join(tests), columns, limit=size), key=lambda row: row["id"])
             yield from rows
             if len(rows) < size:
                 return
