@@ -199,6 +199,8 @@ def main() -> None:
         }
     if stored.get("cross-entropy") and ("cross-entropy", 0) in found:
         kept["again"] = {"cross-entropy, seed 0": found["cross-entropy", 0]["values"]}
+    elif "again" in experiment.stored:
+        kept["again"] = experiment.stored["again"]
     if not options.iterations:
         RESULT.write_text(json.dumps(kept, indent=1) + "\n")
 
