@@ -74,7 +74,8 @@ products. *Products*: the same three, block by block. Extra memory is the rise o
 
 {table(columns, rows)}
 
-Batch 384 beside pytorch-metric-learning. Its `PNPLoss` and `SmoothAPLoss` hold the comparison of every two items of every list, its `FastAPLoss` a
+Batch 384 beside pytorch-metric-learning, for time and memory alone: the value of its `SmoothAPLoss` is wrong unless a batch has as many classes as images per class
+([the example](losses/smooth_ap.md#cost)). Its `PNPLoss` and `SmoothAPLoss` hold the comparison of every two items of every list, its `FastAPLoss` a
 matrix of the batch for each bin:
 
 {table(["loss", "its time", "its extra memory", "x time of ours", "x memory of ours"], peers(small))}

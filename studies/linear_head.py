@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +23,13 @@ from frontrank.training.embedding import embed_table
 from frontrank.training.run import build_loss
 from studies.study import Effort, Results, Study, verdict
 from studies.style import COLOURS, INK, panels
-from studies.trained import emoji_folder, gap, mean_and_spread, rate_search, split_images, work_folder
+from studies.trained import emoji_folder, gap, mean_and_spread, split_images, work_folder
 
 _METRICS = ("R@1", "mAP")
-_LENGTHS, _QUICK_LENGTHS = (100, 300), (2, 4)  # steps
+_LENGTHS, _QUICK_LENGTHS = (200, 600, 1800), (2, 4, 6)  # steps; settings and rates are chosen after _CHOICE, the second
+_CHOICE = 1
 _LRS = (1e-2, 3e-3, 3e-2)  # settings are compared with the first
+_WIDER = (1e-3, 3e-4), (1e-1, 3e-1)  # tried in turn while the lowest or the highest rate is the best
 _BATCH, _PER_CLASS, _DIM, _WARMUP = 112, 4, 256, 10
 _POWER = 0.5  # of the whitening: the best of 0, 0.25 and 0.5 on held-out classes, before training
 _HELD_OUT = 0.2
@@ -50,21 +52,26 @@ def _grid(text: str, *values: Sequence[float], loss_lrs: Sequence[float] = (1.0,
 
 
 _TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-_BLACKBOX = (1, 4), (0.1, 0.2, 0.4)  # lam, margin
 RANKS: dict[str, tuple[Candidate, ...]] = {  # six candidates for each loss
+    "PNP-O": _grid("PNP-O(temperature={})", _TEMPERATURES),
+    "PNP-I_u": _grid("PNP-I_u(temperature={})", _TEMPERATURES),
+    "PNP-I_b": _grid("PNP-I_b(b={},temperature={})", (2, 4), (0.05, 0.1, 0.2)),
+    "PNP-D_s": _grid("PNP-D_s(temperature={})", _TEMPERATURES),
     "PNP-D_q": _grid("PNP-D_q(alpha={},temperature={})", (1, 4), (0.05, 0.1, 0.2)),
     "SmoothAP": _grid("SmoothAP(temperature={})", _TEMPERATURES),
-    "FastAP": _grid("FastAP(bins={})", (5, 10, 15, 20, 30, 50)),
-    **{
-        name: _grid(f"{name}(lam={{}},margin={{}})", *_BLACKBOX)
-        for name in ("BlackboxRecall-log", "BlackboxRecall-loglog", "BlackboxAP")
-    },
+    "FastAP": _grid("FastAP(bins={})", (3, 5, 10, 15, 20, 30)),
+    "QuantizedAP": _grid("QuantizedAP(bins={})", (5, 10, 15, 20, 30, 50)),
+    "BlackboxRecall-log": _grid("BlackboxRecall-log(lam={},margin={})", (1, 4), (0.2, 0.4, 0.6)),
+    "BlackboxRecall-loglog": _grid("BlackboxRecall-loglog(lam={},margin={})", (1, 4), (0.2, 0.4, 0.6)),
+    "BlackboxAP": _grid("BlackboxAP(lam={},margin={})", (1, 4), (0.1, 0.2, 0.4)),
 }
 PEERS: dict[str, tuple[Candidate, ...]] = {  # of pytorch-metric-learning
+    "contrastive": _grid("contrastive(pos_margin={},neg_margin={})", (0, 0.4), (0.6, 0.8, 1)),
+    "triplet": _grid("triplet(margin={})", (0.05, 0.1, 0.2, 0.4, 0.8, 1.2)),
     "SupCon": _grid("pml.SupConLoss(temperature={})", _TEMPERATURES),
-    "multi-similarity": _grid("multi-similarity(beta={},base={})", (10, 25, 50), (0.3, 0.5)),
-    "ProxyAnchor": _grid("pml.ProxyAnchorLoss(alpha={})", (8, 16, 32), loss_lrs=(1, 10)),
-    "NormalizedSoftmax": _grid("pml.NormalizedSoftmaxLoss(temperature={})", (0.05, 0.1, 0.2), loss_lrs=(1, 10)),
+    "multi-similarity": _grid("multi-similarity(beta={},base={})", (5, 10, 25), (0.5, 0.7)),
+    "ProxyAnchor": _grid("pml.ProxyAnchorLoss(alpha={})", (4, 8, 16), loss_lrs=(1, 10)),
+    "NormalizedSoftmax": _grid("pml.NormalizedSoftmaxLoss(temperature={})", (0.1, 0.2, 0.4), loss_lrs=(1, 10)),
 }
 _QUICK = ("SmoothAP", "BlackboxRecall-log", "BlackboxRecall-loglog", "BlackboxAP", "ProxyAnchor")
 
@@ -172,7 +179,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     lengths, seeds = (_QUICK_LENGTHS, 1) if effort.quick else (_LENGTHS, effort.seeds)
     lrs = _LRS[:1] if effort.quick else _LRS
     with progress("training heads", 2 * len(names), effort.show) as step:
-        losses = [_search(name, trials, lengths[1], lrs, effort.seed, step) for name in names]
+        losses = [_search(name, trials, lengths[_CHOICE], lrs, effort.seed, step) for name in names]
         for loss, length in product(losses, lengths):
             values = [_train(loss, trials, length, effort.seed + place) for place in range(seeds)]
             loss["values"][str(length)] = {metric: [each[metric] for each in values] for metric in _METRICS}
@@ -197,7 +204,14 @@ def _search(
     candidates = (RANKS | PEERS)[name]
     results = {(each, lrs[0]): trials.run(name, each, lrs[0], steps, seed, "validation") for each in candidates}
     best, _ = max(results, key=lambda pair: results[pair]["R@1"])
-    results |= {(best, lr): trials.run(name, best, lr, steps, seed, "validation") for lr in lrs[1:]}
+    lower, higher = (list(wider) if lrs[1:] else [] for wider in _WIDER)
+    more = list(lrs[1:])
+    while more:
+        results |= {(best, rate): trials.run(name, best, rate, steps, seed, "validation") for rate in more}
+        tried = {rate: own["R@1"] for (each, rate), own in results.items() if each == best}
+        lr = max(tried, key=tried.__getitem__)
+        wider = lower if lr == min(tried) else higher if lr == max(tried) else []
+        more = [wider.pop(0)] if wider else []
     best, lr = max(results, key=lambda pair: results[pair]["R@1"])
     step(1)
     return {
@@ -216,81 +230,92 @@ def _train(loss: Results, trials: Trials, steps: int, seed: int) -> dict[str, fl
     return trials.run(loss["name"], Candidate(loss["loss"], loss["loss_lr"]), loss["lr"], steps, seed, "test")
 
 
-def _values(results: Results, place: int) -> dict[str, list[float]]:
-    """Return R@1 over seeds by loss, at one of the two lengths."""
-    length = str(results["lengths"][place])
-    return {each["name"]: each["values"][length]["R@1"] for each in results["losses"]}
+def _values(results: Results) -> list[dict[str, list[float]]]:
+    """Return R@1 over seeds by loss, for each length."""
+    losses, lengths = results["losses"], map(str, results["lengths"])
+    return [{each["name"]: each["values"][length]["R@1"] for each in losses} for length in lengths]
 
 
 def draw(results: Results) -> dict[str, Any]:
-    short, long = (_values(results, place) for place in range(2))
-    names = sorted(long, key=lambda name: mean_and_spread(long[name])[0])
+    by_length = _values(results)
+    names = sorted(by_length[_CHOICE], key=lambda name: mean_and_spread(by_length[_CHOICE][name])[0])
     of_ranks = {each["name"]: each["of_ranks"] for each in results["losses"]}
     figure, axes = panels(size=(7.2, 0.27 * len(names) + 1.2))
     axis = axes[0, 0]
     for place, name in enumerate(names):
         colour = COLOURS[0 if of_ranks[name] else 1]
-        for own, fill in ((short, "none"), (long, colour)):
+        for own, mark, fill in zip(by_length, "<o>", ("none", colour, "none"), strict=True):
             mean, spread = (100 * each for each in mean_and_spread(own[name]))
-            axis.errorbar(mean, place, xerr=spread, marker="o", color=colour, markerfacecolor=fill, capsize=2)
+            axis.errorbar(mean, place, xerr=spread, marker=mark, color=colour, markerfacecolor=fill, capsize=2)
     for colour, label in ((COLOURS[0], "on ranks"), (COLOURS[1], "on pairs or proxies")):
         axis.plot([], [], marker="o", linestyle="", color=colour, label=label)
     axis.axvline(100 * results["start"]["R@1"], color=INK, linestyle="--", linewidth=1.0, label="before training")
     axis.set_yticks(range(len(names)), names)
-    axis.set(xlabel="R@1, %; filled after {1} steps, empty after {0}".format(*results["lengths"]))
+    axis.set(xlabel="R@1, %; < after {} steps, filled after {}, > after {}".format(*results["lengths"]))
     axis.legend()
     return {"losses": figure}
 
 
 def stability(short: Mapping[str, list[float]], long: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Return how alike the orders at both lengths are: Spearman's rho, and pairs that change sides."""
+    """Return how alike the orders at both lengths are: Spearman's rho, and the pairs that change sides."""
     from scipy.stats import spearmanr
 
     means = [[mean_and_spread(own[name])[0] for name in long] for own in (short, long)]
-    pairs = [(gap(short[one], short[other]), gap(long[one], long[other])) for one, other in combinations(long, 2)]
-    both = [(before, after) for before, after in pairs if before.counts and after.counts]
+    pairs = {
+        (one, other): (gap(short[one], short[other]), gap(long[one], long[other]))
+        for one, other in combinations(long, 2)
+    }
+    both = {names: gaps for names, gaps in pairs.items() if all(each.counts for each in gaps)}
     return {
         "rho": float(spearmanr(*means).statistic) if all(len({*own}) > 1 for own in means) else 0.0,
         "pairs": len(pairs),
         "both": len(both),
-        "reversed": sum(before.is_more != after.is_more for before, after in both),
+        "reversed": [names for names, (before, after) in both.items() if before.is_more != after.is_more],
     }
 
 
 def values(results: Results) -> dict[str, Any]:
-    short, long = (_values(results, place) for place in range(2))
+    by_length = _values(results)
+    main = by_length[_CHOICE]
     reference = max(results["losses"], key=lambda each: each["held_out"])["name"]
     rows = [
         {
             **each,
-            **dict(zip(("short", "long"), each["values"].values(), strict=True)),
+            "runs": [each["values"][str(length)] for length in results["lengths"]],
             "chosen": str(Candidate(each["loss"], each["loss_lr"])),
-            "gap": None if each["name"] == reference else gap(long[each["name"]], long[reference]),
+            "gap": None if each["name"] == reference else gap(main[each["name"]], main[reference]),
         }
-        for each in sorted(results["losses"], key=lambda each: -mean_and_spread(long[each["name"]])[0])
+        for each in sorted(results["losses"], key=lambda each: -mean_and_spread(main[each["name"]])[0])
     ]
     best = {
         of_ranks: max((row for row in rows if row["of_ranks"] == of_ranks), key=lambda row: row["held_out"])["name"]
         for of_ranks in (True, False)
     }
-    ap = gap(long["BlackboxAP"], long["SmoothAP"])
-    weightings = gap(long["BlackboxRecall-loglog"], long["BlackboxRecall-log"])
-    kinds = gap(long[best[True]], long[best[False]])
+    ap = gap(main["BlackboxAP"], main["SmoothAP"])
+    weightings = gap(main["BlackboxRecall-loglog"], main["BlackboxRecall-log"])
+    kinds = gap(main[best[True]], main[best[False]])
     lrs = ",".join(f"{lr:g}" for lr in results["lrs"])
     return {
         "verdict": verdict([ap.points > -_NEAR, not weightings.is_less, not kinds.is_less]),
         "rows": rows,
         "reference": reference,
-        "seeds": len(long[reference]),
+        "seeds": len(main[reference]),
         "ap": ap,
         "near": _NEAR,
         "weightings": weightings,
         "kinds": kinds,
         "best": best,
-        "stability": stability(short, long),
+        "stability": [stability(*pair) for pair in pairwise(by_length)],
         "lrs": lrs.replace(",", ", "),
-        "search": rate_search({row["name"]: row["lr"] for row in rows}, lrs),
+        "trials": sorted({len(row["search"]) for row in rows}),
+        "ends": [row["name"] for row in rows if _is_end(row)],
     }
+
+
+def _is_end(loss: Results) -> bool:
+    """Whether the chosen rate is the lowest or the highest that was tried, so that another could be better."""
+    rates = [rate for _, rate, _ in loss["search"]]
+    return len({*rates}) > 1 and loss["lr"] in (min(rates), max(rates))
 
 
 STUDY = Study(
@@ -298,7 +323,7 @@ STUDY = Study(
     paper="ours",
     shows="",
     title="A linear head on frozen features: losses on ranks, pairs and proxies, each with a search",
-    minutes=20,
+    minutes=45,
     measure=measure,
     draw=draw,
     values=values,

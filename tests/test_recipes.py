@@ -139,7 +139,7 @@ VOC = {
     **{"model.weights": "pretrained", "model.samples": 256, "model.positives": 0.25, "model.trainable_layers": 3},
 }
 AP_LOSS = {
-    **{"loss.name": "RaMBO", "loss.lam": 0.05, "loss.margin": 0.15, "loss.memory": 7},
+    **{"loss.name": "RaMBO", "loss.lam": 1.25, "loss.margin": 0.15, "loss.memory": 7},
     **{"loss.across_classes": pytest.approx(1 / 3), "loss.weight": 1.0},
 }
 ROWS = {

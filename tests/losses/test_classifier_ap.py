@@ -103,6 +103,13 @@ def test_evaluation_has_no_memory():
     torch.testing.assert_close(loss(third, t3), classifier_ap([(first, t1), (third, t3)], **SETTINGS))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_in_evaluation(dtype):
+    [(scores, targets)] = batches((6, 3))
+    loss, narrow = fr.ClassifierAP(**SETTINGS).eval(), scores.to(dtype)
+    torch.testing.assert_close(loss(narrow, targets), loss(narrow.float(), targets))
+
+
 @pytest.mark.parametrize("how", ["memory=0", "reset"])
 def test_without_memory_batches_do_not_know_each_other(how):
     loss = fr.ClassifierAP(memory=0 if how == "memory=0" else 3, **SETTINGS)

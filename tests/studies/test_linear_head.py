@@ -88,9 +88,9 @@ def test_a_stopped_study_goes_on(run_quick, monkeypatch):
     with pytest.raises(StoppedError):
         run_quick()
     results = run_quick()
-    assert len(runs) == 5 * (6 + 2) + 1  # settings of five losses, two lengths; one was stopped
+    assert len(runs) == 5 * (6 + 3) + 1  # settings of five losses, three lengths; one was stopped
     assert run_quick() == results
-    assert len(runs) == 41
+    assert len(runs) == 46
     verdict(linear_head.STUDY, results)
 
 
@@ -102,8 +102,17 @@ def test_the_setting_and_then_the_rate_are_chosen_on_held_out_classes(tmp_path, 
     monkeypatch.setattr(Trials, "run", run)
     trials = Trials(Effort(tmp_path), drawn_table(), torch.zeros(120, 8))
     loss = linear_head._search("FastAP", trials, 3, (0.1, 0.2, 0.3), 0, lambda _: None)
-    assert (loss["loss"], loss["lr"], loss["held_out"]) == ("FastAP(bins=15)", 0.2, 1.5)
+    assert (loss["loss"], loss["lr"], loss["held_out"]) == ("FastAP(bins=10)", 0.2, 1.5)
     assert len(loss["search"]) == 8
+
+
+def test_rates_beyond_the_end_are_tried_while_they_are_better(tmp_path, monkeypatch):
+    monkeypatch.setattr(Trials, "run", lambda trials, name, candidate, lr, *args: {"R@1": -abs(lr - 1e-3)})
+    trials = Trials(Effort(tmp_path), drawn_table(), torch.zeros(120, 8))
+    loss = linear_head._search("FastAP", trials, 3, (1e-2, 3e-3, 3e-2), 0, lambda _: None)
+    assert loss["lr"] == 1e-3
+    assert [rate for _, rate, _ in loss["search"]][6:] == [3e-3, 3e-2, 1e-3, 3e-4]
+    assert not linear_head._is_end(loss)
 
 
 def results_of(means):
@@ -113,12 +122,12 @@ def results_of(means):
         candidate, mean = candidates[0], means.get(name, 0.6)
         values = {
             length: {metric: [own - 0.001, own, own + 0.001] for metric in ("R@1", "mAP")}
-            for length, own in ((100, mean), (300, mean))
+            for length, own in ((100, mean), (300, mean), (900, mean))
         }
         facts = {"name": name, "of_ranks": name in RANKS, "lr": 1e-2, "held_out": mean, "search": []}
         losses.append({**facts, **candidate._asdict(), "values": {str(key): own for key, own in values.items()}})
     sizes = {"train": 4000, "validation": 1000, "test": 5000}
-    facts = {"lengths": [100, 300], "lrs": [1e-2, 3e-3, 3e-2], "images": sizes, "classes": sizes}
+    facts = {"lengths": [100, 300, 900], "lrs": [1e-2, 3e-3, 3e-2], "images": sizes, "classes": sizes}
     return {**facts, "frozen": {"R@1": 0.4, "mAP": 0.3}, "start": {"R@1": 0.5, "mAP": 0.4}, "losses": losses}
 
 
@@ -149,7 +158,7 @@ def test_stability_counts_pairs_that_change_sides():
     def runs(*means):
         return {name: [mean, mean + 0.001] for name, mean in zip("abc", means, strict=True)}
 
-    assert stability(runs(0.5, 0.6, 0.7), runs(0.5, 0.6, 0.7)) == {"rho": 1.0, "pairs": 3, "both": 3, "reversed": 0}
+    assert stability(runs(0.5, 0.6, 0.7), runs(0.5, 0.6, 0.7)) == {"rho": 1.0, "pairs": 3, "both": 3, "reversed": []}
     changed = stability(runs(0.5, 0.6, 0.7), runs(0.5, 0.7, 0.6))
-    assert (changed["rho"], changed["reversed"]) == (pytest.approx(0.5), 1)
+    assert (changed["rho"], changed["reversed"]) == (pytest.approx(0.5), [("b", "c")])
     assert stability(runs(0.5, 0.5, 0.5), runs(0.5, 0.6, 0.7))["both"] == 0

@@ -284,12 +284,22 @@ def test_labels_beyond_the_classes(name):
         refusal(lambda labels=labels: build(name)(batch(), labels), "labels", "6 classes")
 
 
-def test_what_the_library_refuses_is_said_in_one_line():
+def test_a_loss_with_a_gallery_is_tried_with_one():
+    for name in ("ContrastiveLoss", "ProxyAnchorLoss"):
+        build(name).try_out(DIM)
+    build("ContrastiveLoss").try_out(DIM, gallery=True)
+    with pytest.raises(InputError, match="ProxyAnchorLoss"):
+        build("ProxyAnchorLoss").try_out(DIM, gallery=True)
+
+
+def test_the_wrong_port_of_smooth_ap_is_warned_of():
     peer_losses._warn_of_smooth_ap.cache_clear()
-    with (
-        pytest.warns(FrontrankWarning, match="SmoothAPLoss"),
-        pytest.raises(InputError, match="SmoothAPLoss") as raised,
-    ):
+    with pytest.warns(FrontrankWarning, match="SmoothAPLoss"):
+        PeerLoss(losses.SmoothAPLoss())
+
+
+def test_what_the_library_refuses_is_said_in_one_line():
+    with pytest.raises(InputError, match="SmoothAPLoss") as raised:
         build("SmoothAPLoss")(batch(), LABELS)
     assert "\n" not in str(raised.value)
 

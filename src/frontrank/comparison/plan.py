@@ -332,7 +332,7 @@ def _check_plan(plan: Plan) -> None:
             config = plan.first_config(way, lr)
             with errors_of_way(way.name):
                 check_config(config)
-                build_loss(config.loss, 2, 2)
+                build_loss(config.loss, 2, 2, gallery=config.batches.memory > 0)
 
 
 @contextmanager

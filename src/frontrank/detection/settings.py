@@ -54,7 +54,7 @@ class ClassifierConfig:
 
     name: Literal["RaMBO", "cross-entropy"] = setting("RaMBO", "RaMBO or cross-entropy")
     weight: float = setting(1.0, "weight of this loss beside those of boxes and proposals", at_least=0)
-    lam: float = setting(0.05, "how far scores are moved in the backward pass (lambda), per item of a list", above=0)
+    lam: float = setting(1.25, "how far scores are moved in the backward pass (lambda), per item of a list", above=0)
     margin: float = setting(0.15, "margin between the scores of objects and of the rest (alpha)", at_least=0)
     memory: int = setting(7, "past batches whose scores join the lists (tau)", at_least=0)
     warmup: int = setting(500, "steps in which the margin grows from 0 and there is no memory", at_least=0)

@@ -62,8 +62,8 @@ class ClassifierAP(nn.Module):
     across_classes: weight of APC; 1/3 is the paper's mAP : APC = 2 : 1
     lam, margin:    as in BlackboxRecall, a class is a query; the defaults are the paper's for detection (Sec. 5.2)
     relative:       lam is multiplied by the length n of each list, since the authors' code ranks by 1/n .. 1. There
-                    the weight of a list takes part in the move: their lambda times (1 - across_classes) / classes
-                    is this lam for mAP, times across_classes for APC
+                    the weight of a list takes part in the move, and APC ranks the current batch only: their lambda
+                    times (1 - across_classes) / classes is this lam for mAP, times across_classes (1 + memory) for APC
 
     >>> scores = torch.tensor([[0.9, 0.2], [0.3, 0.8], [0.4, 0.1]])
     >>> ClassifierAP(margin=0.0)(scores, torch.tensor([[1, 0], [1, 0], [0, 1]]))  # 2/3 of 5/12 and 1/3 of 1/3
@@ -100,9 +100,9 @@ class ClassifierAP(nn.Module):
                 f"scores has {scores.shape[1]} classes but the remembered batches have {self._past[-1][0].shape[1]}; "
                 "call reset() before a new problem"
             )
-        if not self.training:
-            return self._loss(scores, targets)
         now = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        if not self.training:
+            return self._loss(now, targets)
         past = [(s.to(now), t.to(targets.device)) for s, t in self._past]
         self._past.append((now.detach().clone(), targets.clone()))
         return self._loss(*(torch.cat(parts) for parts in zip((now, targets), *past, strict=True)))

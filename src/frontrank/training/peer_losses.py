@@ -50,6 +50,8 @@ class PeerLoss(nn.Module):
         ):
             if not isinstance(value, kind):
                 raise InputTypeError(f"{name} must be one of pytorch-metric-learning, got {type(value).__name__}")
+        if type(loss).__name__ == "SmoothAPLoss":
+            _warn_of_smooth_ap()
         self.loss = loss
         self.miner = miner
         self.last: dict[str, int] = {"queries_used": 0, "queries_skipped": 0}
@@ -84,10 +86,16 @@ class PeerLoss(nn.Module):
         except (ValueError, AssertionError) as error:
             raise InputError(f"{self._name} of pytorch-metric-learning: {' '.join(str(error).split())}") from error
 
-    def try_out(self, dim: int) -> None:
-        """Raise an error if a small batch fails: the library may accept wrong options and fail when it is called."""
+    def try_out(self, dim: int, *, gallery: bool = False) -> None:
+        """Raise an error if a small batch fails: the library may accept wrong options and fail when it is called.
+
+        gallery: try it with a gallery too, as a run with a memory will
+        """
+        labels, items = torch.tensor([0, 0, 1, 1]), torch.eye(4, max(1, dim)) + 0.1
+        refs: list[dict[str, Tensor]] = [{}, {"ref_emb": items.flip(0), "ref_labels": labels.flip(0)}]
         try:
-            self(torch.eye(4, max(1, dim)).requires_grad_() + 0.1, torch.tensor([0, 0, 1, 1])).backward()
+            for ref in refs[: 1 + gallery]:
+                self(items.clone().requires_grad_(), labels, **ref).backward()
         except FrontrankError:
             raise
         except Exception as error:  # whatever the library does with its options
@@ -187,8 +195,6 @@ def peer_loss(
     """
     library = _library()
     kind = _find_class("loss", name, library.losses, library.losses.BaseMetricLossFunction)
-    if name == "SmoothAPLoss":
-        _warn_of_smooth_ap()
     sizes = {"num_classes": classes, "embedding_size": dim}
     needed = {key: value for key, value in sizes.items() if value is not None and key in _arguments(kind)[0]}
     loss = _build(library, name, kind, {**needed, **(options or {})})

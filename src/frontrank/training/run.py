@@ -366,7 +366,8 @@ def build_run(
     if not config.minutes:
         planned = defaults.fill_steps(config, len(sampler))
         check_warmup(planned.optimizer, count_steps(planned, len(sampler), config.batches.accumulate))
-    graded = getattr(build_loss(config.loss, 2, 2), "graded", False)
+    loss = build_loss(config.loss, 2, 2, gallery=config.batches.memory > 0)
+    graded = getattr(loss, "graded", False)
     if (graded or config.metric.startswith(OF_LEVELS)) and training.label_sets() is None:
         training.warn_of_levels(config.loss.name if graded else config.metric)
     if not quiet:
@@ -562,10 +563,11 @@ def frozen_title(config: TrainConfig) -> str:
     return f"{config.model.backbone}{' with random weights' if random else ', not trained further'}"
 
 
-def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
+def build_loss(config: LossConfig, classes: int = 0, dim: int = 0, *, gallery: bool = False) -> nn.Module:
     """Return the loss of the settings.
 
     classes, dim: of the training images and the embeddings, for losses that learn a proxy per class
+    gallery: the loss will rank a memory too; raise an error if it cannot
 
     >>> build_loss(LossConfig("SmoothAP", temperature=0.1))
     SmoothAP(metric=AveragePrecision(), relaxation=Sigmoid(temperature=0.1), include_query=False)
@@ -575,7 +577,7 @@ def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
     registry.check_arguments(config.name, config.settings)
     options, miner = config.settings.get("options"), config.settings.get("miner")
     loss = peer_loss(config.name.removeprefix(registry.PEERS), options, miner=miner, classes=classes, dim=dim)
-    loss.try_out(dim)
+    loss.try_out(dim, gallery=gallery)
     return loss
 
 
