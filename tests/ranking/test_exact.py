@@ -250,6 +250,22 @@ def test_a_collapsed_embedding_is_at_the_bottom(kind, dtype, path, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("path", ["plain", "many settled", "many again"])
+@pytest.mark.parametrize("grades", [None, torch.tensor([1.0, 2, 1, 2])])
+def test_negatives_between_positives_that_float64_hardly_tells_apart(path, grades, monkeypatch):
+    """Cosines a unit or less apart, which float64 may be off by: a negative that is less below counts."""
+    set_sizes(monkeypatch, **PATHS[path][0])
+    unit = 2 * exact.slack(64, torch.float64)
+    cosines = 0.6 - unit * torch.tensor([0.0, 0.9, 1.8, 2.7, 1.5, 2.4, 3.3]).double()
+    items = torch.zeros(7, 64, dtype=torch.float64)
+    items[:, 0], items[:, 1] = cosines, (1 - cosines**2).sqrt()
+    for seed in range(9):
+        order = torch.randperm(7, generator=torch.Generator().manual_seed(seed))
+        members = (order < 4).nonzero()[:, 0]
+        relevance = Lists(members, torch.tensor([4]), None if grades is None else grades[order[members]])
+        assert found(torch.eye(64)[:1].double(), items[order], relevance) == [[(0, 0), (1, 1), (2, 2), (3, 3)]]
+
+
 @pytest.mark.parametrize("path", ["plain", "settled", "again", "many settled", "many again"])
 def test_nearly_collapsed(path, monkeypatch):
     """All cosines within 1e-6 of each other, where float32 sums of 200 products tell nothing."""

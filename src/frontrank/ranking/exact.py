@@ -225,7 +225,13 @@ class _Block:
         before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~positives.valid, -torch.inf), self.bound)
         if self._removed is not None:
             before -= _exactly_at_or_above(self._removed, self.bound)
-        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), before.clamp_(min=0), positives)
+        return self._ranks(before.clamp_(min=0))
+
+    def _ranks(self, before: Tensor) -> Ranks:
+        """What stands before each positive, given the negatives before it [query, positive]."""
+        positives = self._positives
+        in_order = _in_order(self.exact, self.bound, before, positives)
+        return make_ranks(count_positives(in_order, positives), before, positives)
 
 
 class _LargeBlock(_Block):
@@ -291,15 +297,22 @@ class _LargeBlock(_Block):
         self.counts.index_put_((query, k), -below.to(self.counts), accumulate=True)
 
     def ranks(self) -> Ranks:
-        positives = self._positives
-        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), self.counts.double(), positives)
+        return self._ranks(self.counts.double())
 
 
-def _tie(exact: Tensor, bound: Tensor) -> Tensor:
-    """Numbers in the order of the scores [query, positive], the same for all that float64 cannot tell apart."""
-    ordered, order = exact.sort(1)
-    apart = ordered.diff(dim=1, prepend=ordered[:, :1]) > (exact - bound)[:, :1]
-    return torch.empty_like(exact).scatter_(1, order, apart.cumsum(1).to(exact))
+def _in_order(exact: Tensor, bound: Tensor, before: Tensor, positives: Positives) -> Tensor:
+    """Numbers in the order of the positives [query, positive]: by the negatives before them, then by score.
+
+    Where nothing stands between positives, their order matters to grades only; and there, what float64 cannot tell
+    apart is tied.
+    """
+    if positives.grades is None:
+        return -before
+    order = exact.argsort(1, descending=True)
+    order = order.gather(1, before.gather(1, order).argsort(dim=1, stable=True))
+    drop, more = (x.gather(1, order).diff(dim=1) for x in (exact, before))
+    apart = ((-drop > (exact - bound)[:, :1]) | (more > 0)).cumsum(1)
+    return torch.zeros_like(exact).scatter_(1, order[:, 1:], -apart.to(exact))
 
 
 def _scores_again(
