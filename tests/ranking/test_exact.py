@@ -116,6 +116,19 @@ def test_every_path_is_taken(path, monkeypatch):
         assert "again" not in paths or path != "settled"
 
 
+@pytest.mark.parametrize(("noise", "path"), [(0.1, "few"), (5.0, "many")])
+def test_more_positives_are_compared_where_few_items_are_near(noise, path, monkeypatch):
+    """Classes of 14 that are apart are compared, those that are not are sorted."""
+    labels = torch.arange(4004) // 14
+    rows = torch.randn(286, 32)[labels] + noise * torch.randn(4004, 32)
+    relevance = LabelRelevance(labels, labels, own=True)
+    paths = taken(monkeypatch)
+    result = found(rows, None, relevance)
+    assert ("many" in paths) == (path == "many")
+    set_sizes(monkeypatch, few=0 if path == "few" else 40)
+    assert found(rows, None, relevance) == result
+
+
 def test_float64_tiles_are_compared_directly(monkeypatch):
     paths = taken(monkeypatch)
     set_sizes(monkeypatch, **SMALL)
