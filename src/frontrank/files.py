@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -22,6 +22,12 @@ _MOST_JSON = 1 << 30  # bytes of a file
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _KINDS = {dict: "an object", list: "a list", int: "a whole number", str: "a string"}
+
+
+def count_shared_files(files: Iterable[PathLike], others: Iterable[PathLike]) -> int:
+    """Return how many of the files are among the others, by whatever links each is named."""
+    known = {os.path.realpath(file) for file in others}
+    return sum(os.path.realpath(file) in known for file in files)
 
 
 def atomic_write(

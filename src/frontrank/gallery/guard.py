@@ -175,7 +175,7 @@ _MOST_CLIENTS, _MOST_SESSIONS = 10_000, 1000  # remembered
 _BODY_GRACE = 3.0  # seconds before the rate of a body counts
 _log = logging.getLogger("frontrank.gallery")
 
-Answer = Callable[[Scope, int, str, Mapping[str, str] | None], Response]
+Responder = Callable[[Scope, int, str, Mapping[str, str] | None], Response]
 
 
 class Guard:
@@ -185,7 +185,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, token: str | None, hosts: Sequence[str] | None, answer: Answer
+        self, app: ASGIApp, *, limits: Limits, token: str | None, hosts: Sequence[str] | None, answer: Responder
     ) -> None:
         self._app, self._limits, self._answer = app, limits, answer
         self._token, self._hosts = token, None if hosts is None else {host.lower().strip("[]") for host in hosts}
@@ -251,9 +251,9 @@ class Guard:
                 upload = scope["path"] in _UPLOADS
                 most = self._limits.upload_bytes + _FORM_BYTES if upload else _SMALL_BODY
                 _check_length(headers, most)
-                bounded = self._limit_body(receive, most)
+                receive_body = self._limit_body(receive, most)
                 with self._arriving if upload else nullcontext():
-                    await self._app(scope, bounded, send)
+                    await self._app(scope, receive_body, send)
         except HTTPException as refusal:
             await self._drain(headers, receive)
             await self._refuse(scope, refusal)(scope, receive, send)
@@ -332,7 +332,7 @@ class Guard:
         """Return a `receive` that refuses a body as soon as it is too large or too slow."""
         start, size = time.monotonic(), 0
 
-        async def bounded() -> Message:
+        async def receive_body() -> Message:
             nonlocal size
             allowed = min(self._limits.body_seconds, _BODY_GRACE + size / self._limits.body_rate)
             try:
@@ -344,7 +344,7 @@ class Guard:
                 raise HTTPException(413, _too_large(most))
             return message
 
-        return bounded
+        return receive_body
 
 
 def cookie_name(scope: Scope) -> str:

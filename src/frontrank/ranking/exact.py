@@ -19,7 +19,7 @@ half of the multiplications.
 
 import itertools
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -29,15 +29,14 @@ from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import count_positives, make_ranks
 from frontrank.ranking.relevance import Lists, Positives, Relevance
 from frontrank.ranking.shares import current_share, own_queries
-from frontrank.ranking.steps import sort_rows_
+from frontrank.ranking.steps import FEW, sort_rows_
 from frontrank.ranking.tiles import tiling_of
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
 
 _CELL = 64  # items looked at together: where the highest is below all positives, none is counted
 _HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
 _PAIRS = 1 << 23  # positives ranked in one pass over the gallery
-FEW = 12  # up to here each item is compared with each positive ...
-_SOME = 64  # ... up to here where few items are near the positives; else items are sorted
+_SOME = 64  # beyond FEW, up to here items are compared where few are near the positives; else they are sorted
 _RUN = 2048  # queries, and items, of a tile that is sorted: in longer runs there is less to search
 _PROBE = 1024  # items on which the way is chosen, with one of 16 queries
 _MOST_COMPARISONS = 8.0  # of an item with positives, where they cost as much as sorting
@@ -378,21 +377,20 @@ def _blocks(
     counts = relevance.counts
     size = tiling_of(queries.device).block
     parts: list[Tensor] = []
+    edges = counts.new_tensor([0, FEW, max(FEW, _SOME)])
     chosen = rows.start + (torch.arange(len(counts[rows])) if all_ else counts[rows].nonzero()[:, 0])
     for chunk in chosen.split(8 * _RUN):
-        parts += chunk[counts[chunk] == 0].split(size)
-        for least, most, most_queries in ((0, FEW, size), (FEW, _SOME, size), (_SOME, len(gallery), _RUN)):
-            here = (counts[chunk] > least) & (counts[chunk] <= most)
-            parts += _like_together(chunk[here], relevance, own).split(most_queries)
+        kind = torch.bucketize(counts[chunk], edges)
+        parts += chunk[kind == 0].split(size)
+        for i, most_queries in enumerate((size, size, _RUN), 1):
+            parts += _like_together(chunk[kind == i], relevance, own).split(most_queries)
     parts = [part for part in parts if len(part)]
     place = None
     if all_:
         ordered = torch.cat(parts)
         place = torch.empty_like(ordered)
         place[ordered] = torch.arange(len(ordered))
-    probe = None
-    if bool(((counts[chosen] > FEW) & (counts[chosen] <= _SOME)).any()):
-        probe = gallery.read(torch.arange(0, len(gallery), -(-len(gallery) // _PROBE)))
+    probe = cache(lambda: gallery.read(torch.arange(0, len(gallery), -(-len(gallery) // _PROBE))))
     return [_block(queries, gallery, some, relevance, removed, own, place, probe) for some in parts]
 
 
@@ -413,9 +411,9 @@ def _block(
     removed: Lists | None,
     own: bool,
     place: Tensor | None,
-    probe: Chunk | None,
+    probe: Callable[[], Chunk],
 ) -> _Block:
-    """place: of each item in the order in which items are counted, if that is not theirs; probe: some items"""
+    """place: of each item in the order in which items are counted, if that is not theirs; probe: reads some items"""
     rows = queries.read(some)
     if not int(relevance.counts[some[0]]):  # items only
         nothing = rows.length.new_empty(len(some), 0)
@@ -426,7 +424,7 @@ def _block(
     exact = torch.where(positives.valid, exact, exact[:, :1])  # a row's first is never padding
     here = torch.arange(len(some))
     number = exact.shape[1]
-    if number > _SOME or (number > FEW and probe is not None and _many_near(rows, exact, probe)):
+    if number > _SOME or (number > FEW and _many_near(rows, exact, probe())):
         pairs = [(of.valid.nonzero()[:, 0], of.index[of.valid]) for of in listed] + [(here, some)] * own
         query, item = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         place_of_item = item if place is None else place[item]
