@@ -126,7 +126,22 @@ def case_mapped(items: int, queries: int, path: str) -> dict[str, float]:
     }
 
 
-CASES: dict[str, Callable[..., dict[str, float]]] = {"self": case_self, "mapped": case_mapped}
+def case_large(items: int, dim: int, per_class: int, noise: float, product: bool) -> dict[str, float]:
+    """Classes of equal size around random centres; product: only the bare product."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(items) // per_class
+    x = torch.randn(int(labels[-1]) + 1, dim, generator=random)[labels]
+    x += noise * torch.randn(items, dim, generator=random)
+    x /= x.norm(dim=1, keepdim=True)
+    ours(*clusters(2000, 400))
+    report: list[fr.Report] = []
+    start = time.process_time()
+    seconds, extra = extra_memory(lambda: bare_product(x) if product else report.append(ours(x, labels)))
+    found = {"seconds": seconds, "processor_seconds": time.process_time() - start, "extra_mb": extra / MB}
+    return found | ({} if product else {"mAP": report[0]["mAP"]})
+
+
+CASES: dict[str, Callable[..., dict[str, float]]] = {"self": case_self, "mapped": case_mapped, "large": case_large}
 
 
 def own(kind: str, **arguments: object) -> dict[str, Any]:
@@ -193,6 +208,38 @@ def section_classes(results: Results) -> None:
         rows.append({"per_class": 20_000 // classes, "mAP": ours(x, labels)["mAP"], "ratio": ratio})
         say(f"  {rows[-1]['per_class']:5} per class, mAP {rows[-1]['mAP']:.3f}: {ratio:.2f} x product")
     results["classes"] = rows
+
+
+LARGE = {  # images per class: noise for a mAP of about .05, .5 and .95
+    4: (2.76, 1.84, 1.46),
+    20: (3.1, 2.07, 1.55),
+    50: (3.28, 2.07, 1.55),
+    200: (4.13, 2.32, 1.74),
+    340: (4.91, 2.46, 1.74),
+}
+
+
+def section_large(results: Results) -> None:
+    """Classes from small to large with embeddings from bad to good: mAP about .05, .5 and .95."""
+    shape = {"items": 16_000, "dim": 256}
+    results["large"] = rows = []
+    say("\nby class size and quality, 16,000 x 256: processor time x that of the product, in processes of their own")
+    for per_class, noises in LARGE.items():
+        for noise in noises:
+            bare, row = (own("large", **shape, per_class=per_class, noise=noise, product=p) for p in (True, False))
+            ratio = row["processor_seconds"] / bare["processor_seconds"]
+            rows.append({"per_class": per_class, **row, "ratio": ratio})
+            say(f"  {per_class:4} per class, mAP {row['mAP']:.2f}: {ratio:5.2f} x product {row['extra_mb']:6.0f} MB")
+
+
+def section_vggface(results: Results) -> None:
+    """The size of VGGFace2's test set: 500 people of about 339 pictures."""
+    shape = {"items": 169_396, "dim": DIM, "per_class": 339, "noise": 2.5}
+    bare, row = (own("large", **shape, product=p) for p in (True, False))
+    ratio = row["processor_seconds"] / bare["processor_seconds"]
+    results["vggface"] = {**shape, **row, "ratio": ratio}
+    said = f"{row['seconds']:.0f} s, {ratio:.2f} x product, {row['extra_mb']:.0f} MB extra"
+    say(f"\n169,396 x {DIM} in 500 classes, mAP {row['mAP']:.2f}: {said}")
 
 
 def section_mapped(results: Results, items: int, queries: int) -> None:
@@ -263,7 +310,7 @@ def plot(results: Results, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few thousand items, nothing written")
-    parser.add_argument("--only", help="sections: self,quality,classes,mapped,growth")
+    parser.add_argument("--only", help="sections: self,quality,classes,large,vggface,mapped,growth")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "evaluation.json")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -280,6 +327,8 @@ def main() -> None:
         "self": lambda: section_self(results, *SOP, rounds=3),
         "quality": lambda: section_hard(results),
         "classes": lambda: section_classes(results),
+        "large": lambda: section_large(results),
+        "vggface": lambda: section_vggface(results),
         "mapped": lambda: section_mapped(results, *R1M),
         "growth": lambda: section_growth(results, [10_000, 20_000, 50_000, 100_000]),
     }

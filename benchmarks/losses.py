@@ -226,6 +226,22 @@ class _LiteralRanking(torch.autograd.Function):
         return (_ranking(y + ctx.lam * grad) - ranks) / ctx.lam, None
 
 
+def case_long(name: str, items: int, positives: int) -> dict[str, float]:
+    """One list of given scores."""
+    torch.manual_seed(0)
+    scores, relevant = 0.1 * torch.randn(1, items), torch.zeros(1, items, dtype=torch.bool)
+    relevant[0, torch.randperm(items)[:positives]] = True
+    loss: Any = loss_named(name)
+
+    def run() -> None:
+        leaf = scores.clone().requires_grad_()
+        loss.of_scores(leaf, relevant).backward()
+
+    run()
+    seconds, extra = extra_memory(run)
+    return {"seconds": min(seconds, *interleaved({name: run}, 3)[name]), "extra_mb": extra / MB}
+
+
 CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "memory": case_memory,
     "floor": case_floor_memory,
@@ -234,6 +250,7 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "levels": case_levels,
     "reference": case_reference,
     "list": case_list,
+    "long": case_long,
 }
 
 
@@ -331,12 +348,26 @@ def section_graded(results: Results, sizes: list[int], huge: int) -> None:
 
 
 def section_classes(results: Results) -> None:
-    say("\nLarge classes: batch 4,096 in 16 classes")
+    say("\nLarge classes: batch 4,096 in 16 classes, x floor in one run")
     results["classes"] = rows = []
+    embeddings, labels = batch(4096, 16)
+    work = {"floor": floor(embeddings)} | {name: step(loss_named(name), embeddings, labels) for name in LOSSES}
+    seconds = {name: min(times) for name, times in interleaved(work, 3).items()}
     for name in LOSSES:
-        measured = own("memory", size=4096, name=name, classes=16)
-        rows.append({"name": name, **measured})
-        say(f"  {name:16s} {measured['seconds']:7.2f} s  {measured['extra_mb']:6.0f} MB extra")
+        measured = own("memory", size=4096, name=name, classes=16) | {"seconds": seconds[name]}
+        rows.append({"name": name, **measured, "ratio": seconds[name] / seconds["floor"]})
+        said = f"{rows[-1]['ratio']:6.2f}x floor  {measured['extra_mb']:6.0f} MB extra"
+        say(f"  {name:16s} {measured['seconds']:7.2f} s  {said}")
+
+
+def section_long(results: Results) -> None:
+    say("\nOne list of 100,000 given scores, forward + backward: 1,000 positives, and 1")
+    results["long"] = rows = []
+    for name in LOSSES | GRADED:
+        many, one = (own("long", name=name, items=100_000, positives=count) for count in (1000, 1))
+        rows.append({"name": name, **many, "of_one_seconds": one["seconds"]})
+        said = f"{many['seconds'] / one['seconds']:6.1f}x that of 1 positive  {many['extra_mb']:6.0f} MB extra"
+        say(f"  {name:16s} {1e3 * many['seconds']:8.1f} ms  {said}")
 
 
 def section_reference(results: Results) -> None:
@@ -456,7 +487,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small batches and lists, nothing written")
     parser.add_argument("--short", action="store_true", help="with --only: only what changes most")
-    parser.add_argument("--only", help="sections: batch,reuse,classes,list,reference,huge,graded")
+    parser.add_argument("--only", help="sections: batch,reuse,classes,list,long,reference,huge,graded")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "losses.json")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -474,6 +505,7 @@ def main() -> None:
         "reuse": lambda: section_reuse(results, 4096),
         "classes": lambda: section_classes(results),
         "list": lambda: section_list(results, [100_000, 1_000_000, 10_000_000]),
+        "long": lambda: section_long(results),
         "reference": lambda: section_reference(results),
         "huge": lambda: section_huge(results, 65_536),
         "graded": lambda: section_graded(results, [384, 4096], 65_536),

@@ -63,7 +63,11 @@ def losses(found: Results) -> str:
     ]
     gallery = {row["name"]: row for row in found["reference"]}
     many = [
-        [f"`{row['name']}`", *(f"{each['seconds']:.1f} s, {megabytes(each)}" for each in (row, gallery[row["name"]]))]
+        [
+            f"`{row['name']}`",
+            *(f"{each['seconds']:.1f} s, {megabytes(each)}" for each in (row, gallery[row["name"]])),
+            f"{row['ratio']:.1f}" if "ratio" in row else "",
+        ]
         for row in found["classes"]
     ]
     return f"""
@@ -84,14 +88,37 @@ matrix of the batch for each bin:
 
 A batch of 4,096 in 16 classes of 256, where the work on ranks counts most, and 512 queries against a gallery of 1,000,000 (`ref_emb`):
 
-{table(["loss", "large classes", "large gallery"], many)}
-
+{table(["loss", "large classes", "large gallery", "large classes, x floor"], many)}
+{long(found["long"]) if "long" in found else ""}
 RaMBO's AP on one list with 1 % positives, one thread, beside its Algorithm 1 with sorting; the gradient is the same:
 
 {table(["scores", "time", "Algorithm 1 takes"], lists)}
 
 ![time and memory by batch size](../benchmarks/results/losses.png)
 {graded(found["graded"])}"""
+
+
+def long(rows: Iterable[Results]) -> str:
+    """Return lists with many positives beside lists with one."""
+    cells = [
+        [f"`{row['name']}`", f"{1000 * row['seconds']:,.0f} ms", f"{row['seconds'] / row['of_one_seconds']:.1f}"]
+        for row in rows
+    ]
+    columns = ["loss", "1,000 positives", "x time of 1 positive"]
+    return f"\nOne list of 100,000 given scores (`of_scores`):\n\n{table(columns, cells)}\n"
+
+
+def accelerator(found: Results) -> str:
+    """Return how many kernels, waits and bytes an accelerator would have."""
+    rows = [[row["work"], f"{row['kernels']:,}", f"{row['waits']}", f"{row['mb']:,.0f} MB"] for row in found["rows"]]
+    return f"""
+## Work of an accelerator
+
+Counted on a CPU with the tiles of an accelerator (`frontrank.ranking.tiling("cuda")`), not timed: kernels that are started, how often the
+host waits for a result, and the bytes that kernels read and write. {found["dim"]} dimensions, 4 images per class.
+
+{table(["", "kernels", "waits", "bytes"], rows)}
+"""
 
 
 def graded(found: Results) -> str:
@@ -174,6 +201,20 @@ def evaluation(found: Results) -> str:
     ]
     sizes = [[f"{row['per_class']}", f"{row['mAP']:.2f}", f"{row['ratio']:.1f}"] for row in found["classes"]]
     exponents = found["growth"]["exponents"]
+    large = ""
+    if "large" in found:
+        cells = [
+            [f"{row['per_class']}", f"{row['mAP']:.2f}", f"{row['ratio']:.1f}", megabytes(row)]
+            for row in found["large"]
+        ]
+        columns = ["images per class", "mAP", "x product", "extra memory"]
+        large = f"\nBy processor time, 16,000 x 256:\n\n{table(columns, cells)}\n"
+    if "vggface" in found:
+        row = found["vggface"]
+        large += (
+            f"\nThe size of VGGFace2's test set, {row['items']:,} x {row['dim']} in 500 classes (mAP {row['mAP']:.2f}): "
+            f"{row['seconds']:,.0f} s, {row['ratio']:.1f} times the product, {megabytes(row)}.\n"
+        )
     return f"""
 ## Speed and memory of evaluation
 
@@ -190,7 +231,7 @@ Worse embeddings take longer, because more items stand near their positives (20,
 {table(["mAP", "x product"], quality)}
 
 {table(["images per class", "mAP", "x product"], sizes)}
-
+{large}
 ![time and memory of exact evaluation](../benchmarks/results/evaluation.png)
 """
 
@@ -302,6 +343,7 @@ The ranking loss takes {100 * share["share"]:.1f} % of a step of Faster R-CNN at
 
 SECTIONS = {
     "losses": losses,
+    "accelerator": accelerator,
     "evaluation": evaluation,
     "training": training,
     "search": search,

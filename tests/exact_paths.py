@@ -30,6 +30,8 @@ def set_sizes(
     for name, size in sizes.items():
         if size is not None:
             monkeypatch.setattr(exact, name, size)
+    if few is not None:
+        monkeypatch.setattr(exact, "_SOME", few)
     if chunk is not None:
         for kind in (vectors.Vectors, vectors.VectorParts):
             monkeypatch.setattr(kind.chunks, "__defaults__", (chunk,))

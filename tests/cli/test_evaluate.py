@@ -54,6 +54,13 @@ def test_the_guide_shows_what_is_printed(tmp_path, monkeypatch, run):
     assert result.err + result.out == shown
 
 
+def test_the_first_of_several_processes_prints(folder, run, monkeypatch):
+    for rank in (1, 0):
+        monkeypatch.setenv("RANK", str(rank))
+        result = run("evaluate", "test.npz")
+        assert (result.status, bool(result.out + result.err)) == (0, rank == 0)
+
+
 def test_protocols_are_listed(run):
     result = run("evaluate", "--protocols", status=0)
     assert [line.split()[0] for line in result.out.splitlines()] == list(PROTOCOLS)

@@ -116,6 +116,19 @@ def test_every_path_is_taken(path, monkeypatch):
         assert "again" not in paths or path != "settled"
 
 
+@pytest.mark.parametrize(("noise", "path"), [(0.1, "few"), (5.0, "many")])
+def test_more_positives_are_compared_where_few_items_are_near(noise, path, monkeypatch):
+    """Classes of 14 that are apart are compared, those that are not are sorted."""
+    labels = torch.arange(4004) // 14
+    rows = torch.randn(286, 32)[labels] + noise * torch.randn(4004, 32)
+    relevance = LabelRelevance(labels, labels, own=True)
+    paths = taken(monkeypatch)
+    result = found(rows, None, relevance)
+    assert ("many" in paths) == (path == "many")
+    set_sizes(monkeypatch, few=0 if path == "few" else 40)
+    assert found(rows, None, relevance) == result
+
+
 def test_float64_tiles_are_compared_directly(monkeypatch):
     paths = taken(monkeypatch)
     set_sizes(monkeypatch, **SMALL)
@@ -248,6 +261,22 @@ def test_a_collapsed_embedding_is_at_the_bottom(kind, dtype, path, monkeypatch):
         found(rows[:6], rows[6:], LabelRelevance(labels[:6], labels[6:], own=False))
         == [[(k, 20.0) for k in range(4)]] * 6
     )
+
+
+@pytest.mark.parametrize("path", ["plain", "many settled", "many again"])
+@pytest.mark.parametrize("grades", [None, torch.tensor([1.0, 2, 1, 2])])
+def test_negatives_between_positives_that_float64_hardly_tells_apart(path, grades, monkeypatch):
+    """Cosines a unit or less apart, which float64 may be off by: a negative that is less below counts."""
+    set_sizes(monkeypatch, **PATHS[path][0])
+    unit = 2 * exact.slack(64, torch.float64)
+    cosines = 0.6 - unit * torch.tensor([0.0, 0.9, 1.8, 2.7, 1.5, 2.4, 3.3]).double()
+    items = torch.zeros(7, 64, dtype=torch.float64)
+    items[:, 0], items[:, 1] = cosines, (1 - cosines**2).sqrt()
+    for seed in range(9):
+        order = torch.randperm(7, generator=torch.Generator().manual_seed(seed))
+        members = (order < 4).nonzero()[:, 0]
+        relevance = Lists(members, torch.tensor([4]), None if grades is None else grades[order[members]])
+        assert found(torch.eye(64)[:1].double(), items[order], relevance) == [[(0, 0), (1, 1), (2, 2), (3, 3)]]
 
 
 @pytest.mark.parametrize("path", ["plain", "settled", "again", "many settled", "many again"])

@@ -38,3 +38,14 @@ def test_the_grid_is_used_for_many_positives_and_not_where_it_would_be_too_long(
         used.clear()
         ranks_and_slopes(torch.linspace(-1, 1, 100)[None], relevant, temperature)
         assert len(used) == times
+
+
+@pytest.mark.parametrize("scale", [1e34, 3e35])
+def test_scores_near_the_largest_number(scale):
+    """All differences are 0 or far beyond the temperature, so ranks are whole or half."""
+    torch.manual_seed(0)
+    scores, relevant = (torch.randn(1, 100) / 4).clamp(-1, 1) * scale, torch.arange(100)[None] < 40
+    for ours, exactly in zip(
+        ranks_and_slopes(scores, relevant, 0.01), ranks_and_slopes(scores.double(), relevant, 0.01), strict=True
+    ):
+        torch.testing.assert_close(ours.double(), exactly)

@@ -133,7 +133,9 @@ def _protocols() -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluate, print, save, compare."""
+    """Evaluate, print, save, compare; of several processes that torchrun started, the first."""
+    if int(os.environ.get("RANK", 0)):
+        return
     if options.metrics is not None:  # a name that is wrong is an error before anything is read
         from frontrank.evaluation.measures import read_metrics
 

@@ -19,7 +19,7 @@ half of the multiplications.
 
 import itertools
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -36,7 +36,11 @@ from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_
 _CELL = 64  # items looked at together: where the highest is below all positives, none is counted
 _HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
 _PAIRS = 1 << 23  # positives ranked in one pass over the gallery
-_RUN = 4096  # queries, and items, of a tile that is sorted: in longer runs there is less to search
+_SOME = 64  # beyond FEW, up to here items are compared where few are near the positives; else they are sorted
+_RUN = 2048  # queries, and items, of a tile that is sorted: in longer runs there is less to search
+_PROBE = 1024  # items on which the way is chosen, with one of 16 queries
+_MOST_COMPARISONS = 8.0  # of an item with positives, where they cost as much as sorting
+_OPEN = 500  # comparisons that take as long as one pair scored in float64
 _SLAB = 128  # queries sorted together, so that they stay in the cache
 _PRODUCT = 512  # queries multiplied at once in float64
 _UNIT = 2.0**15  # rows of this length have products in whole numbers of 2^-30
@@ -183,6 +187,12 @@ class _Block:
         """How many items make a tile with these queries."""
         return tiling_of(items.unit).block
 
+    def comparisons(self, scores: Tensor) -> float:
+        """How many comparisons with positives an item of a tile takes, and what rounding leaves open as such."""
+        share = (_cells(scores, False)[1] >= self._lowest[:, None]).double().mean()
+        left = (_at_or_above(scores, self.low) - _at_or_above(scores, self.high)).sum() / scores.numel()
+        return float(share * len(self.low) + _OPEN * left)
+
     def count_(self, tile: _Tile, swapped: bool = False) -> None:
         """Count the items of a tile; if swapped, these queries are its items."""
         rows, items = tile.sides[::-1] if swapped else tile.sides
@@ -224,7 +234,13 @@ class _Block:
         before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~positives.valid, -torch.inf), self.bound)
         if self._removed is not None:
             before -= _exactly_at_or_above(self._removed, self.bound)
-        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), before.clamp_(min=0), positives)
+        return self._ranks(before.clamp_(min=0))
+
+    def _ranks(self, before: Tensor) -> Ranks:
+        """What stands before each positive, given the negatives before it [query, positive]."""
+        positives = self._positives
+        in_order = _in_order(self.exact, self.bound, before, positives)
+        return make_ranks(count_positives(in_order, positives), before, positives)
 
 
 class _LargeBlock(_Block):
@@ -251,20 +267,18 @@ class _LargeBlock(_Block):
     def count_(self, tile: _Tile, swapped: bool = False) -> None:
         rows, items = tile.sides[::-1] if swapped else tile.sides
         first = tile.first[0 if swapped else 1]
-        whole = tile.whole.T if swapped else tile.whole
         for i in range(0, len(rows), _SLAB):
             some = slice(i, i + _SLAB)
             edges = self._edges[some]
-            scores = torch.empty(len(edges), len(items), dtype=whole.dtype, device=whole.device).copy_(whole[some])
             out = self._out_of_tile(i // _SLAB, first, len(items))
-            scores[out] = _LOWEST
-            ordered = sort_rows_(scores.clone())
+            ordered = sort_rows_(_negatives(tile, some, swapped, out))
             place = torch.searchsorted(ordered, edges, out_int32=True)
             equal = ordered.gather(1, place.clamp(max=len(items) - 1).long()) == edges
             query, k = equal.nonzero().T
-            if len(query) * _REDO > scores.numel():
+            if len(query) * _REDO > ordered.numel():
                 place, query = self._place_again(rows[some], items, some, out), query[:0]
             self.counts[some] += len(items) - place
+            scores = _negatives(tile, some, swapped, out) if len(query) else ordered
             for pairs in torch.arange(len(query), device=query.device).split(_SLAB):
                 self._correct_(rows, items, scores, i, query[pairs], k[pairs])
 
@@ -290,15 +304,29 @@ class _LargeBlock(_Block):
         self.counts.index_put_((query, k), -below.to(self.counts), accumulate=True)
 
     def ranks(self) -> Ranks:
-        positives = self._positives
-        return make_ranks(count_positives(_tie(self.exact, self.bound), positives), self.counts.double(), positives)
+        return self._ranks(self.counts.double())
 
 
-def _tie(exact: Tensor, bound: Tensor) -> Tensor:
-    """Numbers in the order of the scores [query, positive], the same for all that float64 cannot tell apart."""
-    ordered, order = exact.sort(1)
-    apart = ordered.diff(dim=1, prepend=ordered[:, :1]) > (exact - bound)[:, :1]
-    return torch.empty_like(exact).scatter_(1, order, apart.cumsum(1).to(exact))
+def _negatives(tile: _Tile, some: slice, swapped: bool, out: tuple[Tensor, Tensor]) -> Tensor:
+    """A copy of the whole numbers of some queries of a tile, the lowest for what is out."""
+    scores = tile.whole[:, some].contiguous().T.contiguous() if swapped else tile.whole[some].clone()
+    scores[out] = _LOWEST
+    return scores
+
+
+def _in_order(exact: Tensor, bound: Tensor, before: Tensor, positives: Positives) -> Tensor:
+    """Numbers in the order of the positives [query, positive]: by the negatives before them, then by score.
+
+    Where nothing stands between positives, their order matters to grades only; and there, what float64 cannot tell
+    apart is tied.
+    """
+    if positives.grades is None:
+        return -before
+    order = exact.argsort(1, descending=True)
+    order = order.gather(1, before.gather(1, order).argsort(dim=1, stable=True))
+    drop, more = (x.gather(1, order).diff(dim=1) for x in (exact, before))
+    apart = ((-drop > (exact - bound)[:, :1]) | (more > 0)).cumsum(1)
+    return torch.zeros_like(exact).scatter_(1, order[:, 1:], -apart.to(exact))
 
 
 def _scores_again(
@@ -349,19 +377,21 @@ def _blocks(
     counts = relevance.counts
     size = tiling_of(queries.device).block
     parts: list[Tensor] = []
+    edges = counts.new_tensor([0, FEW, max(FEW, _SOME)])
     chosen = rows.start + (torch.arange(len(counts[rows])) if all_ else counts[rows].nonzero()[:, 0])
-    for chunk in chosen.split(4 * _RUN):
-        many = counts[chunk] > FEW
-        parts += chunk[counts[chunk] == 0].split(size)
-        parts += _like_together(chunk[~many & (counts[chunk] > 0)], relevance, own).split(size)
-        parts += _like_together(chunk[many], relevance, own).split(_RUN)
+    for chunk in chosen.split(8 * _RUN):
+        kind = torch.bucketize(counts[chunk], edges)
+        parts += chunk[kind == 0].split(size)
+        for i, most_queries in enumerate((size, size, _RUN), 1):
+            parts += _like_together(chunk[kind == i], relevance, own).split(most_queries)
     parts = [part for part in parts if len(part)]
     place = None
     if all_:
         ordered = torch.cat(parts)
         place = torch.empty_like(ordered)
         place[ordered] = torch.arange(len(ordered))
-    return [_block(queries, gallery, some, relevance, removed, own, place) for some in parts]
+    probe = cache(lambda: gallery.read(torch.arange(0, len(gallery), -(-len(gallery) // _PROBE))))
+    return [_block(queries, gallery, some, relevance, removed, own, place, probe) for some in parts]
 
 
 def _like_together(queries: Tensor, relevance: Relevance, own: bool) -> Tensor:
@@ -381,8 +411,9 @@ def _block(
     removed: Lists | None,
     own: bool,
     place: Tensor | None,
+    probe: Callable[[], Chunk],
 ) -> _Block:
-    """place: of each item in the order in which items are counted, if that is not theirs"""
+    """place: of each item in the order in which items are counted, if that is not theirs; probe: reads some items"""
     rows = queries.read(some)
     if not int(relevance.counts[some[0]]):  # items only
         nothing = rows.length.new_empty(len(some), 0)
@@ -392,7 +423,8 @@ def _block(
     positives = listed[0].to(exact.device)
     exact = torch.where(positives.valid, exact, exact[:, :1])  # a row's first is never padding
     here = torch.arange(len(some))
-    if exact.shape[1] > FEW:
+    number = exact.shape[1]
+    if number > _SOME or (number > FEW and _many_near(rows, exact, probe())):
         pairs = [(of.valid.nonzero()[:, 0], of.index[of.valid]) for of in listed] + [(here, some)] * own
         query, item = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         place_of_item = item if place is None else place[item]
@@ -401,6 +433,14 @@ def _block(
     out_scores = [exact_scores(rows, rows, *(here.to(exact.device),) * 2)[:, None]] if own else []
     out_scores += [_pair_scores(rows, gallery, of) for of in listed[1:]]
     return _Block(some, exact, positives, torch.cat(out_scores, 1) if out_scores else None, rows.unit)
+
+
+def _many_near(rows: Chunk, exact: Tensor, probe: Chunk) -> bool:
+    """Whether so many items are near the positives, or above, that sorting costs less than comparing."""
+    some = slice(0, None, 16)
+    queries, nothing = rows[some], exact.new_empty(0, 0)
+    block = _Block(nothing, exact[some], Positives(nothing, nothing), None, queries.unit)
+    return block.comparisons(queries.unit @ probe.unit.T) > _MOST_COMPARISONS
 
 
 def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:

@@ -33,7 +33,8 @@ class Grid:
     def __init__(self, thresholds: Tensor) -> None:
         low, high = thresholds.aminmax(dim=1, keepdim=True)
         self.low = low - REACH - _NODES * STEP
-        self.points = int(((high - low).max() + 2 * REACH) / STEP) + 3 * _NODES
+        span = float((high - low).max())  # its quotient may be beyond float32
+        self.points = int((span + 2 * REACH) / STEP) + 3 * _NODES
 
     @cached_property
     def sigmoids(self) -> tuple[Tensor, Tensor]:

@@ -5,10 +5,12 @@ before it. On exact ranks the functions below are the metrics of evaluation; on 
 same functions, as the `pair_loss` of a `PairMetric`, are the losses of the papers.
 """
 
+import contextvars
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +22,29 @@ from frontrank.ranking.integral import Integral, check_derivative
 Variant = Literal["O", "I_u", "I_b", "D_s", "D_q"]
 Weighting = Literal["log", "loglog"]
 MOST_GRADE = 100  # of NDCG: sums of 2^grade are finite
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def call_with_autograd(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    """Call a function that differentiates, where autograd records.
+
+    It does not inside an operation of a compiled graph, but in another thread it does.
+    """
+    with torch.enable_grad():
+        if (torch.ones((), requires_grad=True) * 1).requires_grad:
+            return function(*args, **more)
+    stream = torch.accelerator.current_stream() if torch.accelerator.is_available() else None
+
+    def call() -> T:
+        if stream is not None:
+            torch.accelerator.set_stream(stream)
+        return function(*args, **more)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(contextvars.copy_context().run, call).result()
 
 
 class Ranks(NamedTuple):
@@ -238,6 +263,10 @@ def list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
 
     Those that are next to nothing are 0: a product with denormal numbers takes several times as long.
     """
+    return call_with_autograd(_list_slopes, metric, ranks)
+
+
+def _list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
     dtype = ranks.before_neg.dtype
     by_level = ranks.before_level is not None
     with torch.enable_grad():
@@ -356,6 +385,9 @@ class FunctionMetric:
         return loss
 
     def pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[Tensor, Tensor]:
+        return call_with_autograd(self._pair_slopes, before_pos, before_neg)
+
+    def _pair_slopes(self, before_pos: Tensor, before_neg: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             ranks = [r.detach().requires_grad_() for r in (before_pos, before_neg)]
             total = self.pair_loss(*ranks).sum()
