@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from frontrank.checks import check_integer, check_number, import_extra, suggestion
 from frontrank.errors import FrontrankError, InputError, InputTypeError
-from frontrank.files import as_path, atomic_write
+from frontrank.files import as_path, atomic_write, parse_errors, refuse_pipe
 from frontrank.losses import registry
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking import LabelRelevance, Ranks, average_precision, exact_ranks, recall_at
@@ -251,6 +251,7 @@ class Adapter:
         if not source.is_file():
             raise InputError(f"{source} is not a file; give the path of a saved adapter")
         try:
+            refuse_pipe(source)
             content = source.read_bytes()
         except OSError as error:
             raise InputError(f"{source} cannot be read ({error.strerror}); check its permissions") from error
@@ -260,7 +261,7 @@ class Adapter:
     def from_bytes(cls, content: bytes, source: str) -> Self:
         """Return the adapter of `to_bytes`; an error names where it is from."""
         safetensors = import_extra("safetensors.torch", "train", "loading an adapter")
-        try:
+        with parse_errors(source, "save it again"):
             tensors: dict[str, Tensor] = safetensors.load(content)
             facts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
             if facts.get("format") != _FORMAT:
@@ -268,12 +269,9 @@ class Adapter:
             if (version := facts.get("version")) != _VERSION:
                 raise InputError(f"{source} has version {version} of the format, not {_VERSION}; update frontrank")
             adapter = cls().set_params(**json.loads(facts["settings"]))
+            adapter._check_settings()
             if "chosen" in facts:
                 adapter.chosen = Trial(**json.loads(facts["chosen"]))
-        except FrontrankError:
-            raise
-        except Exception as error:  # what a damaged file raises has many kinds
-            raise InputError(f"{source} is damaged, or not an adapter ({error}); save it again") from error
         if not _is_consistent(tensors):
             raise InputError(f"{source} is damaged: its tensors do not fit together; save it again")
         adapter.tensors = tensors

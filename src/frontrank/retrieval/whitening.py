@@ -144,9 +144,9 @@ class Whitening:
                 whitening = cls(**tensors, power=float(facts["power"]))
         except FrontrankError:
             raise
-        except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+        except Exception as error:  # what a damaged file raises has many kinds
             raise InputError(f"{source} is damaged, or not a whitening ({error}); save it again") from error
-        if not _is_consistent(whitening):
+        if not is_consistent(whitening):
             raise InputError(f"{source} is damaged: its tensors do not fit together; save it again")
         return whitening
 
@@ -179,7 +179,8 @@ def _fix_signs(components: Tensor) -> Tensor:
     return components * components.gather(1, leading).sign()
 
 
-def _is_consistent(whitening: Whitening) -> bool:
+def is_consistent(whitening: Whitening) -> bool:
+    """Whether the tensors of a whitening fit together, and are finite."""
     mean, components, variance = whitening.mean, whitening.components, whitening.variance
     return (
         components.ndim == 2
