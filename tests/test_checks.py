@@ -91,3 +91,10 @@ def test_a_missing_package_names_its_extra():
     assert import_extra("json", "train", "this").loads("1") == 1
     with pytest.raises(InputError, match=r"no_such_package.*frontrank\[report\]"):
         import_extra("no_such_package.part", "report", "a report")
+
+
+@pytest.mark.parametrize("check", [check_integer, check_number])
+def test_numbers_that_python_does_not_write(check):
+    with pytest.raises(InputError, match="steps") as caught:
+        check("steps", -(16**5000), at_least=0)
+    assert len(str(caught.value)) < 200

@@ -26,7 +26,7 @@ def check_integer(name: str, value: object, *, at_least: int | None = None, at_m
     if number is not None and fits:
         return number
     bounds = [f"{word} {bound}" for word, bound in (("at least", at_least), ("at most", at_most)) if bound is not None]
-    message = f"{name} must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}, got {shorten(repr(value))}"
+    message = f"{name} must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}, got {quote_value(value)}"
     is_number = isinstance(value, float) or number is not None
     raise InputError(message) if is_number else InputTypeError(message)
 
@@ -50,12 +50,13 @@ def check_number(
     frontrank.errors.InputError: temperature must be a number greater than 0, got -1
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputTypeError(f"{name} must be a number, got {shorten(repr(value))}")
+        raise InputTypeError(f"{name} must be a number, got {quote_value(value)}")
     finite = abs(value) <= sys.float_info.max  # math.isfinite fails on whole numbers that are too large for a float
     if not (finite and value > above and at_least <= value <= at_most):
         bounds = {"greater than": above, "at least": at_least, "at most": at_most}
         limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-        raise InputError(f"{name} must be a {'number ' + limits if limits else 'finite number'}, got {value}")
+        kind = f"number {limits}" if limits else "finite number"
+        raise InputError(f"{name} must be a {kind}, got {quote_value(value)}")
     return float(value)
 
 
@@ -69,7 +70,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     known = list(choices)
     if isinstance(value, str) and value in known:
         return value
-    message = f"{name} must be {join_words(known)}, got {shorten(repr(value))}"
+    message = f"{name} must be {join_words(known)}, got {quote_value(value)}"
     if not isinstance(value, str):
         raise InputTypeError(message)
     raise InputError(message + suggestion(value, known))
@@ -99,6 +100,14 @@ def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
 def shorten(text: str, most: int = 80) -> str:
     """Cut a text that is too long for an error message."""
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def quote_value(value: object) -> str:
+    """Return a value for an error message, cut if it is long."""
+    try:
+        return shorten(repr(value))
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def printable(path: object) -> str:
