@@ -1,11 +1,13 @@
 """Hostile files for each reader: each is read, or refused by one line, within a time; nothing else is raised."""
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import pickle
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as arrow
 import timm
 import torch
-from pyarrow import parquet
 from safetensors.torch import save_file
 
 import frontrank as fr
@@ -170,6 +170,7 @@ def _write_good_files(work: Path) -> None:
     (work / "good.json").write_text(json.dumps(labels.tolist()))
     (work / "good.csv").write_text("path,label,box\n" + "".join(f"{row}.jpg,cat,0 0 1 1\n" for row in range(20)))
     columns = {"path": [f"{row}.jpg" for row in range(20)], "label": ["cat"] * 20}
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     parquet.write_table(arrow.table(columns), work / "good.parquet")
     (work / "good.yaml").write_text("epochs: 3\nloss:\n  name: PNP\n  alpha: 4.0\nbatches: {size: 8}\n")
     truth = {"gnd": [{"easy": [0], "hard": [1], "junk": [2], "bbx": [0, 0, 1, 1]}], "imlist": ["a", "b", "c"]}
@@ -215,6 +216,8 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
     }
     rows: list[Row] = []
     for name, (good, read, texts, craft) in readers.items():
+        if options.readers and name not in options.readers.split(","):
+            continue
         rng, faults, counts, slowest = random.Random(options.seed), list[str](), {"read": 0, "refused": 0}, 0.0
         faults += [
             f"{path.name} is refused: {answer}" for path in good if (answer := _read_apart(read, path)) != "read"
@@ -232,6 +235,7 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
             faults.append("a command was run")
         note = f"{counts['refused']} refused, {counts['read']} read; slowest {slowest:.1f} s {'; '.join(faults[:3])}"
         rows.append((name, options.files, len(faults), note))
+        print(*rows[-1], file=sys.stderr, flush=True)  # the whole takes minutes
     return rows
 
 

@@ -312,7 +312,7 @@ class Setting:
             return
         if self.type is int:
             is_huge = isinstance(value, int) and abs(value) >= 2**63
-            check_integer(self.name, value, **({"at_most": 2**63 - 1} if is_huge else {}) | self.bounds)
+            check_integer(self.name, value, **{**({"at_most": 2**63 - 1} if is_huge else {}), **self.bounds})
         elif self.type is float:
             check_number(self.name, value, **self.bounds)
         elif self._kind is Literal:

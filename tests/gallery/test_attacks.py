@@ -74,10 +74,10 @@ HOSTILE = {
 def test_files_that_keep_a_decoder_busy(client, tmp_path, name):
     data = HOSTILE[name]()
     (tmp_path / "a.jpg").write_bytes(data)
-    start = time.perf_counter()
+    start = time.process_time()
     assert image_fault(tmp_path / "a.jpg")  # what index, embed, train and data check call
     assert sent(client, data).status_code == 422
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_ordinary_files_stay_within_the_limits(tmp_path):
