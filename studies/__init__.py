@@ -27,9 +27,7 @@ _MODULES = (  # in the order of the list
     "rambo_collapse",
     "rambo_speed",
     "rambo_ablation",
-    "large_batches",
-    "simix",
-    "hierarchical_ap",
+    "frozen_features",
     "grid",
     "linear_head",
     "batch_size",
@@ -38,11 +36,12 @@ _MODULES = (  # in the order of the list
 
 def all_studies() -> "dict[str, Study]":
     """Return the studies by name."""
-    studies = [import_module(f"studies.{name}").STUDY for name in _MODULES]
+    modules = [vars(import_module(f"studies.{name}")) for name in _MODULES]
+    studies = [study for module in modules for study in module.get("STUDIES") or (module["STUDY"],)]
     return {study.name: study for study in studies}
 
 
-def study_named(name: str) -> "Study":
+def find_study(name: str) -> "Study":
     """Return the study of this name."""
     studies = all_studies()
     if name not in studies:

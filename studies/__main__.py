@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from frontrank.cli import Parser, run_command
 from frontrank.errors import InputError
-from studies import all_studies, study_named
+from studies import all_studies, find_study
 
 if TYPE_CHECKING:
     from studies.study import Study
@@ -67,13 +67,13 @@ def make_parser() -> Parser:
 def run(options: argparse.Namespace) -> None:
     """List the studies, or run one."""
     if options.name is None:
-        for name in _options_given(options):
+        for name in _given_options(options):
             raise InputError(f"--{name} has no effect without NAME; leave it out, or name a study")
         print(format_list(list(all_studies().values())))
         return
     from studies.study import RESULTS, Effort, redraw_study, run_study
 
-    study = study_named(options.name)
+    study = find_study(options.name)
     _check_options(options, study)
     out = Path(options.out or f"runs/studies/{study.name}")
     if options.redraw:
@@ -108,12 +108,12 @@ def _check_options(options: argparse.Namespace, study: "Study") -> None:
         raise InputError("--seeds has no effect beside --quick, which has one seed; leave one out")
     if options.derivative and study.name != "pnp-designer":
         raise InputError(f"--derivative has an effect on pnp-designer only, not on {study.name}; leave it out")
-    for name in _options_given(options) if options.redraw else ():
+    for name in _given_options(options) if options.redraw else ():
         if name not in _OPTIONS_OF_REDRAW:
             raise InputError(f"--{name} has no effect beside --redraw, which measures nothing; leave one out")
 
 
-def _options_given(options: argparse.Namespace) -> list[str]:
+def _given_options(options: argparse.Namespace) -> list[str]:
     values = {name: getattr(options, name) for name in _OPTIONS}
     return [name for name, value in values.items() if value not in ("", None) and value is not False]  # 0 is a seed
 

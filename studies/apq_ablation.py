@@ -53,14 +53,14 @@ def measure(effort: Effort) -> dict[str, Any]:
         settings = {**_SHARED, **(more or {})}
         return run_comparison(effort, name, data=data, losses=_LOSS, axes=axes, settings=settings, lrs=lrs)
 
-    sizes = f"batches.size={_listed(values['sizes'])}"
+    sizes = f"batches.size={_join_values(values['sizes'])}"
     results = {
-        "bins": run("bins", [f"loss.bins={_listed(values['bins'])}", "loss.tie_aware=false,true"], lrs=_ONE_LR),
+        "bins": run("bins", [f"loss.bins={_join_values(values['bins'])}", "loss.tie_aware=false,true"], lrs=_ONE_LR),
         "updates": run("updates", [sizes]),
         "images": run("images", [sizes], {} if effort.quick else _EPOCHS),
         "classes": run(
             "classes",
-            [f"batches.per_class={_listed(values['per class'])}", f"batches.size={size}"],
+            [f"batches.per_class={_join_values(values['per class'])}", f"batches.size={size}"],
             _WIDE | {"batches.size": str(size), "batches.chunk": str(chunk)},
             lrs=_ONE_LR,
         ),
@@ -69,7 +69,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     return {name: {"entries": _small(each["entries"])} for name, each in results.items()} | {"wide": size}
 
 
-def _listed(values: tuple[int, ...]) -> str:
+def _join_values(values: tuple[int, ...]) -> str:
     return ",".join(map(str, values))
 
 

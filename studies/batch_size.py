@@ -11,7 +11,7 @@ from frontrank.data.splits import split_test_classes
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.settings import DataConfig
-from frontrank.training.run import build_images
+from frontrank.training.images import build_images
 from studies.study import Effort, Results, Study, verdict
 from studies.style import INK, MARKS, line_style, panels
 from studies.trained import (

@@ -8,7 +8,8 @@ from frontrank.data.samplers import BalancedBatches, CategoryBatches, EpochBatch
 from frontrank.evaluation import evaluate
 from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe
 from frontrank.training.embedding import embed_table
-from frontrank.training.run import build_images, frozen_model
+from frontrank.training.images import build_images
+from frontrank.training.run import frozen_model
 from studies.study import DOES_NOT_AGREE, Effort, Results, Study, verdict
 from studies.style import panels
 from studies.trained import (

@@ -55,7 +55,7 @@ def draw(results: Results) -> dict[str, Any]:
 
 def values(results: Results) -> dict[str, Any]:
     alpha, b, per_class = (_values_of(results, name) for name in _PARTS)
-    shared = {"diverged": _diverged(results)}
+    shared = {"diverged": _divergences(results)}
     if len(alpha) < 2 or not b or set(per_class) < {2.0, 4.0, 8.0}:
         return {**shared, "verdict": NOT_MEASURED}
     least, most, best = min(alpha), max(alpha), _best(alpha)
@@ -88,7 +88,7 @@ def values(results: Results) -> dict[str, Any]:
     }
 
 
-def _diverged(results: Results) -> list[dict[str, Any]]:
+def _divergences(results: Results) -> list[dict[str, Any]]:
     """Return the settings of which runs diverged; lost: how many seeds, of planned ones; None if all did."""
     settings = {"alpha": ("alpha", "loss.alpha"), "b": ("b", "loss.b"), "per_class": ("|P|", "batches.per_class")}
     rows = []

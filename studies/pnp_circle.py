@@ -184,7 +184,7 @@ def measure(effort: Effort) -> dict[str, Any]:
 
                 def keep(step: int, weights: list[Tensor], data: Toy = data, frames: dict[int, str] = frames) -> None:
                     if step in times:
-                        frames[step] = to_text(degrees(embed(weights, _points_shown(data))), 0)
+                        frames[step] = to_text(degrees(embed(weights, _grid_points(data))), 0)
 
                 weights = train(data, loss, steps, keep if seed == effort.seed else lambda *_: None)
                 tested.append(evaluate_points(weights, data.test))
@@ -197,7 +197,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     return results
 
 
-def _points_shown(data: Toy) -> Tensor:
+def _grid_points(data: Toy) -> Tensor:
     """Return the points that figures show: the first of each class, training classes before test classes."""
     return torch.cat(
         [part.unflatten(0, (CLASSES, POINTS))[:, :_SHOWN].flatten(0, 1) for part in (data.train, data.test)]
@@ -253,7 +253,7 @@ def _classes() -> list[tuple[int, bool, slice]]:
 
 
 def _draw_plane(axis: Any, layout: Layout, seed: int) -> None:
-    points = _points_shown(make_toy(layout, seed))
+    points = _grid_points(make_toy(layout, seed))
     for number, is_test, rows in _classes():
         x, y = points[rows].T.tolist()
         label = {(0, False): "training classes", (0, True): "test classes"}.get((number, is_test))

@@ -127,22 +127,22 @@ class _Parser:
         return function
 
     def _product(self) -> Function:
-        function = self._signed()
+        function = self._factor()
         while sign := self._take("*", "/"):
-            function = _of_two(torch.multiply if sign == "*" else torch.divide, function, self._signed())
+            function = _of_two(torch.multiply if sign == "*" else torch.divide, function, self._factor())
         return function
 
-    def _signed(self) -> Function:
+    def _factor(self) -> Function:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self._error(self._token[2], f"more than {_DEEPEST} things are inside each other here")
         if sign := self._take("+", "-"):
-            function = self._signed()
+            function = self._factor()
             function = _of_one(torch.negative, function) if sign == "-" else function
         else:
             function = self._atom()
             if self._take("^"):
-                function = _of_two(torch.pow, function, self._signed())
+                function = _of_two(torch.pow, function, self._factor())
         self._depth -= 1
         return function
 

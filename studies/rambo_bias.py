@@ -48,7 +48,8 @@ def _untrained_emoji(effort: Effort) -> tuple[torch.Tensor, list[int], str]:
     """Return the test emoji as the network of the demonstration embeds them before it is trained."""
     from frontrank.settings import find_recipe, read_config, read_recipe
     from frontrank.training.embedding import embed_table
-    from frontrank.training.run import build_images, frozen_model
+    from frontrank.training.images import build_images
+    from frontrank.training.run import frozen_model
 
     config = read_config(read_recipe(find_recipe(RECIPE)), {"data.path": emoji_folder(effort)})
     table = build_images(config.data)

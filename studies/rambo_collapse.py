@@ -54,12 +54,12 @@ def _optimise_seeds(optimise: Callable[..., Any], margin: float, steps: int, fir
         path, shrinks = optimise(margin, steps, seed)
         path = path[::every]
         positives, negatives = path[:, :_POSITIVES], path[:, _POSITIVES:]
-        results["spread"].append(_rounded(path.std(1)))
-        results["gap"].append(_rounded(positives.amin(1) - negatives.amax(1)))
+        results["spread"].append(_round(path.std(1)))
+        results["gap"].append(_round(positives.amin(1) - negatives.amax(1)))
         results["shrinks"].append(shrinks)
         if seed == first:
             lines = positives[:, : _LINES[0]], negatives[:, : _LINES[1]]
-            results["positives"], results["negatives"] = ([_rounded(line) for line in of.T] for of in lines)
+            results["positives"], results["negatives"] = ([_round(line) for line in of.T] for of in lines)
     return results
 
 
@@ -119,7 +119,7 @@ def _descend(
     return torch.stack(path), fmean(shrinks) if shrinks else 1.0
 
 
-def _rounded(values: Tensor) -> list[float]:
+def _round(values: Tensor) -> list[float]:
     return [round(value, 4) for value in values.tolist()]
 
 

@@ -37,16 +37,16 @@ def measure(effort: Effort) -> dict[str, Any]:
         "reach": _REACH,
         "loss": {
             "grid": _text(_loss(grid, positive), side),
-            "cut": _rounded(of_cut[thin]),
+            "cut": _round(of_cut[thin]),
             "flat": float((_numerical(drawn, lambda y: _loss(y, positive)) == 0).all(1).double().mean()),
             "largest_jump": float(of_cut.diff().abs().max()),
         },
-        "along": _rounded(along[thin]),
+        "along": _round(along[thin]),
         "interpolations": [
             {
                 "lambda": lam,
                 "grid": _text(interpolation(grid, positive, lam)[0], side),
-                "cut": _rounded(interpolation(cut[thin], positive, lam)[0]),
+                "cut": _round(interpolation(cut[thin], positive, lam)[0]),
                 "largest_jump": float(interpolation(cut, positive, lam)[0].diff().abs().max()),
                 **_of_points(drawn, positive, lam),
             }
@@ -67,7 +67,7 @@ def _of_points(y: Tensor, positive: Tensor, lam: float) -> dict[str, float]:
     loss = _loss(y, positive)
     value, slope = interpolation(y, positive, lam)
     given = package_slope(y, positive, lam)
-    off = (_numerical(y, lambda y: linearised(y, positive, lam)) - given).abs().amax(1)
+    off = (_numerical(y, lambda y: linear_loss(y, positive, lam)) - given).abs().amax(1)
     both = (given != 0).any(1) & (slope != 0).any(1)
     return {
         "above": float((value - loss).max()),
@@ -117,7 +117,7 @@ def interpolation(y: Tensor, positive: Tensor, lam: float) -> tuple[Tensor, Tens
     return torch.where(stays, loss, value), slope.masked_fill(stays[:, None], 0)
 
 
-def linearised(y: Tensor, positive: Tensor, lam: float) -> Tensor:
+def linear_loss(y: Tensor, positive: Tensor, lam: float) -> Tensor:
     """The same of the tangent of L at rk(y), with the ranks among positives held fixed: what Algorithm 1 follows."""
     ranks = _ranks(y)
     tangent = torch.zeros_like(y)
@@ -142,7 +142,7 @@ def _numerical(y: Tensor, function: Any) -> Tensor:
     return (sides[0] - sides[1]) / (2 * _STEP)
 
 
-def _rounded(values: Tensor) -> list[float]:
+def _round(values: Tensor) -> list[float]:
     return [round(value, 4) for value in values.tolist()]
 
 

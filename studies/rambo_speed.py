@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from frontrank.losses import BlackboxAP
-from frontrank.training.loop import free_bytes
+from frontrank.machine import free_memory
 from studies.study import Effort, Results, Study, verdict
 from studies.style import COLOURS, INK, MARKS, STYLES, panels
 
@@ -26,7 +26,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     results: dict[str, Any] = {"rows": [], "left_out": []}
     with one_thread():
         for length in (1_000, 10_000) if effort.quick else _LENGTHS:
-            if reason := too_large(length, free_bytes(torch.device("cpu"))):
+            if reason := too_large(length, free_memory(torch.device("cpu"))):
                 results["left_out"].append({"length": length, "reason": reason})
                 continue
             results["rows"].append({"length": length, **_measure_times(length, effort.seed)})

@@ -1,6 +1,7 @@
 """What a study is: a claim of a paper, what is measured for it, its figures and its page.
 
-A study is a module of this folder with one `Study` in it, named STUDY, and a template of the same name in `pages/`.
+A study is a module of this folder with a `Study` in it, named STUDY (or several: STUDIES), and a template of the name
+of the study in `pages/`.
 What it measures is plain JSON: figures and page are made from that alone, so they can be made again without measuring.
 
     OUT/results.json    what was measured, with the command, seed, versions and machine

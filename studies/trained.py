@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from frontrank.comparison import runner
 from frontrank.comparison.plan import Plan, read_plan
 from frontrank.comparison.results import ComparisonResults, failures
-from frontrank.comparison.tasks import DIVERGED, Job, read_lr, read_stored
+from frontrank.comparison.tasks import Job, is_divergence, read_lr, read_stored
 from frontrank.data.splits import hold_out_classes, split_test_classes
 from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError
 from frontrank.settings import DataConfig, find_recipe, read_recipe
-from frontrank.training.run import build_images
+from frontrank.training.images import build_images
 from studies.study import Effort
 from studies.style import MARKS, line_style
 
@@ -36,7 +36,7 @@ BUDGET: Mapping[str, str] = {  # of every run on emoji, unless a study says othe
 LEAST = 0.5  # points, below which no difference counts
 _QUICK: Mapping[str, str] = {"batches.size": "32", "iterations": "4", "optimizer.warmup": "1", "evaluations": "1"}
 _QUICK_CLASSES = 60
-Entry = Mapping[str, Any]
+EntryValues = Mapping[str, Any]
 
 
 def budget_steps(effort: Effort) -> int:
@@ -117,17 +117,16 @@ def model_folders(effort: Effort, name: str) -> list[Path]:
     return [Job(way, lr, seed).folder(out) / "model" for seed in range(plan.seeds)]
 
 
-def _require_all(plan: Plan, entries: Sequence[Entry], folder: Path, may_diverge: bool) -> None:
+def _require_all(plan: Plan, entries: Sequence[EntryValues], folder: Path, may_diverge: bool) -> None:
     """Refuse a comparison that lacks runs: what a study says of the others would be wrong."""
     seeds = {entry["name"]: len(entry["seeds"]) for entry in entries}
     lost = {}
     for way in plan.ways:
         missing = max(0, plan.seeds - seeds[way.name])
         messages = failures(plan, way, folder) if missing else []
-        diverged = [DIVERGED in each for each in messages]
+        others = [each for each in messages if not (may_diverge and is_divergence(each))]
         known_why = bool(messages) and (len(messages) == missing or not seeds[way.name])
-        if missing and not (may_diverge and all(diverged) and known_why):
-            others = [each for each, known in zip(messages, diverged, strict=True) if not (known and may_diverge)]
+        if missing and (others or not known_why or not may_diverge):
             lost[way.name] = (others or [f"has {seeds[way.name]} of {plan.seeds} runs"])[0]
     if lost:
         name, why = next(iter(lost.items()))
@@ -176,7 +175,7 @@ def percent(values: Sequence[float], planned: int = 0, digits: int = 1) -> str:
     return f"{100 * mean:.{digits}f}" + (f" ± {100 * spread:.{digits}f}" if len(values) > 1 else "") + some
 
 
-def values_by_setting(entries: Sequence[Entry], name: str, metric: str, **others: Any) -> dict[Any, list[float]]:
+def values_by_setting(entries: Sequence[EntryValues], name: str, metric: str, **others: Any) -> dict[Any, list[float]]:
     """Return the values of a metric over seeds by the value of a setting, of entries that finished.
 
     others: further settings, with _ for the dot ("loss_bins"), that entries must have

@@ -31,7 +31,7 @@ def set_sizes(
         if size is not None:
             monkeypatch.setattr(exact, name, size)
     if chunk is not None:
-        for kind in (vectors.Vectors, vectors.Joined):
+        for kind in (vectors.Vectors, vectors.VectorParts):
             monkeypatch.setattr(kind.chunks, "__defaults__", (chunk,))
     if block is not None:
         monkeypatch.setattr(tiles, "CPU", replace(tiles.CPU, block=block))

@@ -10,6 +10,7 @@ import pytest
 import frontrank as fr
 from frontrank.errors import InputError, InputTypeError
 from frontrank.files import as_path, atomic_write, folder_lock, read_json, remove_stale, write_json
+from tests.errors import refusal
 
 
 @pytest.mark.parametrize("content", [b"new", "new", lambda file: file.write(b"new")], ids=["bytes", "text", "writer"])
@@ -69,28 +70,24 @@ def test_a_full_disk_is_an_error_of_the_file(tmp_path):
     def fail(file):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(InputError, match="file"):
-        atomic_write(tmp_path / "file", fail)
+    refusal(lambda: atomic_write(tmp_path / "file", fail), "file")
     assert os.listdir(tmp_path) == []
 
 
 def test_an_existing_file_is_kept_unless_asked(tmp_path):
     path = tmp_path / "file"
     atomic_write(path, "old", overwrite=False)
-    with pytest.raises(InputError, match="file"):
-        atomic_write(path, "new", overwrite=False)
+    refusal(lambda: atomic_write(path, "new", overwrite=False), "file")
     assert path.read_text() == "old"
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(InputError, match="nowhere"):
-        atomic_write(tmp_path / "nowhere" / "file", "x")
+    refusal(lambda: atomic_write(tmp_path / "nowhere" / "file", "x"), "nowhere")
 
 
 @pytest.mark.parametrize(("path", "error"), [(3, InputTypeError), ("", InputError), ("a\0b", InputError)])
 def test_paths_that_cannot_be(path, error):
-    with pytest.raises(error, match="target"):
-        as_path("target", path)
+    refusal(lambda: as_path("target", path), "target", error=error)
 
 
 def test_json_comes_back(tmp_path):
@@ -116,8 +113,7 @@ def test_json_comes_back(tmp_path):
 def test_other_json_is_refused(tmp_path, text):
     path = tmp_path / "file.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"file\.json"):
-        read_json(path, "thing", 2)
+    refusal(lambda: read_json(path, "thing", 2), "file.json")
 
 
 @pytest.mark.processes

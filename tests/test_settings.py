@@ -3,7 +3,7 @@
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Literal, get_origin
 
 import pytest
 import yaml
@@ -192,6 +192,31 @@ def test_values_a_recipe_cannot_have(recipe, text):
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "loss"),
+    [
+        ({"loss.name": "PNP-D_s"}, {}, LossConfig("PNP", variant="D_s")),
+        ({"loss.name": "PNP-D_s", "loss.b": 3}, {"loss.name": "PNP-O"}, LossConfig("PNP", variant="O", b=3.0)),
+        ({"loss.name": "PNP", "loss.variant": "I_b"}, {"loss.name": "PNP-O"}, LossConfig("PNP", variant="O")),
+        ({"loss.name": "PNP-D_s"}, {"loss.variant": "O"}, LossConfig("PNP", variant="O")),
+        ({"loss.name": "PNP-D_s"}, {"loss.name": "SmoothAP"}, LossConfig("SmoothAP")),
+        ({}, {"loss.name": "triplet-hard"}, LossConfig("triplet-hard")),
+    ],
+)
+def test_a_preset_stands_for_settings_of_its_loss(first, second, loss):
+    config = read_config(first, second)
+    assert config.loss == loss
+    assert read_config(values_of(config)) == config
+    assert config.loss.name in LOSSES or config.loss.name.startswith("pml.")
+
+
+@pytest.mark.parametrize("name", ["Pnp", "pnp-d_Q", "SmoothAp"])
+def test_names_of_losses_are_found_in_any_case(name):
+    message = refusal(read_config, {"loss.name": name})
+    assert "loss.name" in message
+    assert {"Pnp": "PNP", "pnp-d_Q": "PNP-D_q", "SmoothAp": "SmoothAP"}[name] in message.split("mean", 1)[1]
+
+
+@pytest.mark.parametrize(
     ("changes", "names"),
     [
         ({"data": DataConfig(resize=0, size=0)}, ["data.resize", "data.size"]),
@@ -333,55 +358,23 @@ def test_all_settings_or_the_changed_ones():
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["no", "1e5", "é"])
-SPECIAL = {
-    "log": st.sampled_from(["none", "wandb, mlflow", "tensorboard"]),
-    "data.resize": st.integers(512, 999),
-    "data.size": st.integers(1, 512),
-    "data.validation": st.floats(0.01, 0.9),
-    "batches.size": st.integers(1, 400).map(lambda times: 12 * times),
-    "batches.per_class": st.sampled_from([2, 3, 4, 6, 12]),
-    "batches.chunk": st.integers(0, 12),
-    "optimizer.milestones": st.sets(st.integers(1, 999), min_size=1).map(lambda steps: tuple(sorted(steps))),
-}
-LOSS = st.one_of(
-    st.builds(LossConfig, st.just("PNP"), variant=st.sampled_from(["O", "D_q"]) | texts, temperature=st.floats(0.1, 9)),
-    st.builds(LossConfig, st.just("RankLoss"), relaxation=st.just("Blackbox"), include_query=st.booleans()),
-    st.builds(
-        LossConfig,
-        texts.map("pml.{}".format),
-        options=st.dictionaries(st.sampled_from(["a", "no", "1", "x y"]), leaves | st.lists(leaves, max_size=2)),
-    ),
-)
-
-
-def values_for(setting):
-    if kind_of(setting) is Literal:
-        return st.sampled_from(get_args(setting.type))
-    least, most = setting.bounds.get("at_least", 1e-9), setting.bounds.get("at_most", 1e9)
-    return {int: st.integers(int(least) or 2, min(most, 2000)), float: st.floats(least, most), bool: st.booleans()}.get(
-        setting.type, texts
-    )
-
-
-@st.composite
-def configs(draw):
-    own = {name: setting for name, setting in SETTINGS.items() if not name.startswith("loss.")}
-    strategies = {name: SPECIAL[name] if name in SPECIAL else values_for(setting) for name, setting in own.items()}
-    always = {name: strategies.pop(name) for name in ("optimizer.milestones", "data.resize", "data.size")}
-    values = draw(st.fixed_dictionaries(always, optional=strategies))
-    config = module._build_config(values, TrainConfig)
-    if config.batches.per_class != "auto" and config.batches.size % config.batches.per_class:
-        config = replace(config, batches=BatchConfig())
-    return replace(config, loss=draw(LOSS))
+options = st.dictionaries(st.sampled_from(["a", "no", "1", "x y"]), leaves | st.lists(leaves, max_size=2))
 
 
 @examples(max_examples=20)
-@given(config=configs(), changed_only=st.booleans())
-def test_settings_come_back_as_they_were(config, changed_only, tmp_path_factory):
-    check_config(config)
-    path = tmp_path_factory.getbasetemp() / "settings.yaml"
-    path.write_text(as_yaml(config, changed_only=changed_only), encoding="utf-8", newline="")
-    values = read_recipe(path)
+@given(
+    path=texts, name=texts.map("pml.{}".format), options=options, lr=st.floats(1e-9, 1e9), changed_only=st.booleans()
+)
+def test_settings_come_back_as_they_were(path, name, options, lr, changed_only, tmp_path_factory):
+    """Texts and numbers of any kind; all settings together: the recipes, in tests/test_recipes.py."""
+    own = {
+        "data": DataConfig(path=path),
+        "loss": LossConfig(name, options=options),
+        "optimizer": OptimizerConfig(lr=lr),
+    }
+    config, file = replace(TrainConfig(), **own), tmp_path_factory.getbasetemp() / "settings.yaml"
+    file.write_text(as_yaml(config, changed_only=changed_only), encoding="utf-8", newline="")
+    values = read_recipe(file)
     assert read_config(values) == config
     if changed_only:
         assert not [name for name, value in values.items() if value == SETTINGS[name].default]

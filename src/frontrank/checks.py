@@ -83,8 +83,9 @@ def join_words(words: Iterable[str], conjunction: str = "or") -> str:
 
 
 def nearest_word(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the one of the words that is most like this one, if any is."""
-    return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)
+    """Return the one of the words that is most like this one, if any is, in upper or lower case."""
+    by_lower = {each.lower(): each for each in words}
+    return next((by_lower[each] for each in get_close_matches(word.lower(), by_lower, 1, cutoff)), None)
 
 
 def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:

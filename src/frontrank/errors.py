@@ -2,6 +2,7 @@
 
 FrontrankError
 ├── InputError           (also a ValueError)  a value, shape or length that cannot be used
+│   └── DivergenceError                       numbers of a model that are not finite
 ├── InputTypeError       (also a TypeError)   a dtype or kind of object that cannot be used
 └── InterruptedRunError                       a run was stopped, and has saved its state
 
@@ -17,6 +18,10 @@ class FrontrankError(Exception):
 
 class InputError(FrontrankError, ValueError):
     """A value, shape or length that cannot be used."""
+
+
+class DivergenceError(InputError):
+    """Numbers of a model are not finite: its training diverged, and would again with the same settings."""
 
 
 class InputTypeError(FrontrankError, TypeError):

@@ -26,6 +26,12 @@ _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _KINDS = {dict: "an object", list: "a list", int: "a whole number", str: "a string"}
 
 
+def count_shared_files(files: Iterable[PathLike], others: Iterable[PathLike]) -> int:
+    """Return how many of the files are among the others, by whatever links each is named."""
+    known = {os.path.realpath(file) for file in others}
+    return sum(os.path.realpath(file) in known for file in files)
+
+
 def atomic_write(
     path: PathLike, content: bytes | str | Callable[[BinaryIO], object], *, overwrite: bool = True, sync: bool = True
 ) -> None:

@@ -60,10 +60,10 @@ def members(archive: Path, wanted: Callable[[str], bool] | Sequence[str]) -> Ite
         raise InputError(f"{archive} cannot be read ({reason}); delete it, and run this again") from error
 
 
-Entry = tuple[str, int, Callable[[], bytes]]
+ArchiveEntry = tuple[str, int, Callable[[], bytes]]
 
 
-def _entries(archive: Path) -> Iterator[Entry]:
+def _entries(archive: Path) -> Iterator[ArchiveEntry]:
     with archive.open("rb") as file:
         start = file.read(8)
         file.seek(0)
@@ -80,7 +80,7 @@ def _entries(archive: Path) -> Iterator[Entry]:
             raise tarfile.ReadError("not a .tgz, .zip, .whl or .deb file")
 
 
-def _tar_entries(file: IO[bytes], mode: str) -> Iterator[Entry]:
+def _tar_entries(file: IO[bytes], mode: str) -> Iterator[ArchiveEntry]:
     with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]
         for member in tar:
             content = tar.extractfile(member) if member.isreg() else None
@@ -88,7 +88,7 @@ def _tar_entries(file: IO[bytes], mode: str) -> Iterator[Entry]:
                 yield member.name.removeprefix("./"), member.size, content.read
 
 
-def _deb_entries(archive: Path, file: IO[bytes]) -> Iterator[Entry]:
+def _deb_entries(archive: Path, file: IO[bytes]) -> Iterator[ArchiveEntry]:
     """Read a .deb, an ar archive whose last part is a tar file of what would be installed."""
     file.seek(8)
     while header := file.read(60):
@@ -103,7 +103,7 @@ def _deb_entries(archive: Path, file: IO[bytes]) -> Iterator[Entry]:
     raise tarfile.ReadError("a .deb file without data")
 
 
-def _dpkg_entries(archive: Path) -> Iterator[Entry]:
+def _dpkg_entries(archive: Path) -> Iterator[ArchiveEntry]:
     """Read a .deb with dpkg-deb: Python's library has no zstd before 3.14."""
     dpkg = _require_program("dpkg-deb", f"{archive} is compressed with zstd", "use Debian or Ubuntu")
     command = [dpkg, "--fsys-tarfile", str(archive)]

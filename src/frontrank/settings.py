@@ -150,16 +150,20 @@ class ModelConfig:
 class LossConfig:
     """The loss."""
 
-    name: str = setting("PNP", f"{', '.join(registry.LOSSES)}, or pml.NAME of pytorch-metric-learning")
+    name: str = setting(
+        "PNP", f"{', '.join(registry.LOSSES)}, a preset such as PNP-D_q, or pml.NAME of pytorch-metric-learning"
+    )
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __init__(self, name: str = "PNP", settings: Mapping[str, Any] | None = None, **more: Any) -> None:
         """Choose a loss by name, with arguments of its class as settings. None stands for the default.
 
-        >>> LossConfig("SmoothAP", temperature=0.1)
-        LossConfig(name='SmoothAP', settings={'temperature': 0.1})
+        >>> LossConfig("PNP-D_s", temperature=0.1)
+        LossConfig(name='PNP', settings={'temperature': 0.1, 'variant': 'D_s'})
         """
         given = {key: value for key, value in {**(settings or {}), **more}.items() if value is not None}
+        if isinstance(name, str):
+            name, given = registry.read_preset(name, given)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "settings", given)
         for key, argument in self.arguments().items():
@@ -433,7 +437,7 @@ def read_config(
     Traceback (most recent call last):
     frontrank.errors.InputError: there is no setting loss.temprature; did you mean loss.temperature?
     """
-    given = {**(recipe or {}), **(overrides or {})}
+    given = _join_layers(recipe or {}, overrides or {})
     for name in given:
         _check_name(name, kind)
     first = _build_config(given, kind)  # to know the loss, whose class knows the types of its settings
@@ -444,6 +448,19 @@ def read_config(
         if overrides and name in overrides and config.iterations:
             raise InputError(f"{name} has no effect beside iterations, which is {config.iterations}; set that, or 0")
     return config
+
+
+def _join_layers(recipe: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings where overrides win, also over what the name of a loss stands for."""
+    joined: dict[str, Any] = {}
+    for layer in (recipe, overrides):
+        name = layer.get("loss.name")
+        if isinstance(name, str) and not (layer is recipe and "loss.name" in overrides):
+            of_loss = {key.removeprefix("loss."): value for key, value in layer.items() if key.startswith("loss.")}
+            name, of_loss = registry.read_preset(name, of_loss)
+            layer = {**layer, **{f"loss.{key}": value for key, value in of_loss.items()}, "loss.name": name}
+        joined |= layer
+    return joined
 
 
 def _build_config(values: Mapping[str, Any], kind: Kind) -> Any:

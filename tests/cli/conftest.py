@@ -105,17 +105,18 @@ def here(originals, tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """A function that runs `frontrank` with these words and returns its status, stdout and stderr."""
+    """A function that runs `frontrank`, which must end with `status` if given; returns status, stdout and stderr."""
 
-    def command(*words):
+    def command(*words, status=None):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default", FrontrankWarning)  # a line of stderr, as a user gets it
-                status = main([str(word) for word in words])
+                ended = main([str(word) for word in words])
         except SystemExit as end:
-            status = end.code
+            ended = end.code
         out, err = capsys.readouterr()
-        return SimpleNamespace(status=status, out=out, err=err)
+        assert status in (None, ended), err
+        return SimpleNamespace(status=ended, out=out, err=err)
 
     return command
 

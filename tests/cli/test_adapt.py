@@ -1,5 +1,6 @@
 """`frontrank adapt`: from embeddings with labels to an adapter that the other commands read."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -38,8 +39,7 @@ def test_embed_and_index_apply_it(folder, run):
     adapter = fr.Adapter.load("photos_adapter.safetensors").truncate(5)
     np.testing.assert_allclose(adapted.embeddings, adapter.transform(plain.embeddings), atol=1e-5)
     for _ in range(2):  # again, with the same adapter
-        result = run("index", MODEL, "my_photos/test", "--to", "photos.index", *words)
-        assert result.status == 0, result.err
+        run("index", MODEL, "my_photos/test", "--to", "photos.index", *words, status=0)
     with fr.Index.load("photos.index") as index:
         np.testing.assert_allclose(
             index.vectors([f"test/{name}" for name in adapted.ids.tolist()]), adapted.embeddings, atol=1e-4
@@ -49,11 +49,18 @@ def test_embed_and_index_apply_it(folder, run):
     assert (other.status, "--adapter" in other.err) == (2, True)
 
 
-def test_a_loss_of_pytorch_metric_learning(folder, run):
-    words = ("--loss", "pml.ContrastiveLoss", "--hidden", "4", "--onnx", "new.onnx", *QUICK)
-    result = run("adapt", "train.npz", "--out", "new.safetensors", *words)
-    assert result.status == 0, result.err
+@pytest.mark.parametrize("loss", ["pml.ContrastiveLoss", "triplet", "PNP-D_s"])
+def test_a_loss_by_the_names_of_compare(folder, run, loss):
+    words = ("--loss", loss, "--hidden", "4", "--onnx", "new.onnx", *QUICK)
+    run("adapt", "train.npz", "--out", "new.safetensors", *words, status=0)
     assert Path("new.onnx").stat().st_size > 0
+
+
+def test_several_labels_per_row_are_refused(folder, run):
+    Path("several.txt").write_text("".join(json.dumps([f"a{i % 12}", "b"]) + "\n" for i in range(90)))
+    result = run("adapt", "train.npz", "--labels", "several.txt", "--out", "new.safetensors", *QUICK)
+    assert (result.status, "labels" in result.err) == (2, True)
+    assert not Path("new.safetensors").exists()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +70,7 @@ def test_a_loss_of_pytorch_metric_learning(folder, run):
         ("adapt train.npz --out new.npy", "--out"),
         ("adapt train.npz --out adapter.safetensors", "--force"),
         ("adapt train.npz --out new.safetensors --loss PNPP", "PNP"),
+        ("adapt train.npz --out new.safetensors --loss pnp", "mean PNP"),
         ("adapt train.npz --out new.safetensors --loss pml.ProxyAnchorLoss", "--loss"),
         ("adapt train.npz --out new.safetensors --dims 8,x", "--dims"),
         ("adapt train.npz --out new.safetensors --dim 21", "dim"),

@@ -26,8 +26,7 @@ def test_every_setting_is_an_option_and_every_loss_is_in_the_help(run):
 
 def test_the_plan(here, run):
     words = ("--losses", "PNP-D_q(alpha=2),triplet", "--seeds", "2", "--iterations", "30", *SMALL, "--dry-run")
-    result = run("compare", "--data", "my_photos", *words, "--out", "out")
-    assert result.status == 0, result.err
+    result = run("compare", "--data", "my_photos", *words, "--out", "out", status=0)
     assert re.search(r"\nPNP-D_q\(alpha=2\) .*5e-05.*0.00015.*0.00045.*PNP", result.out)
     assert re.fullmatch("8 runs .*30 .*2 seeds.* out", result.out.splitlines()[-1])
     result = run("compare", "--data", "my_photos", *words, "--search-iterations", "5")
@@ -39,8 +38,7 @@ def test_the_plan(here, run):
 def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
     tasks = count_tasks(monkeypatch)
     words = ("--data", "my_photos", "--losses", "SmoothAP,FastAP", "--lr", "1e-3", "--out", "out", *TINY)
-    result = run("compare", *words, "--seeds", "1")
-    assert result.status == 0, result.err
+    result = run("compare", *words, "--seeds", "1", status=0)
     assert "\nresults: out/results.md" in result.out
     assert "\nreport: out/report.html\n" in result.out
     assert re.search("run 1 of 2: SmoothAP, .* 0.001, seed 0\n", result.err)
@@ -56,14 +54,6 @@ def test_from_the_command_to_the_page_and_on(here, run, monkeypatch):
     other = run("compare", *words, "--seeds", "2", "--batches.per_class", "2")
     assert (other.status, other.out, other.err.count("\n")) == (2, "", 1)
     assert "batches.per_class" in other.err
-
-
-def test_a_comparison_that_was_stopped_says_how_to_go_on(here, run, monkeypatch):
-    monkeypatch.setattr(runner, "run_task", lambda *_, **__: None)
-    result = run("compare", "--data", "my_photos", "--losses", "SmoothAP", "--out", "o u t", *TINY)
-    assert result.status == 130
-    assert "frontrank compare --resume " in result.err
-    assert result.err.endswith("/here/o u t'\n")
 
 
 def test_no_entry_has_a_result(here, run, monkeypatch):

@@ -71,12 +71,10 @@ def test_the_commands_to_try_next(demo, here, run):
     url = parse(shlex.split(lines["serve"]))[1].urls[0]
     with fr.Index.load(url) as index:
         assert index.count() == len(read_table("out/emoji-40/images.csv"))
-    result = run(*shlex.split(lines["evaluate"]), "--json", "again.json", "--workers", "0")
-    assert result.status == 0, result.err
+    run(*shlex.split(lines["evaluate"]), "--json", "again.json", "--workers", "0", status=0)
     after = fr.Report.load("out/run/report.after.json")
     assert fr.Report.load("again.json")["mAP"] == pytest.approx(after["mAP"], abs=1e-6)
-    result = run(*shlex.split(lines["train"].replace("MY_PHOTOS", "out/emoji-40")), "--dry-run")
-    assert result.status == 0, result.err
+    run(*shlex.split(lines["train"].replace("MY_PHOTOS", "out/emoji-40")), "--dry-run", status=0)
 
 
 def test_a_second_time_it_goes_on_with_a_run_that_was_stopped(here, run):
@@ -88,8 +86,7 @@ def test_a_second_time_it_goes_on_with_a_run_that_was_stopped(here, run):
     for name in ("steps", "best", "before", "best_step", "metric"):
         del facts[name]  # as if it had been killed before its end
     (stopped / "run.json").write_text(json.dumps(facts))
-    result = run("demo", *SMALL)
-    assert result.status == 0, result.err
+    result = run("demo", *SMALL, status=0)
     assert "out/run-2/report.html" in result.out
     assert json.loads((stopped / "run.json").read_text())["resumed"]
     assert (here / "out/run/report.html").read_bytes() == first

@@ -22,7 +22,7 @@ ROWS = len(TEST) * EACH
 @pytest.fixture
 def embed(folder, run):
     """A function that embeds my_photos, in the current folder, with more words."""
-    return lambda *words: run("embed", MODEL, "--data", "my_photos", *WORKERS, *words)
+    return lambda *words, **ends: run("embed", MODEL, "--data", "my_photos", *WORKERS, *words, **ends)
 
 
 def expected(split="test", batch_size=64):
@@ -82,8 +82,7 @@ def test_one_that_was_killed_when_the_file_was_written_goes_on(embed, monkeypatc
 
 
 def test_a_folder_without_classes(folder, run):
-    result = run("embed", MODEL, "--data", f"my_photos/train/{TRAIN[0]}", *WORKERS, "--out", "loose.npz")
-    assert result.status == 0, result.err
+    run("embed", MODEL, "--data", f"my_photos/train/{TRAIN[0]}", *WORKERS, "--out", "loose.npz", status=0)
     table = fr.data.read_unlabelled([f"my_photos/train/{TRAIN[0]}"])
     stored = np.load("loose.npz")
     assert np.array_equal(stored["embeddings"], fr.embed_table(fr.Embedder.load(MODEL), table, workers=0))
@@ -94,8 +93,7 @@ def test_a_published_data_set_that_is_not_complete(folder, run):
     published("in-shop", folder / "shop")
     words = ["embed", MODEL, "--data", "shop", *WORKERS, "--out", "out.npz"]
     assert run(*words).status == 2
-    result = run(*words, "--allow-partial", "--layout", "in-shop", "--quiet")
-    assert result.status == 0
+    result = run(*words, "--allow-partial", "--layout", "in-shop", "--quiet", status=0)
     assert "warning: In-Shop Clothes" in result.err
     assert len(fr.data.read_embeddings("out.npz").embeddings) == 3
 

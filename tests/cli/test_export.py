@@ -10,6 +10,7 @@ import torch
 import frontrank as fr
 from frontrank.models.export import OnnxModel, quantize_onnx
 from tests.cli.images import EACH, TEST
+from tests.errors import refusal
 
 pytestmark = pytest.mark.training  # of torch's exporter, which takes as long
 MODEL = "runs/first/model"
@@ -29,8 +30,7 @@ def figures(text, metric):
 
 
 def test_the_file_ranks_as_the_model(folder, run):
-    result = run("export", MODEL, "--onnx", "m.onnx", *DATA)
-    assert result.status == 0, result.err
+    result = run("export", MODEL, "--onnx", "m.onnx", *DATA, status=0)
     assert "m.onnx" in result.err
     first, second = figures(result.out, "mAP")
     assert first == second
@@ -86,11 +86,8 @@ def test_refusals(files, refused, monkeypatch, words, name):
 
 def test_files_that_are_no_models(files, tmp_path):
     (tmp_path / "m.onnx").write_text("text")
-    with pytest.raises(fr.FrontrankError, match=r"m\.onnx"):
-        OnnxModel(tmp_path / "m.onnx")
-    with pytest.raises(fr.FrontrankError, match=r"m\.onnx"):
-        quantize_onnx(tmp_path / "m.onnx", tmp_path / "q.onnx", [])
-    with pytest.raises(fr.FrontrankError, match=r"m\.onnx"):
-        quantize_onnx(files / "float.onnx", tmp_path / "m.onnx", [])
+    refusal(lambda: OnnxModel(tmp_path / "m.onnx"), "m.onnx", error=fr.FrontrankError)
+    refusal(lambda: quantize_onnx(tmp_path / "m.onnx", tmp_path / "q.onnx", []), "m.onnx", error=fr.FrontrankError)
+    refusal(lambda: quantize_onnx(files / "float.onnx", tmp_path / "m.onnx", []), "m.onnx", error=fr.FrontrankError)
     assert (tmp_path / "m.onnx").read_text() == "text"
     assert not (tmp_path / "q.onnx").exists()

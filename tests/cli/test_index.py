@@ -29,7 +29,7 @@ SOME = len(TEST) * EACH
 @pytest.fixture
 def index(folder, run):
     """A function that indexes with these words, in a folder of its own; returns what `run` returns."""
-    return lambda *words: run("index", MODEL, *words, "--workers", "0", "--device", "cpu")
+    return lambda *words, **ends: run("index", MODEL, *words, "--workers", "0", "--device", "cpu", **ends)
 
 
 def stored(url):
@@ -69,8 +69,7 @@ def check_engine(folder, run, index, url):
     shutil.rmtree("my_photos/test/plate")
     result = index("my_photos/test", "--to", url, "--prune", "--yes")
     assert f"1 changed, {SOME - EACH - 1} unchanged, {EACH} removed" in result.err
-    result = run("search", url, "my_photos/test/cup/1.png", "-k", "3", "--filter", "label=cup|plate")
-    assert result.status == 0, result.err
+    result = run("search", url, "my_photos/test/cup/1.png", "-k", "3", "--filter", "label=cup|plate", status=0)
     rows = [line.split() for line in result.out.splitlines()]
     assert rows[:2] == [["score", "label", "id"], ["1", "1.0000", "cup", "test/cup/1.png"]]
     assert [row[2] for row in rows[1:]] == ["cup"] * 3
@@ -119,8 +118,7 @@ def test_several_sources_and_no_labels(index, folder):
     for i in range(3):
         picture(folder / "loose" / f"{i}.png", i)
     files = [f"my_photos/test/cup/{i}.png" for i in range(2)]
-    result = index("loose", *files, "my_photos/test/plate/0.png", "my_photos/train", "--to", "a.index")
-    assert result.status == 0
+    result = index("loose", *files, "my_photos/test/plate/0.png", "my_photos/train", "--to", "a.index", status=0)
     assert "loose: 3 images" in result.err
     with Index.load("a.index") as found:
         assert found.count() == 3 + 3 + len(TRAIN) * EACH

@@ -43,7 +43,7 @@ def here(folder, indexed):
 @pytest.fixture
 def search(here, run):
     """A function that searches photos.index with these words; returns what `run` returns."""
-    return lambda *words: run("search", "photos.index", *words, "--device", "cpu")
+    return lambda *words, **ends: run("search", "photos.index", *words, "--device", "cpu", **ends)
 
 
 @pytest.fixture
@@ -137,8 +137,7 @@ def test_expansion_as_stored_on_and_off(here, run):
         index.note(model=str(here / "runs/first/model"))
 
     def scores(url, *words):
-        result = run("search", url, QUERY, "--json", *words)
-        assert result.status == 0, result.err
+        result = run("search", url, QUERY, "--json", *words, status=0)
         return [each["score"] for each in json.loads(result.out)[0]["results"]]
 
     plain, stored = scores("photos.index"), scores("e.index")
@@ -153,8 +152,7 @@ def test_text_of_an_index_moves_no_cursor_and_stays_in_its_column(tmp_path, run)
         labels = ["漢字", "plain", "\x1b[31mred\nline", "x" * 80]
         items = [Item(f"{i}{'é' * 60}", label=label) for i, label in enumerate(labels)]
         index.add(np.eye(2)[[0, 0, 0, 1]] + 0.1, items)
-    result = run("search", tmp_path / "t.index", f"id:0{'é' * 60}")
-    assert result.status == 0
+    result = run("search", tmp_path / "t.index", f"id:0{'é' * 60}", status=0)
     assert "\x1b" not in result.out
     rows = result.out.splitlines()[1:]
     assert len(rows) == 3

@@ -144,8 +144,7 @@ def test_names_of_indexes(here, run, ran, words, names):
 
 def test_an_index_that_says_nothing_of_its_pictures(here, run, ran, tmp_path):
     Index(tmp_path / "bare.index", dim=8).close()
-    result = run("serve", tmp_path / "bare.index", "--port", "0")
-    assert result.status == 0
+    result = run("serve", tmp_path / "bare.index", "--port", "0", status=0)
     assert [f"{tmp_path}/bare.index" in line for line in result.err.splitlines()[:2]] == [True, True]
     assert "--root" in result.err
     assert (ran[0][0][0].embed, ran[0][0][0].roots) == (None, [])
@@ -166,10 +165,9 @@ def test_the_browser_is_opened_when_the_server_answers(here, run, monkeypatch, h
         time.sleep(0.1)
 
     monkeypatch.setattr("frontrank.gallery.serve", answering)
-    result = run("serve", "photos.index", "--port", "0", "--open")
-    assert result.status == 0
+    result = run("serve", "photos.index", "--port", "0", "--open", status=0)
     (url,) = opened
-    assert f"serving at {url}; Ctrl-C ends it" in result.err
+    assert url in result.err
     assert ("no browser" in result.err) != has_browser
 
 

@@ -44,7 +44,7 @@ def test_the_choice_of_a_learning_rate(tmp_path, results, chosen):
         (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     runs.mkdir(parents=True, exist_ok=True)
     for lr in {1e-3, 1e-2, 1e-1} - set(results):
-        (runs / f"lr-{lr:g}-seed-0.failed").write_text(f"the gradient is {tasks.DIVERGED}\n")
+        (runs / f"lr-{lr:g}-seed-0.failed").write_text(tasks.failure_reason(3, "the gradient") + "\n")
     assert choose_lr(plan, plan.ways[0], tmp_path) == chosen
     assert read_lr(plan.ways[0], tmp_path) == chosen  # and stored
     models = [path.parent.name for path in tmp_path.glob("runs/*/*/model")]
@@ -103,7 +103,7 @@ def test_test_images_of_which_nothing_can_be_found(labels, roles, word):
 
 
 @pytest.mark.parametrize(
-    ("status", "output", "word"), [(1, "step 1\nno space\n\n", "no space"), (-9, "", "SIGKILL"), (3, " ", "3")]
+    ("status", "output", "word"), [(1, "step 1\nno space\n\n", "no space"), (-9, "", "SIGKILL"), (4, " ", "4")]
 )
 def test_why_a_process_failed(status, output, word):
     assert word in failure_reason(status, output)

@@ -1,16 +1,13 @@
-"""Small files of every kind, and the one line of an error."""
+"""Small files of every kind."""
 
 import io
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-
-from frontrank.errors import InputError
 
 ROWS, DIM = 5, 3
 X = np.random.default_rng(0).normal(size=(ROWS, DIM)).astype(np.float32)
@@ -38,17 +35,6 @@ def write_arrays(path, /, **arrays):
 
 def column(array):
     return array if isinstance(array, pa.Array | pa.ChunkedArray) else pa.array(list(np.asarray(array)))
-
-
-def refusal(call, *parts):
-    """The one line of an InputError, which has these names or values."""
-    with pytest.raises(InputError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert str(part) in message
-    return message
 
 
 def many_scans(count=900, side=2000):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from frontrank.data import check_ids, embedding_files, read_embeddings, read_labels
-from tests.data.files import ALL, DIM, IDS, LABELS, NAMED, ROWS, SPLIT, X, refusal, write_arrays
+from tests.data.files import ALL, DIM, IDS, LABELS, NAMED, ROWS, SPLIT, X, write_arrays
+from tests.errors import refusal
 
 # Embeddings
 

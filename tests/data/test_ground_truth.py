@@ -16,7 +16,7 @@ import pytest
 
 from frontrank.data import ground_truth
 from frontrank.data.ground_truth import read_ground_truth
-from tests.data.files import refusal
+from tests.errors import refusal
 
 try:
     from numpy._core.multiarray import _reconstruct, scalar

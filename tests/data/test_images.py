@@ -22,7 +22,7 @@ from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.pictures import decode
 from frontrank.pictures.decode import box_faults, image_fault, read_image
-from tests.data.files import refusal
+from tests.errors import refusal
 
 ORIENTATION = 0x0112
 NOISE = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
@@ -196,8 +196,7 @@ def test_a_box(tmp_path):
     for box in ((1, 2, 3), (0, 0, 5, np.nan), (0, 0, 5, 5, 5)):
         refusal(lambda box=box: read_image(path, box=box), "box")
     for box in ("abcd", 7, (None, 0, 1, 1)):
-        with pytest.raises(InputTypeError, match="box"):
-            read_image(path, box=box)
+        refusal(lambda box=box: read_image(path, box=box), "box", error=InputTypeError)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +312,7 @@ def test_other_faults(tmp_path, monkeypatch):
     refusal(lambda: read_image("a.jpg"), "PIL", "frontrank[train]")
 
 
+@pytest.mark.processes
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(tmp_path):
     path = save(tmp_path / "a.png", NOISE)
     with decode._quiet._lock, warnings.catch_warnings():
@@ -336,8 +336,7 @@ def test_map_images_keeps_the_order_and_stops_at_an_error(workers):
         time.sleep(0.001)
         done.append(file)
 
-    with pytest.raises(InputError, match="five"):
-        list(map_images(function, files, workers, "counting"))
+    refusal(lambda: list(map_images(function, files, workers, "counting")), "five")
     assert len(done) < 1500
 
 
@@ -480,8 +479,7 @@ def test_a_file_that_has_changed_is_looked_at_again(table, tmp_path, looked_at):
 
 def test_a_check_that_fails_or_is_interrupted_is_remembered(table, tmp_path, monkeypatch):
     memory = tmp_path / "good.json"
-    with pytest.raises(InputError):
-        check_images(table, remembered=memory)
+    refusal(lambda: check_images(table, remembered=memory))
     assert len(json.loads(memory.read_text())["good"]) == 5
     memory.unlink()
 

@@ -9,7 +9,7 @@ from PIL import Image
 from frontrank.data import leakage
 from frontrank.data.leakage import conflicting_labels, near_duplicates, picture_hash
 from frontrank.data.table import ImageTable
-from tests.data.files import refusal
+from tests.errors import refusal
 
 
 def scene(seed, size=(120, 90)):
@@ -53,7 +53,7 @@ def test_copies_are_found_and_others_are_not(tmp_path):
     ]
     assert found.pairs[-1][2] == 0
     assert all(distance <= 10 for *_, distance in found.pairs)
-    assert found.found == 4
+    assert found.count == 4
     assert found.blank == []
 
 
@@ -70,8 +70,8 @@ def test_the_threshold_and_the_other_splits(tmp_path):
     ]
     far = everything.pairs[1][2]
     assert far > 20
-    assert near_duplicates(table, threshold=far).found == 2
-    assert near_duplicates(table, threshold=far - 1).found == 1
+    assert near_duplicates(table, threshold=far).count == 2
+    assert near_duplicates(table, threshold=far - 1).count == 1
 
 
 def test_within_one_split_each_pair_comes_once(tmp_path):
@@ -132,7 +132,7 @@ def test_near_pairs_equal_a_loop(first, second, threshold, tile, same):
     arrays = (np.array(words, dtype=np.uint64).reshape(-1, 2) for words in (first, second))
     before, leakage._TILE = leakage._TILE, tile
     try:
-        count, pairs = leakage._near_pairs(*arrays, same, threshold, 1000, None)
+        count, pairs = leakage._near_pairs(*arrays, same, threshold, 1000)
     finally:
         leakage._TILE = before
     assert count == len(expected)

@@ -11,9 +11,9 @@ from frontrank.data import published
 from frontrank.data.published import PUBLISHED, detect_layout, list_names, read_published
 from frontrank.errors import FrontrankWarning
 from tests.data import published_trees as trees
-from tests.data.files import refusal
 from tests.data.published_trees import TREES, write, write_images
 from tests.data.test_table import assert_same
+from tests.errors import refusal
 
 READERS = {name: dataset.read for name, dataset in PUBLISHED.items()}
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
 from frontrank.errors import InputError, InputTypeError
-from tests.data.files import refusal
 from tests.data.test_table import assert_same, table_of
+from tests.errors import refusal
 
 MOVES = {"validation": hold_out_classes, "test": split_test_classes}
 PAIRS = [label for label in "abcdefghijklmnopqrst" for _ in range(2)]  # 20 classes of 2 images
@@ -83,8 +83,7 @@ def test_settings_out_of_bounds():
     for value in (-1, 1.5):
         refusal(lambda value=value: hold_out_classes(table_of(PAIRS), 0.5, seed=value), "seed")
         refusal(lambda value=value: merge_classes(table_of(PAIRS), every=value), "every")
-    with pytest.raises(InputTypeError, match="seed"):
-        hold_out_classes(table_of(PAIRS), 0.5, seed=True)
+    refusal(lambda: hold_out_classes(table_of(PAIRS), 0.5, seed=True), "seed", error=InputTypeError)
 
 
 @given(st.integers(2, 9), st.integers(0, 100))

@@ -23,7 +23,7 @@ from frontrank.data.table import (
     read_unlabelled,
 )
 from frontrank.errors import FrontrankWarning, InputTypeError
-from tests.data.files import refusal
+from tests.errors import refusal
 
 # Tables
 
@@ -316,8 +316,7 @@ def test_what_is_no_folder(tmp_path, monkeypatch):
     tree(tmp_path, "t.csv", "1.jpg")
     for name in ("no", "t.csv", "1.jpg"):
         refusal(lambda name=name: read_folder(tmp_path / name), tmp_path / name)
-    with pytest.raises(InputTypeError, match="path"):
-        read_folder(7)
+    refusal(lambda: read_folder(7), "path", error=InputTypeError)
 
     def denied(path):
         raise PermissionError(13, "Permission denied")

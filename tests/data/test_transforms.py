@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from frontrank.data.transforms import MEAN, STD, evaluation_transform, seeded, training_transform
+from frontrank.data.transforms import MEAN, STD, evaluation_transform, random_seed, training_transform
 from frontrank.settings import DataConfig
-from tests.data.files import refusal
+from tests.errors import refusal
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}  # pixels come out as they are, 0 to 255
 
@@ -30,7 +30,7 @@ def pixels(image):
 def drawn(transform, image, seeds):
     results = []
     for seed in seeds:
-        with seeded(seed):
+        with random_seed(seed):
             results.append(transform(image).float())
     return results
 
@@ -107,7 +107,7 @@ def test_the_seed_alone_decides(augment):
 
 def test_seeded_leaves_the_random_numbers_alone():
     before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), seeded(2**63 + 5):
+    with pytest.raises(ZeroDivisionError), random_seed(2**63 + 5):
         _ = torch.rand(3) + 1 / 0
     assert torch.equal(torch.get_rng_state(), before)
 

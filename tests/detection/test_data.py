@@ -26,6 +26,7 @@ from frontrank.detection.data import (
 )
 from frontrank.errors import FrontrankWarning, InputError
 from tests.detection.scenes import table_of, voc_xml, write_voc
+from tests.errors import refusal
 
 BOX = [1, 2, 3, 4]
 
@@ -59,8 +60,7 @@ def test_labels_of_other_classes(table):
     other = table.of_classes(["cat", "dog", "ant", "bee"])
     assert [each.tolist() for each in other.labels] == [[3, 1], [], [4]]
     assert other.classes == ("cat", "dog", "ant", "bee")
-    with pytest.raises(InputError, match="bee, cat"):
-        table.of_classes(["ant"])
+    refusal(lambda: table.of_classes(["ant"]), "bee, cat")
     assert table.rows([2]).of_classes(["bee"]).labels[0].tolist() == [1]  # there is nothing of the other classes
 
 
@@ -75,8 +75,7 @@ def test_labels_of_other_classes(table):
     ],
 )
 def test_columns_that_do_not_fit_together(name, column):
-    with pytest.raises(InputError, match=name):
-        replace(table_of([[(BOX, 1, False)]], classes=("ant",)), **{name: column})
+    refusal(lambda: replace(table_of([[(BOX, 1, False)]], classes=("ant",)), **{name: column}), name)
 
 
 # Pascal VOC
@@ -129,16 +128,13 @@ def test_published(published):
 
 
 def test_published_sets_that_are_not_as_published(published, own, monkeypatch):
-    with pytest.raises(InputError, match="VOC2012"):
-        read_voc(own, "train", (2012,))
+    refusal(lambda: read_voc(own, "train", (2012,)), "VOC2012")
     monkeypatch.setattr(data, "VOC_COUNTS", {(2007, "train"): 5011})
-    with pytest.raises(InputError, match="5,011"):
-        read_voc(published, "train", (2007,))
+    refusal(lambda: read_voc(published, "train", (2007,)), "5,011")
     assert len(read_voc(published, "train", (2007,), allow_partial=True)) == 2
     path = published / "VOC2007/Annotations/000001.xml"
     path.write_text(path.read_text().replace(">dog<", ">wolf<"))
-    with pytest.raises(InputError, match=r"000001\.xml: .*'wolf'"):
-        read_voc(published, "train", (2007,), allow_partial=True)
+    refusal(lambda: read_voc(published, "train", (2007,), allow_partial=True), "000001.xml:", "'wolf'")
 
 
 def test_lists_and_folders_of_train_and_val(tmp_path):
@@ -169,8 +165,7 @@ def test_splits_and_objects_that_are_missing(tmp_path):
         with pytest.raises(InputError, match=rf"{missing}\.txt"):
             read_voc_folder(own, "test" if missing == "test" else "train")
     own = write_voc(tmp_path / "background", {"a": []}, {"train": ["a"]})
-    with pytest.raises(InputError, match="background"):
-        read_voc_folder(own)
+    refusal(lambda: read_voc_folder(own), "background")
 
 
 def test_boxes_that_reach_out_or_are_empty_are_counted_once(tmp_path):
@@ -208,21 +203,18 @@ def test_damaged_annotations(own, text, match):
 
 def test_files_that_are_missing(own):
     (own / "JPEGImages" / "000002.jpg").unlink()
-    with pytest.raises(InputError, match=r"000002\.xml"):
-        read_voc_folder(own)
+    refusal(lambda: read_voc_folder(own), "000002.xml")
     with pytest.warns(FrontrankWarning, match=r"1 annotation .*000002\.xml"):
         assert len(read_voc_folder(own, allow_partial=True)) == 1
     (own / "Annotations" / "000001.xml").unlink()
-    with pytest.raises(InputError, match=r"000001\.xml"):
-        read_voc_folder(own)
+    refusal(lambda: read_voc_folder(own), "000001.xml")
     with pytest.raises(InputError, match="own"), pytest.warns(FrontrankWarning, match="2 annotations"):
         read_voc_folder(own, allow_partial=True)  # no picture is left
 
 
 def test_sizes_that_do_not_agree_and_sizes_of_zero(own):
     Image.new("RGB", (30, 40)).save(own / "JPEGImages" / "000001.jpg")
-    with pytest.raises(InputError, match=r"000001\.jpg has 30 x 40 .*000001\.xml .*40 x 30"):
-        read_voc_folder(own)
+    refusal(lambda: read_voc_folder(own), "000001.jpg has 30 x 40", "000001.xml", "40 x 30")
     with pytest.warns(FrontrankWarning, match="1 picture"):
         assert len(read_voc_folder(own, allow_partial=True)) == 1
     path = own / "Annotations" / "000001.xml"
@@ -233,11 +225,9 @@ def test_sizes_that_do_not_agree_and_sizes_of_zero(own):
 
 def test_pictures_and_lists_that_are_none(own):
     (own / "JPEGImages" / "000001.jpg").write_bytes(b"<html>")
-    with pytest.raises(InputError, match=r"000001\.jpg"):
-        read_voc_folder(own)
+    refusal(lambda: read_voc_folder(own), "000001.jpg")
     (own / "ImageSets/Main/trainval.txt").write_text("../../etc/passwd\n")
-    with pytest.raises(InputError, match=r"trainval\.txt"):
-        read_voc_folder(own)
+    refusal(lambda: read_voc_folder(own), "trainval.txt")
 
 
 # COCO
@@ -296,15 +286,13 @@ def test_where_coco_files_are(tmp_path, name, pictures):
 def test_files_of_two_years_are_refused(tmp_path):
     for year in (2014, 2017):
         write_coco(tmp_path, f"annotations/instances_train{year}.json", f"train{year}")
-    with pytest.raises(InputError, match=r"instances_train2014\.json, instances_train2017\.json"):
-        find_coco(tmp_path, "train")
+    refusal(lambda: find_coco(tmp_path, "train"), "instances_train2014.json, instances_train2017.json")
 
 
 def test_pictures_of_coco(tmp_path):
     path = write_coco(tmp_path, "train.json", "train")
     (tmp_path / "train" / "a.jpg").unlink()
-    with pytest.raises(InputError, match=r"a\.jpg"):
-        read_coco(path)
+    refusal(lambda: read_coco(path), "a.jpg")
     with pytest.warns(FrontrankWarning, match=r"1 picture .*a\.jpg"):
         assert len(read_coco(path, allow_partial=True)) == 1
     for size in ({}, {"width": 0, "height": 0}):  # sizes that are not known are read from the pictures
@@ -346,8 +334,7 @@ def test_damaged_coco_files(tmp_path, text, match):
     path.write_text(text)
     with pytest.raises(InputError, match=rf"train\.json.*{match}"):
         read_coco(path)
-    with pytest.raises(InputError, match=r"none\.json"):
-        read_coco(tmp_path / "none.json")
+    refusal(lambda: read_coco(tmp_path / "none.json"), "none.json")
 
 
 # Layouts
@@ -374,8 +361,7 @@ def test_classes_of_both_splits_of_coco(tmp_path):
     write_coco(tmp_path, "test.json", categories=CATEGORIES + elk)
     assert read_scenes(tmp_path, split="test").classes == ("cat", "dog")  # as there is no elk in it
     write_coco(tmp_path, "test.json", categories=CATEGORIES + elk, **annotation(category_id=5))
-    with pytest.raises(InputError, match="elk"):
-        read_scenes(tmp_path, split="test")
+    refusal(lambda: read_scenes(tmp_path, split="test"), "elk")
 
 
 @pytest.mark.parametrize(
@@ -391,10 +377,8 @@ def test_classes_of_both_splits_of_coco(tmp_path):
 )
 def test_folders_without_scenes(tmp_path, arguments, match):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=match):
-        read_scenes(tmp_path / "empty", **arguments)
-    with pytest.raises(InputError, match="nowhere"):
-        read_scenes(tmp_path / "nowhere")
+    refusal(lambda: read_scenes(tmp_path / "empty", **arguments), match)
+    refusal(lambda: read_scenes(tmp_path / "nowhere"), "nowhere")
 
 
 # Batches
@@ -426,8 +410,7 @@ def test_an_epoch_has_every_picture_once():
     assert [sorted(each) for each in epochs] == [list(range(10))] * 3
     assert len({tuple(each) for each in epochs}) == 3
     assert len(SceneBatches(10, 4)) == 2
-    with pytest.raises(InputError, match="batch is 11"):
-        SceneBatches(10, 11)
+    refusal(lambda: SceneBatches(10, 11), "batch is 11")
 
 
 def test_mirrored_boxes_lie_on_what_they_lay_on(numbered):
@@ -467,6 +450,7 @@ def test_all_pictures_in_order(numbered):
     assert list(all_scenes(numbered.rows([]), 4, 2)) == []
 
 
+@pytest.mark.processes
 def test_pictures_of_another_size_and_broken_ones(numbered, tmp_path):
     with pytest.raises(InputError, match=r"3\.png .*31 x 20"):
         SceneDataset(replace(numbered, sizes=numbered.sizes + np.array([1, 0])), False)[3, 0]

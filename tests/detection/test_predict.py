@@ -10,6 +10,7 @@ from frontrank.detection.evaluation import Detections, judge_detections
 from frontrank.detection.predict import COLOURS, LEAST, Mark, detection_marks, draw_marks, predict, scene_marks
 from frontrank.errors import FrontrankWarning, InputError
 from tests.detection.scenes import CLASSES, found_of, table_of
+from tests.errors import refusal
 
 
 class Finder:
@@ -61,8 +62,7 @@ def test_what_is_written(photos, tmp_path):
 def test_nothing_is_written_over(photos, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/detections.json").write_text("mine")
-    with pytest.raises(InputError, match="--force"):
-        predict(Finder(), [photos], tmp_path / "out", show=False)
+    refusal(lambda: predict(Finder(), [photos], tmp_path / "out", show=False), "--force")
     assert (tmp_path / "out/detections.json").read_text() == "mine"
     (tmp_path / "out/letter.txt").write_text("dear")
     predict(Finder(), [photos], tmp_path / "out", overwrite=True, draw=False, show=False)
@@ -70,8 +70,7 @@ def test_nothing_is_written_over(photos, tmp_path):
     assert (tmp_path / "out/letter.txt").read_text() == "dear"
     assert not (tmp_path / "out/drawn").exists()
     for out in ("out/letter.txt", "out/letter.txt/deeper"):
-        with pytest.raises(InputError, match=r"letter\.txt"):
-            predict(Finder(), [photos], tmp_path / out, show=False)
+        refusal(lambda out=out: predict(Finder(), [photos], tmp_path / out, show=False), "letter.txt")
 
 
 def test_pictures_that_are_broken_or_missing(photos, tmp_path):

@@ -10,6 +10,7 @@ from frontrank.errors import InputError, InputTypeError
 from frontrank.evaluation import ap_error, minibatch_map
 from frontrank.evaluation.diagnostics import _batch
 from frontrank.ranking import Blackbox, Exact, Sigmoid
+from tests.errors import refusal
 from tests.reference.sigmoid_ranks import g
 
 
@@ -73,12 +74,9 @@ def test_ap_error_leaves_singletons_out_and_does_not_depend_on_blocks(monkeypatc
 
 def test_ap_error_refuses_what_is_no_ap():
     embeddings, labels = clusters()
-    with pytest.raises(InputError, match="approximation"):
-        ap_error(embeddings, labels, fr.PNP())
-    with pytest.raises(InputTypeError, match="approximation"):
-        ap_error(embeddings, labels, 0.01)
-    with pytest.raises(InputError, match="labels"):
-        ap_error(embeddings, torch.arange(len(labels)), Sigmoid())
+    refusal(lambda: ap_error(embeddings, labels, fr.PNP()), "approximation")
+    refusal(lambda: ap_error(embeddings, labels, 0.01), "approximation", error=InputTypeError)
+    refusal(lambda: ap_error(embeddings, torch.arange(len(labels)), Sigmoid()), "labels")
 
 
 def test_minibatch_map_is_too_high_for_small_batches_and_right_for_the_whole():

@@ -9,7 +9,8 @@ import torch
 
 import frontrank as fr
 from frontrank.errors import FrontrankError, InputError, InputTypeError
-from frontrank.evaluation.evaluate import check_labels, encode_labels, read_lists
+from frontrank.evaluation.evaluate import encode_labels, read_lists
+from frontrank.ranking.vectors import check_labels
 
 X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), [0, 0, 1, 1, 2, 2]
 Z, ZY = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)), [0, 1, 1, 5]

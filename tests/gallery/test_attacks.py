@@ -70,6 +70,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", HOSTILE)
 def test_files_that_keep_a_decoder_busy(client, tmp_path, name):
     data = HOSTILE[name]()
@@ -95,6 +96,7 @@ limits.MAX_SCANS = limits.MAX_SCAN_PIXELS = 10**15; processes.main()""",
 ]  # as if the check of scans were not there
 
 
+@pytest.mark.processes
 def test_a_process_that_takes_too_long_is_ended_and_replaced(tmp_path, monkeypatch):
     slow, good = tmp_path / "slow.jpg", tmp_path / "good.png"
     picture("red").save(good)

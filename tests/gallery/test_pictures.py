@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from frontrank.errors import InputError
 from frontrank.gallery import GalleryIndex, Limits
 from frontrank.gallery import pictures as files
 from frontrank.gallery.pictures import Pictures, RecentValues, find_file
 from frontrank.pictures.processes import DecodePool
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Item
+from tests.errors import refusal
 from tests.gallery.hostile import FORMS, REFUSED, UNCERTAIN
 from tests.gallery.samples import BASE, TOKEN, client_of, picture, sent, shown_of, written
 
@@ -97,8 +97,7 @@ def test_a_good_picture_is_found_by_any_of_its_paths(tree, tmp_path, path):
     (tmp_path / "link").symlink_to(top)
     for root in (tree / "root", tmp_path / "link"):
         assert find_file(path, [tree / "nowhere", root]) == (top, top / "sub" / "good.png")
-    with pytest.raises(InputError, match="picture"):
-        find_file(path, [])
+    refusal(lambda: find_file(path, []), "picture")
 
 
 @pytest.mark.parametrize("swapped", ["sub/a.png", "sub"], ids=["the file", "its folder"])
@@ -115,8 +114,7 @@ def test_a_link_that_appears_after_the_file_was_found(tmp_path, monkeypatch, swa
         return found
 
     monkeypatch.setattr(files, "find_file", find_and_swap)
-    with pytest.raises(InputError, match="picture"):
-        Pictures(10**6, 10**6, POOL).get("sub/a.png", [root], "small")
+    refusal(lambda: Pictures(10**6, 10**6, POOL).get("sub/a.png", [root], "small"), "picture")
 
 
 POOL = DecodePool(1, 10.0)

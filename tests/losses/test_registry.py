@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 
 import frontrank as fr
 from frontrank import losses
@@ -120,7 +119,8 @@ def test_any_metric_on_any_relaxation(settings, metric, relaxation):
         ("RankLoss", {"metric": "Recall", "weighting": "lin"}, "weighting"),
         ("SmoothAP", {"metric": "Recall"}, "loss.metric"),
         ("smoothap", {}, "loss.name .*SmoothAP"),
-        ("triplet", {}, "loss.name .*RankLoss, and pml.NAME"),
+        ("zzz", {}, "loss.name .*RankLoss, and pml.NAME"),
+        ("PNP-D_q", {"variant": "O"}, "loss.variant"),
     ],
 )
 def test_what_cannot_be_built(name, settings, match):
@@ -135,5 +135,5 @@ def test_presets():
         registry.check_arguments(name, own)
         if name in LOSSES:
             assert registry.preset_name(name, {**{k: a.default for k, a in arguments(name).items()}, **own}) == preset
-            assert isinstance(build(name, own), torch.nn.Module)
+            assert repr(build(preset, {})) == repr(build(name, own))
     assert registry.preset_name("pml.ContrastiveLoss", {}) == "ContrastiveLoss"

@@ -8,6 +8,7 @@ from torch import nn
 from frontrank.errors import InputError, InputTypeError
 from frontrank.models import Embedder, Settings
 from frontrank.models.backbone import feature_maps
+from tests.errors import refusal
 from tests.models.small import SIZE, images, small
 
 
@@ -110,8 +111,7 @@ class TestStages:
 
     @pytest.mark.parametrize("stage", [-1, 1.5, 99])
     def test_a_stage_that_does_not_exist(self, stage):
-        with pytest.raises(InputError, match="stage"):
-            small(stage=stage)
+        refusal(lambda: small(stage=stage), "stage")
 
 
 class TestTokens:
@@ -133,8 +133,7 @@ class TestTokens:
 
     def test_a_size_that_was_not_built_for(self):
         for settings, name in (({"backbone": "swin_tiny_patch4_window7_224"}, "swin"), ({"pooling": "flat"}, "flat")):
-            with pytest.raises(InputError, match=name):
-                small(**settings)(torch.zeros(1, 3, 32, 64))
+            refusal(lambda settings=settings: small(**settings)(torch.zeros(1, 3, 32, 64)), name)
 
 
 class TestImages:
@@ -155,13 +154,10 @@ class TestImages:
     def test_images_that_are_not_valid(self):
         model, ints = small(), torch.zeros(2, 3, 64, 64, dtype=torch.int64)
         for pictures in ([1, 2], ints):
-            with pytest.raises(InputTypeError, match="images"):
-                model(pictures)
+            refusal(lambda pictures=pictures: model(pictures), "images", error=InputTypeError)
         for shape in ((3, 64, 64), (2, 64, 64, 3), (2, 3, 0, 64)):
-            with pytest.raises(InputError, match="images"):
-                model(torch.zeros(shape))
-        with pytest.raises(InputError, match="meta"):
-            model(torch.zeros(2, 3, 64, 64, device="meta"))
+            refusal(lambda shape=shape: model(torch.zeros(shape)), "images")
+        refusal(lambda: model(torch.zeros(2, 3, 64, 64, device="meta")), "meta")
 
 
 class TestPrecision:
@@ -232,5 +228,4 @@ class TestSettings:
 
 def test_without_timm(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(InputError, match="timm"):
-        small()
+    refusal(small, "timm")

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import frontrank
 from frontrank.errors import InputError, InputTypeError
 from frontrank.models import Embedder, storage
+from tests.errors import refusal
 from tests.models.small import images, names, small
 
 FILES = ["README.md", "config.json", "model.safetensors"]
@@ -98,8 +99,7 @@ class TestSaving:
     def test_overwrites_if_asked_and_keeps_other_files(self, copy):
         write_other_files(copy)
         model, before = small(), (copy / "config.json").read_bytes()
-        with pytest.raises(InputError, match="model"):
-            model.save(copy)
+        refusal(lambda: model.save(copy), "model")
         assert (copy / "config.json").read_bytes() == before
         model.save(copy, overwrite=True)
         assert Embedder.load(copy).fingerprint == model.fingerprint
@@ -110,11 +110,9 @@ class TestSaving:
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_never_overwrites_anything_else(self, tmp_path, overwrite):
         (tmp_path / "config.json").write_text('{"format": "other"}')
-        with pytest.raises(InputError, match=tmp_path.name):
-            small().save(tmp_path, overwrite=overwrite)
+        refusal(lambda: small().save(tmp_path, overwrite=overwrite), tmp_path.name)
         assert names(tmp_path) == ["config.json"]
-        with pytest.raises(InputError, match=r"config\.json"):
-            small().save(tmp_path / "config.json", overwrite=overwrite)
+        refusal(lambda: small().save(tmp_path / "config.json", overwrite=overwrite), "config.json")
 
     def test_an_empty_folder_and_one_whose_parents_are_missing(self, tmp_path):
         model = small()
@@ -237,8 +235,7 @@ class TestLoading:
         for name in ("safetensors", "safetensors.torch"):
             monkeypatch.setitem(sys.modules, name, None)
         self.refuse(copy, "safetensors")
-        with pytest.raises(InputError, match="safetensors"):
-            small().save(copy.parent / "new")
+        refusal(lambda: small().save(copy.parent / "new"), "safetensors")
 
 
 class TestHub:
@@ -259,8 +256,7 @@ class TestHub:
             raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nmore")
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-        with pytest.raises(InputError, match=r"a/b.*\(no connection\)"):
-            Embedder.load("a/b")
+        refusal(lambda: Embedder.load("a/b"), "a/b", "(no connection)")
 
 
 # Saves that are killed at any of their steps, and what the next one makes of it
@@ -343,10 +339,8 @@ def test_a_killed_save_that_replaces_a_model(tmp_path, monkeypatch):
     for folder in kill_at_every_step(tmp_path, save_with_other_files):
         outcomes.append(load(folder) if folder.exists() else None)
         if outcomes[-1] is None:
-            with pytest.raises(InputError, match=r"\.model\.frontrank-old"):
-                load(folder)
-        with pytest.raises(InputError, match="model"):
-            save(folder, 3, overwrite=False)
+            refusal(lambda folder=folder: load(folder), ".model.frontrank-old")
+        refusal(lambda folder=folder: save(folder, 3, overwrite=False), "model")
         assert load(folder) == (outcomes[-1] or 1)
         assert has_other_files(folder)
         save(folder, 3)

@@ -10,6 +10,7 @@ import pytest
 from frontrank import packages as archives
 from frontrank.errors import InputError
 from frontrank.packages import members
+from tests.errors import refusal
 from tests.packages.fakes import deb, tar, tgz, whl
 
 FILES = {"package/a.svg": b"<svg/>", "package/deep/b.json": b"{}", "package/empty": b"", "other/c.svg": b"x" * 5000}
@@ -61,12 +62,10 @@ def test_leading_dots_of_deb_files_and_zstd_by_dpkg(tmp_path, monkeypatch, capfd
     assert read(path) == list(FILES.items())
     dpkg.write_text(f'#!/bin/sh\n/bin/cat "{plain}"\necho wrong >&2\nexit 2\n')
     assert next(members(path, ["*"])) == next(iter(FILES.items()))  # what follows is nobody's concern
-    with pytest.raises(InputError, match=r"a\.deb .*dpkg-deb"):
-        read(path)
+    refusal(lambda: read(path), "a.deb", "dpkg-deb")
     assert capfd.readouterr().err == ""
     dpkg.unlink()
-    with pytest.raises(InputError, match=r"a\.deb .*zstd.*dpkg-deb"):
-        read(path)
+    refusal(lambda: read(path), "a.deb", "zstd", "dpkg-deb")
 
 
 @pytest.mark.parametrize("make", [tgz, whl])
@@ -97,12 +96,10 @@ def test_links_and_devices_are_left_out(tmp_path):
 def test_files_that_are_too_large(archive, monkeypatch):
     monkeypatch.setattr(archives, "_MAX_FILE", 4999)
     assert len(read(archive, ["package/*"])) == 3
-    with pytest.raises(InputError, match=r"archive: 'other/c\.svg'"):
-        read(archive)
+    refusal(lambda: read(archive), "archive: 'other/c.svg'")
     monkeypatch.setattr(archives, "_MAX_FILE", 5000)
     monkeypatch.setattr(archives, "_MAX_TOTAL", 5007)
-    with pytest.raises(InputError, match=r"'other/c\.svg'"):
-        read(archive)
+    refusal(lambda: read(archive), "'other/c.svg'")
     monkeypatch.setattr(archives, "_MAX_TOTAL", 5008)
     assert len(read(archive)) == 4
 
@@ -122,7 +119,5 @@ def test_other_files(tmp_path):
     contents = [b"a web page", b"!<arch>\n" + b"x" * 60, b"!<arch>\n", b"PK\x03\x04", b"\x1f\x8b\x08"]
     for content in contents:
         (tmp_path / "archive").write_bytes(content)
-        with pytest.raises(InputError, match="archive"):
-            read(tmp_path / "archive")
-    with pytest.raises(InputError, match="missing"):
-        read(tmp_path / "missing")
+        refusal(lambda: read(tmp_path / "archive"), "archive")
+    refusal(lambda: read(tmp_path / "missing"), "missing")

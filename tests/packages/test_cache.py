@@ -15,6 +15,7 @@ import pytest
 import frontrank as fr
 from frontrank.errors import InputError
 from frontrank.packages import _ABANDONED, cache_folder, fetch, is_cached
+from tests.errors import refusal
 from tests.packages.fakes import calls, client, package, stored, tgz
 
 CONTENT = tgz({"package/a": b"1"})
@@ -47,8 +48,7 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
         assert cache_folder() == expected
     monkeypatch.setattr(Path, "expanduser", lambda path: (_ for _ in ()).throw(RuntimeError("no home")))
     monkeypatch.setenv("FRONTRANK_CACHE", "~/own")
-    with pytest.raises(InputError, match="FRONTRANK_CACHE"):
-        cache_folder()
+    refusal(cache_folder, "FRONTRANK_CACHE")
 
 
 def test_fetched_and_read_once(npm, cache, monkeypatch):
@@ -96,14 +96,12 @@ def test_another_checksum(npm, cache):
             fetch([package(OTHER)], any_version=any_version)
     assert names(cache) == []
     fetch([package(CONTENT)])
-    with pytest.raises(InputError, match=r"thing 1\.0 \(npm\)"):
-        fetch([package(OTHER)])
+    refusal(lambda: fetch([package(OTHER)]), "thing 1.0 (npm)")
 
 
 def test_one_fails_and_the_others_stay(npm, cache):
     """What has arrived is not fetched again once the mistake is mended."""
-    with pytest.raises(InputError, match=r"wrong 2 \(npm\)"):
-        fetch([package(CONTENT), package(OTHER, name="wrong", version="2")])
+    refusal(lambda: fetch([package(CONTENT), package(OTHER, name="wrong", version="2")]), "wrong 2 (npm)")
     fetch([package(CONTENT)])
     assert sum("thing@" in call for call in calls(npm)) <= 2
     assert not list(cache.glob(".fetch-*"))
@@ -120,8 +118,7 @@ def test_no_room(npm, cache, monkeypatch):
 def test_a_cache_that_cannot_be_written(npm, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv("FRONTRANK_CACHE", str(tmp_path / "file"))
-    with pytest.raises(InputError, match=r"file/packages .*FRONTRANK_CACHE"):
-        fetch([package(CONTENT)])
+    refusal(lambda: fetch([package(CONTENT)]), "file/packages", "FRONTRANK_CACHE")
     assert not is_cached(package(CONTENT))
     assert (tmp_path / "file").read_text() == "mine"
 

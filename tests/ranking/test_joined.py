@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from frontrank.errors import InputError
 from frontrank.ranking import Lists, Vectors, exact_ranks
-from frontrank.ranking.vectors import Joined, make_comparable
+from frontrank.ranking.vectors import VectorParts, make_comparable
 
 SIZES = (4, 1, 6)
 DTYPES = [
@@ -30,7 +30,7 @@ def some_parts(dtypes=DTYPES[0], sizes=SIZES):
 
 
 def joined_and_written_out(parts):
-    joined = Joined([Vectors(f"part {i}", part) for i, part in enumerate(parts)])
+    joined = VectorParts([Vectors(f"part {i}", part) for i, part in enumerate(parts)])
     return joined, Vectors("all", np.concatenate(parts))
 
 
@@ -73,7 +73,7 @@ def test_chunks_cover_all_and_stay_in_one_part(rows):
 
 def test_tensors_and_arrays_together():
     tensor, array = torch.randn(4, 3, requires_grad=True), np.random.default_rng(0).standard_normal((3, 3))
-    joined = Joined([Vectors("a", tensor), Vectors("b", array)])
+    joined = VectorParts([Vectors("a", tensor), Vectors("b", array)])
     whole = Vectors("all", torch.cat([tensor.detach().double(), torch.from_numpy(array)]))
     check(joined, whole, slice(0, 7))
     check(joined, whole, torch.tensor([6, 1, 3]))
@@ -85,7 +85,7 @@ def test_nothing_is_copied(tmp_path):
     memory, kept = some_parts(("f4", "f4"), (2, 3))
     np.save(tmp_path / "kept.npy", kept)
     mapped = np.load(tmp_path / "kept.npy", mmap_mode="r+")
-    joined = Joined([Vectors("a", memory), Vectors("b", mapped)])
+    joined = VectorParts([Vectors("a", memory), Vectors("b", mapped)])
     memory[0], mapped[2] = [3, 4, 0], [0, 0, 7]
     assert joined.read(slice(0, 1)).raw.tolist() == [[3, 4, 0]]
     assert joined.read(torch.tensor([4, 0])).raw.tolist() == [[0, 0, 7], [3, 4, 0]]
@@ -105,7 +105,7 @@ def test_bad_rows_are_named_by_their_part(rows, value):
 
 def test_other_dimensions():
     with pytest.raises(InputError, match=r"gallery.*distractors"):
-        Joined([Vectors("gallery", torch.ones(2, 3)), Vectors("distractors", torch.ones(2, 2))])
+        VectorParts([Vectors("gallery", torch.ones(2, 3)), Vectors("distractors", torch.ones(2, 2))])
 
 
 @pytest.mark.parametrize("dtypes", [("f4", "f4", "f4"), ("f4", "f8", "f4"), ("f2", "f4", "f2")], ids=str)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from frontrank.errors import InputError
 from frontrank.reporting import pages
 from frontrank.reporting import run as module
 from frontrank.reporting.findings import Curve, QueryExample, RankedImage, RankedList
@@ -19,6 +18,7 @@ from frontrank.reporting.run import (
     rank_charts,
     render_run_page,
 )
+from tests.errors import refusal
 from tests.reporting.samples import HOSTILE, facts_of, findings_of, parsed, plain, sections
 
 
@@ -203,12 +203,10 @@ def test_a_page_of_one_side_or_with_parts_missing(tmp_path, page, sides, bare):
 
 
 def test_no_side_and_no_jinja_are_refused(findings, monkeypatch):
-    with pytest.raises(InputError, match=r"findings\.sides"):
-        page_of(replace(findings, sides=()))
+    refusal(lambda: page_of(replace(findings, sides=())), "findings.sides")
     monkeypatch.setitem(sys.modules, "jinja2", None)
     pages._environment.cache_clear()
-    with pytest.raises(InputError, match=r"frontrank\[report\]"):
-        page_of(findings)
+    refusal(lambda: page_of(findings), "frontrank[report]")
 
 
 def test_the_page_loads_nothing_and_runs_only_its_script(page, text):

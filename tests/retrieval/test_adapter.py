@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 
 import frontrank as fr
 from frontrank.errors import FrontrankError, InputError, InputTypeError
+from tests.errors import refusal
 from tests.reference import retrieval_adapter as reference
 
 DIM, EACH = 16, 6
@@ -70,8 +71,7 @@ def test_nested_dimensions(fitted):
     short = fitted.truncate(4)
     first = torch.nn.functional.normalize(fitted.apply(rows.astype(np.float64))[:, :4])
     torch.testing.assert_close(short.apply(rows.astype(np.float64)), first)
-    with pytest.raises(InputError, match="dim"):
-        fitted.truncate(9)
+    refusal(lambda: fitted.truncate(9), "dim")
 
 
 def test_one_step_follows_the_sum_over_prefixes():
@@ -108,8 +108,7 @@ def test_works_with_scikit_learn():
     assert isinstance(result, np.ndarray)
     assert np.array_equal(result, fr.Adapter.fit(rows, labels, dim=5, steps=2, held_out=0).transform(rows))
     assert adapter.set_params(dim=6).dim == 6
-    with pytest.raises(InputError, match="dmi"):
-        adapter.set_params(dmi=6)
+    refusal(lambda: adapter.set_params(dmi=6), "dmi")
 
 
 def test_comes_back_as_it_was(fitted, tmp_path):
@@ -120,8 +119,7 @@ def test_comes_back_as_it_was(fitted, tmp_path):
     assert not again.is_same(fitted.truncate(4))
     assert (again.chosen, again.hidden, list(again.dims)) == (fitted.chosen, 5, [8, 4])
     assert torch.equal(again.apply(rows), fitted.apply(rows))
-    with pytest.raises(FrontrankError):
-        fitted.save(path)
+    refusal(lambda: fitted.save(path), error=FrontrankError)
 
 
 def test_files_that_are_no_adapters(fitted, tmp_path):
@@ -131,20 +129,17 @@ def test_files_that_are_no_adapters(fitted, tmp_path):
     facts = {"format": "frontrank.adapter", "version": "1", "settings": "{}"}
     for change in ({"version": "2"}, {"format": "other"}, {"settings": "["}):
         save_file(tensors, path, facts | change)
-        with pytest.raises(InputError, match="safetensors"):
-            fr.Adapter.load(path)
+        refusal(lambda: fr.Adapter.load(path), "safetensors")
     for change in ({"bias": torch.zeros(3)}, {"down": torch.zeros(5, 8)}, {"weight": torch.full((8, DIM), torch.nan)}):
         save_file(tensors | change, path, facts)
-        with pytest.raises(InputError, match="safetensors"):
-            fr.Adapter.load(path)
+        refusal(lambda: fr.Adapter.load(path), "safetensors")
     for wrong in (content[:100], content[:-9], b""):
         path.write_bytes(wrong)
-        with pytest.raises(InputError, match="safetensors"):
-            fr.Adapter.load(path)
-    with pytest.raises(InputError, match="missing"):
-        fr.Adapter.load(tmp_path / "missing")
+        refusal(lambda: fr.Adapter.load(path), "safetensors")
+    refusal(lambda: fr.Adapter.load(tmp_path / "missing"), "missing")
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("dim", [8, 4])
 def test_as_onnx(fitted, dim, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
@@ -169,8 +164,7 @@ def test_an_index_changes_both_sides_and_remembers(fitted, tmp_path):
     for change in ({"adapter": fitted.truncate(4)}, {"adapter": 3}, {"whitening": fr.Whitening.fit(rows)}):
         with pytest.raises((InputError, InputTypeError), match=next(iter(change))):
             fr.Index(tmp_path / "i", dim=DIM, **{"adapter": fitted} | change)
-    with pytest.raises(InputError, match="adapter"):
-        fr.Index(dim=3, adapter=fitted)
+    refusal(lambda: fr.Index(dim=3, adapter=fitted), "adapter")
 
 
 @pytest.mark.parametrize(
@@ -197,10 +191,7 @@ def test_settings_that_are_refused(settings, name):
 
 def test_input_that_is_refused(fitted):
     rows, labels = draw(12)
-    for wrong in (labels[:-1], rows[:, 0], np.zeros((len(rows), 0), int), np.arange(len(rows))):
-        with pytest.raises((InputError, InputTypeError), match="labels"):
-            fr.Adapter.fit(rows, wrong)
-    with pytest.raises(InputError, match="embeddings"):
-        fitted.apply(rows[:, :5])
-    with pytest.raises(InputError, match="fit"):
-        fr.Adapter().apply(rows)
+    for wrong in (labels[:-1], rows[:, 0], np.zeros((len(rows), 0), int), np.arange(len(rows)), [{1, 2}] * len(rows)):
+        refusal(lambda wrong=wrong: fr.Adapter.fit(rows, wrong), "labels", error=(InputError, InputTypeError))
+    refusal(lambda: fitted.apply(rows[:, :5]), "embeddings")
+    refusal(lambda: fr.Adapter().apply(rows), "fit")

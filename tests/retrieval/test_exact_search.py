@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from frontrank.errors import InputError
 from frontrank.retrieval import exact_search
-from frontrank.retrieval.exact_search import Allowed, exact_best
+from frontrank.retrieval.exact_search import RowMask, exact_best
 from frontrank.retrieval.items import Item
 from tests.retrieval.engines import halves, score_of, unit
 
@@ -19,7 +19,7 @@ def reference(rows, query, k, items, mask=None):
 
 
 def check(rows, queries, k, items, mask=None):
-    scores, best = exact_best(rows, queries, k, items, None if mask is None else Allowed(mask))
+    scores, best = exact_best(rows, queries, k, items, None if mask is None else RowMask(mask))
     for i, query in enumerate(queries):
         assert (best[i].tolist(), scores[i].tolist()) == reference(rows, query, k, items, mask)
 

@@ -15,6 +15,7 @@ from frontrank.errors import InputError, InputTypeError
 from frontrank.retrieval import Whitening, embedded, expand_queries
 from frontrank.retrieval.index import Index
 from frontrank.retrieval.items import Condition, Item, matches, read_filter
+from tests.errors import refusal
 from tests.retrieval.engines import FAISS, Model, check_hits, halves, some_items, unit
 
 FILTERS = [
@@ -40,8 +41,7 @@ def test_finds_the_best_and_orders_ties_by_id(engine, filled):
             assert (alone.ids, alone.scores.tolist()) == (hits.ids, hits.scores.tolist())
     assert ids(index.get(["item-5", "item-2", "item-5"])) == ["item-5", "item-2", "item-5"]
     np.testing.assert_array_equal(index.vectors(["item-5", "item-2"]), [model.rows[f"item-{i}"][0] for i in (5, 2)])
-    with pytest.raises(InputError, match=r"ids.*'none'"):
-        index.vectors(["item-5", "none"])
+    refusal(lambda: index.vectors(["item-5", "none"]), "ids", "'none'")
 
 
 def test_filters_mean_what_matches_says(engine, filled):
@@ -71,8 +71,7 @@ def test_an_empty_index(index):
 
 def test_add_refuses_known_ids_and_upsert_replaces_them(engine, refilled):
     index, model = refilled
-    with pytest.raises(InputError, match=r"'item-3', 'item-9'.*upsert"):
-        index.add(halves(3), [Item("new"), Item("item-9"), Item("item-3")])
+    refusal(lambda: index.add(halves(3), [Item("new"), Item("item-9"), Item("item-3")]), "'item-3', 'item-9'", "upsert")
     assert (index.count(), index.get(["new"])) == (60, [None])
     rows = halves(20, seed=5)
     items = [Item(f"item-{i}", label="new", metadata={"n": 1000 + i}) for i in range(50, 70)]
@@ -170,8 +169,7 @@ def test_a_copy_in_a_folder(refilled, tmp_path):
         assert copy.settings.dim == 8
         for query in halves(3, seed=8):
             check_hits(FAISS, copy.search(query[None], 5)[0], model.best(query, 5))
-    with pytest.raises(InputError, match=r"copy .*overwrite"):
-        index.save(tmp_path / "copy")
+    refusal(lambda: index.save(tmp_path / "copy"), "copy", "overwrite")
     index.delete(["item-4"])
     index.save(tmp_path / "copy", overwrite=True)
     with Index.load(tmp_path / "copy") as copy:
@@ -193,8 +191,7 @@ def test_settings_and_a_closed_index(engine, make):
     index.close()
     assert "closed" in repr(index)
     for call in (index.count, lambda: index.search(halves(1)), lambda: index.add(halves(1), [Item("a")])):
-        with pytest.raises(InputError, match="closed"):
-            call()
+        refusal(call, "closed")
 
 
 def test_opened_again(durable):
@@ -237,8 +234,7 @@ def test_notes_of_several_who_have_it_open(durable):
     index.note(model="runs/first")
     assert index.settings.notes == other.settings.notes
     assert index.settings.model == "abc"
-    with pytest.raises(InputTypeError, match="roots"):
-        index.note(roots=3)
+    refusal(lambda: index.note(roots=3), "roots", error=InputTypeError)
     assert index.settings.notes == other.settings.notes
 
 
@@ -311,13 +307,11 @@ def test_urls(tmp_path):
     with Index(f"file://{tmp_path}/a%20b", dim=8) as index:
         index.add(halves(1), [Item("a")])
     assert (tmp_path / "a b" / "journal").exists()
-    with pytest.raises(InputError, match="file://host/a"):
-        Index("file://host/a", dim=8)
+    refusal(lambda: Index("file://host/a", dim=8), "file://host/a")
     with pytest.raises(InputError, match="ftp://") as raised:
         Index("ftp://user:secret@host/a", dim=8)
     assert "secret" not in str(raised.value)
-    with pytest.raises(InputError, match=r"mlvus.*milvus\?"):
-        Index.load("mlvus://host/a")
+    refusal(lambda: Index.load("mlvus://host/a"), "mlvus", "milvus?")
 
 
 def test_settings_that_cannot_be_read(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from frontrank.errors import InputError, InputTypeError
 from frontrank.retrieval import items
 from frontrank.retrieval.items import Condition, Item, is_field, matches, number_of, parse_filter, read_filter
+from tests.errors import refusal
 
 ITEM = Item(
     "a", "p/1.jpg", "7", None, {"year": 2020, "size": 0.5, "seen": True, "colour": "red", "digits": "12", "zero": 0}
@@ -35,8 +36,7 @@ def test_ids_and_names_of_fields():
         assert Item(name).id == name
     assert items.read_ids(("a", "b")) == ["a", "b"]
     for wrong in ("abc", 3, [1]):
-        with pytest.raises(InputTypeError, match="id"):
-            items.read_ids(wrong)
+        refusal(lambda wrong=wrong: items.read_ids(wrong), "id", error=InputTypeError)
     assert [name for name in ("a", "_1", "A9_", "", "9", "a-b", "ä", "a\n", 3) if is_field(name)] == ["a", "_1", "A9_"]
 
 
@@ -96,8 +96,7 @@ def test_filters_that_cannot_be_read():
     lambda: read_filter([3]),
 ])  # fmt: skip
 def test_wrong_filters(call):
-    with pytest.raises((InputError, InputTypeError), match="filter"):
-        call()
+    refusal(call, "filter", error=(InputError, InputTypeError))
 
 
 def test_one_or_several_filters():

@@ -10,6 +10,7 @@ from frontrank.errors import InputError
 from frontrank.retrieval import milvus
 from frontrank.retrieval.items import Condition, Item, parse_filter
 from frontrank.retrieval.milvus import MilvusAddress, MilvusEngine, MilvusServer, to_expression
+from tests.errors import refusal
 from tests.retrieval.engines import halves, some_items
 from tests.retrieval.servers import milvus_url
 from tests.retrieval.test_engine import check_message
@@ -71,8 +72,7 @@ def test_collections_that_are_not_an_index(engine, monkeypatch):
     name = "other" + secrets.token_hex(4)
     client.create_collection(name, dimension=4)
     for call in (MilvusEngine.open, lambda url: MilvusEngine.create(url, 4, b"")):
-        with pytest.raises(InputError, match=f"collection {name} "):
-            call(milvus_url(name))
+        refusal(lambda call=call: call(milvus_url(name)), f"collection {name} ")
     client.drop_collection(name)
     url, ask = milvus_url(), MilvusServer.ask
 
@@ -85,8 +85,7 @@ def test_collections_that_are_not_an_index(engine, monkeypatch):
         patch.setattr(MilvusServer, "ask", kill)
         with pytest.raises(KeyboardInterrupt):
             MilvusEngine.create(url, 8, b"")
-    with pytest.raises(InputError, match="not created completely"):
-        MilvusEngine.open(url)
+    refusal(lambda: MilvusEngine.open(url), "not created completely")
     removed = MilvusEngine.create(milvus_url(), 8, b"")
     removed._server.ask("drop_collection")
     with pytest.raises(InputError, match="not found") as error:
@@ -111,8 +110,7 @@ def test_writes_go_in_batches_and_additions_are_taken_back(engine, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(engine._server, "ask", fail)
-        with pytest.raises(InputError, match="full"):
-            engine.add(halves(35), some_items(35, "new"))
+        refusal(lambda: engine.add(halves(35), some_items(35, "new")), "full")
     assert sizes == [10, 10, 10]
     assert engine.count(()) == 35
 

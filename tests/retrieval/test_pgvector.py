@@ -8,6 +8,7 @@ from frontrank.errors import InputError
 from frontrank.retrieval import pgvector
 from frontrank.retrieval.items import Item, parse_filter
 from frontrank.retrieval.pgvector import PgvectorEngine, PostgresServer, read_address, to_sql
+from tests.errors import refusal
 from tests.retrieval import engines
 from tests.retrieval.engines import halves, some_items
 from tests.retrieval.servers import QUOTED_PASSWORD, postgres_url
@@ -51,14 +52,11 @@ def test_conditions_as_sql():
 def test_tables_that_are_not_an_index(make, administrator):
     engine, url = make(name=(table := "t" + secrets.token_hex(4)))
     administrator.execute(f"DELETE FROM {table}_settings")
-    with pytest.raises(InputError, match="no settings"):
-        engine.read_settings()
+    refusal(engine.read_settings, "no settings")
     administrator.execute(f"DROP TABLE {table}")
-    with pytest.raises(InputError, match=f"table {table} "):
-        engine.count(())
+    refusal(lambda: engine.count(()), f"table {table} ")
     administrator.execute(f"INSERT INTO {table}_settings VALUES (true, 8, '')")
-    with pytest.raises(InputError, match=f"table {table} "):
-        PgvectorEngine.open(url)
+    refusal(lambda: PgvectorEngine.open(url), f"table {table} ")
     with pytest.raises(InputError, match=r"^dim .*16000"):
         PgvectorEngine.create(postgres_url(), 20_000, b"")
 
@@ -120,8 +118,7 @@ def test_a_graph_orders_equal_scores_by_id(make, monkeypatch):
     assert (again.count(()), again.dim) == (200, 8)
     again.close()
     monkeypatch.setattr(pgvector, "_LEAST_VERSION", (99, 0))
-    with pytest.raises(InputError, match="ALTER EXTENSION"):  # pgvector is too old
-        PgvectorEngine.open(url)
+    refusal(lambda: PgvectorEngine.open(url), "ALTER EXTENSION")  # pgvector is too old
 
 
 def test_the_parts_of_a_url():
@@ -161,8 +158,7 @@ def test_a_lost_connection_is_made_again(make, monkeypatch, administrator):
     with engine._transaction() as (connection, _):
         assert connection.info.backend_pid != own
     engine.close()
-    with pytest.raises(InputError, match="closed"):
-        engine.count(())
+    refusal(lambda: engine.count(()), "closed")
 
 
 @pytest.mark.servers

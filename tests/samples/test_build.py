@@ -21,8 +21,8 @@ from frontrank.samples.build import (
     start_build,
     start_workers,
 )
-from tests.data.files import refusal
 from tests.data.test_table import assert_same
+from tests.errors import refusal
 
 SETTINGS = {"data": "boxes", "size": 8, "classes": None}
 ART, NAMES = Package("npm", "@art/boxes", "1.2", "a" * 64, 1.5), Package("apt", "names", "3-1", "b" * 64, 2)

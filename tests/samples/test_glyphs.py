@@ -1,12 +1,10 @@
 """Glyphs: Unicode data, fonts and pictures, the choice among them, and the build of the data set."""
 
-import hashlib
 import json
 import os
 import shutil
 import warnings
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,8 +33,8 @@ from frontrank.samples.glyphs import (
     open_font,
     read_characters,
 )
-from tests.data.files import refusal
 from tests.data.test_table import assert_same
+from tests.errors import refusal
 from tests.fetch import require_packages
 from tests.samples.fonts import UNIHAN, archive, collection, font, unicode_archive
 
@@ -201,15 +199,6 @@ def test_all_that_is_left_is_distinct(pictures):
     assert choose(pictures) == [picture for picture in kept if sizes[picture[0]] > 1]
 
 
-def test_the_split_is_the_first_bit_of_a_hash():
-    for code in (WATER, GOLD, 0x20000, 0x3400):
-        first = hashlib.sha256(f"U+{code:04X}".encode()).digest()[0]
-        assert split_of(code) == ("train" if first < 128 else "test")
-    halves = Counter(split_of(code) for code in range(0x4E00, 0x9FFF))
-    assert abs(halves["train"] - halves["test"]) < 5 * 145  # standard deviations of their difference
-    assert character_label(0x20000) == "U+20000"
-
-
 def split_of(code):
     return label_split(character_label(code))
 
@@ -332,24 +321,6 @@ def test_only_what_is_asked_for_is_fetched(registry, tmp_path, monkeypatch):
     assert named(table) == [name for name in EXPECTED if "slim" not in name]
 
 
-def test_a_finished_folder_is_read_and_pictures_that_went_away_are_drawn_again(registry, tmp_path, monkeypatch):
-    first = build_glyphs(tmp_path / "out")
-    (tmp_path / "out" / ".work").mkdir()  # as a kill at the very end leaves it
-    assert_same(build_glyphs(tmp_path / "out"), first)
-    assert registry.calls == 1
-    assert not (tmp_path / "out" / ".work").exists()
-    whole = Path(first.files()[3]).read_bytes()
-    os.remove(first.files()[2])
-    os.truncate(first.files()[3], 0)  # as a machine that went down leaves it
-    kept = os.stat(first.files()[1]).st_mtime_ns
-    usage = shutil.disk_usage(tmp_path)._replace(free=2 * glyphs._BYTES)  # for these two, not for all five
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    assert_same(build_glyphs(tmp_path / "out"), first)
-    assert os.path.exists(first.files()[2])
-    assert Path(first.files()[3]).read_bytes() == whole
-    assert os.stat(first.files()[1]).st_mtime_ns == kept
-
-
 @pytest.mark.parametrize("step", ["_survey", "_write_missing", "finish_table"])
 def test_a_build_that_was_ended_is_gone_on_with(registry, tmp_path, monkeypatch, step):
     whole = build_glyphs(tmp_path / "whole")
@@ -410,18 +381,6 @@ def test_a_font_that_went_away_or_is_none(registry, tmp_path):
     refusal(lambda: build_glyphs(tmp_path / "out"), "fonts-two", "slim.ttc")
     archive(registry.two, {"slim.ttc": b"nonsense"})
     refusal(lambda: build_glyphs(tmp_path / "other"), "slim.ttc", "fonts-two 1-1")
-
-
-def test_another_version_is_said(registry, tmp_path):
-    registry.two = registry.two.rename(registry.folder / TWO.file_name("any"))
-    note = {"archive": "fonts-two_1%3a2.0-1_all.deb"}
-    (registry.folder / TWO.file_name("any.deb.json").removesuffix(".deb")).write_text(json.dumps(note))
-    build_glyphs(tmp_path / "out", any_version=True)
-    packages = json.loads((tmp_path / "out" / "data.json").read_text())["packages"]
-    found = {package["name"]: (package["version"], package["sha256"]) for package in packages}
-    assert found["fonts-one"] == ("1-1", "0" * 64)
-    assert found["fonts-two"][0] == "1:2.0-1"
-    assert len(set(found["fonts-two"][1])) > 1
 
 
 def test_the_counts_are_checked(registry, tmp_path, monkeypatch):

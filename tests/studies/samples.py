@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from studies import study_named
+from studies import find_study
 from studies.study import render_page
 
 ENVIRONMENT = {"seed": 0, "quick": False, "frontrank": "1", "torch": "2", "machine": "2 cores of x"}
@@ -17,7 +17,7 @@ RESULTS = {  # of smooth-ap-indicator
     "items": 3,
     "positives": 1,
 }
-STUB = replace(study_named("smooth-ap-indicator"), measure=lambda effort: RESULTS, draw=lambda results: {})
+STUB = replace(find_study("smooth-ap-indicator"), measure=lambda effort: RESULTS, draw=lambda results: {})
 
 
 def render(study, results):

@@ -38,7 +38,7 @@ def stub(monkeypatch):
     """A function that puts a study that measures nothing in the place of every study."""
 
     def change(**changes):
-        monkeypatch.setattr("studies.__main__.study_named", lambda name: replace(STUB, **changes))
+        monkeypatch.setattr("studies.__main__.find_study", lambda name: replace(STUB, **changes))
 
     return change
 

@@ -8,7 +8,7 @@ import pytest
 
 from frontrank.comparison.runner import split_table, steps_of_way
 from frontrank.data.table import ImageTable
-from studies import batch_size, fastap_batches, study_named, trained
+from studies import batch_size, fastap_batches, find_study, trained
 from studies.study import Effort
 from tests.studies.samples import render
 
@@ -51,7 +51,7 @@ def plan(table, tmp_path, monkeypatch):
     monkeypatch.setattr(batch_size, "model_folders", lambda effort, name: [Path("a"), Path("b"), Path("c")])
 
     def measure(name, quick=False):
-        study = study_named(name)
+        study = find_study(name)
         results = study.measure(Effort(tmp_path / "work", quick, data=table, show=False))
         assert f"**{study.values(results)['verdict']}**" in render(study, results)
         return plans

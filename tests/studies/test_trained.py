@@ -65,7 +65,7 @@ def fail_high_temperature(message, seeds=(0, 1)):
     return run
 
 
-DIVERGED, KILLED = "the loss is not finite", "ended by the signal SIGKILL"
+DIVERGED, KILLED = "diverged: the loss is not finite", "ended by the signal SIGKILL"
 
 
 def test_a_run_that_diverges_has_no_values(images, monkeypatch, tmp_path):

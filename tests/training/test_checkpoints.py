@@ -28,6 +28,7 @@ from frontrank.training.checkpoints import (
     start_randomness,
     write_state,
 )
+from tests.errors import refusal
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,13 +79,11 @@ def test_other_files_are_left_alone_and_leftovers_are_not(tmp_path):
 def test_a_file_in_place_of_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for call in (latest_checkpoint, lambda path: save_checkpoint(path, 1, {})):
-        with pytest.raises(InputError, match=r"file"):
-            call(tmp_path / "file")
+        refusal(lambda call=call: call(tmp_path / "file"), "file")
     for call in (latest_checkpoint, read_state):
         with pytest.raises(InputTypeError, match=r"path|folder"):
             call(3)
-    with pytest.raises(InputError, match="none"):
-        read_state(tmp_path / "none")
+    refusal(lambda: read_state(tmp_path / "none"), "none")
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(tmp_path):
@@ -151,8 +150,7 @@ class Code:
 )
 def test_values_that_could_not_be_read_back(value, tmp_path):
     save_checkpoint(tmp_path, 1, OrderedDict(good=1))
-    with pytest.raises(InputTypeError, match=r"state\['a'\]\[0\]"):
-        save_checkpoint(tmp_path, 2, {"a": [value]})
+    refusal(lambda: save_checkpoint(tmp_path, 2, {"a": [value]}), "state['a'][0]", error=InputTypeError)
     assert names(tmp_path) == ["step-00000001.pt"]
 
 
@@ -168,8 +166,7 @@ def content(tmp_path):
 def assert_refused(content, folder):
     path = folder / "step-00000009.pt"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"step-00000009\.pt"):
-        read_state(path)
+    refusal(lambda: read_state(path), "step-00000009.pt")
     with pytest.warns(FrontrankWarning, match=r"step-00000009\.pt"):
         assert latest_checkpoint(folder).name == "step-00000001.pt"
 
@@ -205,9 +202,7 @@ def torch_file(value):
 def test_a_whole_file_of_something_else_is_refused(body, tmp_path):
     path = tmp_path / "odd"
     path.write_bytes(checkpoints._HEADER.format(hashlib.sha256(body).hexdigest()).encode() + body)
-    with pytest.raises(InputError, match="odd") as raised:
-        read_state(path)
-    assert "\n" not in str(raised.value)
+    refusal(lambda: read_state(path), "odd")
 
 
 # A disk that fails
@@ -219,8 +214,7 @@ def test_a_failing_disk_leaves_the_earlier_checkpoints(call, tmp_path, monkeypat
         save_checkpoint(tmp_path, step, step)
     with monkeypatch.context() as patch:
         patch.setattr(Path if call == "open" else os, call, fail(errno.ENOSPC))
-        with pytest.raises(InputError, match=r"step-00000003\.pt"):
-            save_checkpoint(tmp_path, 3, 3)
+        refusal(lambda: save_checkpoint(tmp_path, 3, 3), "step-00000003.pt")
     assert names(tmp_path) == ["step-00000001.pt", "step-00000002.pt"]
     assert read_state(latest_checkpoint(tmp_path)) == 2
 
@@ -232,8 +226,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_tensor(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
     try:
         for size in (16_384, 20_000, 1_000_000):
-            with pytest.raises(InputError, match=r"step-00000002\.pt"):
-                save_checkpoint(tmp_path, 2, {"large": torch.zeros(size)})
+            refusal(lambda size=size: save_checkpoint(tmp_path, 2, {"large": torch.zeros(size)}), "step-00000002.pt")
             assert names(tmp_path) == ["step-00000001.pt"]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -260,8 +253,7 @@ def test_files_that_cannot_be_deleted(tmp_path, monkeypatch):
     for step in (1, 2):
         save_checkpoint(tmp_path, step, step)
     monkeypatch.setattr(os, "unlink", fail(errno.EACCES))
-    with pytest.raises(InputError, match=r"step-00000001\.pt"):
-        save_checkpoint(tmp_path, 3, 3)
+    refusal(lambda: save_checkpoint(tmp_path, 3, 3), "step-00000001.pt")
     assert read_state(latest_checkpoint(tmp_path)) == 3
 
 
@@ -269,8 +261,7 @@ def test_a_checkpoint_that_cannot_be_read(tmp_path, monkeypatch):
     path = save_checkpoint(tmp_path, 1, 1)
     monkeypatch.setattr(Path, "open", fail(errno.EACCES))
     for call, argument in ((latest_checkpoint, tmp_path), (read_state, path)):
-        with pytest.raises(InputError, match=r"step-00000001\.pt"):
-            call(argument)
+        refusal(lambda argument=argument, call=call: call(argument), "step-00000001.pt")
 
 
 @pytest.mark.processes
@@ -333,5 +324,4 @@ def test_random_states_of_devices(monkeypatch):
 
 def test_values_that_are_no_random_state():
     for name, value in (("python", None), ("numpy", torch.zeros(3)), ("torch", ("MT", 1))):
-        with pytest.raises(InputError, match="state"):
-            set_random_state(random_state() | {name: value})
+        refusal(lambda name=name, value=value: set_random_state(random_state() | {name: value}), "state")

@@ -9,6 +9,7 @@ from pytorch_metric_learning import distances, losses, miners, reducers
 import frontrank as fr
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.training import PeerLoss, peer_loss, peer_losses
+from tests.errors import refusal
 
 DIM = 6
 LABELS = torch.tensor([0, 3, 1, 1, 0, 2, 3, 0, 1, 2, 4, 0])
@@ -224,8 +225,8 @@ def test_weights_of_classes_are_parameters(name):
 
 def test_by_name():
     options = {"margin": 0.3, "distance": "CosineSimilarity", "reducer": "MeanReducer"}
-    loss = peer_loss("TripletMarginLoss", options, "TripletMarginMiner", {"margin": 0.1})
-    assert (loss.loss.margin, loss.miner.margin) == (0.3, 0.1)
+    loss = peer_loss("TripletMarginLoss", options, "TripletMarginMiner")
+    assert (loss.loss.margin, type(loss.miner).__name__) == (0.3, "TripletMarginMiner")
     assert isinstance(loss.loss.distance, distances.CosineSimilarity)
     assert isinstance(loss.loss.reducer, reducers.MeanReducer)
     given = distances.DotProductSimilarity()
@@ -248,8 +249,6 @@ BAD_NAMES = {
     "value": (("FastAPLoss", {"num_bins": "many"}), "FastAPLoss"),
     "distance": (("ContrastiveLoss", {"distance": "Cosine"}), "CosineSimilarity?"),
     "miner": (("ContrastiveLoss", None, "BatchHard"), "BatchHardMiner?"),
-    "argument of a miner": (("ContrastiveLoss", None, "PairMarginMiner", {"margin": 1}), "'margin'"),
-    "options without a miner": (("ContrastiveLoss", None, None, {"margin": 1}), "miner_options"),
 }
 
 
@@ -270,8 +269,7 @@ def test_without_the_library(monkeypatch):
 
     imported = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match="pytorch-metric-learning"):
-        peer_loss("ContrastiveLoss")
+    refusal(lambda: peer_loss("ContrastiveLoss"), "pytorch-metric-learning")
 
 
 # What is refused
@@ -280,8 +278,7 @@ def test_without_the_library(monkeypatch):
 @pytest.mark.parametrize("name", ["ArcFaceLoss", "SoftTripleLoss", *OF_A_BATCH])
 def test_losses_of_a_batch_have_no_memory(name):
     embeddings = batch()
-    with pytest.raises(InputError, match=name):
-        build(name)(embeddings, LABELS, **gallery(embeddings))
+    refusal(lambda: build(name)(embeddings, LABELS, **gallery(embeddings)), name)
 
 
 def test_swap_and_a_miner_of_the_nearest_positive_have_no_memory():
@@ -291,15 +288,13 @@ def test_swap_and_a_miner_of_the_nearest_positive_have_no_memory():
         ("swap", swap),
         ("BatchEasyHardMiner", peer_loss("ContrastiveLoss", miner="BatchEasyHardMiner")),
     ):
-        with pytest.raises(InputError, match=name):
-            loss(embeddings, LABELS, **gallery(embeddings))
+        refusal(lambda loss=loss: loss(embeddings, LABELS, **gallery(embeddings)), name)
 
 
 @pytest.mark.parametrize("name", OF_CLASSES)
 def test_labels_beyond_the_classes(name):
     for labels in (LABELS + 2, LABELS - 1, LABELS * 100):
-        with pytest.raises(InputError, match=r"labels .*6 classes"):
-            build(name)(batch(), labels)
+        refusal(lambda labels=labels: build(name)(batch(), labels), "labels", "6 classes")
 
 
 def test_what_the_library_refuses_is_said_in_one_line():
@@ -322,8 +317,7 @@ BAD_CALLS = {
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_refused_calls(name):
     change, message = BAD_CALLS[name]
-    with pytest.raises(InputError, match=message):
-        build("ContrastiveLoss")(batch(), **{"labels": LABELS, **change})
+    refusal(lambda: build("ContrastiveLoss")(batch(), **{"labels": LABELS, **change}), message)
 
 
 @pytest.mark.parametrize(

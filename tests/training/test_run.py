@@ -18,6 +18,8 @@ from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.samples.build import start_build
 from frontrank.settings import BatchConfig, DataConfig, LossConfig, ModelConfig, read_config, read_recipe
+from frontrank.training import distributed
+from frontrank.training import images as run_images
 from frontrank.training import run as build
 from frontrank.training.defaults import fill_batches
 from frontrank.training.embedding import embed_table
@@ -59,22 +61,22 @@ def refusal(call, *args, **more):
 def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert build.build_device("auto") == build.build_device("cpu") == CPU
+    assert distributed.build_device("auto") == distributed.build_device("cpu") == CPU
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert build.build_device("auto") == torch.device("mps")
+    assert distributed.build_device("auto") == torch.device("mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert build.build_device("auto") == build.build_device("cuda") == torch.device("cuda", 0)
+    assert distributed.build_device("auto") == distributed.build_device("cuda") == torch.device("cuda", 0)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert build.build_device("auto") == build.build_device("cuda") == torch.device("cuda", 3)
+    assert distributed.build_device("auto") == distributed.build_device("cuda") == torch.device("cuda", 3)
     monkeypatch.setenv("LOCAL_RANK", "4")
-    assert "process 5" in refusal(build.build_device, "cuda")
-    assert build.build_device("cpu") == CPU
+    assert "process 5" in refusal(distributed.build_device, "cuda")
+    assert distributed.build_device("cpu") == CPU
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "gpu", "", "meta"])
 def test_devices_that_cannot_be_used(name):
-    assert refusal(build.build_device, name).startswith(f"device {name!r}")
+    assert refusal(distributed.build_device, name).startswith(f"device {name!r}")
 
 
 # Batches
@@ -132,11 +134,11 @@ def test_kinds_of_batches():
 def test_layouts_of_published_data_sets(tmp_path, name):
     TREES[name](tmp_path / "set")
     config = DataConfig(path=str(tmp_path / "set"))
-    assert str(tmp_path / "set") in refusal(build.build_images, config)  # it has few of the images
+    assert str(tmp_path / "set") in refusal(run_images.build_images, config)  # it has few of the images
     (tmp_path / "set" / "images.csv").write_text("path,label\n")  # of whoever has it; the data set stays one
     for layout in ("auto", name):
         with pytest.warns(FrontrankWarning):
-            table = build.build_images(replace(config, layout=layout, allow_partial=True))
+            table = run_images.build_images(replace(config, layout=layout, allow_partial=True))
         assert table.name == fr.data.published.PUBLISHED[name].title
 
 
@@ -150,10 +152,10 @@ def two_classes(folder):
 def test_layouts_of_a_user(tmp_path):
     config = two_classes(tmp_path / "own")
     for layout in ("auto", "folder"):
-        assert build.build_images(replace(config, layout=layout)).labels.tolist() == ["a", "b"]
-    build.build_images(config).save(tmp_path / "own.csv")
+        assert run_images.build_images(replace(config, layout=layout)).labels.tolist() == ["a", "b"]
+    run_images.build_images(config).save(tmp_path / "own.csv")
     for layout in ("auto", "table"):
-        table = build.build_images(DataConfig(path=str(tmp_path / "own.csv"), layout=layout))
+        table = run_images.build_images(DataConfig(path=str(tmp_path / "own.csv"), layout=layout))
         assert (table.paths.tolist(), table.name) == (["own/a/1.png", "own/b/1.png"], "own")
 
 
@@ -163,21 +165,21 @@ def test_a_folder_with_a_table_of_its_own(tmp_path):
     config = two_classes(own)
     (own / "other.csv").write_text("path,label\na/1.png,other\n")
     (own / "a" / "images.csv").write_text("path,label\n1.png,deeper\n")
-    assert build.build_images(config).labels.tolist() == ["a", "b"]
+    assert run_images.build_images(config).labels.tolist() == ["a", "b"]
     (own / "images.csv").write_text("path,label,split\na/1.png,x,test\n")
     for layout in ("auto", "table"):
-        table = build.build_images(replace(config, layout=layout))
+        table = run_images.build_images(replace(config, layout=layout))
         assert (table.paths.tolist(), table.labels.tolist(), table.splits.tolist()) == (["a/1.png"], ["x"], ["test"])
         assert (table.root, table.name) == (own, "own")
-    assert build.build_images(DataConfig(path=str(own / "images.csv"))).files() == table.files()
-    assert build.build_images(replace(config, layout="folder")).labels.tolist() == ["a", "b"]
+    assert run_images.build_images(DataConfig(path=str(own / "images.csv"))).files() == table.files()
+    assert run_images.build_images(replace(config, layout="folder")).labels.tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize("text", ["", "file,size\na/1.png,3\n", "path,label\n,x\n"])
 def test_a_table_beside_classes_that_is_about_something_else(tmp_path, text):
     config = two_classes(tmp_path / "own")
     (tmp_path / "own" / "images.csv").write_text(text)
-    guessed, asked = (refusal(build.build_images, replace(config, layout=layout)) for layout in ("auto", "table"))
+    guessed, asked = (refusal(run_images.build_images, replace(config, layout=layout)) for layout in ("auto", "table"))
     assert guessed.startswith(asked)  # and then says how it came to be read
     assert "images.csv" in guessed.removeprefix(asked)
 
@@ -197,29 +199,29 @@ def test_a_data_set_that_is_not_finished(tmp_path, lost):
         (out / "images.csv").write_text("path,label\nimages/1F600/noto.png,1F600\n")
     command = f"frontrank data emoji '{out}' --designs all --skin-tones --size 20 --typefaces a"
     for layout in ("auto", "folder", "table"):
-        assert command in refusal(build.build_images, DataConfig(path=str(out), layout=layout))
+        assert command in refusal(run_images.build_images, DataConfig(path=str(out), layout=layout))
     if not lost:
-        assert command in refusal(build.build_images, DataConfig(path=str(out / "images.csv")))
+        assert command in refusal(run_images.build_images, DataConfig(path=str(out / "images.csv")))
         (out / "data.json").write_text(json.dumps({**state, "finished": True}))
-        assert len(build.build_images(DataConfig(path=str(out)))) == 1
+        assert len(run_images.build_images(DataConfig(path=str(out)))) == 1
     else:
         (out / "data.json").write_text('{"finished": false}')  # of somebody else
-        assert build.build_images(DataConfig(path=str(out))).labels.tolist() == ["images/1F600"]
+        assert run_images.build_images(DataConfig(path=str(out))).labels.tolist() == ["images/1F600"]
 
 
 def test_images_that_cannot_be(tmp_path):
     here = str(tmp_path)
-    assert "--data" in refusal(build.build_images, DataConfig())
-    assert f"--data {here}/nowhere" in refusal(build.build_images, DataConfig(path=f"{here}/nowhere"))
-    assert "images.csv" in refusal(build.build_images, DataConfig(path=here, layout="table"))
-    assert "rparis6k" in refusal(build.build_images, DataConfig(path=here, layout="rparis"))
-    assert "data.layout 'zzz'" in refusal(build.build_images, DataConfig(path=here, layout="zzz"))
+    assert "--data" in refusal(run_images.build_images, DataConfig())
+    assert f"--data {here}/nowhere" in refusal(run_images.build_images, DataConfig(path=f"{here}/nowhere"))
+    assert "images.csv" in refusal(run_images.build_images, DataConfig(path=here, layout="table"))
+    assert "rparis6k" in refusal(run_images.build_images, DataConfig(path=here, layout="rparis"))
+    assert "data.layout 'zzz'" in refusal(run_images.build_images, DataConfig(path=here, layout="zzz"))
 
 
 def test_the_images_of_a_run(images, tmp_path):
     config = config_of(images, data={"validation": 0.2, "merge_classes": 2})
-    table = build.split_images(fr.data.read_table(images), config)
-    run = build.check_run_images(table, config, remember=True, show=False)
+    table = run_images.split_images(fr.data.read_table(images), config)
+    run = run_images.check_run_images(table, config, remember=True, show=False)
     assert set(run.used.splits) == {"train", "validation"}
     assert set(run.all.splits) == {"train", "validation", "test"}
     assert len(set(run.used.of("validation").labels)) == 2
@@ -231,19 +233,19 @@ def test_the_images_of_a_run(images, tmp_path):
 def test_splits_that_cannot_be(images):
     table = fr.data.read_table(images)
     only = replace(table, splits=np.full(len(table), "test"))
-    assert f"--data {images}" in refusal(build.split_images, only, config_of(images))
-    assert "data.test" in refusal(build.split_images, table, config_of(images, data={"test": 0.3}))
+    assert f"--data {images}" in refusal(run_images.split_images, only, config_of(images))
+    assert "data.test" in refusal(run_images.split_images, table, config_of(images, data={"test": 0.3}))
     training = table.of("train")
     splits = training.splits.astype("U10")
     splits[np.unique(training.labels, return_index=True)[1][:3]] = "validation"  # three classes of one image
-    assert "validation" in refusal(build.split_images, replace(training, splits=splits), config_of(images))
+    assert "validation" in refusal(run_images.split_images, replace(training, splits=splits), config_of(images))
     one = training.rows(training.labels == training.labels[0])
-    assert "class" in refusal(build.split_images, one, config_of(images))
+    assert "class" in refusal(run_images.split_images, one, config_of(images))
 
 
 def test_what_is_remembered_is_by_root_and_share(tmp_path, monkeypatch):
     def cache(path, rank=0, world=1):
-        return build.image_check_cache(path, rank, world)
+        return run_images.image_check_cache(path, rank, world)
 
     one, other = cache(tmp_path / "a"), cache(tmp_path / "b")
     assert one != other
@@ -258,11 +260,13 @@ def test_what_is_remembered_is_by_root_and_share(tmp_path, monkeypatch):
 
 def test_the_digest_of_images(images):
     table = fr.data.read_table(images)
-    assert build.table_digest(table) == build.table_digest(replace(table, root=Path("elsewhere"), name="other"))
+    assert run_images.table_digest(table) == run_images.table_digest(
+        replace(table, root=Path("elsewhere"), name="other")
+    )
     for column in ("paths", "labels", "splits"):
         changed = getattr(table, column).copy()
         changed[3] = "x"
-        assert build.table_digest(table) != build.table_digest(replace(table, **{column: changed}))
+        assert run_images.table_digest(table) != run_images.table_digest(replace(table, **{column: changed}))
 
 
 # Models and runs
@@ -404,8 +408,8 @@ def test_broken_images_end_the_run_before_it_starts_or_are_left_out(tmp_path, ou
 def test_no_image_is_left(images, monkeypatch):
     broken = [(str(path), "is empty") for path in fr.data.read_table(images).of("train").paths]
     config = config_of(images, data={"validation": 0.0})
-    monkeypatch.setattr(build, "check_images", lambda *_, **__: type("Checked", (), {"broken": broken}))
-    said = refusal(build.check_run_images, fr.data.read_table(images), config, remember=False, show=False)
+    monkeypatch.setattr(run_images, "check_images", lambda *_, **__: type("Checked", (), {"broken": broken}))
+    said = refusal(run_images.check_run_images, fr.data.read_table(images), config, remember=False, show=False)
     assert str(Path(images).parent) in said
 
 
@@ -447,6 +451,7 @@ def test_facts_that_are_damaged(tmp_path):
         assert build.read_facts(tmp_path, {"seed": 1}) == {"seed": 1}
 
 
+@pytest.mark.processes
 def test_the_commit_is_of_the_package_and_of_no_other_repository(tmp_path, monkeypatch):
     def git(*words):
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words]

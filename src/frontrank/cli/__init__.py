@@ -35,7 +35,7 @@ COMMANDS = {
     "index": "put images into an index, here or on a server",
     "search": "find the images of an index that are nearest to a picture",
     "serve": "open a web page, and a JSON API, that search an index by picture",
-    "export": "write a model as an ONNX file, also in int8, and measure how it ranks",
+    "export": "write a model as an ONNX file, also in int8, and measure its ranking",
     "data": "build data sets of real pictures; check images before training",
     "detect": "find objects in pictures: train a detector with an AP loss, use it",
 }

@@ -8,7 +8,8 @@ examples:
   frontrank adapt train.npz --out adapter.safetensors
   frontrank adapt train.npy --labels labels.txt --out adapter.safetensors
   frontrank adapt train.npz --dims 16,8,4 --out adapter.safetensors
-  frontrank adapt train.npz --loss SmoothAP --hidden 64 --out adapter.safetensors
+  frontrank adapt train.npz --loss SmoothAP --out adapter.safetensors
+  frontrank adapt train.npz --hidden 64 --out adapter.safetensors
   frontrank evaluate test.npz --adapter adapter.safetensors
 """
 
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import frontrank as fr
-from frontrank.cli.inputs import check_output, number_type, say
+from frontrank.cli.inputs import add_labels, check_output, number_type, read_rows, say
 from frontrank.errors import InputError
 from frontrank.losses import registry
+from frontrank.settings import LossConfig
 from frontrank.tables import Table
 
 
@@ -63,20 +65,15 @@ def run(options: argparse.Namespace) -> None:
     check_output("--out", Path(options.out), [".safetensors"], options.force)
     if options.onnx is not None:
         check_output("--onnx", Path(options.onnx), [".onnx"], options.force)
-    from frontrank.cli.evaluate import read_rows
-    from frontrank.data import read_labels
-
-    rows = read_rows(options.embeddings)
-    labels = rows.file.labels
-    if options.labels is not None:
-        labels = read_labels(options.labels, rows.file, len(rows.embeddings))
-    if labels is None:
-        raise InputError(f"{rows.source} has no labels in it; give them by --labels, as a file or a column")
-    say(options.quiet, f"read {rows.describe()}, {len(set(labels.tolist())):,} classes")
+    rows = add_labels(read_rows(options.embeddings), options.labels, "--labels")
+    if rows.has_sets:
+        raise InputError(f"{rows.source} has rows with several labels, and an adapter needs one per row; give one each")
+    labels = rows.labels
+    say(options.quiet, f"read {rows.describe()}")
     names = ("dim", "dims", "loss", "power", "lr", "temperature", "steps", "batch_size", "held_out", "seed")
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
-    if options.loss.startswith(registry.PEERS):
-        settings["loss"] = _peer_loss(options.loss)
+    if (loss := LossConfig(options.loss)).name.startswith(registry.PEERS):
+        settings["loss"] = _peer_loss(loss)
     progress = False if options.quiet else None
     with rows.name_in_errors():
         adapter = fr.Adapter.fit(rows.embeddings, labels, hidden=options.hidden or 0, progress=progress, **settings)
@@ -88,14 +85,15 @@ def run(options: argparse.Namespace) -> None:
         say(options.quiet, f"wrote {options.onnx}")
 
 
-def _peer_loss(name: str) -> Any:
+def _peer_loss(config: LossConfig) -> Any:
     """Return a loss of pytorch-metric-learning; an adapter fits no weights per class beside its own."""
-    from frontrank.settings import LossConfig
     from frontrank.training.run import build_loss
 
-    loss = build_loss(LossConfig(name), classes=2, dim=2)
+    loss = build_loss(config, classes=2, dim=2)
     if list(loss.parameters()):
-        raise InputError(f"--loss {name} learns weights per class, which an adapter does not have; use another loss")
+        raise InputError(
+            f"--loss {config.name} learns weights per class, which an adapter does not have; use another loss"
+        )
     return loss
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from frontrank.data import ImageTable
 
 
+_MOST_LINES = 20  # of a list of pictures
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of the command, and their options."""
     parser.usage = "frontrank data ACTION ..."
@@ -73,7 +76,7 @@ def _check(options: argparse.Namespace) -> None:
     from frontrank.data import check_images
     from frontrank.data.table import TABLE_ENDINGS
     from frontrank.settings import DataConfig
-    from frontrank.training.run import build_images
+    from frontrank.training.images import build_images
 
     if options.save is not None:
         check_output("--save", Path(options.save), TABLE_ENDINGS, None)
@@ -105,7 +108,7 @@ def _check_splits(table: ImageTable) -> None:
         raise InputError("--leakage compares the splits train and test, but there is only one; give images of both")
 
 
-def _print_leakage(table: ImageTable, most: int = 20) -> None:
+def _print_leakage(table: ImageTable) -> None:
     """Print the pictures that are in both train and test, and the files of train with two labels."""
     from frontrank.checks import printable
     from frontrank.data import near_duplicates
@@ -113,16 +116,16 @@ def _print_leakage(table: ImageTable, most: int = 20) -> None:
 
     _check_splits(table)  # again: all images of one may have been broken
     duplicates = near_duplicates(table)
-    print(f"near-duplicates between train and test: {duplicates.found:,}")
-    for train, test, distance in duplicates.pairs[:most]:
+    print(f"near-duplicates between train and test: {duplicates.count:,}")
+    for train, test, distance in duplicates.pairs[:_MOST_LINES]:
         print(f"  {printable(train)}  {printable(test)}  (differ in {distance} of 128 bits)")
-    if duplicates.found > most:
-        print(f"  ... and {duplicates.found - most:,} more")
+    if duplicates.count > _MOST_LINES:
+        print(f"  ... and {duplicates.count - _MOST_LINES:,} more")
     if duplicates.blank:
         print(f"{len(duplicates.blank):,} images are too plain to be compared")
     conflicts = conflicting_labels(table)
     print(f"files of train with the same content and different labels: {len(conflicts):,}")
-    for conflict in conflicts[:most]:
+    for conflict in conflicts[:_MOST_LINES]:
         print(f"  {'  '.join(map(printable, conflict))}")
 
 

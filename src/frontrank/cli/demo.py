@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 RECIPE = "emoji-demo"
 
 
+_WIDTH = 80  # columns of a terminal
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.usage = "frontrank demo [--out DIR] [options]"
@@ -86,7 +89,7 @@ def _recipe_config(data: str = "") -> TrainConfig:
 
 def _config(images: ImageTable, iterations: int | None) -> TrainConfig:
     """Return the settings of the recipe for these images; if there are few classes, a batch has all of them."""
-    from frontrank.training.run import split_images
+    from frontrank.training.images import split_images
 
     config = _recipe_config(str(images.root))
     classes = len(set(split_images(images, config).of("train").labels))
@@ -155,13 +158,13 @@ try next
     print("\n".join(_fold(line) for line in lines.split("\n")))
 
 
-def _fold(command: str, width: int = 80) -> str:
+def _fold(command: str) -> str:
     """Break a long command between its words, in a way that a shell puts together again when it is pasted."""
-    if not command.startswith("    frontrank ") or len(command) <= width:
+    if not command.startswith("    frontrank ") or len(command) <= _WIDTH:
         return command
     lines = textwrap.wrap(
         command.strip(),
-        width - 2,  # " \\"
+        _WIDTH - 2,  # " \\"
         initial_indent=" " * 4,
         subsequent_indent=" " * 8,
         break_long_words=False,

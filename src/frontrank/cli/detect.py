@@ -157,7 +157,7 @@ def _predict(options: argparse.Namespace) -> None:
     from frontrank.detection.model import Detector
     from frontrank.detection.predict import DRAWN, RESULTS, predict
     from frontrank.detection.run import find_detector
-    from frontrank.training.run import build_device
+    from frontrank.training.distributed import build_device
 
     detector = Detector.load(find_detector(options.detector).model, device=build_device(options.device))
     how = {"draw": not options.no_drawn, "overwrite": options.force, "show": False if options.quiet else None}

@@ -60,7 +60,8 @@ def run(options: argparse.Namespace) -> None:
     from frontrank.checks import printable
     from frontrank.training import distributed
     from frontrank.training.embedding import embed_to_folder, merge_embeddings
-    from frontrank.training.run import find_broken, leave_out, processes
+    from frontrank.training.images import find_broken, leave_out
+    from frontrank.training.run import processes
 
     with processes(options.device) as device:
         table = read_images(options, unlabelled=True)

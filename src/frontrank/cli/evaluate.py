@@ -30,12 +30,9 @@ examples:
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import re
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,24 +41,29 @@ import frontrank as fr
 from frontrank.checks import check_choice
 from frontrank.cli.inputs import (
     NEIGHBOURS,
+    EmbeddingRows,
     PrintNames,
+    add_labels,
     add_reading_arguments,
     check_output,
     number_type,
     option_flags,
     read_adapter,
     read_images,
+    read_rows,
     reading_settings,
     refuse_options,
     say,
+    split_source,
 )
-from frontrank.errors import FrontrankError, FrontrankWarning, InputError
+from frontrank.errors import FrontrankWarning, InputError
+from frontrank.files import count_shared_files
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from frontrank.data import EmbeddingFile, ImageTable
+    from frontrank.data import ImageTable
     from frontrank.data.embedding_files import Array
     from frontrank.evaluation import Comparison
     from frontrank.evaluation.protocols import Protocol
@@ -153,7 +155,7 @@ def run(options: argparse.Namespace) -> None:
             say(options.quiet, f"wrote {target}")
     if (other := inputs.other) is not None:
         ((setup, report),) = reports.items()
-        if isinstance(other, Rows):
+        if isinstance(other, EmbeddingRows):
             other = replace(other, labels=inputs.queries.labels)
             with other.name_in_errors():
                 other = _report(inputs, other, _transform(inputs, other), setup)
@@ -181,7 +183,7 @@ def _check_options(options: argparse.Namespace) -> None:
     options.alpha = 2.0 if options.alpha is None else options.alpha
     options.level_names = ()
     if options.device is not None:
-        from frontrank.training.run import build_device
+        from frontrank.training.distributed import build_device
 
         options.device = build_device(options.device)
     _check_targets(options)
@@ -267,95 +269,12 @@ def _check_files(*sources: str | None) -> None:
             check_file(Path(split_source(source)[0]), ENDINGS, "embeddings")
 
 
-# Rows of embeddings
-
-_PART = re.compile(r"(.+\.(?:npz|parquet|safetensors)):([^:]+)", re.IGNORECASE)  # FILE:NAME
+# Labels of several levels, and several labels
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Embeddings [row, dimension] and, if there are any, their labels [row], under the name that the user gave."""
-
-    source: str
-    embeddings: Array
-    file: EmbeddingFile
-    labels: np.ndarray | None = None
-    labels_from: str = ""
-
-    @property
-    def name(self) -> str:
-        """The file without its folder and ending, and which of its arrays."""
-        path, key = split_source(self.source)
-        return Path(path).stem + (f":{key}" if key else "")
-
-    def describe(self) -> str:
-        """What was read, in one line."""
-        count, dim = self.embeddings.shape
-        kind = str(self.embeddings.dtype).removeprefix("torch.")
-        text = f"{self.source}: {count:,} row{'s' * (count != 1)} of {dim:,} dimension{'s' * (dim != 1)}, {kind}"
-        if self.labels is None:
-            return text
-        labels = self.labels.tolist() if self.labels.ndim == 1 else self.labels[:, 0].tolist()
-        classes = len(set().union(*labels) if self.has_sets else set(labels))
-        where = f" in {self.labels_from}" if self.labels_from else ""
-        return f"{text}, {classes:,} class{'es' * (classes != 1)}{where}"
-
-    @property
-    def has_sets(self) -> bool:
-        """Whether rows have several labels each."""
-        return self.labels is not None and self.labels.dtype == object
-
-    @contextmanager
-    def name_in_errors(self) -> Iterator[None]:
-        """Within, errors of the library that say "embeddings" also say whose."""
-        try:
-            yield
-        except FrontrankError as error:
-            raise type(error)(f"{self.source}: {error}") from error
-
-
-def split_source(source: str) -> tuple[str, str | None]:
-    """Split FILE:NAME into the file and the name.
-
-    >>> split_source("both.npz:clip"), split_source("test.npy")
-    (('both.npz', 'clip'), ('test.npy', None))
-    """
-    match = None if os.path.exists(source) else _PART.fullmatch(source)
-    return (match[1], match[2]) if match else (source, None)
-
-
-def read_rows(source: str, key: str | None = None) -> Rows:
-    """Read the rows of a file, whose ids, if it has any, all differ."""
-    from frontrank.data import check_ids, read_embeddings
-
-    path, part = split_source(source)
-    if key is not None and part is not None:
-        raise InputError(f"{source} names an array, and a key names {key!r}; leave one of them out")
-    file = read_embeddings(path, key or part)
-    if file.ids is not None:
-        check_ids(file.ids, f"ids in {path}")
-    return Rows(f"{path}:{key}" if key else source, file.embeddings, file)
-
-
-def _add_labels(rows: Rows, labels: str | None, option: str) -> Rows:
-    """Return the rows with the labels of a file or column, else with those beside them."""
-    import numpy as np
-
-    from frontrank.data import read_labels
-    from frontrank.data.table import split_labels
-
-    values = rows.file.labels
-    if labels is not None:
-        values = read_labels(labels, rows.file, len(rows.embeddings), option.strip("-").replace("-", " "))
-    if values is None:
-        raise InputError(f"{rows.source} has no labels in it; give them by {option}, as a file or the name of a column")
-    if values.dtype.kind == "U" and (sets := split_labels(values)):
-        values = np.empty(len(sets), dtype=object)
-        values[:] = sets
-    return replace(rows, labels=values, labels_from=labels or "")
-
-
-def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
+def _use_sets(
+    options: argparse.Namespace, queries: EmbeddingRows, gallery: EmbeddingRows | None
+) -> tuple[EmbeddingRows, EmbeddingRows | None]:
     """Return rows with sets of labels on both sides; raise if an option needs one label per row."""
     import numpy as np
 
@@ -363,7 +282,7 @@ def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) 
         flags = " and ".join(option_flags(options, ["levels", "protocol", "templates"]))
         raise InputError(f"{flags} needs one label per row, and {queries.source} has several; leave it out")
 
-    def as_sets(rows: Rows) -> Rows:
+    def as_sets(rows: EmbeddingRows) -> EmbeddingRows:
         if rows.has_sets or rows.labels is None:
             return rows
         sets = np.empty(len(rows.labels), dtype=object)
@@ -373,13 +292,15 @@ def _use_sets(options: argparse.Namespace, queries: Rows, gallery: Rows | None) 
     return as_sets(queries), None if gallery is None else as_sets(gallery)
 
 
-def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None) -> tuple[Rows, Rows | None]:
+def _add_levels(
+    options: argparse.Namespace, queries: EmbeddingRows, gallery: EmbeddingRows | None
+) -> tuple[EmbeddingRows, EmbeddingRows | None]:
     """Return rows with the labels of all levels [row, level] that the columns of both files have."""
     import numpy as np
 
     from frontrank.data import read_labels
     from frontrank.data.table import nested_levels
-    from frontrank.evaluation.evaluate import MOST_LEVEL_PAIRS, level_pairs
+    from frontrank.evaluation.evaluate import has_small_levels
     from frontrank.evaluation.protocols import PROTOCOLS
 
     sides = [queries] if gallery is None else [queries, gallery]
@@ -401,7 +322,7 @@ def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None
     if len(levels[0]) == 1 or any(set(each) != set(levels[0]) for each in levels):
         return queries, gallery
     both = [np.stack(list(each.values()), 1) for each in levels]
-    if options.levels is None and level_pairs(*both) > MOST_LEVEL_PAIRS:
+    if options.levels is None and not has_small_levels(both[0], None if gallery is None else both[1]):
         coarser = ",".join(list(levels[0])[1:])
         message = f"coarser levels are not measured, as that takes long; --levels {coarser} does it"
         warnings.warn(message, FrontrankWarning, stacklevel=2)
@@ -416,9 +337,9 @@ def _add_levels(options: argparse.Namespace, queries: Rows, gallery: Rows | None
 _REVISITED = {"roxford5k": "gnd_roxford5k.pkl", "rparis6k": "gnd_rparis6k.pkl"}
 
 
-def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, Rows]]:
+def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, EmbeddingRows]]:
     """Embed the images of --data; returns the options of their protocol, and the rows by the option they stand for."""
-    from frontrank.training.run import build_device
+    from frontrank.training.distributed import build_device
 
     if options.data is None:
         raise InputError(f"{options.embeddings} is a folder, as of a model, which needs --data; add it, or name a file")
@@ -450,7 +371,7 @@ def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, R
     }
 
 
-def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> Rows:
+def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> EmbeddingRows:
     """Return embeddings as if they had been read from a file."""
     from frontrank.data import EmbeddingFile
 
@@ -458,7 +379,7 @@ def _table_rows(source: str, table: ImageTable, embeddings: np.ndarray) -> Rows:
     columns = {name: column for name, column in table.extra.items() if name == "template"}
     ids = None if columns else table.paths  # a frame may be in several templates, so its path is no id
     columns |= {"category": table.categories, **table.extra}
-    return Rows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, ids, columns))
+    return EmbeddingRows(source, embeddings, EmbeddingFile(Path(source), embeddings, labels, ids, columns))
 
 
 def _apply_protocol(options: argparse.Namespace, table: ImageTable) -> ImageTable:
@@ -500,8 +421,7 @@ def _warn_of_training(model: Path, table: ImageTable) -> None:
     run = model.resolve().parent / "images.csv"
     if not run.is_file():
         return
-    training = {os.path.realpath(file) for file in read_table(run).of("train").files()}
-    if count := sum(os.path.realpath(file) in training for file in table.files()):
+    if count := count_shared_files(table.files(), read_table(run).of("train").files()):
         message = (
             f"{count:,} of the {len(table):,} images were trained on, which makes the figures too good; evaluate "
             f"others, such as the held-out classes: --data {run} --split validation"
@@ -523,13 +443,13 @@ class _Inputs:
 
     options: argparse.Namespace
     protocol: Protocol | None
-    queries: Rows
-    gallery: Rows | None
-    distractors: Rows | None
+    queries: EmbeddingRows
+    gallery: EmbeddingRows | None
+    distractors: EmbeddingRows | None
     templates: np.ndarray | None
     ground_truth: list[dict[str, Any]] | None
-    whitening: fr.Whitening | fr.Adapter | Rows | None
-    other: fr.Report | Rows | None
+    whitening: fr.Whitening | fr.Adapter | EmbeddingRows | None
+    other: fr.Report | EmbeddingRows | None
 
     @property
     def gallery_labels(self) -> np.ndarray | None:
@@ -540,13 +460,13 @@ class _Inputs:
         return False if self.options.quiet else None
 
 
-def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
+def _read_inputs(options: argparse.Namespace, rows: dict[str, EmbeddingRows]) -> _Inputs:
     """Read and check all that can be checked before the work; rows: of a model's images, by the option for a file."""
     from frontrank.data import read_labels
     from frontrank.evaluation.evaluate import encode_labels
     from frontrank.evaluation.protocols import PROTOCOLS
 
-    def read(option: str, key: str | None = None) -> Rows | None:
+    def read(option: str, key: str | None = None) -> EmbeddingRows | None:
         source = getattr(options, option)
         return rows.get(option) or (None if source is None else read_rows(source, key))
 
@@ -558,8 +478,8 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     queries, gallery = read("embeddings", options.key), read("gallery", options.gallery_key)
     assert queries is not None
     if truth is None:
-        queries = _add_labels(queries, options.labels, "--labels")
-        gallery = None if gallery is None else _add_labels(gallery, options.gallery_labels, "--gallery-labels")
+        queries = add_labels(queries, options.labels, "--labels")
+        gallery = None if gallery is None else add_labels(gallery, options.gallery_labels, "--gallery-labels")
         if queries.has_sets or (gallery is not None and gallery.has_sets):
             queries, gallery = _use_sets(options, queries, gallery)
         else:
@@ -578,7 +498,7 @@ def _read_inputs(options: argparse.Namespace, rows: dict[str, Rows]) -> _Inputs:
     return inputs
 
 
-def _read_whitening(options: argparse.Namespace) -> fr.Whitening | fr.Adapter | Rows | None:
+def _read_whitening(options: argparse.Namespace) -> fr.Whitening | fr.Adapter | EmbeddingRows | None:
     """Read the adapter, the saved whitening, or the embeddings to fit one on."""
     from frontrank.data.embedding_files import list_arrays, parsing
 
@@ -602,7 +522,7 @@ def _describe_inputs(inputs: _Inputs) -> None:
     lines = [
         part.describe()
         for part in (queries, gallery, inputs.distractors, inputs.whitening, inputs.other)
-        if isinstance(part, Rows)
+        if isinstance(part, EmbeddingRows)
     ]
     if isinstance(inputs.whitening, fr.Whitening):
         lines.append(f"{options.whiten}: {inputs.whitening}")
@@ -624,7 +544,7 @@ def _check_fit(inputs: _Inputs) -> None:
     """Raise if files do not go together, before anything long is done."""
     options, queries, other, whitening = inputs.options, inputs.queries, inputs.other, inputs.whitening
     count, dim = queries.embeddings.shape
-    others = [part for part in (inputs.gallery, inputs.distractors, whitening) if isinstance(part, Rows)]
+    others = [part for part in (inputs.gallery, inputs.distractors, whitening) if isinstance(part, EmbeddingRows)]
     dims = {part.source: part.embeddings.shape[1] for part in others}
     if isinstance(whitening, fr.Whitening):
         dims[f"the whitening {options.whiten}"] = whitening.components.shape[1]
@@ -644,12 +564,12 @@ def _check_fit(inputs: _Inputs) -> None:
     if rows != count and not averaged:  # else queries are fewer than rows
         text = f"--compare: {options.compare} has {rows:,} rows or queries, and {queries.source} has {count:,}"
         raise InputError(f"{text}; both must be of the same queries in the same order")
-    if isinstance(other, Rows):
+    if isinstance(other, EmbeddingRows):
         for what in ("ids", "labels") if options.labels is None else ("ids",):
             _check_same(what, queries, other)
 
 
-def _check_same(what: str, first: Rows, other: Rows) -> None:
+def _check_same(what: str, first: EmbeddingRows, other: EmbeddingRows) -> None:
     """Raise if the ids or labels of rows show that they are not of the same items in the same order."""
     a, b = getattr(first.file, what), getattr(other.file, what)
     if a is None or b is None:
@@ -665,25 +585,19 @@ def _check_same(what: str, first: Rows, other: Rows) -> None:
 
 def _check_memory(inputs: _Inputs) -> None:
     """Raise if the machine cannot hold what is asked for: the system may grant memory, and then end the process."""
+    from frontrank.machine import total_memory
+
     options, size = inputs.options, 0
     parts = [rows.embeddings for rows in (inputs.queries, inputs.gallery, inputs.distractors) if rows is not None]
     if options.whiten or options.adapter or options.augment or (options.expand and options.distractors):
         size += sum(4 * len(part) * (options.dim or part.shape[1]) for part in parts)
     if options.rerank:
         size += 4 * len(parts[0]) * len(parts[-1])
-    memory = _machine_memory()
-    if size > memory:
+    memory = total_memory()
+    if memory is not None and size > memory:
         flags = " ".join(option_flags(options, ["adapter", "whiten", "augment", "expand", "rerank"]))
         text = f"{flags} would hold {size / 1e9:,.1f} GB, and this machine has {memory / 1e9:,.1f}"
         raise InputError(f"{text}; leave it out, or evaluate fewer rows")
-
-
-def _machine_memory() -> float:
-    """Return the bytes of memory of this machine, as far as it can be asked."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return math.inf
 
 
 # Whitening, augmentation, expansion
@@ -701,7 +615,7 @@ class _Sides:
 
 def _fit_whitening(inputs: _Inputs) -> _Inputs:
     source, options = inputs.whitening, inputs.options
-    if not isinstance(source, Rows):
+    if not isinstance(source, EmbeddingRows):
         return inputs
     power = 0.25 if options.power is None else options.power
     with source.name_in_errors():
@@ -709,10 +623,10 @@ def _fit_whitening(inputs: _Inputs) -> _Inputs:
     return replace(inputs, whitening=fitted)
 
 
-def _transform(inputs: _Inputs, queries: Rows) -> _Sides:
+def _transform(inputs: _Inputs, queries: EmbeddingRows) -> _Sides:
     """Whiten all rows, augment the gallery and expand the queries, as the options say."""
 
-    def whiten(rows: Rows | None) -> Any:
+    def whiten(rows: EmbeddingRows | None) -> Any:
         if not isinstance(inputs.whitening, fr.Whitening | fr.Adapter) or rows is None:
             return None if rows is None else rows.embeddings
         with rows.name_in_errors():
@@ -753,7 +667,7 @@ def _join(*parts: Array) -> Tensor:
 _RERANK: dict[str, Any] = {"k1": 20, "k2": 6, "lam": 0.3}
 
 
-def _report(inputs: _Inputs, queries: Rows, sides: _Sides, setup: str) -> fr.Report:
+def _report(inputs: _Inputs, queries: EmbeddingRows, sides: _Sides, setup: str) -> fr.Report:
     """Evaluate some queries: those of the command, or others to compare them with."""
     from frontrank.evaluation.measures import DEFAULT, OF_LEVELS
 
@@ -805,7 +719,7 @@ def _facts(inputs: _Inputs) -> dict[str, str]:
 
 def _comparison(inputs: _Inputs, other: fr.Report, report: fr.Report) -> Comparison:
     options, ours = inputs.options, inputs.options.name or inputs.queries.name
-    if isinstance(inputs.other, Rows):
+    if isinstance(inputs.other, EmbeddingRows):
         theirs = inputs.other.name
     else:  # a report named after a data set says nothing here
         theirs = Path(options.compare).stem if other.name in ("", report.name) else other.name

@@ -1,20 +1,26 @@
-"""What several commands share: options, the images they are given, and the lines they print about them."""
+"""What several commands share: options, the images and embeddings they read, and the lines they print."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frontrank.checks import check_integer, check_number, join_words
-from frontrank.errors import InputError
+from frontrank.errors import FrontrankError, InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     import frontrank as fr
-    from frontrank.data import ImageTable
+    from frontrank.data import EmbeddingFile, ImageTable
+    from frontrank.data.embedding_files import Array
 
 
 def say(quiet: bool, line: str) -> None:
@@ -164,7 +170,7 @@ def read_images(options: argparse.Namespace, unlabelled: bool = False) -> ImageT
     from frontrank.data import read_unlabelled
     from frontrank.data.table import IMAGE_ENDINGS, SPLITS
     from frontrank.settings import DataConfig
-    from frontrank.training.run import build_images
+    from frontrank.training.images import build_images
 
     if options.split not in (None, "all", *SPLITS):
         raise InputError(f"--split must be {join_words((*SPLITS, 'all'))}, got {options.split!r}")
@@ -184,3 +190,91 @@ def read_images(options: argparse.Namespace, unlabelled: bool = False) -> ImageT
         raise InputError(f"--data {options.data} has no images of the split {split}; leave out --split, or use all")
     say(options.quiet, f"read {options.data}: {len(images):,} images" + ("" if split == "all" else f" of {split}"))
     return images
+
+
+# Rows of embeddings
+
+_PART = re.compile(r"(.+\.(?:npz|parquet|safetensors)):([^:]+)", re.IGNORECASE)  # FILE:NAME
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingRows:
+    """Embeddings [row, dimension] and, if there are any, their labels [row], under the name that the user gave."""
+
+    source: str
+    embeddings: Array
+    file: EmbeddingFile
+    labels: np.ndarray | None = None
+    labels_from: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file without its folder and ending, and which of its arrays."""
+        path, key = split_source(self.source)
+        return Path(path).stem + (f":{key}" if key else "")
+
+    def describe(self) -> str:
+        """What was read, in one line."""
+        count, dim = self.embeddings.shape
+        kind = str(self.embeddings.dtype).removeprefix("torch.")
+        text = f"{self.source}: {count:,} row{'s' * (count != 1)} of {dim:,} dimension{'s' * (dim != 1)}, {kind}"
+        if self.labels is None:
+            return text
+        labels = self.labels.tolist() if self.labels.ndim == 1 else self.labels[:, 0].tolist()
+        classes = len(set().union(*labels) if self.has_sets else set(labels))
+        where = f" in {self.labels_from}" if self.labels_from else ""
+        return f"{text}, {classes:,} class{'es' * (classes != 1)}{where}"
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether rows have several labels each."""
+        return self.labels is not None and self.labels.dtype == object
+
+    @contextmanager
+    def name_in_errors(self) -> Iterator[None]:
+        """Within, errors of the library that say "embeddings" also say whose."""
+        try:
+            yield
+        except FrontrankError as error:
+            raise type(error)(f"{self.source}: {error}") from error
+
+
+def split_source(source: str) -> tuple[str, str | None]:
+    """Split FILE:NAME into the file and the name.
+
+    >>> split_source("both.npz:clip"), split_source("test.npy")
+    (('both.npz', 'clip'), ('test.npy', None))
+    """
+    match = None if os.path.exists(source) else _PART.fullmatch(source)
+    return (match[1], match[2]) if match else (source, None)
+
+
+def read_rows(source: str, key: str | None = None) -> EmbeddingRows:
+    """Read the rows of a file, whose ids, if it has any, all differ."""
+    from frontrank.data import check_ids, read_embeddings
+
+    path, part = split_source(source)
+    if key is not None and part is not None:
+        raise InputError(f"{source} names an array, and a key names {key!r}; leave one of them out")
+    file = read_embeddings(path, key or part)
+    if file.ids is not None:
+        check_ids(file.ids, f"ids in {path}")
+    return EmbeddingRows(f"{path}:{key}" if key else source, file.embeddings, file)
+
+
+def add_labels(rows: EmbeddingRows, labels: str | None, option: str) -> EmbeddingRows:
+    """Return the rows with the labels of a file or column, else with those beside them."""
+    import numpy as np
+
+    from frontrank.data import read_labels
+    from frontrank.data.table import split_labels
+
+    values = rows.file.labels
+    if labels is not None:
+        values = read_labels(labels, rows.file, len(rows.embeddings), option.strip("-").replace("-", " "))
+    if values is None:
+        raise InputError(f"{rows.source} has no labels in it; give them by {option}, as a file or the name of a column")
+    if values.dtype.kind == "U" and (sets := split_labels(values)):
+        values = np.empty(len(sets), dtype=object)
+        values[:] = sets
+    return replace(rows, labels=values, labels_from=labels or "")

@@ -137,7 +137,7 @@ def _search(index: fr.Index, options: argparse.Namespace, conditions: Any) -> li
     from frontrank.data import read_image
     from frontrank.picture_index import load_index_model, picture_embedder
     from frontrank.retrieval.items import matches
-    from frontrank.training.run import build_device
+    from frontrank.training.distributed import build_device
 
     how: dict[str, Any] = {"filter": conditions, "expand": False if options.no_expand else read_expansion(options)}
 

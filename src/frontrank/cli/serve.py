@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     names = _check_options(options)
     from frontrank.gallery import Limits, require_libraries, serve
     from frontrank.picture_index import open_index
-    from frontrank.training.run import build_device
+    from frontrank.training.distributed import build_device
 
     require_libraries()
     host = options.host.strip("[]")

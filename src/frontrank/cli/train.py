@@ -92,7 +92,7 @@ def _memory(run: RetrievalRun) -> str:
     import torch
 
     from frontrank.training import distributed
-    from frontrank.training.loop import images_that_fit
+    from frontrank.training.defaults import images_that_fit
 
     size = run.config.data.size
     each, most = images_that_fit(run.model, torch.zeros(2, 3, size, size, device=run.device), run.device)

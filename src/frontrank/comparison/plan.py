@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from frontrank.checks import check_choice, check_integer, check_number, nearest_word
+from frontrank.checks import check_choice, check_integer, check_number, suggestion
 from frontrank.errors import InputError
 from frontrank.losses import registry
 from frontrank.reporting.run import path_name
@@ -32,10 +32,8 @@ def parse_loss(text: str) -> dict[str, str]:
     is_name = name in registry.LOSSES or name.startswith(registry.PEERS)
     preset = registry.presets().get(name, {"name": name} if is_name else {})
     if not preset:
-        known = {each.lower(): each for each in (*registry.presets(), *registry.LOSSES)}
-        near = nearest_word(name.lower(), known, 0.4)
-        end = f"did you mean {known[near]}?" if near else f"there are {_all_names()}"
-        raise InputError(f"--losses: there is no loss {name!r}; {end}")
+        near = suggestion(name, [*registry.presets(), *registry.LOSSES], 0.4) or f"; there are {_all_names()}"
+        raise InputError(f"--losses: there is no loss {name!r}{near}")
     words = {f"loss.{key}": value for key, value in preset.items() if key != "options"}
     options = dict(preset.get("options", {}))
     for part in split_list(inside):

@@ -38,18 +38,11 @@ from frontrank.reporting.findings import search_roles
 from frontrank.reporting.run import file_stamp
 from frontrank.settings import TrainConfig
 from frontrank.training.defaults import fill_batches
+from frontrank.training.distributed import build_device
+from frontrank.training.images import build_images, image_check_cache, split_images
 from frontrank.training.loop import StopRequest, count_steps
 from frontrank.training.optimizers import check_warmup
-from frontrank.training.run import (
-    build_device,
-    build_images,
-    build_model,
-    build_sampler,
-    image_check_cache,
-    require_metric,
-    require_new,
-    split_images,
-)
+from frontrank.training.run import build_model, build_sampler, require_metric, require_new
 
 _TEST_SHARE = 0.5  # of the classes, where the data set has no test images
 _LEAST = 8  # classes of two images: two to train with, two to choose by and, of as many again, half to test

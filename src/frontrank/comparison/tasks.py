@@ -25,9 +25,9 @@ import numpy as np
 
 from frontrank.comparison.plan import Plan, Way
 from frontrank.data.table import ImageTable
-from frontrank.errors import FrontrankError, InputError, InterruptedRunError
+from frontrank.errors import DivergenceError, FrontrankError, InputError, InterruptedRunError
 from frontrank.evaluation import evaluate
-from frontrank.evaluation.evaluate import MOST_LEVEL_PAIRS, level_pairs
+from frontrank.evaluation.evaluate import has_small_levels
 from frontrank.evaluation.measures import BY_LEVEL, GROUP_METRICS
 from frontrank.evaluation.report import Report
 from frontrank.files import atomic_write, load_json, read_json, write_json
@@ -36,19 +36,20 @@ from frontrank.progress import progress
 from frontrank.reporting.findings import search_roles
 from frontrank.settings import TrainConfig, as_yaml, read_config, read_recipe
 from frontrank.training.checkpoints import latest_checkpoint
+from frontrank.training.distributed import build_device
 from frontrank.training.embedding import embed_table
+from frontrank.training.images import build_images
 from frontrank.training.logs import read_log
 from frontrank.training.loop import StopRequest
-from frontrank.training.run import build_device, build_images, frozen_model, read_facts, resume, train
+from frontrank.training.run import frozen_model, read_facts, resume, train
 
 Task = Literal["train", "test", "frozen"]
 
 PLAN, IMAGES, FROZEN = "comparison.json", "images.csv", "frozen.json"
 COST, TEST = "cost.json", "test.json"
 FACTS = ("command", "notes", "steps", "pictures")
-DIVERGED = "not finite"  # in the message of a run that diverged, and would again
 _KIND, _VERSION = "comparison plan", 1
-_REFUSED, _INTERRUPTED = 2, 130  # exit status of a task
+_REFUSED, _DIVERGENCE, _INTERRUPTED = 2, 3, 130  # exit status of a task
 _ATTEMPTS = 2  # after which a failure that may pass counts as lasting
 _RECALL = (1, 10, 100)
 _OF_QUERIES = ("mAP", "mAP@R", "R-precision")
@@ -86,7 +87,12 @@ class Job:
     def is_given_up(self, out: Path) -> bool:
         """Tell whether it failed in a way that another attempt would not mend."""
         failures = self.failures(out)
-        return len(failures) >= _ATTEMPTS or any(DIVERGED in each for each in failures)
+        return len(failures) >= _ATTEMPTS or any(map(is_divergence, failures))
+
+
+def is_divergence(failure: str) -> bool:
+    """Tell whether a run failed as it diverged, which it would again; failure: as of `failure_reason`."""
+    return failure.startswith("diverged: ")
 
 
 def search_jobs(plan: Plan, way: Way) -> list[Job]:
@@ -211,7 +217,7 @@ def report_on_tests(model: Embedder, config: TrainConfig) -> Report:
     report, levels, with_label = measure(table.labels, of_queries), table.level_labels(), table.labels != ""
     per_query = dict(report.per_query)
     sides = levels[queries], None if gallery is None else levels[gallery]
-    if levels.ndim == 2 and level_pairs(*sides) <= MOST_LEVEL_PAIRS:
+    if has_small_levels(*sides):
         per_query |= measure(levels, BY_LEVEL).per_query
     groups = evaluate(embeddings[with_label], table.labels[with_label], metrics=GROUP_METRICS, progress=False)
     return Report.of(per_query, report.positives, report.gallery_size, dict(groups))
@@ -276,13 +282,15 @@ def _tail(path: Path, start: int) -> str:
 def failure_reason(status: int, output: str) -> str:
     """Return why a process failed, in a line: its signal, or the last line of its output.
 
-    >>> failure_reason(2, "step 1/4\\nthe gradient is not finite\\n"), failure_reason(-9, "")
-    ('the gradient is not finite', 'ended by the signal SIGKILL, perhaps because memory ran out')
+    >>> failure_reason(3, "step 1/4\\nthe gradient is not finite\\n"), failure_reason(-9, "")
+    ('diverged: the gradient is not finite', 'ended by the signal SIGKILL, perhaps because memory ran out')
     """
     if status < 0:
         memory = ", perhaps because memory ran out" if -status == signal.SIGKILL else ""
         return f"ended by the signal {signal.Signals(-status).name}{memory}"
     last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    if status == _DIVERGENCE:
+        return f"diverged: {last[:300] or 'without a message'}"
     return last[:300] or f"ended with status {status} and without a message"
 
 
@@ -305,7 +313,7 @@ def do_task(task: str, recipe: str, target: str) -> int:
         return _INTERRUPTED
     except (FrontrankError, MemoryError) as error:
         print(f"\n{str(error) or 'out of memory'}", file=sys.stderr)
-        return _REFUSED
+        return _DIVERGENCE if isinstance(error, DivergenceError) else _REFUSED
     return 0
 
 

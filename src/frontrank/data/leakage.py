@@ -21,6 +21,7 @@ T = TypeVar("T")
 _GRID = 8  # the hash compares this many pixels with their neighbours, in both directions
 _NOISE = 2  # grey levels: a smaller step counts as none, so that a plain background always has the same bits
 _BLANK = 16  # a picture whose 9 x 9 greys span fewer levels is too plain to compare
+_WORKERS = 2  # processes that read pictures
 _TILE = 1 << 18  # pairs compared at once: they stay in the cache
 
 
@@ -29,12 +30,12 @@ class NearDuplicates:
     """Pairs of pictures that look the same.
 
     pairs: (path, path, distance) of the first and the second split, in the order of the table
-    found: the number of pairs, also of those beyond `most` that are not in `pairs`
+    count: the number of pairs, also of those beyond `most` that are not in `pairs`
     blank: paths of pictures too plain to be compared: all of one colour, or almost
     """
 
     pairs: list[tuple[str, str, int]]
-    found: int
+    count: int
     blank: list[str]
 
 
@@ -42,9 +43,7 @@ def near_duplicates(
     table: ImageTable,
     between: tuple[str, str] = ("train", "test"),
     threshold: int = 10,
-    workers: int = 2,
     most: int = 100_000,
-    show: bool | None = None,
 ) -> NearDuplicates:
     """Find the pictures of one split that are in another, or twice in one, also if resized or compressed again.
 
@@ -70,17 +69,17 @@ def near_duplicates(
         part = table.of(split)
         if not len(part):
             raise InputError(f"{table.name or table.root} has no images in the split {split!r}; compare other splits")
-        halves = list(map_images(picture_hash, part.files(), workers, "hashing images", show))
+        halves = list(map_images(picture_hash, part.files(), _WORKERS, "hashing images"))
         plain = np.array([each is None for each in halves])
         blank += part.paths[plain].tolist()
         paths.append(part.paths[~plain].tolist())
         hashes.append(np.array([each for each in halves if each], dtype=np.uint64).reshape(-1, 2))
-    found, rows = _near_pairs(hashes[0], hashes[-1], len(hashes) == 1, threshold, most, show)
+    count, rows = _near_pairs(hashes[0], hashes[-1], len(hashes) == 1, threshold, most)
     pairs = [(paths[0][first], paths[-1][second], distance) for first, second, distance in rows]
-    return NearDuplicates(pairs, found, blank)
+    return NearDuplicates(pairs, count, blank)
 
 
-def conflicting_labels(table: ImageTable, split: str = "train", show: bool | None = None) -> list[tuple[str, ...]]:
+def conflicting_labels(table: ImageTable, split: str = "train") -> list[tuple[str, ...]]:
     """Return the paths of files with the same bytes but different labels in a split, one group per content, sorted."""
     part = table.of(split)
     by_size: dict[int, list[int]] = defaultdict(list)
@@ -89,7 +88,7 @@ def conflicting_labels(table: ImageTable, split: str = "train", show: bool | Non
         by_size[_read(os.path.getsize, file)].append(row)
     by_content: dict[str, list[int]] = defaultdict(list)
     suspects = [row for rows in by_size.values() if len({part.labels[row] for row in rows}) > 1 for row in rows]
-    with progress("comparing files", len(suspects), show) as step:
+    with progress("comparing files", len(suspects)) as step:
         for row in suspects:
             by_content[_read(file_digest, files[row])].append(row)
             step(1)
@@ -112,12 +111,12 @@ def picture_hash(file: str) -> tuple[int, int] | None:
 
 
 def _near_pairs(
-    first: np.ndarray, second: np.ndarray, same: bool, threshold: int, most: int, show: bool | None
+    first: np.ndarray, second: np.ndarray, same: bool, threshold: int, most: int
 ) -> tuple[int, list[tuple[int, int, int]]]:
     """Return how many pairs are near, and the first `most` of them; of one list with itself each pair once."""
     count, pairs = 0, list[tuple[int, int, int]]()
     rows = max(1, _TILE // max(1, len(second)))
-    with progress("comparing images", len(first), show) as step:
+    with progress("comparing images", len(first)) as step:
         for start in range(0, len(first), rows):
             block = first[start : start + rows]
             for left in range(0, len(second), _TILE):

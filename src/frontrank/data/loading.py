@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from frontrank.checks import check_integer
 from frontrank.data.samplers import process_group, shard_bounds
 from frontrank.data.table import ImageTable
-from frontrank.data.transforms import Transform, seeded
+from frontrank.data.transforms import Transform, random_seed
 from frontrank.errors import FrontrankError, InputError
 from frontrank.pictures.decode import read_image
 
@@ -78,7 +78,7 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, key: int | Key) -> tuple[Tensor, int]:
         row, seed = key if isinstance(key, tuple) else (key, None)
         image = read_image(self.table.root / str(self.table.paths[row]), self.table.box(row), self.at_least)
-        with nullcontext() if seed is None else seeded(seed):
+        with nullcontext() if seed is None else random_seed(seed):
             return self.transform(image), int(self.labels[row])
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 
 from frontrank.checks import check_choice, check_integer
 from frontrank.errors import InputError, InputTypeError
-from frontrank.ranking.vectors import as_array
+from frontrank.ranking.vectors import as_array, check_labels
 
 __all__ = ["AllClassesBatches", "BalancedBatches", "CategoryBatches", "shard_bounds"]
 
@@ -33,15 +33,9 @@ def _read_codes(name: str, labels: object) -> tuple[np.ndarray, np.ndarray]:
         if len({isinstance(entry, str) for entry in entries}) > 1:
             raise InputTypeError(f"{name} holds text and other things; give whole numbers, or text, one per row")
         array = np.asarray(entries) if array.dtype == object else array
-    if array.ndim != 1:
-        raise InputError(f"{name} must have the shape (rows,), got {array.shape}; give one entry per row")
-    if not len(array):
+    if array.ndim and not len(array):
         raise InputError(f"{name} is empty; give one entry per row")
-    if array.dtype.kind not in "iubU":
-        nan = array.dtype.kind == "f" and bool(np.isnan(array).any())
-        what = "missing entries" if array.dtype == object else f"{array.dtype}" + " with NaN" * nan
-        raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one entry per row")
-    names, codes = np.unique(array, return_inverse=True)
+    names, codes = np.unique(check_labels(name, array, len(array) if array.ndim else 1), return_inverse=True)
     return names, codes.astype(np.int64)
 
 

@@ -172,7 +172,7 @@ class ImageTable:
         for what, column, known in (("split", self.splits, SPLITS), ("role", self.roles, ROLES)):
             for row in np.flatnonzero(~np.isin(column, known))[:1]:
                 value = str(column[row])
-                near = suggestion(value.lower(), known) or f"; use one of {', '.join(map(repr, known))}"
+                near = suggestion(value, known) or f"; use one of {', '.join(map(repr, known))}"
                 raise InputError(f"{where}: {printable(self.paths[row])} has the {what} {value!r}{near}")
         for row in np.flatnonzero(self.paths == "")[:1]:
             raise InputError(f"{where} has no path in row {row} (from 0); fill or drop it")
@@ -580,7 +580,7 @@ def _refuse_misspelt(path: Path, names: Iterable[str]) -> None:
     missing = {name: name for name in COLUMNS.values() if name not in names}
     missing |= {kept: name for kept, name in COLUMNS.items() if name in missing}  # "splits" for "split"
     for name in names:
-        near = nearest_word(name.lower(), missing, 0.78)
+        near = nearest_word(name, missing, 0.78)
         if near and abs(len(near) - len(name)) < 2:  # "category_id" is another thing
             raise InputError(f"{printable(path)} has a column {name!r}; did you mean {missing[near]}? Else rename it")
 

@@ -71,7 +71,7 @@ class _Evaluation:
 
 
 def training_transform(config: DataConfig) -> Transform:
-    """Return the random transform of a training image; it draws from torch, so that `seeded` fixes it.
+    """Return the random transform of a training image; it draws from torch, so that `random_seed` fixes it.
 
     config: its resize, size, interpolation, augment and flip. Every kind of `augment` begins by resizing both sides to
     `resize`:
@@ -93,13 +93,13 @@ def training_transform(config: DataConfig) -> Transform:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def random_seed(seed: int) -> Iterator[None]:
     """Seed torch's random numbers on the CPU inside the with block; afterwards they go on as before.
 
-    >>> with seeded(5):
+    >>> with random_seed(5):
     ...     first = torch.rand(1)
     >>> _ = torch.rand(1)
-    >>> with seeded(5):
+    >>> with random_seed(5):
     ...     print(bool(torch.rand(1) == first))
     True
     """

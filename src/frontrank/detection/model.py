@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -24,7 +23,7 @@ from frontrank.errors import InputError, InputTypeError
 from frontrank.files import PathLike, parse_errors
 from frontrank.losses import ClassifierAP
 from frontrank.models import storage
-from frontrank.models.backbone import eval_mode
+from frontrank.models.backbone import module_mode, unknown_backbone
 from frontrank.models.weights import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -210,7 +209,7 @@ class Detector(nn.Module):
         """
         device = next(self.parameters()).device
         tensors = [_picture_tensor(each).to(device) for each in pictures]
-        with eval_mode(self), torch.no_grad():
+        with module_mode(self), torch.no_grad():
             results = self(tensors) if tensors else []
         names = ("boxes", "scores", "labels")
         return [Detections(**{name: each[name].cpu().numpy() for name in names}) for each in results]
@@ -528,8 +527,7 @@ def build_pyramid(name: str, channels: int) -> nn.Module:
 def _build_timm_pyramid(name: str, channels: int) -> Pyramid:
     timm = import_extra("timm", "train", f"backbone {TIMM}{name}")
     if not timm.is_model(name):
-        near = ", ".join(get_close_matches(name, timm.list_models(), 3, 0.4)) or "none"
-        raise InputError(f"backbone {TIMM}{name} is not a model of timm; nearest: {near}")
+        raise unknown_backbone(name)
     reason = ""
     with suppress(RuntimeError, AttributeError, TypeError):
         body: Any = timm.create_model(name, pretrained=False, features_only=True)
@@ -544,7 +542,7 @@ def _build_timm_pyramid(name: str, channels: int) -> Pyramid:
 
 def map_strides(backbone: nn.Module) -> dict[str, int]:
     """Return how many pixels apart the places of each map are, by the map's name."""
-    with eval_mode(backbone), torch.no_grad():
+    with module_mode(backbone), torch.no_grad():
         maps: Mapping[str, Tensor] = backbone(torch.zeros(1, 3, _PROBE, _PROBE))
     return {name: round(_PROBE / each.shape[-1]) for name, each in maps.items()}
 

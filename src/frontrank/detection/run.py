@@ -20,15 +20,16 @@ from frontrank.detection.evaluation import DetectionReport, Detections, evaluate
 from frontrank.detection.model import Detector, DetectorSettings, ProposalAP, find_objects
 from frontrank.detection.settings import ClassifierConfig, DetectConfig, DetectorConfig
 from frontrank.errors import InputError
-from frontrank.files import PathLike, atomic_write
+from frontrank.files import PathLike, atomic_write, count_shared_files
 from frontrank.losses import ClassifierAP
 from frontrank.models import storage
 from frontrank.settings import check_config, read_config, read_recipe
 from frontrank.training import distributed
+from frontrank.training.distributed import build_device
 from frontrank.training.logs import check_trackers
 from frontrank.training.loop import Standing, count_steps
 from frontrank.training.optimizers import build_optimizer, check_warmup
-from frontrank.training.run import announce_weights, build_device, continue_run, environment_facts, start_run
+from frontrank.training.run import announce_weights, continue_run, environment_facts, start_run
 
 _LOG_NAMES = {
     "loss_classifier": "classifier",
@@ -294,9 +295,8 @@ def evaluate_detector(
     """
     detector = Detector.load(place.model, device=build_device(device))
     data, table = _evaluation_scenes(place, data, layout, split, allow_partial, show)
-    files = [os.path.realpath(file) for file in table.files]
-    counts = {split: sum(file in seen for file in files) for split in _WARNINGS if (seen := place.scenes(split))}
-    notes = (f"{count:,} of the {len(files):,} pictures {_WARNINGS[of]}" for of, count in counts.items() if count)
+    counts = {split: count_shared_files(table.files, place.scenes(split)) for split in _WARNINGS}
+    notes = (f"{count:,} of the {len(table.files):,} pictures {_WARNINGS[of]}" for of, count in counts.items() if count)
     table = table.of_classes(detector.classes)
     detections = find_objects(detector, table, batch=batch, workers=workers, show=show)
     report = evaluate_detections(table, detections, f"{place.name} on {table.name}")

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from frontrank.checks import check_integer
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.evaluate import check_labels, encode_labels, evaluate
+from frontrank.evaluation.evaluate import encode_labels, evaluate
 from frontrank.losses import FastAP, QuantizedAP, RankLoss
 from frontrank.ranking import AveragePrecision, Exact, LabelRelevance, Positives, Relaxation, Vectors, average_precision
-from frontrank.ranking.vectors import full_precision
+from frontrank.ranking.vectors import check_labels, full_precision
 
 _SCORES = 1 << 24  # scores held at once
 

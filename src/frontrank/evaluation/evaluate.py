@@ -25,7 +25,7 @@ from frontrank.ranking import (
 )
 from frontrank.ranking.relevance import MOST_LEVELS
 from frontrank.ranking.shares import current_share
-from frontrank.ranking.vectors import as_array, make_comparable
+from frontrank.ranking.vectors import as_array, check_labels, make_comparable
 from frontrank.retrieval import kmeans_labels
 
 _SCORES = 1 << 24  # given scores looked at together
@@ -204,6 +204,13 @@ def level_pairs(labels: np.ndarray, gallery_labels: np.ndarray | None = None) ->
     return int(sum(count * int(items.get(name, 0)) for name, count in zip(names, counts.tolist(), strict=True)))
 
 
+def has_small_levels(
+    labels: np.ndarray, gallery_labels: np.ndarray | None = None, most: int = MOST_LEVEL_PAIRS
+) -> bool:
+    """Tell whether labels have several levels [item, level] that can be measured quickly: at most so many pairs."""
+    return labels.ndim == 2 and level_pairs(labels, gallery_labels) <= most
+
+
 def values_by_level(
     queries: Vectors,
     gallery: Vectors | None,
@@ -358,27 +365,6 @@ def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed
 
 
 # Arguments of an evaluation
-
-
-def check_labels(name: str, labels: Any, length: int, levels: bool = False) -> "np.ndarray":
-    """Return labels, numbers or text, as an array; there must be one for each of so many rows.
-
-    levels: labels of several levels are allowed [item, level]
-    """
-    array = as_array(name, labels)
-    if array.dtype == object:
-        missing = [x is None or x != x for x in array.ravel()]
-        array = array if any(missing) else np.asarray([str(x) for x in array.ravel()]).reshape(array.shape)
-    if array.dtype.kind == "S":
-        array = np.char.decode(array, "latin1")
-    if array.dtype.kind not in "iubUS":
-        what = "missing entries" if array.dtype == object else f"{array.dtype}"
-        raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row")
-    if array.ndim != 1 and not (levels and array.ndim == 2 and array.shape[1]):
-        raise InputError(f"{name} must have the shape (items,), got {array.shape}; for several per item give relevant")
-    if len(array) != length:
-        raise InputError(f"{name} has {len(array):,} entries for {length:,} rows; give one label per row")
-    return array
 
 
 def encode_labels(labels: "np.ndarray", gallery_labels: "np.ndarray | None") -> tuple[Tensor, Tensor]:

@@ -75,11 +75,10 @@ def measure(name: str) -> Measure:
         return Measure(name, partial(_AT_K[at[1]], k=k), empty, name.startswith(OF_LEVELS))
     known = [*_OF_RANKS, *GROUP_METRICS]
     simple = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
-    hint = ""
+    near = nearest_word(name.replace("_at_", "@"), known, 0.7)
     if at := re.fullmatch(r"([rp])@(\d*)[.\d]*", simple):
-        hint = f"did you mean {at[1].upper()}@{int(at[2][:15] or 1) or 1}? "
-    elif near := nearest_word(name.lower().replace("_at_", "@"), by_lower := {x.lower(): x for x in known}, 0.7):
-        hint = f"did you mean {by_lower[near]}? "
+        near = f"{at[1].upper()}@{int(at[2][:15] or 1) or 1}"
+    hint = f"did you mean {near}? " if near else ""
     at_k = "R@k, P@k and nDCG@k for any whole k from 1"
     raise InputError(f"metrics: {name!r} is not known; {hint}there are {at_k}, {', '.join(known)}")
 

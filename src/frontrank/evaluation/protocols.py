@@ -14,11 +14,12 @@ from torch import Tensor
 
 from frontrank.checks import check_choice
 from frontrank.errors import InputError
-from frontrank.evaluation.evaluate import check_labels, evaluate
+from frontrank.evaluation.evaluate import evaluate
 from frontrank.evaluation.measures import OF_LEVELS
 from frontrank.evaluation.report import Report
 from frontrank.evaluation.revisited import evaluate_revisited
 from frontrank.ranking import Vectors
+from frontrank.ranking.vectors import check_labels
 
 Size = Literal["small", "medium", "large"]
 LEAST_INSTANCES = 5  # of an identity in the face protocols

@@ -15,7 +15,7 @@ from frontrank.evaluation.statistics import Floats, Resampling, bootstrap_means,
 from frontrank.files import PathLike, field_of, read_json, write_json
 from frontrank.tables import Table, TableFormat, align_right
 
-Setting = str | int | float | bool | None
+SettingValue = str | int | float | bool | None
 
 _KIND, _VERSION = "report", 1
 _ROUNDING = 1e-6  # what a fraction computed in float32 can be off
@@ -51,7 +51,7 @@ class Report(Mapping[str, float]):
     gallery_size: int
     name: str = ""
     notes: tuple[str, ...] = ()
-    settings: dict[str, Setting] = field(default_factory=dict)
+    settings: dict[str, SettingValue] = field(default_factory=dict)
     _means: dict[tuple[int, int], Floats] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Report(Mapping[str, float]):
         *,
         name: str = "",
         notes: tuple[str, ...] = (),
-        settings: Mapping[str, Setting] | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
     ) -> "Report":
         """Make a report whose metrics are the means of per-query values, and `whole`, those that are not means."""
         return cls(dict(whole or {}), dict(per_query), positives, gallery_size, name, notes, dict(settings or {}))
@@ -281,7 +281,7 @@ def _check_notes(name: Any, notes: Any) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _check_settings(settings: Mapping[str, Any]) -> dict[str, Setting]:
+def _check_settings(settings: Mapping[str, Any]) -> dict[str, SettingValue]:
     """Return a copy of the settings, which a JSON file must be able to hold."""
     for name, value in settings.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | None):

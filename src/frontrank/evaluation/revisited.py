@@ -19,7 +19,7 @@ from frontrank.evaluation.evaluate import per_query_values, read_indices
 from frontrank.evaluation.measures import Measure
 from frontrank.evaluation.report import Report
 from frontrank.ranking import Lists, Ranks, Vectors, exact_ranks, trapezoid_average_precision
-from frontrank.ranking.vectors import Joined, make_comparable
+from frontrank.ranking.vectors import VectorParts, make_comparable
 
 Setup = Literal["easy", "medium", "hard"]
 _KINDS = ("easy", "hard", "junk")
@@ -54,7 +54,7 @@ def evaluate_revisited(
     lists = _read_lists(ground_truth, len(asked), len(items))
     searched = items
     if distractors is not None:
-        searched = Joined([items, Vectors("distractors", distractors, asked.device)])
+        searched = VectorParts([items, Vectors("distractors", distractors, asked.device)])
     make_comparable(asked, searched)
     asked.check()
     relevant, removed = (

@@ -197,7 +197,7 @@ class _Body:
             self.limit.reschedule(0.0)
 
 
-Answer = Callable[[Scope, int, str, Mapping[str, str] | None], Response]
+Responder = Callable[[Scope, int, str, Mapping[str, str] | None], Response]
 
 
 class Guard:
@@ -207,7 +207,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, token: str | None, hosts: Sequence[str] | None, answer: Answer
+        self, app: ASGIApp, *, limits: Limits, token: str | None, hosts: Sequence[str] | None, answer: Responder
     ) -> None:
         self._app, self._limits, self._answer = app, limits, answer
         self._token, self._hosts = token, None if hosts is None else {host.lower().strip("[]") for host in hosts}

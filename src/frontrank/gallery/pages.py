@@ -163,7 +163,7 @@ def page_router(service: Service, signed_in: bool) -> APIRouter:
         return Response(data, media_type=JPEG, headers=_AN_HOUR)
 
     @router.get("/uploaded/{name}")
-    async def uploaded(name: str) -> Response:
+    async def query_picture(name: str) -> Response:
         return Response(service.get_upload(name).preview, media_type=JPEG, headers=_AN_HOUR)
 
     @router.get("/static/{name}")

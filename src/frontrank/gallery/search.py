@@ -351,9 +351,9 @@ class HardestQueries:
                 self._progress = HardestProgress(state, done, len(items), tuple(hard))
 
 
-def sample_items(index: "Index", count: int, seed: int = 0) -> list[Item]:
+def sample_items(index: "Index", count: int) -> list[Item]:
     """Draw some labelled items among the first 100,000, all equally likely; always the same ones of the same index."""
-    rng, sample = Random(seed), list[Item]()
+    rng, sample = Random(0), list[Item]()
     labelled = (item for item in index.items(limit=_SCANNED) if item.label is not None)
     for number, item in enumerate(labelled):
         if number < count:

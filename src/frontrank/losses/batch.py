@@ -120,7 +120,8 @@ def _check_finite(name: str, x: Tensor) -> None:
         )
 
 
-def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.device) -> Tensor:
+def read_labels_of_rows(name: str, labels: Tensor, length: int, of: str, device: torch.device) -> Tensor:
+    """Return labels of some rows, of what `of` names, as whole numbers [row] or [row, level] on a device."""
     labels = as_tensor(name, labels, device)
     if labels.dtype.is_floating_point or labels.dtype.is_complex:
         raise InputTypeError(f"{name} must be whole numbers, got {labels.dtype}; use {name}.long()")
@@ -129,14 +130,19 @@ def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.devic
             f"{name} must have the shape (items,), or (items, levels) with the finest level first, "
             f"got {tuple(labels.shape)}; for several labels per item give a matrix as relevant"
         )
+    if len(labels) != length:
+        raise InputError(f"{name} has {len(labels)} entries but {of} has {length} rows; give one label per row")
+    return labels.long()
+
+
+def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.device) -> Tensor:
+    labels = read_labels_of_rows(name, labels, length, of, device)
     if labels.dim() == 2 and labels.shape[1] > 2 and bool(((labels == 0) | (labels == 1)).all()):
         raise InputError(
             f"{name} of shape {tuple(labels.shape)} has 0 and 1 only, as if it were one-hot; use {name}.argmax(1), "
             "or give a matrix of who is relevant as relevant"
         )
-    if len(labels) != length:
-        raise InputError(f"{name} has {len(labels)} entries but {of} has {length} rows; give one label per row")
-    return labels.long()
+    return labels
 
 
 def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device) -> Tensor:

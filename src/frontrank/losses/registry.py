@@ -92,7 +92,7 @@ _PEER_ARGUMENTS = {
 
 
 def presets() -> dict[str, dict[str, Any]]:
-    """Return the names that a loss can have in a comparison, with the settings that each stands for.
+    """Return the names that a loss can have in a report, with the settings that each stands for.
 
     >>> presets()["PNP-D_s"]
     {'name': 'PNP', 'variant': 'D_s'}
@@ -103,6 +103,21 @@ def presets() -> dict[str, dict[str, Any]]:
         for preset, settings in (loss.presets or {name: {}}).items()
     }
     return ours | PEER_PRESETS
+
+
+def read_preset(name: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a loss and its settings, where the name may be that of a preset, which stands for some of them.
+
+    >>> read_preset("PNP-D_q", {"alpha": 2.0})
+    ('PNP', {'alpha': 2.0, 'variant': 'D_q'})
+    """
+    own = dict(presets().get(name, {}))
+    loss = own.pop("name", name)
+    for key, value in own.items():
+        if settings.get(key) not in (None, value):
+            fault = f"loss.name {name} stands for loss.{key} {value}, and loss.{key} is {settings[key]}"
+            raise InputError(f"{fault}; leave it out, or give loss.name {loss}")
+    return loss, {**settings, **own}
 
 
 def preset_name(name: str, settings: Mapping[str, Any]) -> str:
@@ -117,7 +132,7 @@ def preset_name(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def arguments(name: str, parts: Mapping[str, Any] | None = None) -> dict[str, Argument]:
-    """Return the arguments that a loss has, by name, in the order of its signature.
+    """Return the arguments that a loss, or a preset of it, has, by name, in the order of its signature.
 
     parts: metric and relaxation of a RankLoss, whose arguments are those of its parts too
 
@@ -126,17 +141,18 @@ def arguments(name: str, parts: Mapping[str, Any] | None = None) -> dict[str, Ar
     >>> list(arguments("RankLoss", {"relaxation": "Blackbox"}))
     ['metric', 'relaxation', 'include_query', 'lam', 'margin']
     """
+    name, parts = read_preset(name, parts or {})
     if name.startswith(PEERS):
         return dict(_PEER_ARGUMENTS)
     if name not in LOSSES:
-        near = suggestion(name, LOSSES) or f"; there are {', '.join(LOSSES)}, and {PEERS}NAME"
+        near = suggestion(name, [*LOSSES, *presets()]) or f"; there are {', '.join(LOSSES)}, and {PEERS}NAME"
         raise InputError(f"loss.name {name!r} is not known{near}")
     own = dict(_signature(LOSSES[name].module, name))
     for part in own.keys() & PARTS.keys():
         choices = tuple(PARTS[part])
         own[part] = Argument(Literal[choices], choices[0], own[part].help)
     for part in (part for part in PARTS if part in own):
-        own |= _signature(*_find_part(part, parts or {}))
+        own |= _signature(*_find_part(part, parts))
     return own
 
 
@@ -162,12 +178,13 @@ def check_arguments(name: str, settings: Mapping[str, Any]) -> None:
 
 
 def build(name: str, settings: Mapping[str, Any]) -> "nn.Module":
-    """Return the loss of this name with these settings, the others at their defaults.
+    """Return the loss of this name, which may be a preset, with these settings, the others at their defaults.
 
     >>> build("RankLoss", {"metric": "Recall", "weighting": "log", "temperature": 0.1})
     RankLoss(metric=Recall(weighting='log'), relaxation=Sigmoid(temperature=0.1), include_query=False)
     """
     check_arguments(name, settings)
+    name, settings = read_preset(name, settings)
     own = _signature(LOSSES[name].module, name)
     given = {key: value for key, value in settings.items() if key in own}
     for part in (part for part in PARTS if part in own):

@@ -66,9 +66,15 @@ def pretrained_config(name: str) -> Any:
     if isinstance(name, str) and timm.is_model(name):
         with contextlib.suppress(RuntimeError):  # no weights of that tag, the part after the point
             return timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
+    raise unknown_backbone(name)
+
+
+def unknown_backbone(name: str) -> InputError:
+    """Return the error for a name that timm does not know, with the names that are nearest to it."""
+    timm = import_extra("timm", "train", "building a model")
     known = timm.list_pretrained() if "." in str(name) else timm.list_models()
     near = get_close_matches(str(name)[:100], known, 3, 0.4)
-    raise InputError(f"backbone {name!r:.100} is not a model of timm; nearest: {', '.join(near) or 'none'}")
+    return InputError(f"backbone {name!r:.100} is not a model of timm; nearest: {', '.join(near) or 'none'}")
 
 
 def _build_error(name: str, image_size: int, options: Mapping[str, Any], error: Exception) -> InputError:
@@ -107,10 +113,10 @@ def first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and back into its own afterwards."""
+def module_mode(module: nn.Module, training: bool = False) -> Iterator[None]:
+    """Put a module into the mode of evaluation, or of training, and back into its own afterwards."""
     mode = module.training
-    module.eval()
+    module.train(training)
     try:
         yield
     finally:
@@ -195,7 +201,7 @@ def examine_backbone(
     if pooling in TOKEN_POOLINGS and not has_class_token(backbone):
         raise InputError(f"pooling {pooling} needs a class token, and {name} has none; give native or average")
     try:
-        with eval_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
+        with module_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
             features = read_features(backbone, torch.zeros(1, 3, image_size, image_size), pooling, stage)
         if 0 in features.shape:
             raise ValueError("only class tokens")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from frontrank.checks import check_integer, import_extra
 from frontrank.errors import InputError
-from frontrank.models.backbone import eval_mode, first_line
+from frontrank.models.backbone import first_line, module_mode
 
 _BASE = ".base_layer."  # the part of a name that peft adds to a layer with a low-rank update
 
@@ -133,7 +133,7 @@ def _called_layers(model: Any, layers: dict[str, nn.Module]) -> list[str]:
     hooks = [layer.register_forward_hook(lambda *_, name=name: called.append(name)) for name, layer in layers.items()]
     try:
         weight = next(model.parameters())
-        with eval_mode(model), torch.no_grad():
+        with module_mode(model), torch.no_grad():
             model(torch.zeros(1, 3, model.image_size, model.image_size, device=weight.device))
     finally:
         for hook in hooks:

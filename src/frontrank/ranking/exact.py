@@ -29,14 +29,13 @@ from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import count_positives, make_ranks
 from frontrank.ranking.relevance import Lists, Positives, Relevance
 from frontrank.ranking.shares import current_share, own_queries
-from frontrank.ranking.steps import sort_rows_
+from frontrank.ranking.steps import FEW, sort_rows_
 from frontrank.ranking.tiles import tiling_of
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
 
 _CELL = 64  # items looked at together: where the highest is below all positives, none is counted
 _HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
 _PAIRS = 1 << 23  # positives ranked in one pass over the gallery
-FEW = 12  # up to here each item is compared with each positive; beyond, items are sorted
 _RUN = 4096  # queries, and items, of a tile that is sorted: in longer runs there is less to search
 _SLAB = 128  # queries sorted together, so that they stay in the cache
 _PRODUCT = 512  # queries multiplied at once in float64

@@ -87,7 +87,7 @@ def _summary(counts: Tensor) -> tuple[int, int]:
     return used, most
 
 
-def _padded(relevance: Relevance, counts: Tensor) -> tuple[Tensor, Tensor]:
+def _places(relevance: Relevance, counts: Tensor) -> tuple[Tensor, Tensor]:
     """The places 0, 1, ... of positives [positive], and which are there [query, positive]; counts of some queries."""
     most = relevance.most if len(counts) == relevance.used else int(counts.max()) if len(counts) else 0
     step = torch.arange(most, device=counts.device)
@@ -144,7 +144,7 @@ class LabelRelevance:
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]
-        step, valid = _padded(self, counts)
+        step, valid = _places(self, counts)
         place = self._first[queries, None] + step * valid
         if self._own:  # step over the query's own place in its class
             place += place >= self._place[queries, None]
@@ -196,7 +196,7 @@ class MatrixRelevance:
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]
-        step, valid = _padded(self, counts)
+        step, valid = _places(self, counts)
         items = self._relevant[queries].nonzero()[:, 1]
         first = counts.cumsum(0) - counts
         index = items[first[:, None] + step * valid]
@@ -253,7 +253,7 @@ class Lists:
 
     def positives(self, queries: Tensor) -> Positives:
         counts = self.counts[queries]
-        step, valid = _padded(self, counts)
+        step, valid = _places(self, counts)
         place = self._first[queries, None] + step * valid
         place = place.clamp(max=len(self.items) - 1)  # for empty lists
         grades = None if self.grades is None else self.grades[place]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from frontrank.ranking.tiles import tiles
 
-FEW = 12  # up to here every item is compared with every threshold; a guess from the cost of one comparison
+FEW = 12  # positives or thresholds that every item is compared with; beyond, items are sorted. A guess by the cost
 _CELLS_PER_THRESHOLD = 32
 _LARGEST_TABLE = 1 << 24
 _MOST_STEPS = 24

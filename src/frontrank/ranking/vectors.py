@@ -144,6 +144,29 @@ def as_array(name: str, data: object) -> "np.ndarray":
         raise InputTypeError(f"{name} must be a dense array of plain numbers; {str(error).splitlines()[0]}") from error
 
 
+def check_labels(name: str, labels: object, length: int, levels: bool = False) -> "np.ndarray":
+    """Return labels, numbers or text, as an array; there must be one for each of so many rows.
+
+    levels: labels of several levels are allowed [item, level]
+    """
+    array = as_array(name, labels)
+    if array.dtype == object:
+        if any(isinstance(x, set | frozenset | list | tuple) for x in array.ravel()):
+            raise InputTypeError(f"{name} has several labels in a row; give one label per row")
+        missing = [x is None or x != x for x in array.ravel()]
+        array = array if any(missing) else np.asarray([str(x) for x in array.ravel()]).reshape(array.shape)
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "latin1")
+    if array.dtype.kind not in "iubUS":
+        what = "missing entries" if array.dtype == object else f"{array.dtype}"
+        raise InputTypeError(f"{name} must be whole numbers or text, got {what}; give one label per row")
+    if array.ndim != 1 and not (levels and array.ndim == 2 and array.shape[1]):
+        raise InputError(f"{name} must have the shape (items,), got {array.shape}; for several per item give relevant")
+    if len(array) != length:
+        raise InputError(f"{name} has {len(array):,} entries for {length:,} rows; give one label per row")
+    return array
+
+
 def _device(device: torch.device | str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
@@ -171,7 +194,7 @@ def _as_rows(name: str, data: object) -> "Tensor | np.ndarray":
     return data
 
 
-class Joined(Vectors):
+class VectorParts(Vectors):
     """Several sets of rows, one after the other, none of them copied."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:

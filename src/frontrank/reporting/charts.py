@@ -13,7 +13,7 @@ import numpy as np
 
 from frontrank.data.table import ImageTable
 from frontrank.evaluation.statistics import Floats
-from frontrank.reporting.findings import Curve, Findings, ModelFindings, Rows
+from frontrank.reporting.findings import Curve, Findings, Indices, ModelFindings
 from frontrank.reporting.pages import fraction, number
 from frontrank.tables import Table
 
@@ -289,7 +289,7 @@ def _numbers(lines: Sequence[Line], x: Scale, y: Scale) -> Table:
     return Table([x.label, *(line.name or y.label for line in lines)], rows, "r" * (1 + len(lines)))
 
 
-def _spread(count: int, most: int) -> Rows:
+def _spread(count: int, most: int) -> Indices:
     """Return at most so many numbers below `count`, evenly spread and with both ends."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
@@ -381,7 +381,7 @@ def draw_map(findings: Findings) -> EmbeddingMap | None:
     return EmbeddingMap(by, groups, drawings, points)
 
 
-def _groups(categories: np.ndarray, labels: np.ndarray) -> tuple[str, tuple[Group, ...], Rows]:
+def _groups(categories: np.ndarray, labels: np.ndarray) -> tuple[str, tuple[Group, ...], Indices]:
     """Return what the points are coloured by, the largest groups by name, the others as one, and each point's look.
 
     Colours are those of categories, or else of classes if those are few.
@@ -409,7 +409,7 @@ def _fit(sides: Sequence[Floats]) -> list[Floats]:
 
 
 def _draw_side(
-    side: ModelFindings, xy: Floats, mapped: Rows, groups: Sequence[Group], look: Rows, codes: Rows
+    side: ModelFindings, xy: Floats, mapped: Indices, groups: Sequence[Group], look: Indices, codes: Indices
 ) -> MapSide:
     marks = tuple((g.look, "".join(_marker(g.look, x, y) for x, y in xy[look == g.look])) for g in groups)
     names = _names([(g.name, xy[look == g.look]) for g in groups if g.look >= 0 and len(groups) > 1])
@@ -442,7 +442,7 @@ def _names(groups: Sequence[tuple[str, Floats]]) -> tuple[Dot, ...]:
     return tuple(items)
 
 
-def _pictures(xy: Floats, mapped: Rows) -> tuple[Dot, ...]:
+def _pictures(xy: Floats, mapped: Indices) -> tuple[Dot, ...]:
     """Draw points at random whose pictures do not cover each other; the table itself is sorted by category."""
     items: list[Dot] = []
     cells: dict[tuple[int, int], list[tuple[float, float]]] = {}

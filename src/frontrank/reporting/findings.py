@@ -11,14 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frontrank.checks import check_integer
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation.compare import Comparison, compare_over_classes
 from frontrank.evaluation.evaluate import (
-    MOST_LEVEL_PAIRS,
     encode_labels,
-    level_pairs,
+    has_small_levels,
     per_query_values,
     values_by_level,
 )
@@ -30,7 +28,7 @@ from frontrank.ranking import LabelRelevance, Ranks, Relevance, Vectors, exact_r
 from frontrank.ranking.exact import Use
 from frontrank.ranking.vectors import as_array, full_precision
 
-Rows = NDArray[np.int64]
+Indices = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
@@ -124,7 +122,7 @@ class Findings:
     sides: tuple[ModelFindings, ...]
     change: Comparison | None
     queries: Mapping[str, tuple[QueryExample, ...]]
-    mapped: Rows
+    mapped: Indices
     categories: tuple[CategoryResult, ...]
     notes: tuple[str, ...] = ()
 
@@ -138,8 +136,8 @@ class _Roles(NamedTuple):
     levels: the labels of all rows of the table [row] or, if there are several levels, [row, level]
     """
 
-    queries: Rows
-    gallery: Rows | None
+    queries: Indices
+    gallery: Indices | None
     codes: tuple[Tensor, Tensor]
     levels: np.ndarray
 
@@ -151,14 +149,14 @@ class _Roles(NamedTuple):
     @property
     def measures_levels(self) -> bool:
         """Whether there are coarser levels that do not take long to measure."""
-        return self.levels.ndim == 2 and level_pairs(*self.levels_of_sides) <= MOST_LEVEL_PAIRS
+        return has_small_levels(*self.levels_of_sides)
 
     @property
-    def classes(self) -> Rows:
+    def classes(self) -> Indices:
         return np.asarray(self.codes[0].numpy())
 
     @property
-    def items(self) -> Rows:
+    def items(self) -> Indices:
         return self.queries if self.gallery is None else self.gallery
 
     @property
@@ -166,7 +164,7 @@ class _Roles(NamedTuple):
         return LabelRelevance(*self.codes, own=self.gallery is None)
 
 
-def search_roles(table: ImageTable) -> tuple[Rows, Rows | None, tuple[str, ...]]:
+def search_roles(table: ImageTable) -> tuple[Indices, Indices | None, tuple[str, ...]]:
     """Return the rows that search, those that are searched, and a note on rows that are left out.
 
     There is no gallery where each query searches the others. Only images of the role gallery make one, with
@@ -348,7 +346,7 @@ def lost_precision(right: Flags) -> Floats:
     return np.where(right, 0.0, np.cumsum(share[::-1])[::-1] / max(1, right.sum()))
 
 
-def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
+def list_order(scores: Floats, right: Flags, tie: float) -> Indices:
     """Return the items of a list from the first place to the last.
 
     Scores no further than `tie` from the next higher one are tied with it. As in `evaluate` a tie counts against the
@@ -361,8 +359,8 @@ def list_order(scores: Floats, right: Flags, tie: float) -> Rows:
 
 
 def choose_queries(
-    average_precision: Sequence[Floats], codes: Rows, positives: Rows, per_kind: int, seed: int
-) -> dict[str, Rows]:
+    average_precision: Sequence[Floats], codes: Indices, positives: Indices, per_kind: int, seed: int
+) -> dict[str, Indices]:
     """Choose the queries to show, by kind: best, typical, worst, and most improved where there are two sides.
 
     average_precision: of each query, one array per side; the last side decides
@@ -379,7 +377,7 @@ def choose_queries(
     wanted |= {"best": -after, "worst": after, "typical": np.abs(after - np.median(after[usable]))}
     per_kind = min(per_kind, max(1, len(usable) // len(wanted)))  # few queries: something for every kind
     taken = np.zeros(0, dtype=np.int64)
-    chosen: dict[str, Rows] = {}
+    chosen: dict[str, Indices] = {}
     for kind, value in wanted.items():
         order = usable[np.lexsort((lot[usable], -positives[usable], value[usable]))]
         if kind == "most improved":
@@ -445,7 +443,7 @@ _PARTS = 50  # principal components that t-SNE sees: the rest is noise and time
 _FROM_A_MAP = {"early_exaggeration": 1.0, "max_iter": 300}  # fewer rounds: it begins near its end
 
 
-def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
+def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Indices:
     """Draw `count` rows of the table, or all: of each category its share, and of a class several images.
 
     Within a category classes are drawn by the seed, and 8 images of each, or more where there are few classes: a single
@@ -463,7 +461,7 @@ def sample_rows(table: ImageTable, count: int, seed: int = 0) -> Rows:
     return np.sort(np.array(chosen, dtype=np.int64))
 
 
-def _of_classes(rows: Rows, labels: np.ndarray, quota: int) -> list[int]:
+def _of_classes(rows: Indices, labels: np.ndarray, quota: int) -> list[int]:
     """Return the first `quota` rows, ordered so that several of a class come together, class after class."""
     names, start, code = np.unique(labels, return_index=True, return_inverse=True)
     each = max(_WHOLE, -(-quota // len(names)))
@@ -473,7 +471,7 @@ def _of_classes(rows: Rows, labels: np.ndarray, quota: int) -> list[int]:
     return rows[np.lexsort((place, start[code], place // each))][:quota].tolist()
 
 
-def place_on_map(sides: Sequence[Vectors], rows: Rows, seed: int = 0) -> tuple[list[Floats], str]:
+def place_on_map(sides: Sequence[Vectors], rows: Indices, seed: int = 0) -> tuple[list[Floats], str]:
     """Return the places of some rows on the map of each side [row, 2], and the method in words.
 
     Places are within a distance of 1 from the middle. The second side starts where the first one ended and is rotated
@@ -551,15 +549,14 @@ def _tsne() -> Callable[[Floats, Floats | None, int], Floats] | None:
 
 # All findings from embeddings
 
+_FIRST, _PER_KIND, _COSTLY = 10, 4, 5  # images of a list, queries of each kind, negatives that cost most AP
+_MAPPED = 1500  # images on the map
+
 
 def measure_findings(
     table: ImageTable,
     sides: Sequence[tuple[str, str, Any]],
     *,
-    first: int = 10,
-    per_kind: int = 4,
-    costly: int = 5,
-    mapped: int = 1500,
     seed: int = 0,
     show: bool | None = None,
 ) -> Findings:
@@ -568,8 +565,6 @@ def measure_findings(
     table:  the images that search each other; where some have the role "gallery", those of the roles "query" and ""
             search them, and the distractors with them
     sides:  name, title and embeddings [row of the table, dimension] of one model, or of two: before and after
-    first:  images of a list to show; per_kind: queries of each kind; costly: negatives that cost most AP
-    mapped: images on the map
     seed:   of the sample on the map and of its places, and of choices among equal queries
     show:   progress bars; None draws them on a terminal
 
@@ -577,21 +572,19 @@ def measure_findings(
     `evaluate`. Intervals and p-values are over classes, as queries of a class are alike. Memory never holds
     queries x gallery.
     """
-    for name, count in {"first": first, "per_kind": per_kind, "costly": costly, "mapped": mapped}.items():
-        check_integer(name, count, at_least=1)
     if len(sides) not in (1, 2):
         raise InputError(f"sides has {len(sides)} models; give one, or two to compare")
     roles, notes = _read_roles(table)
     models = [_read_model(*side, roles, len(table)) for side in sides]
-    sample = sample_rows(table, mapped, seed)
+    sample = sample_rows(table, _MAPPED, seed)
     places, method = place_on_map([model.all for model in models], sample, seed)
     results = tuple(_measure_model(model, roles, of, show) for model, of in zip(models, places, strict=True))
     reports = [each.report for each in results]
     precisions = [report.per_query["mAP"] for report in reports]
-    chosen = choose_queries(precisions, roles.classes, reports[0].positives, per_kind, seed)
+    chosen = choose_queries(precisions, roles.classes, reports[0].positives, _PER_KIND, seed)
     both = list(zip(models, reports, strict=True))
     examples = {
-        kind: tuple(_rank_query(query, both, roles, first, costly) for query in queries.tolist())
+        kind: tuple(_rank_query(query, both, roles, _FIRST, _COSTLY) for query in queries.tolist())
         for kind, queries in chosen.items()
     }
     names = (sides[0][0], sides[-1][0])

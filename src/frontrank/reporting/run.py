@@ -21,16 +21,18 @@ from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
 from frontrank.evaluation.compare import Difference
-from frontrank.files import PathLike, atomic_write
+from frontrank.files import PathLike, atomic_write, count_shared_files
 from frontrank.losses.registry import preset_name
 from frontrank.models import Embedder, storage
 from frontrank.reporting.charts import HUES, NOISY, Chart, Line, Scale, chart, display_name, draw_map, finite_points
 from frontrank.reporting.findings import Curve, Findings, ModelFindings, QueryExample, RankedList, measure_findings
 from frontrank.reporting.pages import faults_note, format_count, fraction, make_thumbnails, render_page
 from frontrank.settings import DataConfig, LossConfig, TrainConfig, read_config, read_recipe
+from frontrank.training.distributed import build_device
 from frontrank.training.embedding import embed_table
+from frontrank.training.images import build_images
 from frontrank.training.logs import read_log
-from frontrank.training.run import build_device, build_images, frozen_model, frozen_title, read_facts
+from frontrank.training.run import frozen_model, frozen_title, read_facts
 
 _LARGE, _SMALL = 128, 96  # pixels of a picture in a ranked row; small where there are many
 _MANY = 250
@@ -597,10 +599,8 @@ def _choose_images(
         if not len(table):
             raise InputError(f"{printable(folder)} has no test images and no held-out classes; give images with --data")
     kind = "held-out " if notes else "" if np.isin(table.labels[table.labels != ""], used).any() else "unseen "
-    if data is not None:
-        train_files = {os.path.realpath(file) for file in images.of("train").files()}
-        if count := sum(os.path.realpath(file) in train_files for file in table.files()):
-            notes.append(f"{count:,} of the {len(table):,} images were trained on: the figures are too good")
+    if data is not None and (count := count_shared_files(table.files(), images.of("train").files())):
+        notes.append(f"{count:,} of the {len(table):,} images were trained on: the figures are too good")
     return replace(table, name=path_name(path)), count_classes(table, kind), notes
 
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from frontrank.checks import check_integer, check_number, import_extra, suggestion
 from frontrank.errors import FrontrankError, InputError, InputTypeError
-from frontrank.files import as_path, atomic_write, parse_errors, refuse_pipe
+from frontrank.files import as_path, atomic_write
 from frontrank.losses import registry
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking import LabelRelevance, Ranks, average_precision, exact_ranks, recall_at
-from frontrank.ranking.vectors import Vectors, as_array, full_precision
-from frontrank.retrieval.whitening import POWERS, Whitening
+from frontrank.ranking.vectors import Vectors, check_labels, full_precision
+from frontrank.retrieval.whitening import POWERS, Whitening, read_saved, tensors_from_bytes, tensors_to_bytes
 
 RATES, TEMPERATURES = (3e-3, 1e-3, 1e-2), (0.1, 0.05, 0.2)  # the first of each: where nothing is held out
 _POWER = 0.25  # where nothing is held out
@@ -31,7 +31,6 @@ _SEARCH = 3  # settings are compared with a third of the steps
 _IN_MEMORY = 1 << 28  # numbers; larger files are read batch by batch
 _PCA_ROWS, _HELD_OUT_ROWS = 1 << 16, 20_000  # at most
 _LEAST = 2  # classes of two rows or more on each side
-_FORMAT, _VERSION = "frontrank.adapter", "1"
 _LINEAR, _HIDDEN = ("weight", "bias"), ("up", "up_bias", "down")
 _INNER = ("up", "up_bias")  # the others have a row for each dimension of the result
 
@@ -85,7 +84,7 @@ class Adapter:
     dims:        nested dimensions, such as (256, 128, 64): the loss is summed over these prefixes, and each of them can
                  be used alone. Aditya Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, Eq. 1
     hidden:      units of the network; 0 is a linear map
-    loss:        a name of `frontrank.losses`, or a loss
+    loss:        a name of `frontrank.losses.registry`, such as "SmoothAP" or "PNP-D_s", or a loss
     options:     settings of a loss that is given by name
     power:       of the whitening at the start, 0 to 1; None: chosen
     lr:          learning rate of Adam, falling as a cosine; None: chosen
@@ -182,15 +181,15 @@ class Adapter:
     @property
     def in_dim(self) -> int:
         """Dimensions of the embeddings that it was fitted to."""
-        return int(self._fitted["weight"].shape[1])
+        return int(self._weights["weight"].shape[1])
 
     @property
     def out_dim(self) -> int:
         """Dimensions of the result."""
-        return int(self._fitted["weight"].shape[0])
+        return int(self._weights["weight"].shape[0])
 
     @property
-    def _fitted(self) -> dict[str, Tensor]:
+    def _weights(self) -> dict[str, Tensor]:
         if not self.tensors:
             raise InputError("this adapter is not fitted; call fit with embeddings and labels, or load one")
         return self.tensors
@@ -229,52 +228,39 @@ class Adapter:
 
         overwrite: replace a file that exists
         """
-        target = as_path("path", path)
-        atomic_write(target, self.to_bytes(), overwrite=overwrite)
+        atomic_write(as_path("path", path), self.to_bytes(), overwrite=overwrite)
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
-        safetensors = import_extra("safetensors.torch", "train", "saving an adapter")
         settings = self.get_params()
         settings |= {"loss": self.loss if isinstance(self.loss, str) else type(self.loss).__name__, "progress": None}
         settings["dims"] = None if self.dims is None else list(self.dims)
-        facts = {"format": _FORMAT, "version": _VERSION, "settings": json.dumps(settings, default=str)}
+        facts = {"settings": json.dumps(settings, default=str)}
         if self.chosen is not None:
             facts["chosen"] = json.dumps(asdict(self.chosen))
-        content: bytes = safetensors.save({name: x.contiguous() for name, x in self._fitted.items()}, facts)
-        return content
+        return tensors_to_bytes("an adapter", self._weights, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file of `save`."""
-        source = as_path("path", path)
-        if not source.is_file():
-            raise InputError(f"{source} is not a file; give the path of a saved adapter")
-        try:
-            refuse_pipe(source)
-            content = source.read_bytes()
-        except OSError as error:
-            raise InputError(f"{source} cannot be read ({error.strerror}); check its permissions") from error
-        return cls.from_bytes(content, str(source))
+        return cls.from_bytes(*read_saved("an adapter", path))
 
     @classmethod
     def from_bytes(cls, content: bytes, source: str) -> Self:
         """Return the adapter of `to_bytes`; an error names where it is from."""
-        safetensors = import_extra("safetensors.torch", "train", "loading an adapter")
-        with parse_errors(source, "save it again"):
-            tensors: dict[str, Tensor] = safetensors.load(content)
-            facts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
-            if facts.get("format") != _FORMAT:
-                raise InputError(f"{source} is not an adapter; give the path of a file of Adapter.save")
-            if (version := facts.get("version")) != _VERSION:
-                raise InputError(f"{source} has version {version} of the format, not {_VERSION}; update frontrank")
-            adapter = cls().set_params(**json.loads(facts["settings"]))
+
+        adapter = cls()
+
+        def read(tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
+            adapter.set_params(**json.loads(facts["settings"]))
             adapter._check_settings()
             if "chosen" in facts:
                 adapter.chosen = Trial(**json.loads(facts["chosen"]))
-        if not _is_consistent(tensors):
-            raise InputError(f"{source} is damaged: its tensors do not fit together; save it again")
-        adapter.tensors = tensors
+            if not _is_consistent(tensors):
+                raise ValueError("its tensors do not fit together")
+            adapter.tensors = tensors
+
+        tensors_from_bytes("an adapter", content, source, read)
         return adapter
 
     def is_same(self, other: object) -> bool:
@@ -290,7 +276,7 @@ class Adapter:
         """
         target = as_path("path", path)
         onnx, runtime = (import_extra(name, "export", "exporting") for name in ("onnx", "onnxruntime"))
-        content = _onnx_program(onnx, self._fitted).SerializeToString()
+        content = _onnx_program(onnx, self._weights).SerializeToString()
         rows = torch.randn(5, self.in_dim, generator=torch.Generator().manual_seed(0))
         session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
         (adapted,) = session.run(None, {"embeddings": rows.numpy()})
@@ -367,12 +353,13 @@ class _Task:
             name = "dims" if settings.dims else "dim"
             raise InputError(f"{name} is {self.dims[0]}, but embeddings has {rows.dim}; ask for at most {rows.dim}")
         self._may_be_input = self.dims[0] == rows.dim or (settings.dims is None and settings.dim is None)
-        has_temperature = isinstance(settings.loss, str) and "temperature" in registry.arguments(
-            settings.loss, settings.options
-        )
+        self.options, has_temperature = dict(settings.options or {}), False
+        if isinstance(settings.loss, str):
+            self.loss_name, self.options = registry.read_preset(settings.loss, self.options)
+            has_temperature = "temperature" in registry.arguments(self.loss_name, self.options)
         if settings.temperature is not None and not has_temperature:
             raise InputError("temperature is not a setting of this loss; leave it out")
-        fixed = (settings.options or {}).get("temperature", settings.temperature)
+        fixed = self.options.get("temperature", settings.temperature)
         self.temperatures: tuple[float | None, ...] = (None,)
         if has_temperature:
             self.temperatures = TEMPERATURES if fixed is None else (fixed,)
@@ -393,13 +380,13 @@ class _Task:
         return (self.rows.unit(rows) if self._unit is None else self._unit[rows]).float()
 
     def _loss(self, temperature: float | None) -> nn.Module:
-        loss = self.settings.loss
-        if isinstance(loss, nn.Module):
-            return loss
-        if loss.startswith(registry.PEERS):
-            raise InputError(f"loss {loss!r} must be given as a module: frontrank.training.PeerLoss(...)")
-        options = {**_OPTIONS.get(loss, {}), **(self.settings.options or {})}
-        return registry.build(loss, options if temperature is None else {**options, "temperature": temperature})
+        if isinstance(self.settings.loss, nn.Module):
+            return self.settings.loss
+        name = self.loss_name
+        if name.startswith(registry.PEERS):
+            raise InputError(f"loss {name!r} must be given as a module: frontrank.training.PeerLoss(...)")
+        options = {**_OPTIONS.get(name, {}), **self.options}
+        return registry.build(name, options if temperature is None else {**options, "temperature": temperature})
 
     # Held-out classes
 
@@ -545,15 +532,7 @@ def _metrics(z: Tensor, relevance: LabelRelevance) -> tuple[float, float]:
 
 def _encode_labels(labels: object, length: int) -> Tensor:
     """Return labels, numbers or text, as whole numbers [row] or [row, level]."""
-    array = as_array("labels", labels)
-    if array.dtype == object:
-        array = array.astype(str)
-    if array.dtype.kind not in "iubUS":
-        raise InputTypeError(f"labels must be whole numbers or text, got {array.dtype}; give one label per row")
-    if array.ndim not in (1, 2) or 0 in array.shape:
-        raise InputError(f"labels must have the shape (rows,) or (rows, levels), got {array.shape}")
-    if len(array) != length:
-        raise InputError(f"labels has {len(array):,} entries for {length:,} rows of embeddings; give one label per row")
+    array = check_labels("labels", labels, length, levels=True)
     columns = [np.unique(column, return_inverse=True)[1] for column in (array.T if array.ndim == 2 else [array])]
     codes = torch.from_numpy(np.stack(columns, 1).astype(np.int64))
     return codes if array.ndim == 2 else codes[:, 0]

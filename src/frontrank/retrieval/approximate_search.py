@@ -22,7 +22,7 @@ import numpy as np
 from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError
 from frontrank.progress import progress as progress_bar
-from frontrank.retrieval.exact_search import SPARE, Allowed, Ranking, exact_best, import_faiss, rough_best, settle_order
+from frontrank.retrieval.exact_search import SPARE, Ranking, RowMask, exact_best, import_faiss, rough_best, settle_order
 from frontrank.retrieval.journal import Journal, remove_on_error, write_journal
 
 TARGET = {"hnsw": 0.98, "ivfpq": 0.95}  # of the 10 nearest; short codes cannot tell all of them apart
@@ -52,7 +52,7 @@ class Graph:
     effort: int
     recall: float
 
-    def propose(self, queries: np.ndarray, k: int, allowed: Allowed | None) -> np.ndarray:
+    def propose(self, queries: np.ndarray, k: int, allowed: RowMask | None) -> np.ndarray:
         """Return about k good rows, and some more, for each query; -1 where there are no more."""
         wanted = min(k * _SPARE[self.kind] + 8, self.rows)
         effort, selector = self.effort, None
@@ -78,12 +78,12 @@ _usual_settings = lru_cache(maxsize=64)(_settings)  # searches only read them, a
 
 
 def graph_best(
-    graph: Graph, rows: np.ndarray, queries: np.ndarray, k: int, items: list[Any], allowed: Allowed | None
+    graph: Graph, rows: np.ndarray, queries: np.ndarray, k: int, items: list[Any], allowed: RowMask | None
 ) -> Ranking:
     """Return about the k best of the allowed rows, of which there are at least k; rows not in the graph exactly."""
     candidates = graph.propose(queries, k, allowed)
     if graph.rows < len(rows):
-        new, new_allowed = rows[graph.rows :], None if allowed is None else Allowed(allowed.mask[graph.rows :])
+        new, new_allowed = rows[graph.rows :], None if allowed is None else RowMask(allowed.mask[graph.rows :])
         if wanted := min(k + SPARE, len(new) if new_allowed is None else new_allowed.count):
             places = rough_best(new, queries, wanted, new_allowed)[1]
             candidates = np.concatenate([candidates, places + graph.rows], 1)
@@ -111,7 +111,7 @@ def extend_graph(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: list[
 
 def choose_effort(graph: Graph, rows: np.ndarray, alive: np.ndarray, items: list[Any]) -> Graph:
     """Return the graph with the least effort that finds enough of the 10 nearest; ties count as found."""
-    live = Allowed(alive)
+    live = RowMask(alive)
     sample = np.random.default_rng(0).choice(live.rows, min(_QUERIES, live.count), replace=False)
     allowed, k = live if live.count < len(rows) else None, min(10, live.count)
     queries = _new_queries(rows, sample, rough_best(rows, rows[sample], k, allowed)[1])

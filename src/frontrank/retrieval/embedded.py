@@ -20,10 +20,11 @@ import numpy as np
 
 from frontrank.errors import InputError
 from frontrank.files import folder_lock
+from frontrank.machine import total_memory
 from frontrank.retrieval import journal
 from frontrank.retrieval.approximate_search import Graph, build_graph, extend_graph, graph_best, read_graph, write_graph
 from frontrank.retrieval.engine import Batches, Facts, Hits, close_on_error, refuse_known, refuse_unknown, split_batches
-from frontrank.retrieval.exact_search import Allowed, exact_best, import_faiss
+from frontrank.retrieval.exact_search import RowMask, exact_best, import_faiss
 from frontrank.retrieval.items import ORDER, Condition, Conditions, Item, text_of
 from frontrank.retrieval.journal import Delete, Event, IndexFolder, Put
 
@@ -286,7 +287,7 @@ class ItemRows:
         self.row_of: dict[str, int] = {}
         self._alive = GrowingArray(np.bool_)
         self._columns: dict[str, Column] = {}
-        self._filters: dict[Conditions, Allowed] = {}
+        self._filters: dict[Conditions, RowMask] = {}
         self._sorted_ids: list[str] | None = None
         self._column_lock = threading.Lock()  # threads that search make columns
 
@@ -320,7 +321,7 @@ class ItemRows:
                 self.row_of[item.id] = row
         self._filters, self._sorted_ids = {}, None
 
-    def select(self, conditions: Conditions) -> Allowed | None:
+    def select(self, conditions: Conditions) -> RowMask | None:
         """Return the living rows that meet all conditions; None if these are simply all rows."""
         if not conditions and not self.dead:
             return None
@@ -332,7 +333,7 @@ class ItemRows:
                     mask &= self._column(condition.field).meets(condition)
                 if len(self._filters) >= _MOST_FILTERS:
                     self._filters = {}
-                allowed = self._filters[conditions] = Allowed(mask)
+                allowed = self._filters[conditions] = RowMask(mask)
         return allowed
 
     def count_values(self, field: str) -> dict[str, int]:
@@ -444,10 +445,7 @@ class VectorRows:
 
 def memory_for_vectors() -> float:
     """Return how many bytes of vectors may be in memory: half of it, as a graph needs about as much again."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
-    except (AttributeError, ValueError, OSError):  # Windows has no such call
-        return 4 * 2.0**30
+    return (total_memory() or 8 * 2**30) / 2
 
 
 class GrowingArray:

@@ -39,7 +39,7 @@ def import_faiss() -> Any:
     return faiss
 
 
-class Allowed:
+class RowMask:
     """The rows that a search may return, in the forms that are needed."""
 
     def __init__(self, mask: np.ndarray) -> None:
@@ -59,7 +59,7 @@ class Allowed:
         return selector
 
 
-def exact_best(rows: np.ndarray, queries: np.ndarray, k: int, items: Items, allowed: Allowed | None = None) -> Ranking:
+def exact_best(rows: np.ndarray, queries: np.ndarray, k: int, items: Items, allowed: RowMask | None = None) -> Ranking:
     """Return the k best of the allowed rows, of which there are at least k."""
     possible = len(rows) if allowed is None else allowed.count
     rough = rough_best(rows, queries, min(k + SPARE, possible), allowed)
@@ -71,7 +71,7 @@ def exact_best(rows: np.ndarray, queries: np.ndarray, k: int, items: Items, allo
     return scores, best
 
 
-def rough_best(rows: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed | None = None) -> Ranking:
+def rough_best(rows: np.ndarray, queries: np.ndarray, k: int, allowed: RowMask | None = None) -> Ranking:
     """Return the k best as far as float32 tells, with those scores; the order of near ones is not reliable."""
     if allowed is None:
         return _float32_best(rows, queries, k, None)
@@ -90,7 +90,7 @@ def rough_best(rows: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed |
     return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
 
 
-def _float32_best(rows: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed | None) -> Ranking:
+def _float32_best(rows: np.ndarray, queries: np.ndarray, k: int, allowed: RowMask | None) -> Ranking:
     if len(queries) == 1:
         return _best_by_faiss(rows, queries, k, None if allowed is None else allowed.selector)
     mask = None if allowed is None else allowed.mask
@@ -164,7 +164,7 @@ def _grid_scores(candidates: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 
 def _best_of_all(
-    rows: np.ndarray, query: np.ndarray, k: int, items: Items, allowed: Allowed | None, least: float
+    rows: np.ndarray, query: np.ndarray, k: int, items: Items, allowed: RowMask | None, least: float
 ) -> Ranking:
     """Return the k best for one query of all rows that score about so much at least."""
     rough = rows @ query

@@ -27,7 +27,7 @@ from frontrank.retrieval.embedded import FaissEngine
 from frontrank.retrieval.engine import Engine, Facts, Hits, close_on_error
 from frontrank.retrieval.items import FIELD_NAMES, Filter, Item, check_id, is_field, read_filter, read_ids
 from frontrank.retrieval.journal import save_copy
-from frontrank.retrieval.whitening import ARRAYS, Whitening, is_consistent
+from frontrank.retrieval.whitening import ARRAYS, Whitening, check_whitening
 
 Expansion = tuple[int, float]  # k and alpha of `expand_queries`
 Notes = Mapping[str, str | tuple[str, ...]]
@@ -407,9 +407,7 @@ def _unpack_settings(packed: bytes, where: str) -> IndexSettings:
             version = f"version {content['version']!r:.20} of the settings"
             raise InputError(f"{where} has {version}, this reads {_VERSION}; update frontrank")
         power, arrays = content["power"], {name: torch.from_numpy(file[name]) for name in ARRAYS if name in file}
-        whitening = None if power is None else Whitening(**arrays, power=float(power))
-        if whitening is not None and not is_consistent(whitening):
-            raise ValueError("tensors of a whitening that do not fit together")
+        whitening = None if power is None else check_whitening(Whitening(**arrays, power=float(power)))
         adapter = Adapter.from_bytes(file["adapter"].tobytes(), where) if "adapter" in file else None
         given = _check_settings(content["dim"], content["model"], whitening, content["expansion"], adapter)
         return IndexSettings(**given, notes=_read_notes(content["notes"]))

@@ -9,7 +9,7 @@ from torch import Tensor
 from frontrank.checks import check_integer, check_number
 from frontrank.errors import InputError
 from frontrank.progress import progress as progress_bar
-from frontrank.ranking.vectors import Joined, Vectors, full_precision
+from frontrank.ranking.vectors import VectorParts, Vectors, full_precision
 from frontrank.retrieval.neighbours import GROUP, nearest, read_sides
 
 _BUDGET = 1 << 21  # numbers worked on at once
@@ -53,7 +53,7 @@ def rerank(
     if k2 > k1:
         raise InputError(f"k2 is {k2}, more than k1 = {k1}; give at most k1")
     rows, items = read_sides(queries, gallery)
-    every = rows if gallery is None else Joined([rows, items])
+    every = rows if gallery is None else VectorParts([rows, items])
     others = nearest(every, every, k1, own=True, progress=progress)[1].cpu()
     near = torch.cat([torch.arange(len(every))[:, None], others], 1)
     item, member = reciprocal_pairs(near)

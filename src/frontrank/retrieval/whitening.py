@@ -1,18 +1,22 @@
 """PCA whitening of descriptors."""
 
+import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from frontrank.checks import check_integer, check_number, import_extra
-from frontrank.errors import FrontrankError, InputError
-from frontrank.files import as_path, atomic_write
+from frontrank.errors import InputError
+from frontrank.files import as_path, atomic_write, parse_errors
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import Vectors, full_precision
 
-_FORMAT, _VERSION = "frontrank.whitening", "1"
+T = TypeVar("T")
+
 ARRAYS = ("mean", "components", "variance")
 POWERS = (0.0, 0.25, 0.5)  # to choose among: plain PCA, its square-rooted form, full whitening
 
@@ -120,35 +124,63 @@ class Whitening:
 
         overwrite: replace a file that exists
         """
-        target = as_path("path", path)
-        safetensors = import_extra("safetensors.torch", "train", "saving a whitening")
-        facts = {"format": _FORMAT, "version": _VERSION, "power": repr(self.power)}
-        content = safetensors.save({name: getattr(self, name) for name in ARRAYS}, facts)
-        atomic_write(target, content, overwrite=overwrite)
+        content = tensors_to_bytes(
+            "a whitening", {name: getattr(self, name) for name in ARRAYS}, {"power": repr(self.power)}
+        )
+        atomic_write(as_path("path", path), content, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Whitening":
         """Read a file of `save`."""
-        source = as_path("path", path)
-        safetensors = import_extra("safetensors", "train", "loading a whitening")
-        if not source.is_file():
-            raise InputError(f"{source} is not a file; give the path of a saved whitening")
-        try:
-            with safetensors.safe_open(source, framework="pt") as file:
-                facts = file.metadata() or {}
-                if facts.get("format") != _FORMAT:
-                    raise InputError(f"{source} is not a whitening; give the path of a file of Whitening.save")
-                if (version := facts.get("version")) != _VERSION:
-                    raise InputError(f"{source} has version {version} of the format, not {_VERSION}; update frontrank")
-                tensors = {name: file.get_tensor(name) for name in ARRAYS}
-                whitening = cls(**tensors, power=float(facts["power"]))
-        except FrontrankError:
-            raise
-        except Exception as error:  # what a damaged file raises has many kinds
-            raise InputError(f"{source} is damaged, or not a whitening ({error}); save it again") from error
-        if not is_consistent(whitening):
-            raise InputError(f"{source} is damaged: its tensors do not fit together; save it again")
-        return whitening
+
+        def build(tensors: dict[str, Tensor], facts: dict[str, str]) -> Whitening:
+            whitening = cls(**{name: tensors[name] for name in ARRAYS}, power=float(facts["power"]))
+            return check_whitening(whitening)
+
+        return tensors_from_bytes("a whitening", *read_saved("a whitening", path), build)
+
+
+# Files of tensors, of a whitening or an adapter
+
+_VERSION = "1"
+_FORMATS = {"a whitening": "frontrank.whitening", "an adapter": "frontrank.adapter"}
+
+
+def tensors_to_bytes(what: str, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> bytes:
+    """Return the content of a safetensors file with the format in its header; what: "a whitening" or "an adapter"."""
+    safetensors = import_extra("safetensors.torch", "train", f"saving {what}")
+    header = {"format": _FORMATS[what], "version": _VERSION, **facts}
+    content: bytes = safetensors.save({name: tensor.contiguous() for name, tensor in tensors.items()}, header)
+    return content
+
+
+def read_saved(what: str, path: str | os.PathLike[str]) -> tuple[bytes, str]:
+    """Return the content of a file, and its name for errors."""
+    source = as_path("path", path)
+    if not source.is_file():
+        raise InputError(f"{source} is not a file; give the path of what was saved as {what}")
+    try:
+        return source.read_bytes(), str(source)
+    except OSError as error:
+        raise InputError(f"{source} cannot be read ({error.strerror}); check its permissions") from error
+
+
+def tensors_from_bytes(
+    what: str, content: bytes, source: str, build: Callable[[dict[str, Tensor], dict[str, str]], T]
+) -> T:
+    """Return what `build` makes of the tensors and facts of a file; whatever it raises means that the file is damaged.
+
+    source: the name of the file, for errors
+    """
+    safetensors = import_extra("safetensors.torch", "train", f"loading {what}")
+    with parse_errors(source, f"is it {what}? Save it again"):
+        tensors = safetensors.load(content)
+        facts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+        if facts.get("format") != _FORMATS[what]:
+            raise InputError(f"{source} is not {what}; give the path of what was saved as one")
+        if (version := facts.get("version")) != _VERSION:
+            raise InputError(f"{source} has version {version} of the format, not {_VERSION}; update frontrank")
+        return build(tensors, facts)
 
 
 def _moments(rows: Vectors, show: bool | None) -> tuple[Tensor, Tensor]:
@@ -179,10 +211,10 @@ def _fix_signs(components: Tensor) -> Tensor:
     return components * components.gather(1, leading).sign()
 
 
-def is_consistent(whitening: Whitening) -> bool:
-    """Whether the tensors of a whitening fit together, and are finite."""
+def check_whitening(whitening: Whitening) -> Whitening:
+    """Return the whitening, or raise if its tensors do not fit together."""
     mean, components, variance = whitening.mean, whitening.components, whitening.variance
-    return (
+    fits = (
         components.ndim == 2
         and 0 < len(components) <= components.shape[1]
         and mean.shape == components.shape[1:]
@@ -191,3 +223,6 @@ def is_consistent(whitening: Whitening) -> bool:
         and bool((variance > 0).all())
         and 0 <= whitening.power <= 1
     )
+    if not fits:
+        raise ValueError("its tensors do not fit together")
+    return whitening

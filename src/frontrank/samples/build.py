@@ -41,7 +41,7 @@ _LICENCES = "LICENCES.md"
 _TOLERANCE = 0.01  # of known counts; a larger difference is an error
 _PATIENCE = 3.0  # seconds in which the processes of a killed build end
 
-Settings = dict[str, object]
+BuildSettings = dict[str, object]
 
 SOURCES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("packages.toml").read_text(encoding="utf-8"))
 PINNED = {key: Package(*row) for key, row in SOURCES["packages"].items()}
@@ -59,7 +59,7 @@ class PictureSource:
 # The state of the folder
 
 
-def read_build_state(out: PathLike, settings: Settings) -> dict[str, Any] | None:
+def read_build_state(out: PathLike, settings: BuildSettings) -> dict[str, Any] | None:
     """Return the state of a folder whose build has ended; None if it must be built or gone on with.
 
     settings: all that decides what is built, as it is in JSON, with "data" for the kind; a folder built with others is
@@ -71,7 +71,7 @@ def read_build_state(out: PathLike, settings: Settings) -> dict[str, Any] | None
     return state if state is not None and state["finished"] else None
 
 
-def read_built(out: PathLike, settings: Settings) -> ImageTable | None:
+def read_built(out: PathLike, settings: BuildSettings) -> ImageTable | None:
     """Return the table of a folder whose build has ended, with all its pictures; else None, as `read_build_state`."""
     folder, state = Path(out), read_build_state(out, settings)
     if state is None or "table" not in state or not (folder / TABLE).is_file():
@@ -83,7 +83,7 @@ def read_built(out: PathLike, settings: Settings) -> ImageTable | None:
 
 
 @contextmanager
-def start_build(out: PathLike, settings: Settings) -> Iterator[None]:
+def start_build(out: PathLike, settings: BuildSettings) -> Iterator[None]:
     """Lock a folder and write down its settings; inside the with block it is built, or gone on with."""
     folder = Path(out)
     with write_errors(folder):
@@ -153,7 +153,12 @@ def check_counts(what: str, table: ImageTable, known: tuple[int, int]) -> None:
 
 
 def finish_table(
-    folder: Path, table: ImageTable, settings: Settings, sources: Sequence[PictureSource], names: Package, notes: str
+    folder: Path,
+    table: ImageTable,
+    settings: BuildSettings,
+    sources: Sequence[PictureSource],
+    names: Package,
+    notes: str,
 ) -> ImageTable:
     """Write the table and the licences, end the build, and read the table again.
 
@@ -179,7 +184,7 @@ def finish_build(folder: Path, licences: str, state: Mapping[str, object], packa
     _write_state(folder, {"finished": True, **state, "packages": entries})
 
 
-def _check_state(folder: Path, wanted: Settings) -> dict[str, Any] | None:
+def _check_state(folder: Path, wanted: BuildSettings) -> dict[str, Any] | None:
     """Return the state of a folder, None if it is new or empty; raise if it is of something else.
 
     Other settings are accepted as long as no picture is drawn.
@@ -236,8 +241,8 @@ def _licence_table(data: str, table: ImageTable, sources: Sequence[PictureSource
 
 # Processes that draw pictures
 
-Task = tuple[Callable[..., Any], tuple[Any, ...], float]  # a function, its arguments and its amount of work
-RunTasks = Callable[[Sequence[Task], str], list[Any]]
+Work = tuple[Callable[..., Any], tuple[Any, ...], float]  # a function, its arguments and its amount of work
+RunTasks = Callable[[Sequence[Work], str], list[Any]]
 
 _MOST = 61  # more are not possible on Windows
 
@@ -263,7 +268,7 @@ def start_workers(show: bool | None = None) -> Iterator[RunTasks]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _run_all(pool: ProcessPoolExecutor, show: bool | None, tasks: Sequence[Task], what: str) -> list[Any]:
+def _run_all(pool: ProcessPoolExecutor, show: bool | None, tasks: Sequence[Work], what: str) -> list[Any]:
     futures: dict[Future[Any], float] = {}
     with progress(what, sum(amount for *_, amount in tasks), show) as advance:
         try:

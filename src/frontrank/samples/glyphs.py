@@ -31,7 +31,7 @@ from frontrank.samples.build import (
     WORK,
     PictureSource,
     RunTasks,
-    Task,
+    Work,
     check_counts,
     finish_table,
     has_content,
@@ -228,7 +228,7 @@ def _unpack_fonts(
     characters: code points that are wanted; a font has those that no earlier file of its typeface has
     """
     work = folder / WORK
-    tasks: list[Task] = []
+    tasks: list[Work] = []
     for package in sorted(archives, key=lambda package: -package.megabytes):  # or all wait for the longest at the end
         files = {name for face in faces if face.package == package for name in face.files}
         notice = folder / "licences" / f"{package.name}.txt"
@@ -486,7 +486,7 @@ def _choose(
 
 def _survey(run: RunTasks, fonts: Sequence[Font], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the code point, the number of the font and the fingerprint of all possible pictures, one per row."""
-    tasks: list[Task] = []
+    tasks: list[Work] = []
     codes, drawers = [], []
     for number, font in enumerate(fonts):
         for place, part in _chunks(np.append(font.codes, MISSING)):
@@ -505,7 +505,7 @@ def _write_missing(
     files = table.files()
     missing = np.array([not has_content(file) for file in files])
     require_room(table.root, int(missing.sum()) * _BYTES / 1e6)
-    tasks: list[Task] = []
+    tasks: list[Work] = []
     for number, font in enumerate(fonts):
         for _, rows in _chunks(np.flatnonzero(missing & (drawers == number))):
             targets = [files[row] for row in rows]

@@ -5,19 +5,22 @@ The figures behind them are in docs/defaults.md.
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
+from frontrank.machine import free_memory
 from frontrank.models import Embedder
+from frontrank.models.backbone import module_mode
 from frontrank.settings import AUTO, BatchConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.training import distributed
-from frontrank.training.loop import images_that_fit, unchanged_state
 
 _SMALL_IMAGE = 160  # pixels of the shorter side: such images show their subject whole, and are not cropped
 _BATCHES = (112, 448)  # the least and the most images of a batch
@@ -26,6 +29,8 @@ _STEPS_OF_A_BUDGET = 80  # that a run of some minutes has at least, if its batch
 _PER_CLASS = 4
 _FEW = 128  # images of a batch, where classes are too few for that with 4 images each
 _EPOCHS, _LEAST_STEPS = 20, 200
+_USABLE_MEMORY = 0.8  # of the free memory; the rest is for the working space of single operations
+_TRIED_IMAGES, _TIMED_IMAGES = 32, 16  # whose sides are read; of a step that is timed
 _WARMUP = 0.05
 _LARGE = 80_000_000  # weights
 _RATES = {"convolution": (3e-4, 10.0), "transformer": (3e-5, 10.0)}  # lr at a batch of 448, and head_lr
@@ -75,12 +80,12 @@ def fill_resize(config: DataConfig, table: ImageTable, seed: int) -> DataConfig:
     return replace(config, resize=config.size) if small else config
 
 
-def _short_sides(table: ImageTable, seed: int, count: int = 32) -> list[int]:
+def _short_sides(table: ImageTable, seed: int) -> list[int]:
     """Return the shorter side of a few images; images that cannot be read are found later."""
     from PIL import Image
 
     sides = []
-    for row in np.random.default_rng(seed).permutation(len(table))[:count]:
+    for row in np.random.default_rng(seed).permutation(len(table))[:_TRIED_IMAGES]:
         try:
             with Image.open(table.files()[row]) as image:
                 sides.append(min(image.size))
@@ -165,9 +170,9 @@ def fill_chunk(config: BatchConfig, model: Embedder, size: int, device: torch.de
     return replace(config, chunk=0 if own <= fit else max(1, fit))
 
 
-def images_per_second(model: Embedder, size: int, device: torch.device, count: int = 16) -> float:
+def images_per_second(model: Embedder, size: int, device: torch.device) -> float:
     """Return how many images a training step takes per second, without reading them; the same in all processes."""
-    images = torch.zeros(count, 3, size, size, dtype=torch.uint8, device=device)
+    images = torch.zeros(_TIMED_IMAGES, 3, size, size, dtype=torch.uint8, device=device)
     with unchanged_state(model):
         for _ in range(2):  # the first one is slower
             started = time.monotonic()
@@ -176,7 +181,7 @@ def images_per_second(model: Embedder, size: int, device: torch.device, count: i
                 torch.cuda.synchronize(device)
             seconds = time.monotonic() - started
     model.zero_grad(set_to_none=True)
-    return float(distributed.from_main(count * distributed.world_size() / max(seconds, 1e-6)))
+    return float(distributed.from_main(_TIMED_IMAGES * distributed.world_size() / max(seconds, 1e-6)))
 
 
 def largest_batch(speed: float, minutes: float) -> int:
@@ -218,3 +223,53 @@ def steps_in(seconds: float, per_step: float, per_evaluation: float, evaluations
     evaluations = max(1, min(evaluations, int(0.2 * seconds / max(per_evaluation, 1e-6))))
     steps = int((seconds - evaluations * per_evaluation) / max(per_step, 1e-6))
     return max(evaluations, steps, 1), evaluations
+
+
+# Trials: how many images fit
+
+
+def bytes_per_image(model: nn.Module, images: Tensor) -> int:
+    """Return the bytes that a forward pass in training keeps for its backward pass, for one of these images.
+
+    A tensor that is kept several times counts once; weights do not count.
+    """
+    weights = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
+    sizes: dict[int, int] = {}
+    alive: list[Tensor] = []  # or an address could be used twice
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with module_mode(model, training=True), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        model(images)
+    return sum(sizes.values()) // len(images)
+
+
+@contextmanager
+def unchanged_state(model: nn.Module) -> Iterator[None]:
+    """Undo what a trial does to buffers, such as running means, and to random numbers: it must not change a run."""
+    buffers = {name: each.clone() for name, each in model.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for name, each in model.named_buffers():
+            each.copy_(buffers[name])
+
+
+def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> tuple[int, int | None]:
+    """Return the bytes per image of a training step, and how many images fit beside weights, gradient and optimizer.
+
+    This is an estimate: it does not know the working space of single operations.
+    """
+    with unchanged_state(model):
+        each = bytes_per_image(model, images)
+    free = free_memory(device)
+    if free is None:
+        return each, None
+    state = 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    return each, max(0, int((_USABLE_MEMORY * free - state) // max(1, each)))

@@ -28,6 +28,24 @@ _DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "
 _DTYPES = [getattr(torch, name) for name in _DTYPE_NAMES]
 
 
+def build_device(name: str) -> torch.device:
+    """Return the device of a name; "auto" takes the best one. Each process of a machine has a GPU of its own."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
+            raise InputError(f"process {local + 1} of this machine has no GPU: there are only {count}; start fewer")
+        return torch.device("cuda", local)
+    if name == "auto":
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise InputError(f"device {name!r} cannot be used ({reason}); use auto, cpu, or one of this machine") from error
+    return device
+
+
 def start(device: torch.device | str = "cpu", timeout: float = 1800.0) -> torch.device:
     """Join the other processes that torchrun started, and return the device of this one.
 

@@ -20,7 +20,7 @@ from frontrank.data.loading import evaluation_loader
 from frontrank.data.samplers import shard_bounds
 from frontrank.data.table import ImageTable
 from frontrank.data.transforms import Transform, evaluation_transform
-from frontrank.errors import InputError, InputTypeError
+from frontrank.errors import DivergenceError, InputError, InputTypeError
 from frontrank.files import atomic_write, read_json, write_json
 from frontrank.models import Embedder
 from frontrank.progress import progress
@@ -102,7 +102,8 @@ def _check_embeddings(embeddings: Tensor, table: ImageTable, start: int, rows: i
         raise InputError(f"model returned the shape {shape} for {rows} images; it must return (images, dimensions)")
     if bad_rows := (~embeddings.isfinite()).any(1).nonzero()[:, 0].tolist():
         image = printable(table.root / str(table.paths[start + bad_rows[0]]))
-        raise InputError(f"the embedding of {image} is not finite; use precision float32, or check the model's weights")
+        remedy = "use precision float32, or check the model's weights"
+        raise DivergenceError(f"the embedding of {image} is not finite; {remedy}")
 
 
 @contextmanager
@@ -316,7 +317,6 @@ def merge_embeddings(
     *,
     adapter: Adapter | None = None,
     overwrite: bool = False,
-    show: bool | None = None,
 ) -> Path:
     """Make one file of all shards of a folder, as `write_embeddings` does; they are read one by one.
 
@@ -334,7 +334,7 @@ def merge_embeddings(
     shards = (read_state(_shard(folder, number))["embeddings"].numpy() for number in range(len(manifest.shards())))
     if adapter is not None:
         shards = (adapter.transform(shard) for shard in shards)
-    return write_embeddings(Path(path), shards, table, overwrite=overwrite, show=show)
+    return write_embeddings(Path(path), shards, table, overwrite=overwrite)
 
 
 def _write_shards(blocks: _Blocks, out: Path, shards: list[tuple[int, int]], shard_rows: int) -> None:

@@ -17,7 +17,7 @@ from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation import evaluate
 from frontrank.models import Embedder
-from frontrank.models.backbone import eval_mode, feature_maps, has_class_token, read_features
+from frontrank.models.backbone import feature_maps, has_class_token, module_mode, read_features
 from frontrank.models.pooling import TOKEN_POOLINGS, Pooling
 from frontrank.retrieval.whitening import Whitening
 from frontrank.training import distributed
@@ -83,7 +83,7 @@ def _readings(model: Embedder) -> list[Reading]:
     readings = [Reading(0, own)]
     for stage in (0, *_earlier_stages(model.backbone)):
         try:
-            with torch.no_grad(), eval_mode(model.backbone):
+            with torch.no_grad(), module_mode(model.backbone):
                 side, weight = model.image_size, next(model.parameters())
                 image = torch.zeros(1, 3, side, side, device=weight.device, dtype=weight.dtype)
                 shape = feature_maps(model.backbone, image, stage).shape
@@ -107,7 +107,7 @@ def _earlier_stages(backbone: Any) -> list[int]:
     return [len(reductions) - 1, len(reductions) - 2] if len(reductions) > 2 and reductions[-1] > reductions[0] else []
 
 
-class _Sized(nn.Module):
+class _WithSize(nn.Module):
     """A module that takes images of the same size and colours as a model."""
 
     def __init__(self, model: Embedder) -> None:
@@ -117,7 +117,7 @@ class _Sized(nn.Module):
         self.mean, self.std = model.mean, model.std
 
 
-class _Readings(_Sized):
+class _Readings(_WithSize):
     """All readings of an image, side by side."""
 
     def __init__(self, model: Embedder, readings: list[Reading]) -> None:
@@ -184,7 +184,7 @@ def start_head(
     return name, values, per_image
 
 
-class _HeadInput(_Sized):
+class _HeadInput(_WithSize):
     """What the linear head of a model gets."""
 
     def forward(self, images: Tensor) -> Tensor:

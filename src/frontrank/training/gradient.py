@@ -28,7 +28,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from frontrank.checks import check_integer, check_number
-from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.errors import DivergenceError, FrontrankWarning, InputError, InputTypeError
+from frontrank.losses.batch import read_labels_of_rows
 from frontrank.losses.rank_loss import is_sum_over_queries
 from frontrank.training.checkpoints import random_state, seed_everything, set_random_state
 from frontrank.training.distributed import add, from_main, gather, gather_rows, is_main, share_queries, world_size
@@ -124,7 +125,7 @@ def step_gradient(
     chunks = _chunks(images, chunk)
     sizes = [len(each) for each in chunks]
     device = _device(model)
-    labels = _check_labels(labels, sum(sizes), device)
+    labels = read_labels_of_rows("labels", labels, sum(sizes), "images", device)
     one_pass = _is_one_pass(sizes, device)
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     with torch.enable_grad():
@@ -393,22 +394,13 @@ def _chunks(images: Tensor | Sequence[Tensor], chunk: int | None) -> Sequence[Te
     return parts
 
 
-def _check_labels(labels: Tensor, rows: int, device: torch.device) -> Tensor:
-    labels = torch.as_tensor(labels, device=device)
-    if labels.is_floating_point() or labels.is_complex():
-        raise InputTypeError(f"labels must be whole numbers, got {labels.dtype}; use labels.long()")
-    if labels.dim() not in (1, 2) or len(labels) != rows:
-        raise InputError(f"labels has the shape {tuple(labels.shape)} but there are {rows} images; give one label each")
-    return labels.long()
-
-
 def _device(model: nn.Module) -> torch.device:
     return next((each.device for each in model.parameters()), torch.device("cpu"))
 
 
 def _check_finite(what: str, value: Tensor) -> None:
     if not bool(torch.isfinite(value).all()):
-        raise InputError(
+        raise DivergenceError(
             f"{what} is not finite, and nothing was added to the gradients of the model; "
             "check the learning rate, mixed precision and the inputs of the model"
         )

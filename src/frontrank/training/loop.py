@@ -11,7 +11,6 @@ The folder of a run:
 """
 
 import math
-import os
 import shutil
 import signal
 import sys
@@ -19,7 +18,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -27,10 +25,11 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from frontrank.data.loading import worker_errors
-from frontrank.errors import FrontrankWarning, InputError, InterruptedRunError
+from frontrank.errors import DivergenceError, FrontrankWarning, InputError, InterruptedRunError
+from frontrank.machine import StepMemory
 from frontrank.progress import progress
 from frontrank.settings import values_of
 from frontrank.training import distributed
@@ -46,7 +45,6 @@ from frontrank.training.optimizers import clip_gradient, learning_rate, set_lear
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PRINTED_LINES = 10  # of a run, beside one for each evaluation
-_USABLE_MEMORY = 0.8  # of the free memory; the rest is for the working space of single operations
 
 
 # What is trained
@@ -228,7 +226,7 @@ def _update(run: Run, step: int) -> float:
         run.scaler.update()
         return norm
     if not math.isfinite(norm):
-        raise InputError(f"the gradient is not finite at step {step}; lower optimizer.lr, or set optimizer.clip")
+        raise DivergenceError(f"the gradient is not finite at step {step}; lower optimizer.lr, or set optimizer.clip")
     run.optimizer.step()
     return norm
 
@@ -388,138 +386,3 @@ class StopRequest:
             raise KeyboardInterrupt
         self.asked = True
         print("\nstopping after this step, to save the run (again: stop at once) ...", file=sys.stderr, flush=True)
-
-
-# Memory: how many images fit, and the most that training steps took
-
-
-def bytes_per_image(model: nn.Module, images: Tensor) -> int:
-    """Return the bytes that a forward pass in training keeps for its backward pass, for one of these images.
-
-    A tensor that is kept several times counts once; weights do not count.
-    """
-    weights = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
-    sizes: dict[int, int] = {}
-    alive: list[Tensor] = []  # or an address could be used twice
-
-    def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            sizes[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor)
-        return tensor
-
-    was_training = model.training
-    model.train()
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            model(images)
-    finally:
-        model.train(was_training)
-    return sum(sizes.values()) // len(images)
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return the free memory of a device, or None if the system does not say."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type == "mps":
-        return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
-    if available := _read_kilobytes("/proc/meminfo", "MemAvailable"):
-        return available * 1024
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-@contextmanager
-def unchanged_state(model: nn.Module) -> Iterator[None]:
-    """Undo what a trial does to buffers, such as running means, and to random numbers: it must not change a run."""
-    buffers = {name: each.clone() for name, each in model.named_buffers()}
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        for name, each in model.named_buffers():
-            each.copy_(buffers[name])
-
-
-def images_that_fit(model: nn.Module, images: Tensor, device: torch.device) -> tuple[int, int | None]:
-    """Return the bytes per image of a training step, and how many images fit beside weights, gradient and optimizer.
-
-    This is an estimate: it does not know the working space of single operations.
-    """
-    with unchanged_state(model):
-        each = bytes_per_image(model, images)
-    free = free_bytes(device)
-    if free is None:
-        return each, None
-    state = 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    return each, max(0, int((_USABLE_MEMORY * free - state) // max(1, each)))
-
-
-class StepMemory:
-    """The most memory that training steps took beyond what was in use before the first of them, in megabytes.
-
-    On a GPU this is what torch allocates, elsewhere the memory of this process. What happens inside `pause`, such as
-    an evaluation, does not count. Only Linux and GPUs can reset a peak; on other systems earlier work and paused work
-    count too, if they took more.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._peak = device, 0.0
-        self._before = _current_megabytes(device)
-        _reset_peak(device)
-
-    def peak(self) -> float:
-        """Return the peak up to now."""
-        self._peak = max(self._peak, _peak_megabytes(self._device) - self._before)
-        return self._peak
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Do not count what happens inside."""
-        self.peak()
-        yield
-        _reset_peak(self._device)
-
-
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError):  # not Linux, or not allowed
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _current_megabytes(device: torch.device) -> float:
-    """Return the memory in use now; the peak, if the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device) / 1e6
-    return _read_kilobytes("/proc/self/status", "VmRSS") * 1024 / 1e6 or _peak_megabytes(device)
-
-
-def _peak_megabytes(device: torch.device) -> float:
-    """Return the most memory that was in use since the peak was reset.
-
-    Linux knows it for this program alone; `ru_maxrss` of other systems starts with that of the program before it.
-    """
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e6
-    if peak := _read_kilobytes("/proc/self/status", "VmHWM"):
-        return peak * 1024 / 1e6
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0.0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-def _read_kilobytes(file: str, name: str) -> int:
-    """Read a number of a file of /proc; 0 if the system has no such file or number."""
-    with suppress(OSError, StopIteration):
-        lines = Path(file).read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name))
-    return 0

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from frontrank.checks import check_integer
 from frontrank.errors import InputError, InputTypeError
+from frontrank.losses.batch import read_labels_of_rows
 
 
 class EmbeddingMemory:
@@ -89,16 +90,10 @@ class EmbeddingMemory:
             raise InputError(f"embeddings must have the shape (items, dimensions), got {tuple(embeddings.shape)}")
         if not embeddings.is_floating_point():
             raise InputTypeError(f"embeddings must be floating point, got {embeddings.dtype}; use embeddings.float()")
-        if labels.is_floating_point() or labels.is_complex():
-            raise InputTypeError(f"labels must be whole numbers, got {labels.dtype}; use labels.long()")
-        if labels.dim() not in (1, 2) or len(labels) != len(embeddings):
-            raise InputError(
-                f"labels has the shape {tuple(labels.shape)} but embeddings has {len(embeddings)} rows; "
-                "give one label per row"
-            )
+        labels = read_labels_of_rows("labels", labels, len(embeddings), "embeddings", embeddings.device)
         if self.dim is not None and embeddings.shape[1] != self.dim:
             raise InputError(
                 f"embeddings has {embeddings.shape[1]} dimensions but the memory has {self.dim}; use a new memory"
             )
         wide = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
-        return wide, labels.to(embeddings.device, torch.int64)
+        return wide, labels

@@ -173,12 +173,11 @@ def peer_loss(
     name: str,
     options: Mapping[str, Any] | None = None,
     miner: str | None = None,
-    miner_options: Mapping[str, Any] | None = None,
     *,
     classes: int | None = None,
     dim: int | None = None,
 ) -> PeerLoss:
-    """Return a loss of pytorch-metric-learning by name, with its arguments, and a miner likewise.
+    """Return a loss of pytorch-metric-learning by name, with its arguments, and a miner.
 
     options: its arguments; `distance` and `reducer` may be names too, such as "CosineSimilarity"
     classes, dim: num_classes and embedding_size of the losses that need them, if options does not have them
@@ -194,11 +193,9 @@ def peer_loss(
     needed = {key: value for key, value in sizes.items() if value is not None and key in _arguments(kind)[0]}
     loss = _build(library, name, kind, {**needed, **(options or {})})
     if miner is None:
-        if miner_options:
-            raise InputError("miner_options was given without miner; give the name of a miner too")
         return PeerLoss(loss)
     kind = _find_class("miner", miner, library.miners, library.miners.BaseMiner)
-    return PeerLoss(loss, _build(library, miner, kind, miner_options or {}))
+    return PeerLoss(loss, _build(library, miner, kind, {}))
 
 
 @cache

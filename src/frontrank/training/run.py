@@ -1,4 +1,4 @@
-"""A training run: from settings to objects, its images, its folder, and how it starts and continues."""
+"""A training run: from settings to objects, its folder, and how it starts and continues."""
 
 import json
 import math
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,26 +21,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import printable, suggestion
-from frontrank.data.images import broken_note, check_images, write_report
+from frontrank.data.images import write_report
 from frontrank.data.loading import training_loader
-from frontrank.data.published import PUBLISHED, detect_layout, read_published
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches, EpochBatches
-from frontrank.data.splits import hold_out_classes, merge_classes, split_test_classes
-from frontrank.data.table import ImageTable, read_folder, read_table
+from frontrank.data.table import ImageTable
 from frontrank.data.transforms import training_transform
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.evaluation import ap_error, evaluate
-from frontrank.evaluation.evaluate import level_pairs
+from frontrank.evaluation.evaluate import has_small_levels
 from frontrank.evaluation.measures import BY_LEVEL, OF_LEVELS, read_metrics
 from frontrank.files import atomic_write, load_json
 from frontrank.losses import FastAP, QuantizedAP, RankLoss, registry
 from frontrank.models import Embedder
 from frontrank.models.fine_tuning import block_depths, check_train, count_parameters, prepare_training
 from frontrank.models.weights import WORDS, published_images
-from frontrank.packages import cache_folder
-from frontrank.samples.build import TABLE as OWN_TABLE  # a folder that holds it is that table
-from frontrank.samples.build import resume_command
 from frontrank.settings import (
     AUTO,
     BatchConfig,
@@ -60,8 +53,9 @@ from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import PRECISIONS, embed_table
 from frontrank.training.first_model import choose_reading, start_head
 from frontrank.training.gradient import SharedLabels, Step, step_gradient
+from frontrank.training.images import RunImages, build_images, check_run_images, leave_out, split_images, table_digest
 from frontrank.training.logs import check_trackers
-from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop, unchanged_state
+from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
@@ -152,7 +146,7 @@ def processes(device: str) -> Iterator[torch.device]:
     own = not torch.distributed.is_initialized()
     done = False
     try:
-        yield distributed.start(build_device(device))
+        yield distributed.start(distributed.build_device(device))
         done = True
     finally:
         if own:
@@ -168,7 +162,7 @@ class RetrievalRun:
 
     config: TrainConfig
     folder: Path
-    images: "RunImages"
+    images: RunImages
     model: Embedder
     loss: nn.Module
     sampler: EpochBatches
@@ -252,7 +246,7 @@ class RetrievalRun:
                 return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
             values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
             asked = getattr(self.loss, "graded", False) or config.metric.startswith(OF_LEVELS)
-            if asked or level_pairs(labels) <= _LEVEL_PAIRS:
+            if asked or has_small_levels(labels, most=_LEVEL_PAIRS):
                 coarse = dict.fromkeys((*BY_LEVEL, config.metric))
                 values |= evaluate(embeddings, labels, metrics=coarse, progress=False)
             return values
@@ -472,7 +466,7 @@ def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -
     run.memory, run.scaler = None, None
     seconds = []
     run.model.train()
-    with unchanged_state(run.model):
+    with defaults.unchanged_state(run.model):
         for batch in run.batches(0, _TIMED_STEPS):
             begun = time.monotonic()
             run.gradient(run.model, batch, 0)
@@ -584,163 +578,11 @@ def build_loss(config: LossConfig, classes: int = 0, dim: int = 0) -> nn.Module:
     return loss
 
 
-def build_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" takes the best one. Each process of a machine has a GPU of its own."""
-    if name in ("auto", "cuda") and torch.cuda.is_available():
-        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if local >= count:
-            raise InputError(f"process {local + 1} of this machine has no GPU: there are only {count}; start fewer")
-        return torch.device("cuda", local)
-    if name == "auto":
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise InputError(f"device {name!r} cannot be used ({reason}); use auto, cpu, or one of this machine") from error
-    return device
-
-
 def require_metric(name: str) -> None:
     """Raise if a name is not a metric, or one of which less is better."""
     read_metrics((name,))
     if name.startswith("dists@"):
         raise InputError(f"metric {name} cannot choose a checkpoint, as more of it is not better; use R@1 or mAP")
-
-
-# The images of a run
-
-
-@dataclass(frozen=True, eq=False)
-class RunImages:
-    """The images of a run.
-
-    all:    with their splits
-    used:   those of train and validation that can be read
-    broken: the others of these splits, with the reason
-    """
-
-    all: ImageTable
-    used: ImageTable
-    broken: list[tuple[str, str]]
-
-    def note(self) -> str:
-        """Return one line about the broken images."""
-        return broken_note(self.broken, len(self.used) + len(self.broken))
-
-
-def build_images(config: DataConfig) -> ImageTable:
-    """Read the table of images at a path, by its layout."""
-    if not config.path:
-        raise InputError("there are no images; give --data, a folder of images by class, a table, or a data set's root")
-    path = Path(config.path)
-    if not os.path.exists(path):
-        raise InputError(f"--data {path} does not exist; give a folder of images, a table, or a data set's root")
-    if command := resume_command(path.parent if path.name == OWN_TABLE else path):
-        raise InputError(f"--data {path} is not finished yet; continue with: {command}")
-    layout = config.layout
-    if layout == "auto" and path.is_dir():
-        layout = detect_layout(path) or ("table" if (path / OWN_TABLE).is_file() else "folder")
-    if layout in ("folder", "classes"):
-        return read_folder(path, classes=layout == "classes")
-    if layout in ("auto", "table"):
-        return _read_table(path, guessed=config.layout == "auto" and path.is_dir())
-    if layout in PUBLISHED:
-        return read_published(layout, path, allow_partial=config.allow_partial)
-    near = suggestion(layout, ["auto", "folder", "classes", "table", *PUBLISHED])
-    raise InputError(f"data.layout {layout!r} is not known{near}")
-
-
-def _read_table(path: Path, guessed: bool) -> ImageTable:
-    """Read a table, or the one in a folder of images, such as `frontrank data` builds.
-
-    guessed: the user did not say that the table of the folder is meant
-    """
-    file = path / OWN_TABLE if path.is_dir() else path
-    if path.is_dir() and not file.is_file():
-        raise InputError(f"{path} is a folder without {OWN_TABLE}; give a table, or leave out data.layout")
-    try:
-        table = read_table(file)
-    except InputError as error:
-        if not guessed:
-            raise
-        raise InputError(f"{error}; or, if {file.name} is not about these images, move it away") from error
-    return replace(table, name=file.parent.resolve().name) if file.name == OWN_TABLE else table
-
-
-def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
-    """Set aside the classes for test and validation, and merge classes, as the settings say."""
-    if not len(table.of("train")):
-        raise InputError(f"--data {config.data.path} has no images to train with; give some the split train")
-    if config.data.test:
-        if len(table.of("test")):
-            raise InputError(f"--data {config.data.path} has test images already; leave out data.test")
-        table = split_test_classes(table, config.data.test, config.seed)
-    table = hold_out_classes(table, config.data.validation, config.seed)
-    if config.data.merge_classes > 1:
-        table = merge_classes(table, config.data.merge_classes, config.seed)
-    held_out = table.of("validation")
-    if len(held_out) and held_out.class_sizes().max(initial=0) < 2:
-        raise InputError(
-            f"--data {config.data.path} has no class of two images in its split validation, so nothing can be "
-            "evaluated; add images, or move all of it to train"
-        )
-    return table
-
-
-def check_run_images(table: ImageTable, config: TrainConfig, *, remember: bool, show: bool | None) -> RunImages:
-    """Read all images of train and validation once."""
-    used = table.rows(np.isin(table.splits, ("train", "validation")))
-    broken = find_broken(used, config.data.workers, config.data.check, remember=remember, show=show)
-    images = RunImages(table, leave_out(used, broken), broken)
-    if broken and config.data.broken == "fail":
-        raise InputError(f"{images.note()}; replace them, or leave them out (data.broken skip)")
-    if broken and not len(images.used.of("train")):
-        raise InputError(f"{images.note()}; no image to train with is left: check the root {printable(table.root)}")
-    return images
-
-
-def find_broken(
-    table: ImageTable, workers: int, check: Any = "full", *, remember: bool = True, show: bool | None = None
-) -> list[tuple[str, str]]:
-    """Return the images that cannot be read, and why. Each process checks a share, and all get the same result.
-
-    remember: which images are good, so that they are not checked again
-    """
-    rank, world = distributed.rank(), distributed.world_size()
-    share = table.rows(np.arange(rank, len(table), world))
-    own: list[tuple[str, str]] = []
-    with distributed.fail_together():
-        cache = image_check_cache(table.root, rank, world) if remember else None
-        if len(share):
-            own = check_images(share, check, "list", max(1, workers), remembered=cache, show=show).broken
-    return sorted({each for part in distributed.gather_objects(own) for each in part})
-
-
-def leave_out(table: ImageTable, broken: list[tuple[str, str]]) -> ImageTable:
-    """Return the table without the broken images."""
-    paths = {path for path, _ in broken}
-    return table.rows(np.array([path not in paths for path in table.paths.tolist()]))
-
-
-def image_check_cache(root: Path, rank: int, world: int) -> Path | None:
-    """Return the file that remembers which images could be read; None if there is no cache folder."""
-    try:
-        cache = cache_folder()
-        cache.mkdir(parents=True, exist_ok=True)
-    except (OSError, InputError):  # no home, or none that can be written to
-        return None
-    share = "" if world == 1 else f"-{rank}-of-{world}"
-    return cache / f"checked-{sha256(os.fsencode(root.resolve())).hexdigest()[:16]}{share}.json"
-
-
-def table_digest(table: ImageTable) -> str:
-    """Return a digest of the paths, labels and splits of a table."""
-    digest = sha256()
-    for column in (table.paths, table.labels, table.splits):
-        digest.update("\0".join(column.tolist()).encode("utf-8", "surrogateescape") + b"\1")
-    return digest.hexdigest()
 
 
 # The folder of a run

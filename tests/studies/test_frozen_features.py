@@ -5,8 +5,15 @@ import pytest
 import torch
 
 from frontrank.losses import SmoothAP
-from studies import hierarchical_ap, large_batches, simix
-from studies.heads import Part, train_heads
+from studies.frozen_features import (
+    HIERARCHICAL_AP,
+    LARGE_BATCHES,
+    LEVEL_COLUMNS,
+    LOSSES,
+    SIMIX,
+    Part,
+    train_heads,
+)
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
 from tests.studies.samples import verdict
 
@@ -56,10 +63,10 @@ def test_verdict_on_large_batches(recall, sup, word):
             size=size,
         )
         for size in (112, 448)
-        for name in large_batches.LOSSES
+        for name in LOSSES
     ]
     results = {"rows": rows, "frozen": {"R@1": 0.4, "mAP@R": 0.3}, **FACTS}
-    assert verdict(large_batches.STUDY, results) == word
+    assert verdict(LARGE_BATCHES, results) == word
 
 
 @pytest.mark.parametrize(("gain", "word"), [(0.1, AGREES), (0.0, DOES_NOT_AGREE)])
@@ -68,7 +75,7 @@ def test_verdict_on_simix(gain, word):
     rows = [
         rows_of({"R@1": 0.5 + gain * mix}, metrics, mix=mix, size=size) for size in (112, 448) for mix in (False, True)
     ]
-    assert verdict(simix.STUDY, {"rows": rows, "frozen": {}, **FACTS}) == word
+    assert verdict(SIMIX, {"rows": rows, "frozen": {}, **FACTS}) == word
 
 
 @pytest.mark.parametrize(
@@ -80,6 +87,6 @@ def test_verdict_on_simix(gain, word):
     ],
 )
 def test_verdict_on_levels(gains, word):
-    shown = hierarchical_ap.SHOWN
+    shown = LEVEL_COLUMNS
     rows = [rows_of({}, shown, loss="Smooth-AP"), rows_of(gains, shown, loss="hierarchical AP")]
-    assert verdict(hierarchical_ap.STUDY, {"rows": rows, "frozen": dict.fromkeys(shown, 0.4), **FACTS}) == word
+    assert verdict(HIERARCHICAL_AP, {"rows": rows, "frozen": dict.fromkeys(shown, 0.4), **FACTS}) == word

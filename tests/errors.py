@@ -1,0 +1,16 @@
+"""The one line of an error."""
+
+import pytest
+
+from frontrank.errors import InputError
+
+
+def refusal(call, *parts, error=InputError):
+    """The one line of an error, which has these names or values."""
+    with pytest.raises(error) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert str(part) in message
+    return message
