@@ -9,9 +9,12 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from itertools import islice
 from types import ModuleType
 
 from frontrank.errors import InputError, InputTypeError
+
+_MOST_WORDS = 2000  # that are looked at for one that is meant: a file can have 200,000 names of columns
 
 
 def check_integer(name: str, value: object, *, at_least: int | None = None, at_most: int | None = None) -> int:
@@ -84,7 +87,7 @@ def join_words(words: Iterable[str], conjunction: str = "or") -> str:
 
 def nearest_word(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one of the words that is most like this one, if any is, in upper or lower case."""
-    by_lower = {each.lower(): each for each in words}
+    by_lower = {each.lower(): each for each in islice(words, _MOST_WORDS)}
     return next((by_lower[each] for each in get_close_matches(word.lower(), by_lower, 1, cutoff)), None)
 
 
