@@ -3,9 +3,11 @@
     python benchmarks/losses.py            everything, about twenty minutes on 2 cores
     python benchmarks/losses.py --quick    small batches only, under a minute
     python benchmarks/losses.py --only batch,list
+    python benchmarks/losses.py --only batch,huge,graded --short    about six minutes, of which five are 65,536
 
 Prints tables; writes benchmarks/results/losses.json and losses.png / .svg (not with --quick; with --only those
-sections of the file are replaced).
+sections of the file are replaced). --short measures batches of 384 and 4,096 without the other library's limits, and of
+65,536 only for the losses of graded relevance; the other rows of the file stay.
 The floor is the bare product E @ E.T with its autograd backward for a dense gradient: three matrix products.
 """
 
@@ -137,6 +139,10 @@ def case_floor_memory(size: int) -> dict[str, float]:
     return {"seconds": seconds, "extra_mb": extra / MB}
 
 
+def case_products(size: int) -> dict[str, float]:
+    return {"seconds": extra_memory(block_products(batch(size)[0]))[0]}
+
+
 def case_huge(size: int) -> dict[str, object]:
     embeddings, labels = batch(size)
     products = block_products(embeddings)
@@ -224,6 +230,7 @@ CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "memory": case_memory,
     "floor": case_floor_memory,
     "huge": case_huge,
+    "products": case_products,
     "levels": case_levels,
     "reference": case_reference,
     "list": case_list,
@@ -237,7 +244,7 @@ def own(kind: str, **arguments: object) -> dict[str, Any]:
 # --- sections ------------------------------------------------------------------------------------------
 
 
-def section_batch(results: Results, sizes: list[int], memory: bool) -> None:
+def section_batch(results: Results, sizes: list[int], memory: bool, short: bool = False) -> None:
     """Forward + backward by batch size against the floor, and where the peers stop."""
     say(
         f"\nBatch of n x {DIM}, {PER_CLASS} per class, float32, forward + backward: "
@@ -260,8 +267,10 @@ def section_batch(results: Results, sizes: list[int], memory: bool) -> None:
                 row[name] |= measured  # type: ignore[operator]
         rows.append(row)
         say_row(size, {k: v for k, v in row.items() if k != "size"})
-    results["batch"] = rows
-    if have_peers():
+    if short:
+        rows += [row for row in results.get("batch", []) if row["size"] not in sizes]
+    results["batch"] = sorted(rows, key=lambda row: row["size"])
+    if have_peers() and not short:
         results["peers_stop"] = peers_stop() if memory else None
 
 
@@ -313,9 +322,10 @@ def section_graded(results: Results, sizes: list[int], huge: int) -> None:
         say_row(size, {k: v for k, v in row.items() if k != "size"})
     say(f"  three levels with {', '.join(map(str, LEVELS))} images per class, batch 4,096")
     levels = [{"name": name, **own("levels", size=4096, name=name)} for name in ("SmoothNDCG", "HierarchicalAP")]
-    large = [{"name": name, "size": huge, **own("memory", size=huge, name=name)} for name in GRADED if huge]
+    large = [{"name": "products", "size": huge, **own("products", size=huge)}]
+    large += [{"name": name, "size": huge, **own("memory", size=huge, name=name)} for name in GRADED]
     for row in (*levels, *large):
-        said = row.get("failed") or f"{row['seconds']:7.1f} s  {row['extra_mb']:6.0f} MB extra"
+        said = row.get("failed") or f"{row['seconds']:7.1f} s  {row.get('extra_mb', 0):6.0f} MB extra"
         say(f"  {row.get('size', 4096):,} {row['name']:16s} {said}")
     results["graded"] = {"batch": rows, "levels": levels, "huge": large}
 
@@ -445,6 +455,7 @@ def plot(results: Results, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small batches and lists, nothing written")
+    parser.add_argument("--short", action="store_true", help="with --only: only what changes most")
     parser.add_argument("--only", help="sections: batch,reuse,classes,list,reference,huge,graded")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "losses.json")
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -467,6 +478,9 @@ def main() -> None:
         "huge": lambda: section_huge(results, 65_536),
         "graded": lambda: section_graded(results, [384, 4096], 65_536),
     }
+    if options.short:
+        sections["batch"] = lambda: section_batch(results, [384, 4096], memory=True, short=True)
+        sections["huge"] = lambda: say("\nbatches of 65,536 of the other losses are measured without --short")
     if options.quick:
         sections = {
             "batch": lambda: section_batch(results, [112, 384, 1024], memory=False),

@@ -96,40 +96,38 @@ RaMBO's AP on one list with 1 % positives, one thread, beside its Algorithm 1 wi
 def graded(found: Results) -> str:
     """Return the losses of graded relevance and of later papers."""
     small, large = found["batch"]
-    names = [name for name in large if name not in ("size", "floor")]
-    rows = [
-        [
+    huge = {row["name"]: row for row in found["huge"]}
+    products = huge.get("products", {}).get("seconds")
+    rows = []
+    for name in (name for name in large if name not in ("size", "floor")):
+        own = [
             f"`{name}`",
-            f"{small[name]['ms']:.0f} ms",
+            f"{small[name]['ms']:.1f} ms",
             f"{large[name]['ms']:,.0f} ms",
             f"{large[name]['ratio']:.2f}",
-            megabytes(large[name]),
         ]
-        for name in names
-    ]
+        own.append(megabytes(large[name]))
+        if products:
+            seconds = huge[name]["seconds"]
+            own += [f"{seconds:.0f} s", f"{seconds / products:.2f}", megabytes(huge[name])]
+        rows.append(own)
     floor = small["floor"], large["floor"]
-    rows.append(["floor", f"{floor[0]['ms']:.0f} ms", f"{floor[1]['ms']:,.0f} ms", "1", megabytes(floor[1])])
+    last = ["floor, products", f"{floor[0]['ms']:.1f} ms", f"{floor[1]['ms']:,.0f} ms", "1", megabytes(floor[1])]
+    rows.append([*last, f"{products:.0f} s", "1", ""] if products else last)
+    columns = ["loss", "batch 384", "batch 4,096", "x floor", "extra memory"]
+    columns += ["batch 65,536", "x products", "extra memory"] if products else []
     levels = [[f"`{row['name']}`", f"{row['seconds']:.0f} s", megabytes(row)] for row in found["levels"]]
-    parts = [
-        f"""
+    return f"""
 ### Losses of later papers
 
-One thread of a machine that was busy with other work: times are long, and the ratios rough. The best of 5 turns each. {"" if found["huge"] else "A batch of 65,536 has not been measured yet."}
-
-{table(["loss", "batch 384", "batch 4,096", "x floor", "extra memory"], rows)}
+{table(columns, rows)}
 
 `RecallAtK` written as it is described, with all comparisons batch x gallery x gallery held at once, takes {small["plain RecallAtK"]["ms"]:,.0f} ms at batch 384.
-"""
-    ]
-    if levels:
-        parts.append(
-            f"""
+
 Three levels with 4, 64 and 512 images per class, batch 4,096, so that a query has 511 positives:
 
 {table(["loss", "time, one run", "extra memory"], levels)}
 """
-        )
-    return "".join(parts)
 
 
 def peers(small: Results) -> list[list[str]]:

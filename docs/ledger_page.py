@@ -23,18 +23,18 @@ This page is generated from [ledger.yaml](ledger.yaml) and the files of results 
 never edited by hand.
 
 **What emoji can say.** The papers' data sets are not at hand, and there is no GPU. What could be trained here is a
-small network on emoji: other pictures, other classes, a far smaller budget. So no figure of ours may be set against a
-paper's *in value*; only the *order* of the rows can be compared, and that is what the lines below the tables count.
-Two rows are in an order here only where their difference counts, by the rule of the studies: it is more than 0.5
-points, and its 95 % interval over seeds (Welch's t) does not reach 0. So rows of one seed are in none.
-`±` is the standard deviation over seeds, of which the column before the last has the number, or `failed` where no run
-came to its end. A table without a line `here` has not been run here.
+small network on emoji: other pictures, other classes, a far smaller budget. So do not compare our *values* with those
+of a paper. Only the *order* of the rows can be compared, and the lines below the tables count the pairs of rows that
+agree. A pair of rows has an order here only if the difference is clear, by the rule of the studies: it is more than
+0.5 points, and its 95 % interval over seeds (Welch's t) does not contain 0. With one seed no difference is clear. `±`
+is the standard deviation over seeds. The column before the last has the number of seeds, or `failed` if no run was
+completed. A table without a line `here` has not been run here.
 
 **Commands.** A row names its recipe and options, or says why there is none. The commands below a table train with them
 and test what was trained. RECIPE stands for the recipe, RUN for a new folder, PATH_TO for where a data set is.
 
-Of each paper its own rows are shown, and of the methods that it compares them with those of the five papers and those
-that are better in some column than the best of its own; where there are neither, the best.
+A table shows the paper's own rows. Of the other methods in it, it shows those of the five papers, and those that beat
+the best of the paper's own rows in some column. If there are none, it shows the best one.
 """
 FRACTIONS = ("dists@intra", "dists@inter")  # columns that are never in percent
 NONE = "-"  # of a cell without a figure

@@ -98,7 +98,10 @@ install_extra() {
         echo "this folder was moved or copied: making .venv anew"
         rm -rf .venv
     fi
-    echo "setting up .venv with frontrank[$extra] (once, about two minutes; details in $log) ..."
+    echo "setting up .venv with frontrank[$extra] (once, minutes; details in $log) ..."
+    if [[ $(uname) == Linux ]] && ! ls .venv/lib/python3*/site-packages/torch >/dev/null 2>&1; then
+        echo "  pip downloads over 2 GB of CUDA libraries with torch; without a GPU see docs/install.md first (Ctrl-C stops this)"
+    fi
     venv_works || make_venv
     if ! .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e ".[$extra]" 2>&1 \
         | tee "$log" | show_progress; then

@@ -37,7 +37,7 @@ from studies.trained import (
 
 STEPS, PER_CLASS, CHUNK = 40, 4, 448
 FEATURES, DIM = 256, 128  # of the head: principal components of the features, and numbers of an embedding
-LRS, TEMPERATURES = (3e-3, 1e-2, 3e-2), (0.01, 0.05)
+LRS, TEMPERATURES = (3e-3, 1e-2, 3e-2), (0.01, 0.05, 0.1)
 HELD_OUT, TEST_CLASSES = 0.2, 400
 _QUICK_STEPS, _QUICK_DIM = 2, 16
 
@@ -89,12 +89,18 @@ def describe_training(parts: Mapping[str, Part]) -> dict[str, Any]:
     """Return numbers that the page of a study states."""
     facts = {name: {"images": len(part.labels), "classes": len(set(part.labels[:, 0]))} for name, part in parts.items()}
     levels = [len(set(level)) for level in parts["test"].labels.T]
-    return {"parts": facts, "levels": levels, "steps": STEPS, "features": FEATURES, "dim": DIM}
+    trained = {"steps": STEPS, "features": FEATURES, "dim": DIM, "temperatures": TEMPERATURES}
+    return {"parts": facts, "levels": levels, **trained}
 
 
-def search_ends(rows: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """Return the names of rows whose search chose the lowest or the highest learning rate."""
-    return [name(row) for row in rows if row["lr"] in (LRS[0], LRS[-1])]
+def search_ends(results: Results, name: Callable[[Mapping[str, Any]], str]) -> list[str]:
+    """Return the names of rows whose search chose a rate or temperature at an end of those it tried, and which."""
+    ends = []
+    for row in results["rows"]:
+        tried = (("rate", "lr", LRS), ("temperature", "temperature", results["temperatures"]))
+        own = [f"{what} {row[key]:g}" for what, key, values in tried if row[key] in (values[0], values[-1])]
+        ends += [f"{name(row)} ({' and '.join(own)})"] if own else []
+    return ends
 
 
 def train_heads(
@@ -173,7 +179,7 @@ def _test(head: nn.Module, part: Part, metrics: Sequence[str]) -> dict[str, floa
 
 # Large batches: Recall@k surrogate, ROADMAP
 
-SIZES, QUICK_SIZES = (112, 448), (16, 32)
+SIZES, QUICK_SIZES = (112, 448, 2048), (16, 32)
 LOSSES: dict[str, Callable[[float], nn.Module]] = {
     "Recall@k": lambda temperature: RecallAtK(temperature=temperature),
     "SupAP": lambda temperature: SupAP(temperature=temperature),
@@ -224,7 +230,7 @@ def _batch_values(results: Results) -> dict[str, Any]:
         "grows": grows,
         "recall_gap": recall_gap,
         "sup_gaps": sup_gaps,
-        "ends": search_ends(results["rows"], lambda row: f"{row['loss']} at {row['size']:,}"),
+        "ends": search_ends(results, lambda row: f"{row['loss']} at {row['size']:,}"),
     }
 
 
@@ -232,8 +238,8 @@ LARGE_BATCHES = Study(
     name="large-batches",
     paper="Recall@k",
     shows="large batches",
-    title="Recall@k and SupAP beside Smooth-AP and PNP, at batches of 112 and 448",
-    minutes=5,
+    title="Recall@k and SupAP beside Smooth-AP and PNP, at batches of 112, 448 and 2,048",
+    minutes=10,
     measure=_measure_batches,
     draw=_draw_batches,
     values=_batch_values,
@@ -280,7 +286,7 @@ def _mixing_values(results: Results) -> dict[str, Any]:
     return {
         "verdict": verdict([each.is_more for each in gaps["R@1"].values()]),
         "gaps": gaps,
-        "ends": search_ends(results["rows"], lambda row: f"{row['size']:,} {'with' if row['mix'] else 'without'}"),
+        "ends": search_ends(results, lambda row: f"{row['size']:,} {'with' if row['mix'] else 'without'}"),
     }
 
 
@@ -356,7 +362,7 @@ def _level_values(results: Results) -> dict[str, Any]:
         "claims": claims,
         "gaps": gaps,
         "shown": LEVEL_COLUMNS,
-        "ends": search_ends(results["rows"], lambda row: row["loss"]),
+        "ends": search_ends(results, lambda row: row["loss"]),
     }
 
 

@@ -2,13 +2,13 @@
 
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
 from frontrank.cli import parse
+from tests.extras import EXTRAS, needed, packages
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -61,19 +61,33 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line[1].split(" > ")[0], comments=True) for line in shown if line]
 
 
+def inline_commands(page: Path) -> list[list[str]]:
+    """The same of the commands within a line that have an option with a value; others are mentions."""
+    text = page.read_text(encoding="utf-8")
+    inline = [shlex.split(line) for line in re.findall(r"`frontrank (\w[^`\n]*)`", FENCE.sub("", text))]
+    return [words for words in inline if any(word.startswith("--") for word in words[1:-1])]
+
+
 def test_commands_are_understood() -> None:
     for page in [*PAGES, *ABOVE]:
-        for words in commands(page):
+        for words in commands(page) + inline_commands(page):
             if "..." not in words and "[options]" not in words:  # a line of usage
                 parse(words)
 
 
-def test_scripts_and_extras_exist() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+def test_the_extras_that_a_page_names_are_enough_for_its_commands() -> None:
+    for page in [*PAGES, README]:
+        groups = re.findall(r"(?:'\.|frontrank)\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+        extras = {extra for group in groups for extra in group.split(",")}
+        assert extras <= set(EXTRAS), name(page)
+        had = packages(extras)
+        shown = [words for words in commands(page) if extras and "..." not in words]
+        assert not [words for words in shown if not needed(words) <= had], name(page)
+
+
+def test_scripts_exist() -> None:
     for page in [*PAGES, *ABOVE]:
         text = page.read_text(encoding="utf-8")
-        wanted = re.findall(r"pip install '(?:\.|frontrank)\[([\w,]+)\]'", text)
-        assert {extra for group in wanted for extra in group.split(",")} <= set(extras), name(page)
         programs = re.findall(r"(?:^|[\s`])(scripts/\w+|(?<=python )\w+/\w+\.py)", text, re.MULTILINE)
         assert not [program for program in programs if not (ROOT / program).is_file()], name(page)
 

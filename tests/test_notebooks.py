@@ -19,7 +19,7 @@ SMALL = {"CLASSES": 40, "STEPS": 2, "SEEDS": 1}
 @pytest.mark.training
 @pytest.mark.parametrize(
     "name",
-    ["folder_to_search_page", pytest.param("comparing_losses", marks=pytest.mark.slow)],  # trains in processes
+    ["folder_to_search_page", pytest.param("comparing_losses", marks=pytest.mark.processes)],  # a run is a process
 )
 def test_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that begins with ! is a command with {names} of Python, as in Jupyter."""

@@ -29,6 +29,11 @@ def test_public_names():
     assert not hasattr(fr, "losess")
 
 
+def test_the_citation_is_of_this_version():
+    text = (Path(__file__).parents[1] / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {fr.__version__}\n" in text
+
+
 def test_type_checkers_and_python_see_the_same_names():
     tree = ast.parse(Path(fr.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]

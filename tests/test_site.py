@@ -11,6 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests import browser as chromium
+
+browser = chromium.browser
 ROOT = Path(__file__).parents[1]
 
 
@@ -55,14 +58,48 @@ def test_broken_links_are_noticed(tmp_path: Path) -> None:
     assert broken_links(tmp_path) == ["a.html: b.html#no", "a.html: c.png"]
 
 
-@pytest.mark.processes
-def test_the_site_builds_strictly_and_needs_no_network(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    pages = list(tmp_path.rglob("*.html"))
+    return folder
+
+
+@pytest.mark.processes
+def test_the_site_builds_strictly_and_needs_no_network(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
     assert pages
     loads = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//")
     assert not [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
-    assert not broken_links(tmp_path)
+    assert not broken_links(site)
+
+
+@pytest.mark.browser
+@pytest.mark.processes
+def test_search_works_offline_from_a_folder(site: Path, browser) -> None:
+    with chromium.visit(browser, site / "index.html", offline=True) as visited:
+        page = visited.page
+        page.locator("[data-md-component=search-query]").click()
+        page.keyboard.type("smooth-ap", delay=20)
+        hits = page.locator(".md-search-result__item a")
+        hits.first.wait_for(timeout=60_000)
+        assert any("smooth_ap" in address for address in hits.evaluate_all("all => all.map(a => a.href)"))
+        hits.first.click()
+        page.wait_for_url(lambda url: not url.endswith("index.html"))
+        assert all(urlsplit(url).scheme in ("file", "data", "blob") for url in visited.requests)
+
+
+@pytest.mark.browser
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["index", "install", "train", "losses/pnp", "results", "ledger", "commands"])
+def test_a_phone_shows_the_whole_width_and_dark_is_dark(site: Path, browser, name: str) -> None:
+    with chromium.visit(browser, site / f"{name}.html", width=390, height=800, color_scheme="dark") as visited:
+        page = visited.page
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        style = "getComputedStyle(document.body)"
+        colours = page.evaluate(f"[{style}.backgroundColor, {style}.color]")
+        behind, text = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
+        assert behind < 200 < text

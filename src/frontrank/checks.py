@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import islice
 from types import ModuleType
 
@@ -122,6 +123,13 @@ def printable(path: object) -> str:
     """
     text = str(path)
     return text if text.isprintable() else repr(text)
+
+
+def require_extra(modules: Iterable[str], extra: str, purpose: str) -> None:
+    """Raise an error that names the extra to install if one of its modules is missing; imports none of them."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise InputError(f"{purpose} needs {module}; pip install 'frontrank[{extra}]'")
 
 
 def import_extra(module: str, extra: str, purpose: str) -> ModuleType:

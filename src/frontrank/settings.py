@@ -339,7 +339,7 @@ _MOST_BRACKETS = 1000  # of a recipe: PyYAML takes quadratic time for nested one
 _WORDS = {
     bool: "true or false",
     str: "text",
-    tuple: "a list of whole numbers such as [120, 220]",
+    tuple: "a list of whole numbers such as [1, 2]",
     dict: "a mapping such as {margin: 0.1}",
 }
 

@@ -1,9 +1,13 @@
 """`frontrank demo` as a new user runs it, small: real emoji, real weights, a run, a report."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +16,7 @@ from frontrank.cli import main, parse
 from frontrank.data.table import read_table
 from frontrank.packages import cache_folder
 from frontrank.settings import read_config, read_recipe
+from tests.extras import needed, packages
 from tests.fetch import NEEDED, require_packages
 
 pytestmark = pytest.mark.training
@@ -65,7 +70,7 @@ def test_the_commands_to_try_next(demo, here, run):
     lines = {line.split()[0]: line for line in re.findall(r"^ +frontrank (.*)$", text, re.MULTILINE)}
     assert [*lines] == ["index", "serve", "train", "report", "compare", "evaluate"]
     for line in lines.values():
-        parse(shlex.split(line))
+        assert needed(shlex.split(line)) <= packages(["demo"])
     index = lines["index"]
     assert run(*shlex.split(index), "--workers", "0").status == 0
     url = parse(shlex.split(lines["serve"]))[1].urls[0]
@@ -91,6 +96,32 @@ def test_a_second_time_it_goes_on_with_a_run_that_was_stopped(here, run):
     assert json.loads((stopped / "run.json").read_text())["resumed"]
     assert (here / "out/run/report.html").read_bytes() == first
     assert not (here / "out/run-3").exists()
+
+
+@pytest.mark.processes
+def test_ctrl_c_in_each_stage_and_the_same_command_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRONTRANK_CACHE", str(CACHE))
+    require_packages(NEEDED)
+    folder = tmp_path / "with a space"
+    command = [sys.executable, "-m", "frontrank", "demo", "--out", folder, "--classes", "60", "--iterations", "2"]
+    for stage in ("1 of 3", "2 of 3", ""):
+        process = subprocess.Popen(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        if stage:
+            assert any(line.startswith(stage) for line in process.stdout)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to the processes that decode, too
+        out, err = process.communicate(timeout=300)
+        if stage:
+            (line,) = err.splitlines()
+            assert (process.returncode, "same command" in line) == (130, True), err
+    assert process.returncode == 0, err
+    assert f"{folder}/run/report.html" in out
+    commands = (
+        out.partition("try next")[2].replace("\\\n", "").splitlines()
+    )  # as a shell joins them when they are pasted
+    (evaluate,) = (shlex.split(line) for line in commands if "frontrank evaluate" in line)
+    assert evaluate[2:] == [f"{folder}/run/model", "--data", f"{folder}/emoji-60"]
 
 
 @pytest.mark.parametrize(

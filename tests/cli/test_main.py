@@ -146,3 +146,22 @@ def test_the_report_is_saved_even_if_nobody_reads_the_table(folder, monkeypatch)
         assert main(["evaluate", "test.npz", "--json", "saved.json", "--quiet"]) == 141
         monkeypatch.undo()
     assert fr.Report.load(folder / "saved.json").queries == 36
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "extra"),
+    [
+        ("demo --out new", "timm", "demo"),
+        ("index runs/first/model my_photos --to new.index", "PIL", "train"),
+        ("index runs/first/model my_photos --to new.index", "faiss", "search"),
+        ("adapt train.npz --out new.safetensors", "safetensors", "train"),
+        ("adapt train.npz --out new.safetensors --onnx new.onnx", "onnxruntime", "export"),
+        ("compare --data my_photos --losses triplet --out new --dry-run", "pytorch_metric_learning", "train"),
+        ("report runs/first", "jinja2", "report"),
+        ("serve photos.index", "uvicorn", "serve"),
+    ],
+)
+def test_a_missing_package_is_one_line_that_names_the_extra(folder, refused, monkeypatch, words, missing, extra):
+    for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert f"frontrank[{extra}]" in refused(words.split(), missing)

@@ -1,4 +1,5 @@
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -17,12 +18,14 @@ from frontrank.data.table import (
     ROLES,
     SPLITS,
     ImageTable,
+    level_faults,
     list_images,
     read_folder,
     read_table,
     read_unlabelled,
 )
 from frontrank.errors import FrontrankWarning, InputTypeError
+from frontrank.evaluation import evaluate
 from tests.errors import refusal
 
 # Tables
@@ -501,19 +504,30 @@ def test_boxes_as_lists(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("level2", "category", "names"),
+    ("level2", "category", "names", "others"),
     [
-        (["a", "a", "b", "b"], ["x", "x", "x", "y"], ("label", "level2")),  # b is in x and y
-        (["a", "a", "b", "c"], ["x", "x", "x", "y"], ("label", "level2", "category")),
-        (["a", "", "b", "c"], ["x", "x", "x", "y"], ("label", "category")),
-        (["a", "a", "a", "a"], ["", "", "", ""], ("label",)),
+        (["a", "a", "b", "b"], ["x", "x", "x", "y"], ("label", "level2"), ["category"]),  # b is in x and y
+        (["a", "a", "b", "c"], ["x", "x", "x", "y"], ("label", "level2", "category"), []),
+        (["a", "", "b", "c"], ["x", "x", "x", "y"], ("label", "category"), ["level2"]),
+        (["a", "a", "a", "a"], ["", "", "", ""], ("label",), ["level2"]),
     ],
 )
-def test_levels_are_the_columns_that_hold_classes_whole(level2, category, names):
+def test_levels_are_the_columns_that_hold_classes_whole(level2, category, names, others):
     paths, labels, extra = list("1234"), list("pqrs"), {"level2": np.array(level2)}
     table = ImageTable("x", paths, labels, category, ["test"] * 4, [""] * 4, extra)
     assert table.level_names() == names
+    faults = level_faults(table.labels, {**extra, "category": table.categories})
+    assert [re.search("level2|category", fault)[0] for fault in faults] == others
     assert table.level_labels().shape == ((4, len(names)) if len(names) > 1 else (4,))
+
+
+def test_a_distractor_is_in_no_class_of_any_level():
+    paths, roles = list("1234"), ["query", "gallery", "query", "distractor"]
+    table = table_of(paths=paths, labels=["p", "p", "q", ""], categories=["x", "x", "y", "x"], roles=roles)
+    levels = table.level_labels()
+    assert levels.tolist() == [["p", "x"], ["p", "x"], ["q", "y"], ["", ""]]
+    report = evaluate(np.eye(4)[::2], levels[::2], gallery=np.eye(4)[1:], gallery_labels=levels[1:], metrics=["R@1"])
+    assert report.per_query["R@1 (level 2)"].tolist() == [0, 1]
 
 
 # Several labels per image

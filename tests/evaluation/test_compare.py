@@ -2,6 +2,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,11 +162,21 @@ def test_text_table():
         "",
         "metric    old  PNP-D_q  difference  90 % interval            p  PNP-D_q is",
         "R@1     74.29    65.71       -8.57  [-15.75,   -1.43]   0.0703  worse",
-        "mAP     50.00    50.00        0.00  [  0.00,  +25.00]  <0.0001  no clear difference",
+        "mAP     50.00    50.00        0.00  [  0.00,  +25.00]  <0.0001  unclear",
         "MRR      5.00   100.00      +95.00  [+90.00, +100.00]   0.0002  better",
         "",
         "a note",
     ]
+
+
+def test_text_fits_a_terminal():
+    """With the longest names of metrics, values, names and p that there are."""
+    one = Difference(1.0, 1.0, -0.1, -1.0, 1.0, 0.00001)
+    metrics = dict.fromkeys(("R-Precision", "dists@intra", "mAP@R"), one)
+    for names in (("before", "after"), ("a-long-name-of-a-file", "another-long-name")):
+        text = replace(COMPARISON, differences=metrics, names=names).table()
+        assert max(map(len, text.splitlines())) <= 80
+        assert all(name in text for name in names)
 
 
 def test_galleries_of_two_sizes_are_noted():

@@ -61,6 +61,28 @@ def test_of_a_gallery_and_of_given_scores():
         assert [report[name] for name in GRADED] == pytest.approx(expected, abs=1e-9)
 
 
+def test_levels_that_are_not_nested():
+    embeddings, labels = batch()
+    labels[:, 1] = np.arange(40) % 5
+    grades = grades_of(labels, labels)
+    report = fr.evaluate(embeddings, labels, metrics=(*GRADED, "mAP"))
+    scores = unit(embeddings) @ unit(embeddings).T
+    assert [report[name] for name in GRADED] == pytest.approx(by_loops(scores, grades, own=True), abs=1e-9)
+    assert report["mAP (level 2)"] == fr.evaluate(embeddings, labels[:, 1], metrics="mAP")["mAP"]
+    whole = fr.evaluate(embeddings, relevant=grades.astype(int), metrics=GRADED)
+    assert dict(whole) == pytest.approx({name: report[name] for name in GRADED}, abs=1e-12)
+    queries, of_queries = batch(9, seed=1)
+    report = fr.evaluate(queries, of_queries, gallery=embeddings, gallery_labels=labels, metrics=GRADED)
+    expected = by_loops(unit(queries) @ unit(embeddings).T, grades_of(of_queries, labels), own=False)
+    assert [report[name] for name in GRADED] == pytest.approx(expected, abs=1e-9)
+
+
+def test_small_grades_count():
+    scores, grades = [[0.9, 0.5, 0.1]], np.array([[0.0, 1e-20, 0.0]])
+    for name, value in (("nDCG", 1 / np.log2(3)), ("H-AP", 1 / 2)):
+        assert fr.evaluate_scores(scores, relevant=grades, metrics=name)[name] == pytest.approx(value)
+
+
 def test_metrics_of_each_level():
     embeddings, labels = batch()
     report = fr.evaluate(embeddings, labels, metrics=("R@1", "mAP", "H-AP"))
@@ -68,10 +90,10 @@ def test_metrics_of_each_level():
         alone = fr.evaluate(embeddings, labels[:, level], metrics=("R@1", "mAP"))
         assert (report[f"R@1{ending}"], report[f"mAP{ending}"]) == (alone["R@1"], alone["mAP"])
     assert list(report) == ["R@1", "mAP", "R@1 (level 2)", "mAP (level 2)", "R@1 (level 3)", "mAP (level 3)", "H-AP"]
-    alone = fr.evaluate(np.eye(4), [[0, 0], [0, 0], [1, 0], [2, 1]], metrics=("R@1", "mAP", "nDCG"))
-    assert (
-        "nDCG" not in str(alone).splitlines()[1]
-    )  # a query without a positive of its class may have one of its category
+    alone = fr.evaluate(np.eye(4), [[0, 0], [0, 0], [1, 0], [2, 1]], metrics=("R@1", "mAP", "nDCG", "nDCG@1"))
+    note = str(alone).splitlines()[1]  # a query without a positive of its class may have one of its category
+    assert "nDCG" not in note
+    assert "level" not in note
     assert report.positives.tolist() == fr.evaluate(embeddings, labels[:, 0]).positives.tolist()
 
 
@@ -102,11 +124,13 @@ def test_ignored_items_have_no_grade():
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("labels", {"labels": np.array([[0, 0], [0, 1], [1, 1], [1, 1]])}),
+        ("labels", {"labels": np.array([[0, 0], [0, 1], [1, 2], [1, 2]])}),  # the coarsest first
         ("labels", {"labels": np.zeros((4, 0), dtype=int)}),
+        ("level 1", {"labels": [[0, 0], [1, 0], [2, 1], [3, 1]]}),  # which has metrics that do not look at grades
         ("gallery_labels", {"labels": [[0, 0]] * 4, "gallery": np.eye(4), "gallery_labels": [0] * 4}),
         ("relevant", {"relevant": np.full((4, 4), -1.0)}),
         ("relevant", {"relevant": np.full((4, 4), np.inf)}),
+        ("relevant", {"relevant": np.full((4, 4), 2000.0)}),
         (
             "H-AP",
             {
@@ -118,7 +142,7 @@ def test_ignored_items_have_no_grade():
 )
 def test_wrong_arguments(name, arguments):
     with pytest.raises(InputError, match=name):
-        fr.evaluate(**{"embeddings": np.eye(4), **arguments}, metrics=("nDCG", "H-AP"))
+        fr.evaluate(**{"embeddings": np.eye(4), **arguments}, metrics=("nDCG", "H-AP", "mAP"))
 
 
 # Several labels per item: what shares one is relevant

@@ -48,6 +48,7 @@ def test_any_k():
 @pytest.mark.parametrize(
     ("name", "suggestion"),
     [
+        ("ndcg@5", "nDCG@5"),
         ("map", "mAP"),
         ("map_at_r", "mAP@R"),
         ("rprecision", "R-precision"),

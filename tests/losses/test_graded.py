@@ -15,9 +15,11 @@ from frontrank.ranking import (
     Exact,
     HierarchicalAP,
     MeanAveragePrecisionAtR,
+    Ranks,
     RecallAtK,
     Sigmoid,
     SupRank,
+    list_slopes,
 )
 from tests.cases import random_embeddings, random_mask, value_and_gradients
 from tests.reference import graded
@@ -151,6 +153,51 @@ def test_losses_of_two_grades_rank_by_the_finest_level():
     assert torch.equal(fr.SmoothAP()(embeddings, relevant=grades), fr.SmoothAP()(embeddings, relevant=grades > 0))
 
 
+def test_levels_of_0_and_1_are_not_one_hot():
+    embeddings = random_embeddings(8, 1)
+    for rows in ([[0, 0, 0], [1, 1, 1]], [[1, 0, 0], [0, 1, 0]], [[0, 0, 0], [0, 0, 0]]):
+        labels = torch.tensor(rows).repeat_interleave(4, 0)
+        expected = fr.HierarchicalAP()(embeddings, labels + torch.tensor([5, 6, 7]))
+        assert torch.equal(fr.HierarchicalAP()(embeddings, labels), expected)
+
+
+@pytest.mark.parametrize("build", [fr.SmoothNDCG, fr.HierarchicalAP, lambda: fr.HierarchicalAP(alpha=5.0)])
+def test_grades_of_any_size_have_a_gradient(build):
+    embeddings, grades = random_embeddings(8, 1, dtype=torch.float32), torch.zeros(8, 8)
+    grades[:4, :4] = 1
+    expected = value_and_gradients(build(), embeddings, {"relevant": grades})
+    grades[:2] *= 1e-10
+    for ours, ones in zip(value_and_gradients(build(), embeddings, {"relevant": grades}), expected, strict=True):
+        torch.testing.assert_close(ours, ones)  # a query whose positives are alike
+    with pytest.raises(InputError, match="relevant"):
+        fr.SmoothNDCG()(embeddings, relevant=grades * 130)
+
+
+def test_whole_numbers_are_grades():
+    embeddings, labels = random_embeddings(8, 1), levels(8, 2)
+    shared = (labels[:, None] == labels[None]).sum(2)
+    for loss in (fr.SmoothNDCG(), fr.HierarchicalAP()):
+        torch.testing.assert_close(loss(embeddings, relevant=shared), loss(embeddings, labels))
+    assert torch.equal(fr.SmoothAP()(embeddings, relevant=shared), fr.SmoothAP()(embeddings, relevant=shared > 0))
+
+
+@pytest.mark.parametrize("settings", [(0.01, 0.0, 0.0), (0.01, 5.0, 3.0), (0.1, 1.0, 0.0)])
+def test_settings_of_suprank(settings):
+    embeddings, more = random_embeddings(12, 1), {"labels": torch.arange(12) // 3}
+    of_list = lambda one: graded.sup_ap(one, *settings)  # noqa: E731
+    expected = value_and_gradients(lambda **own: mean_over_queries(of_list, lists_of_batch(**own)), embeddings, more)
+    for ours, reference in zip(value_and_gradients(fr.SupAP(*settings), embeddings, more), expected, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-12)
+
+
+def test_slopes_have_no_denormal_numbers():
+    place = torch.arange(0.0, 150.0)[None]
+    ranks = Ranks(torch.zeros_like(place), place, torch.ones_like(place).bool())
+    slopes = list_slopes(RecallAtK((1,)), ranks).before_neg[0]
+    assert slopes[:60].all()
+    assert slopes[slopes != 0].abs().min() > 1e-30
+
+
 def test_one_level_is_as_labels_without_levels():
     embeddings, more = hierarchy()
     fine = more["labels"][:, 0]
@@ -189,6 +236,8 @@ def test_sums_of_losses():
         0.9 * a + 0.1 * b,
         a * 0.9 + 0.1 * b,
         0.5 * (1.8 * a + 0.2 * b),
+        sum([a * 0.9, b / 10]),
+        a - (0.1 * a - 0.1 * b),
     ):
         for ours, reference in zip(value_and_gradients(loss, embeddings, more), expected, strict=True):
             torch.testing.assert_close(ours, reference)
@@ -221,6 +270,8 @@ def test_sums_of_losses():
         (InputError, "alpha", lambda x: fr.HierarchicalAP(alpha=-1.0)),
         (InputError, "losses", lambda x: fr.CombinedLoss([])),
         (InputTypeError, "losses", lambda x: fr.CombinedLoss([fr.SmoothAP()])),
+        (InputTypeError, "losses", lambda x: fr.CombinedLoss(fr.SmoothAP())),
+        (InputTypeError, "ks", lambda x: fr.RecallAtK(ks=5)),
         (InputError, "weight", lambda x: fr.CombinedLoss([(math.nan, fr.SmoothAP())])),
         (InputError, "calibration", lambda x: fr.ROADMAP(calibration=2.0)),
     ],

@@ -19,7 +19,7 @@ from tests.studies.samples import verdict
 
 FACTS = {
     "parts": {name: {"images": 8, "classes": 4} for name in ("train", "validation", "test")},
-    **{"levels": [4, 2], "steps": 40, "features": 256, "dim": 128},
+    **{"levels": [4, 2], "steps": 40, "features": 256, "dim": 128, "temperatures": [0.01, 0.05, 0.1]},
 }
 
 

@@ -87,6 +87,15 @@ def test_the_best_head_on_held_out_classes_is_taken(model, table):
     assert torch.equal(model.head.linear.weight, before)
 
 
+def test_a_metric_of_levels_looks_at_levels(model, table, monkeypatch):
+    seen = []
+    monkeypatch.setattr(first_model, "evaluate", lambda _, labels, **__: seen.append(labels.ndim) or {"H-AP": 0.5})
+    table = replace(table, categories=np.array([f"group {code // 2 % 3}" for code in table.codes()]))
+    choose_reading(model, table, "H-AP", 1, workers=0)
+    start_head(model, "auto", table.of("train"), table.of("validation"), "H-AP", 1, workers=0)
+    assert set(seen) == {2}
+
+
 def test_readings_are_tried_and_an_earlier_stage_must_be_clearly_better(model, table, monkeypatch):
     readings = choose_reading(model, table, "R@1", 60, workers=0)
     tried = {(each.stage, each.pooling) for each in readings}

@@ -74,6 +74,10 @@ def test_gallery_is_the_memory_alone():
     assert not ref_emb.requires_grad
     assert memory.share_with_positive(torch.tensor([104, 104, 104, 7])) == 0.75
     assert EmbeddingMemory(3).share_with_positive(torch.tensor([104])) == 0
+    levels = EmbeddingMemory(3)
+    levels.add(torch.randn(2, 2), torch.tensor([[1, 5], [2, 5]]))
+    queries = torch.tensor([[1, 5], [7, 5], [8, 6], [9, 6]])
+    assert [levels.share_with_positive(queries, graded) for graded in (False, True)] == [0.25, 0.5]
 
 
 def test_a_positive_of_the_past_is_found():

@@ -1,7 +1,5 @@
 """Losses of pytorch-metric-learning, called as ours: the same values as there, and no query compared with itself."""
 
-import builtins
-
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
@@ -259,17 +257,6 @@ def test_refused_names(name):
         peer_loss(*arguments)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_without_the_library(monkeypatch):
-    def without(name, *more):
-        if name.startswith("pytorch_metric_learning"):
-            raise ImportError(name)
-        return imported(name, *more)
-
-    imported = builtins.__import__
-    monkeypatch.setattr(builtins, "__import__", without)
-    refusal(lambda: peer_loss("ContrastiveLoss"), "pytorch-metric-learning")
 
 
 # What is refused

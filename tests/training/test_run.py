@@ -474,6 +474,14 @@ def test_the_commit_is_of_the_package_and_of_no_other_repository(tmp_path, monke
     assert build._commit() is None  # no git
 
 
+def test_a_loss_of_levels_says_which_it_lacks(images, out, tmp_path):
+    table = read_table(images)
+    replace(table, categories=np.arange(len(table)).astype(str)).save(tmp_path / "table.csv")
+    config = config_of(str(tmp_path / "table.csv"), loss=LossConfig("HierarchicalAP"), iterations=1)
+    with pytest.warns(FrontrankWarning, match="HierarchicalAP .* column category"):
+        build.build_run(config, out, torch.device("cpu"), quiet=True)
+
+
 # Images of several labels
 
 

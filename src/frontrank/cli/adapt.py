@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import frontrank as fr
+from frontrank.checks import require_extra
 from frontrank.cli.inputs import add_labels, check_output, number_type, read_rows, say
 from frontrank.errors import InputError
 from frontrank.losses import registry
@@ -65,6 +66,9 @@ def run(options: argparse.Namespace) -> None:
     check_output("--out", Path(options.out), [".safetensors"], options.force)
     if options.onnx is not None:
         check_output("--onnx", Path(options.onnx), [".onnx"], options.force)
+    require_extra(["safetensors"], "train", "saving an adapter")
+    if options.onnx is not None:
+        require_extra(["onnx", "onnxruntime"], "export", "--onnx")
     rows = add_labels(read_rows(options.embeddings), options.labels, "--labels")
     if rows.has_sets:
         raise InputError(f"{rows.source} has rows with several labels, and an adapter needs one per row; give one each")

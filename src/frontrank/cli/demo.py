@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import textwrap
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from frontrank.checks import require_extra
 from frontrank.cli.inputs import number_type
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.files import load_json
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from frontrank.training.loop import Standing
 
 RECIPE = "emoji-demo"
-
-
+_GO_ON = "the same command again goes on from there"
+_NEEDED = ("yaml", "PIL", "resvg_py", "timm", "torchvision", "safetensors", "jinja2", "sklearn")
 _WIDTH = 80  # columns of a terminal
 
 
@@ -50,9 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Build, train, report; print at each step what is going on."""
+    try:
+        _run(options)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(f"interrupted; {_GO_ON}") from None
+    except InterruptedRunError as error:
+        raise InterruptedRunError(f"{error}; {_GO_ON}") from error
+
+
+def _run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     if out.is_file():
         raise InputError(f"--out {out} is a file; choose another name")
+    require_extra(_NEEDED, "demo", "the demonstration")
     from frontrank.reporting.run import loss_name, write_run_report
     from frontrank.samples.emoji import build_emoji
     from frontrank.training.run import resume, train
@@ -69,10 +79,7 @@ def run(options: argparse.Namespace) -> None:
         f"        (recipe {RECIPE}: temperature {value_of(config, 'loss.temperature')}, {config.iterations} steps "
         f"at {config.data.size} px)"
     )
-    try:
-        standing = resume(folder) if folder.exists() else train(config, folder)
-    except InterruptedRunError as error:
-        raise InterruptedRunError(f"{error}; the same command again goes on from there") from error
+    standing = resume(folder) if folder.exists() else train(config, folder)
     _print_step("3 of 3: ranking the emoji that it has never seen, before and after")
     _print_end(write_run_report(folder), standing, folder, images.root, config)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
@@ -162,12 +169,11 @@ def _fold(command: str) -> str:
     """Break a long command between its words, in a way that a shell puts together again when it is pasted."""
     if not command.startswith("    frontrank ") or len(command) <= _WIDTH:
         return command
-    lines = textwrap.wrap(
-        command.strip(),
-        _WIDTH - 2,  # " \\"
-        initial_indent=" " * 4,
-        subsequent_indent=" " * 8,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    first, *words = map(shlex.quote, shlex.split(command))
+    lines = [f"    {first}"]
+    for word in words:
+        if len(lines[-1]) + len(f" {word} \\") > _WIDTH:
+            lines.append(f"        {word}")
+        else:
+            lines[-1] += f" {word}"
     return " \\\n".join(lines)

@@ -299,8 +299,9 @@ def _add_levels(
     import numpy as np
 
     from frontrank.data import read_labels
-    from frontrank.data.table import nested_levels
+    from frontrank.data.table import level_faults, nested_levels, warn_of_levels
     from frontrank.evaluation.evaluate import has_small_levels
+    from frontrank.evaluation.measures import OF_LEVELS
     from frontrank.evaluation.protocols import PROTOCOLS
 
     sides = [queries] if gallery is None else [queries, gallery]
@@ -316,6 +317,9 @@ def _add_levels(
         count = len(rows.embeddings)
         if options.levels is None:
             levels.append(nested_levels(rows.labels, rows.file.columns))
+            of_levels = [name for name in options.metrics or () if name.startswith(OF_LEVELS)]
+            if of_levels and level_faults(rows.labels, rows.file.columns):
+                warn_of_levels(f"{of_levels[0]} of {rows.source}", rows.labels, rows.file.columns)
         else:
             named = {name: read_labels(name, rows.file, count, "levels").astype(str) for name in options.levels}
             levels.append({"label": rows.labels.astype(str), **named})

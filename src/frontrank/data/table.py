@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from frontrank.checks import import_extra, nearest_word, printable, suggestion
+from frontrank.checks import import_extra, join_words, nearest_word, printable, suggestion
 from frontrank.data.embedding_files import check_file, name_list, parsing, read_csv, text_array
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.files import PathLike, atomic_write
@@ -138,7 +138,7 @@ class ImageTable:
         """Return the columns that are levels of the labels, finest first: label, level2, ..., subcategory, category.
 
         A coarser level counts if all images with a label have it, if it has two values or more, and if each class is
-        in one of them. Images of several labels are an error.
+        in one of them. Images of several labels are an error. A distractor is in no class of any level.
         """
         return tuple(self._levels())
 
@@ -156,6 +156,10 @@ class ImageTable:
     def _levels(self) -> dict[str, np.ndarray]:
         self.require_one_label("a hierarchy of labels")
         return nested_levels(self.labels, {**self.extra, "category": self.categories})
+
+    def warn_of_levels(self, what: str) -> None:
+        """Warn that something which looks at levels of labels finds none, or leaves a column out, and why."""
+        warn_of_levels(what, self.labels, {**self.extra, "category": self.categories})
 
     def files(self) -> list[str]:
         """Return the file of each image: root and path."""
@@ -244,18 +248,50 @@ def nested_levels(labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict
     """Return labels and the columns level2, level3, ..., subcategory, category that are coarser levels, as text.
 
     A column that has no entry for an image with a label, the same one for all, or two for one class, is left out.
+    An image without a label, such as a distractor, has no coarser class either.
     """
+    return _read_levels(labels, columns)[0]
+
+
+def level_faults(labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> list[str]:
+    """Return why columns of the names of levels are none, in a line each; those without any entry are left out.
+
+    >>> level_faults(np.array(["cat", "cat", "oak"]), {"category": np.array(["pet", "tree", "tree"])})
+    ["column category has several entries for label 'cat'"]
+    """
+    return _read_levels(labels, columns)[1]
+
+
+def _read_levels(labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
     names = sorted((name for name in columns if _LEVEL.fullmatch(name)), key=lambda name: int(name[5:]))
     names += [name for name in ("subcategory", "category") if name in columns]
-    levels = {"label": labels.astype(str)}
+    levels, faults = {"label": labels.astype(str)}, []
     labelled = levels["label"] != ""
     for name in names:
-        column, finer = columns[name].astype(str), list(levels.values())[-1][labelled].tolist()
-        own = column[labelled].tolist()
-        nested = len(set(zip(finer, own, strict=True))) == len(set(finer))
-        if "" not in own and len(set(own)) > 1 and nested:
-            levels[name] = column
-    return levels
+        column, (finer, classes) = columns[name].astype(str), list(levels.items())[-1]
+        own, of = column[labelled].tolist(), dict[str, str]()
+        several = [
+            fine
+            for fine, each in zip(classes[labelled].tolist(), own, strict=True)
+            if of.setdefault(fine, each) != each
+        ]
+        if "" in own:
+            faults += [f"column {name} is empty for some images"] if any(own) else []
+        elif len(set(own)) < 2:
+            faults.append(f"column {name} is the same for all images")
+        elif several:
+            faults.append(f"column {name} has several entries for {finer} {several[0]!r}")
+        else:
+            levels[name] = np.where(labelled, column, "")
+    return levels, faults
+
+
+def warn_of_levels(what: str, labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
+    """Warn that something which looks at levels of labels finds none, or leaves a column out, and why."""
+    levels, faults = _read_levels(labels, columns)
+    if faults or len(levels) == 1:
+        reason = "; ".join(faults) or "there is no column category, subcategory, level2, ..."
+        warnings.warn(f"{what} ranks by {join_words(levels, 'and')} alone: {reason}", FrontrankWarning, stacklevel=2)
 
 
 def split_labels(labels: np.ndarray) -> list[frozenset[str]] | None:

@@ -1,7 +1,7 @@
 """Comparison of reports: paired differences of two, and a table of several."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,8 @@ from frontrank.files import PathLike, write_json
 from frontrank.tables import Table, TableFormat, align_right
 
 _KIND, _VERSION = "comparison", 1
+_UNCLEAR = "no clear difference"
+_COLUMNS = 80  # of a terminal
 _SAME_QUERIES = "both reports must be of the same queries in the same order"
 
 
@@ -39,7 +41,7 @@ class Difference(NamedTuple):
     @property
     def verdict(self) -> str:
         """Verdict on b: "better" or "worse" if 0 is outside the interval, else "no clear difference"."""
-        return "better" if self.low > 0 else "worse" if self.high < 0 else "no clear difference"
+        return "better" if self.low > 0 else "worse" if self.high < 0 else _UNCLEAR
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,18 +75,30 @@ class Comparison(Mapping[str, Difference]):
         return self.table()
 
     def table(self, format: TableFormat = "text") -> str:
-        """Return both values in percent, the difference with its interval, p and a verdict on b, as a table."""
-        a, b = self.names
+        """Return both values in percent, the difference with its interval, p and a verdict on b, as a table.
+
+        As text it has at most 80 columns: long names stand above it, and are a and b in it.
+        """
+        short = format == "text"
+        table = self._table(self.names, short)
+        if short and max(map(len, replace(table, before=(), after=()).render(format).splitlines())) > _COLUMNS:
+            table = self._table(("a", "b"), short)
+        return table.render(format)
+
+    def _table(self, names: tuple[str, str], short: bool) -> Table:
+        a, b = names
         lows, highs = (align_right(_points(getattr(d, end)) for d in self.values()) for end in ("low", "high"))
         rows = []
         for (name, d), low, high in zip(self.items(), lows, highs, strict=True):
             values = [format_metric(name, d.a), format_metric(name, d.b), _points(d.difference)]
             p = "<0.0001" if d.p_value < 0.00005 else f"{d.p_value:.4f}"
-            rows.append([name, *values, f"[{low}, {high}]", p, d.verdict])
+            verdict = "unclear" if short and d.verdict == _UNCLEAR else d.verdict
+            rows.append([name, *values, f"[{low}, {high}]", p, verdict])
         header = ["metric", a, b, "difference", f"{100 * self.level:g} % interval", "p", f"{b} is"]
         queries = "1 query" if self.queries == 1 else f"the same {self.queries:,} queries"
-        before = (f"{b} against {a} on {queries}", f"difference = {b} - {a}, in percentage points")
-        return Table(header, rows, "lrrrlrl", before, self.notes).render(format)
+        letters = [f"{x} = {name}" for x, name in zip(names, self.names, strict=True) if names != self.names]
+        first, last = "{1} against {0} on".format(*self.names), f"difference = {b} - {a}, in percentage points"
+        return Table(header, rows, "lrrrlrl", (f"{first} {queries}", *letters, last), self.notes)
 
     def save(self, path: PathLike, overwrite: bool = False) -> None:
         """Write everything to a JSON file; an existing one is replaced only with overwrite=True."""

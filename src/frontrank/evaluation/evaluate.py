@@ -53,8 +53,8 @@ def evaluate(
                 then of the finest level, and those of the others are named "mAP (level 2)"; nDCG and H-AP look at how
                 many levels an item shares. Or a set of labels per item: those that share one are relevant
     gallery:    what is searched instead [item, dim], with gallery_labels
-    relevant:   instead of labels: a matrix [query, gallery] of booleans or of grades >= 0 (floats), or a list of index
-                arrays, one per query
+    relevant:   instead of labels: a matrix [query, gallery] of booleans or of grades >= 0, or a list of index arrays,
+                one per query
     ignored:    items taken out of a query's ranking, in the same form
     metrics:    "R@k", "P@k", "mAP", "mAP@R", "R-precision", "MRR", "nDCG", "nDCG@k", "H-AP", "NMI", "dists@intra",
                 "dists@inter"
@@ -182,6 +182,9 @@ def _rankings(
     for level in range(codes[0].shape[1] if plain else 0):
         named = [replace(each, name=f"{each.name} (level {level + 1})") for each in plain] if level else plain
         of_level = (codes[0][:, level], codes[1][:, level])
+        if not bool(LabelRelevance(*of_level, own=own).used):
+            asked = ", ".join(each.name for each in plain)
+            raise InputError(f"labels: no two items share a class of level {level + 1}; leave it out, or {asked}")
         rankings.append((named, *read_relevance(of_level, None, ignored, queries, items, own)))
     if graded:
         rankings.append((graded, *read_relevance(codes, None, ignored, queries, items, own)))
@@ -299,8 +302,9 @@ def _codes(
         for level, column in enumerate(of_queries.T)
     ]
     codes = torch.stack([of for of, _ in columns], 1), torch.stack([of for _, of in columns], 1)
-    if not is_nested(torch.cat(codes)):
-        raise InputError("labels: a class is in two classes of the next level; the finest level comes first")
+    both = torch.cat(codes)
+    if not is_nested(both) and is_nested(both.flip(1)):
+        raise InputError("labels: the finest level comes first, and here the coarsest does; use labels[:, ::-1]")
     return codes
 
 
@@ -391,8 +395,10 @@ def read_relevance(
     relevance: Relevance
     if relevant is None:
         assert codes is not None  # the caller has made sure
-        if codes[0].dim() == 2:
+        if codes[0].dim() == 2 and is_nested(torch.cat(codes)):
             relevance = LevelRelevance(*codes, own=own, by_level=True)
+        elif codes[0].dim() == 2:
+            relevance = _sharing_a_level(*codes, own=own)
         else:
             relevance = LabelRelevance(*codes, own=own)
     else:
@@ -410,6 +416,14 @@ def read_relevance(
     return relevance, removed
 
 
+def _sharing_a_level(codes: Tensor, gallery_codes: Tensor, own: bool) -> Lists:
+    """Return the items that share a level with each query, whose grade is how many they share."""
+    size = len(gallery_codes)
+    levels = [Lists.of(LabelRelevance(*of, own=own)) for of in zip(codes.T, gallery_codes.T, strict=True)]
+    pairs, grades = torch.cat([each.queries * size + each.items for each in levels]).unique(return_counts=True)
+    return Lists(pairs % size, torch.bincount(pairs // size, minlength=len(codes)), grades)
+
+
 def read_lists(name: str, lists: Any, queries: int, items: int, grades: bool = False) -> Lists:
     """Return gallery items of each query, from a boolean matrix or from a list of index arrays.
 
@@ -420,7 +434,8 @@ def read_lists(name: str, lists: Any, queries: int, items: int, grades: bool = F
     kinds = f"{name} must be a boolean matrix or a list of index arrays, one per query"
     if isinstance(lists, Tensor | np.ndarray) or _is_nested_bool(lists):
         array = as_array(name, lists)
-        graded = grades and array.dtype.kind == "f"
+        whole = array.dtype.kind in "iu" and array.shape == (queries, items)  # others may be indices
+        graded = grades and (array.dtype.kind == "f" or whole)
         if array.dtype != bool and not graded:
             raise InputTypeError(f"{kinds}, got an array of {array.dtype}; use {name}.astype(bool) or list({name})")
         if array.shape != (queries, items):

@@ -76,8 +76,8 @@ def measure(name: str) -> Measure:
     known = [*_OF_RANKS, *GROUP_METRICS]
     simple = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
     near = nearest_word(name.replace("_at_", "@"), known, 0.7)
-    if at := re.fullmatch(r"([rp])@(\d*)[.\d]*", simple):
-        near = f"{at[1].upper()}@{int(at[2][:15] or 1) or 1}"
+    if at := re.fullmatch(r"(r|p|ndcg)@(\d*)[.\d]*", simple):
+        near = f"{'nDCG' if at[1] == 'ndcg' else at[1].upper()}@{int(at[2][:15] or 1) or 1}"
     hint = f"did you mean {near}? " if near else ""
     at_k = "R@k, P@k and nDCG@k for any whole k from 1"
     raise InputError(f"metrics: {name!r} is not known; {hint}there are {at_k}, {', '.join(known)}")

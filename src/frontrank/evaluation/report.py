@@ -208,8 +208,9 @@ def _describe_without_positive(report: Report) -> str:
         return "every query has a positive"
     it, have, as_misses = ("it", "query has", "as a miss") if count == 1 else ("them", "queries have", "as misses")
     lacking = report.positives == 0
-    without = [name for name, values in report.per_query.items() if np.isnan(values[lacking]).all()]
-    others = [name for name, values in report.per_query.items() if not values[lacking].any()]
+    at_finest = {name: of[lacking] for name, of in report.per_query.items() if "(level" not in name}
+    without = [name for name, values in at_finest.items() if np.isnan(values).all()]
+    others = [name for name, values in at_finest.items() if not values.any() and not name.startswith("nDCG")]
     parts = []
     for metrics, verb, rest in ((others, "count", f"{it} {as_misses}"), (without, "leave", f"{it} out")):
         if names := list(dict.fromkeys(re.sub(r"@\d+$", "@k", name) for name in metrics)):  # any k is written as k

@@ -137,12 +137,18 @@ def read_labels_of_rows(name: str, labels: Tensor, length: int, of: str, device:
 
 def _labels(name: str, labels: Tensor, length: int, of: str, device: torch.device) -> Tensor:
     labels = read_labels_of_rows(name, labels, length, of, device)
-    if labels.dim() == 2 and labels.shape[1] > 2 and bool(((labels == 0) | (labels == 1)).all()):
+    if labels.dim() == 2 and labels.shape[1] > 2 and _is_one_hot(labels):
         raise InputError(
             f"{name} of shape {tuple(labels.shape)} has 0 and 1 only, as if it were one-hot; use {name}.argmax(1), "
             "or give a matrix of who is relevant as relevant"
         )
     return labels
+
+
+def _is_one_hot(labels: Tensor) -> bool:
+    """Whether rows of labels have one 1 and otherwise 0, and could not be classes of nested levels."""
+    ones = ((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all()
+    return bool(ones) and not is_nested(labels)
 
 
 def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device) -> Tensor:
@@ -159,10 +165,10 @@ def _mask(name: str, mask: Tensor, rows: int, columns: int, device: torch.device
 def _relevant(relevant: Tensor, rows: int, columns: int, device: torch.device, graded: bool, by_level: bool) -> Tensor:
     """Check a matrix of who is relevant to whom: boolean, or grades >= 0, which stay only if the loss uses them."""
     relevant = as_tensor("relevant", relevant, device)
+    if relevant.dtype == torch.bool or relevant.dtype.is_complex or relevant.shape != (rows, columns):
+        return _mask("relevant", relevant if relevant.dtype.is_complex else relevant > 0, rows, columns, device)
     if not relevant.dtype.is_floating_point:
-        return _mask("relevant", relevant, rows, columns, device)
-    if relevant.shape != (rows, columns):
-        return _mask("relevant", relevant > 0, rows, columns, device)  # raises the error of the shape
+        relevant = relevant.float()
     if not bool((torch.isfinite(relevant) & (relevant >= 0)).all()):
         wrong = relevant[~(torch.isfinite(relevant) & (relevant >= 0))][0].item()
         raise InputError(f"relevant must have grades >= 0, got {wrong}; 0 means not relevant")

@@ -109,11 +109,37 @@ def _scale_gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None,
 _batch_loss.register_autograd(_scale_gradients, setup_context=_save_gradients)
 
 
-class BatchLoss(nn.Module):
+class LossTerm(nn.Module):
+    """A loss that can stand in a sum of losses, such as 0.9 * a + b / 10 or sum([a, b])."""
+
+    def _pairs(self) -> list[tuple[float, nn.Module]]:
+        """The losses of the sum, each with its weight."""
+        return [(1.0, self)]
+
+    def __mul__(self, weight: float) -> "CombinedLoss":
+        return CombinedLoss([(weight * own, loss) for own, loss in self._pairs()])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number: float) -> "CombinedLoss":
+        return self * (1 / number)
+
+    def __add__(self, other: nn.Module) -> "CombinedLoss":
+        return CombinedLoss([*self._pairs(), *(other._pairs() if isinstance(other, LossTerm) else [(1.0, other)])])
+
+    def __radd__(self, other: Literal[0]) -> "CombinedLoss":
+        return self * 1.0 if other == 0 else NotImplemented  # a sum begins with 0
+
+    def __sub__(self, other: "LossTerm") -> "CombinedLoss":
+        return self + other * -1.0
+
+
+class BatchLoss(LossTerm):
     """A loss per query, averaged over the queries that have a positive. Subclasses give `objective`.
 
     `last` says what the latest call did: {"queries_used": ..., "queries_skipped": ...}; a query without
-    a positive is skipped. A compiled graph knows the loss by its `number`.
+    a positive is skipped. Unless a loss is `graded`, labels of several levels count as the finest, and any grade of
+    `relevant` above 0 as 1. A compiled graph knows the loss by its `number`.
     """
 
     include_query: bool | Literal["negative"] = False  # "negative": in its own list, but not as a positive
@@ -156,7 +182,8 @@ class BatchLoss(nn.Module):
 
         embeddings: [query, dim], of any length: cosine similarity is used
         labels:     [query], whole numbers; the same label means relevant
-                    [query, level], finest first: the grade of an item is how many levels it shares
+                    [query, level], finest first: the grade of an item is how many levels it shares. A loss that
+                    knows two grades only, such as SmoothAP, ranks by the finest level, and by any grade above 0
         ref_emb, ref_labels: a separate gallery [item, dim], [item]; without it the batch is its own
             gallery and no query is in its own list
         relevant:   [query, gallery], in place of labels: boolean, or grades >= 0, 0 for not relevant
@@ -189,14 +216,6 @@ class BatchLoss(nn.Module):
         weights = self._weights(None, relevance, scores.dtype)
         return score_loss(scores, relevance, self.objective, weights)
 
-    def __mul__(self, weight: float) -> "CombinedLoss":
-        return CombinedLoss([(weight, self)])
-
-    __rmul__ = __mul__
-
-    def __add__(self, other: "BatchLoss | CombinedLoss") -> "CombinedLoss":
-        return CombinedLoss([(1.0, self)]) + other
-
     def _weights(self, labels: Tensor | None, relevance: Relevance, dtype: torch.dtype) -> Tensor:
         counts, used = relevance.counts, relevance.used
         self.last = {"queries_used": used, "queries_skipped": len(counts) - used}
@@ -207,7 +226,7 @@ class BatchLoss(nn.Module):
         return self.query_weights(labels, counts, wide) / max(1, used)
 
 
-class CombinedLoss(nn.Module):
+class CombinedLoss(LossTerm):
     """A sum of losses, each with its weight; also written 0.9 * a + 0.1 * b.
 
     >>> from frontrank.losses import PNP, SmoothAP
@@ -220,6 +239,8 @@ class CombinedLoss(nn.Module):
 
     def __init__(self, losses: Sequence[tuple[float, nn.Module]]) -> None:
         super().__init__()
+        if not isinstance(losses, Sequence):
+            raise InputTypeError(f"losses must be a list of pairs (weight, loss), got {type(losses).__name__}")
         if not losses:
             raise InputError("losses must have at least one pair (weight, loss), got none")
         for pair in losses:
@@ -249,15 +270,6 @@ class CombinedLoss(nn.Module):
         for weight, value in zip(self.weights[1:], values[1:], strict=True):
             total = total + weight * value
         return total
-
-    def __mul__(self, weight: float) -> "CombinedLoss":
-        return CombinedLoss([(weight * own, loss) for own, loss in self._pairs()])
-
-    __rmul__ = __mul__
-
-    def __add__(self, other: "BatchLoss | CombinedLoss") -> "CombinedLoss":
-        more = other._pairs() if isinstance(other, CombinedLoss) else [(1.0, other)]
-        return CombinedLoss([*self._pairs(), *more])
 
     def _pairs(self) -> list[tuple[float, nn.Module]]:
         return list(zip(self.weights, self.losses, strict=True))

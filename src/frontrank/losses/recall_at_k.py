@@ -32,5 +32,5 @@ class RecallAtK(RankLoss):
         rank_temperature: float = 1.0,
         include_query: bool = False,
     ) -> None:
-        super().__init__(RecallAtKMetric(tuple(ks), rank_temperature), Sigmoid(temperature))
+        super().__init__(RecallAtKMetric(ks, rank_temperature), Sigmoid(temperature))
         self.include_query = "negative" if include_query else False

@@ -66,7 +66,6 @@ def read_image(
     >>> picture.mode, picture.size, picture.getpixel((0, 0))
     ('RGB', (3, 3), (255, 255, 255))
     """
-    require_pillow()
     if at_least is not None:
         check_integer("at_least", at_least, at_least=1)
     check_integer("max_pixels", max_pixels, at_least=1)
@@ -102,7 +101,6 @@ def box_faults(path: PathLike, boxes: Sequence[Sequence[float]]) -> list[str | N
 
 def image_size(path: PathLike) -> tuple[int, int]:
     """Return width and height of the upright picture. Only a TIFF is decoded for it."""
-    require_pillow()
     with _image_errors(path):
         return _upright_size(path)
 
@@ -159,6 +157,7 @@ def _open_image(path: PathLike, max_pixels: int = MAX_PIXELS, decode: bool = Fal
 
     decode: whether its pixels will be read
     """
+    require_pillow()
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -212,9 +211,9 @@ def decode_image(
     path: PathLike, box: _Edges | None = None, at_least: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> "Image":
     """Return what `read_image` returns; every fault of the file is a FaultError."""
-    from PIL.Image import Transpose
-
     with _open_image(path, max_pixels, decode=True) as image:
+        from PIL.Image import Transpose
+
         if at_least is not None and box is None:
             image.draft(None, (math.ceil(at_least),) * 2)
         image.load()

@@ -5,6 +5,7 @@ before it. On exact ranks the functions below are the metrics of evaluation; on 
 same functions, as the `pair_loss` of a `PairMetric`, are the losses of the papers.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, Protocol, get_args, runtime_checkable
@@ -13,11 +14,12 @@ import torch
 from torch import Tensor
 
 from frontrank.checks import check_choice, check_integer, check_number
-from frontrank.errors import InputError
+from frontrank.errors import InputError, InputTypeError
 from frontrank.ranking.integral import Integral, check_derivative
 
 Variant = Literal["O", "I_u", "I_b", "D_s", "D_q"]
 Weighting = Literal["log", "loglog"]
+MOST_GRADE = 100  # of NDCG: sums of 2^grade are finite
 
 
 class Ranks(NamedTuple):
@@ -115,18 +117,23 @@ def ndcg(ranks: Ranks, k: int | None = None) -> Tensor:
     tensor([0.7967])
     """
     place = 1 + ranks.before_pos + ranks.before_neg
-    gain = torch.exp2(ranks.grades) - 1 if ranks.grades is not None else torch.ones_like(place)
-    gain = gain * ranks.valid
+    gain = (_gain(ranks.grades) if ranks.grades is not None else torch.ones_like(place)) * ranks.valid
     discount = torch.log2(1 + place)
     first = torch.ones_like(place) if k is None else (place <= k).to(place.dtype)
     return (gain * first / discount).sum(1) / _ideal_gain(gain.detach(), ranks, k)
+
+
+def _gain(grades: Tensor) -> Tensor:
+    if grades.numel() and (largest := float(grades.max())) > MOST_GRADE:
+        raise InputError(f"relevant has the grade {largest:g}, and NDCG takes at most {MOST_GRADE}; divide all grades")
+    return torch.expm1(grades * math.log(2))
 
 
 def _ideal_gain(gain: Tensor, ranks: Ranks, k: int | None) -> Tensor:
     """The discounted gain of the best order [query]."""
     if ranks.valid.dtype != torch.bool:  # bins: a centre for each level, so many places as it has positives
         counts = ranks.valid.unflatten(1, (1 if ranks.levels is None else len(ranks.levels), -1)).sum(2).round()
-        of_levels = torch.ones_like(counts) if ranks.levels is None else torch.exp2(ranks.levels) - 1
+        of_levels = torch.ones_like(counts) if ranks.levels is None else _gain(ranks.levels)
         last = counts.flip(1).cumsum(1).flip(1)  # [query, level]
         first = last - counts
         place = torch.arange(int(last.max()), dtype=gain.dtype, device=gain.device)
@@ -134,7 +141,7 @@ def _ideal_gain(gain: Tensor, ranks: Ranks, k: int | None) -> Tensor:
         gain = (taken * of_levels[..., None]).sum(1)
     gain = gain.sort(1, descending=True)[0][:, :k]
     place = torch.arange(1, gain.shape[1] + 1, dtype=gain.dtype, device=gain.device)
-    return (gain / torch.log2(1 + place)).sum(1)
+    return (gain / torch.log2(1 + place)).sum(1).clamp(min=torch.finfo(gain.dtype).tiny)
 
 
 def hierarchical_average_precision(ranks: Ranks, alpha: float = 1.0) -> Tensor:
@@ -154,7 +161,9 @@ def hierarchical_average_precision(ranks: Ranks, alpha: float = 1.0) -> Tensor:
     if grades is None or levels is None or before is None:
         return average_precision(ranks)
     member = (grades[..., None] == levels) * ranks.valid[..., None]  # [query, positive, level]
-    of_levels = levels**alpha / member.sum(1).clamp(min=1)  # [query, level]; a level that nobody has counts nothing
+    counts = member.sum(1)  # [query, level]; a level that nobody has counts nothing
+    largest = (levels * (counts > 0)).amax(1, keepdim=True)  # so that no power of a small grade is 0
+    of_levels = (levels / largest).clamp(max=1) ** alpha / counts.clamp(min=1)
     own = (member * of_levels[:, None]).sum(2)  # rel_i, times how valid i is
     shared = torch.minimum((member > 0).to(own.dtype) @ of_levels[..., None], of_levels[:, None])  # min(rel_i, rel_l)
     rank = own + (shared * before).sum(2) * ranks.valid
@@ -225,7 +234,10 @@ class ListMetric(Protocol):
 
 
 def list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
-    """The slopes of a metric's `list_loss` in the ranks."""
+    """The slopes of a metric's `list_loss` in the ranks.
+
+    Those that are next to nothing are 0: a product with denormal numbers takes several times as long.
+    """
     dtype = ranks.before_neg.dtype
     by_level = ranks.before_level is not None
     with torch.enable_grad():
@@ -242,8 +254,10 @@ def list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
         leaves = [before, negatives, valid] if soft else [before, negatives]
         total = metric.list_loss(relaxed).sum()
         grads = torch.autograd.grad(total, leaves, materialize_grads=True)
-    in_valid = grads[2] if soft else torch.zeros_like(negatives, dtype=dtype)
-    return RankSlopes(grads[0], grads[1], in_valid)
+    least = torch.finfo(dtype).tiny ** 0.75
+    kept = [grad.masked_fill(grad.abs() < least, 0) for grad in grads]
+    in_valid = kept[2] if soft else torch.zeros_like(negatives, dtype=dtype)
+    return RankSlopes(kept[0], kept[1], in_valid)
 
 
 @dataclass(frozen=True)
@@ -259,6 +273,9 @@ class RecallAtK:
     by_level: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ks, tuple | list):
+            raise InputTypeError(f"ks must be whole numbers such as (1, 2, 4), got {self.ks!r}")
+        object.__setattr__(self, "ks", tuple(self.ks))
         if not self.ks:
             raise InputError("ks must have at least one number, such as (1, 2, 4), got ()")
         for k in self.ks:

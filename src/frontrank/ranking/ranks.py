@@ -6,6 +6,7 @@ turns slopes in the ranks into `Slopes` in the scores. A negative with the same 
 positives with the same score stand in any order.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -244,14 +245,18 @@ def _sigmoid_step(difference: Tensor, total: Tensor | None = None, slopes: bool 
 def _rising_step(
     difference: Tensor, total: Tensor | None = None, slopes: bool = True, *, end: float, slope: float
 ) -> Tensor:
-    far = difference > end
+    other = torch.empty_like(difference)  # comparisons are written as numbers: masks take several times as long
     if total is not None:
-        rising = (difference - end).clamp_(min=0).sum(2).mul_(slope)
-        halves = (difference > 0).sum(2)
+        halves = torch.gt(difference, 0, out=other).sum(2)
+        rising = torch.sub(difference, end, out=other).clamp_(min=0).sum(2)
+    far = torch.gt(difference, end, out=other)
     g = difference.clamp_(max=end).sigmoid_()
     if total is not None:
-        torch.sum(g, 2, out=total).add_(rising).add_(halves, alpha=0.5)
-    return g.addcmul_(g, g, value=-1).masked_fill_(far, slope) if slopes else g
+        torch.sum(g, 2, out=total).add_(rising, alpha=slope).add_(halves, alpha=0.5)
+    if not slopes:
+        return g
+    at_end = 1 / (2 + 2 * math.cosh(min(end, 700.0)))  # the slope of a sigmoid there
+    return g.addcmul_(g, g, value=-1).add_(far, alpha=slope - at_end)
 
 
 class _StepSums:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.evaluation import evaluate
+from frontrank.evaluation.measures import OF_LEVELS
 from frontrank.models import Embedder
 from frontrank.models.backbone import feature_maps, has_class_token, module_mode, read_features
 from frontrank.models.pooling import TOKEN_POOLINGS, Pooling
@@ -61,7 +62,7 @@ def choose_reading(model: Embedder, table: ImageTable, metric: str, seconds: flo
     network = _Readings(model, readings)
     rows, features = _embed_some(network, _sample_classes(table, _READING_IMAGES), seconds, embedding)
     parts = np.split(features, np.cumsum(network.widths)[:-1], axis=1)
-    labels = rows.label_sets() or rows.labels
+    labels = _labels(rows, metric)
     results = []
     for reading, part in zip(readings, parts, strict=True):
         value = evaluate(part, labels, metrics=(metric,), progress=False)[metric]
@@ -173,7 +174,7 @@ def start_head(
             rows, features = _embed_some(network, _sample_classes(held_out, _HEAD_IMAGES), seconds, embedding)
         tensor = torch.as_tensor(features)
         if rows.class_sizes().max() > 1:
-            labels = rows.label_sets() or rows.labels
+            labels = _labels(rows, metric)
             outputs = {name: nn.functional.linear(tensor, *head) for name, head in heads.items()} | {"none": tensor}
             for name, output in outputs.items():
                 values[name] = float(evaluate(output, labels, metrics=(metric,), progress=False)[metric])
@@ -227,6 +228,11 @@ def _generator() -> torch.Generator:
 
 
 # Images
+
+
+def _labels(table: ImageTable, metric: str) -> Any:
+    """Return the labels that a metric looks at."""
+    return table.label_sets() or (table.level_labels() if metric.startswith(OF_LEVELS) else table.labels)
 
 
 def _sample_classes(table: ImageTable, count: int) -> ImageTable:

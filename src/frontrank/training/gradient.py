@@ -197,7 +197,7 @@ def _loss_value(
     """
     of_memory = None
     if memory is not None and memory_weight and len(memory):
-        share = memory.share_with_positive(labels)
+        share = memory.share_with_positive(labels, getattr(loss, "graded", False))
         if len(memory) == memory.size and share < _FEW_POSITIVES and not memory.has_warned:
             memory.has_warned = True
             _warn_few_positives(memory.size, share)

@@ -67,10 +67,16 @@ class EmbeddingMemory:
         wide, _ = self._check(embeddings, torch.zeros(len(embeddings), dtype=torch.int64))
         return self._embeddings.to(wide), self._labels.to(wide.device)
 
-    def share_with_positive(self, labels: Tensor) -> float:
-        """Return the share of queries of which the memory holds a positive, by the finest level."""
-        queries, known = (each if each.dim() == 1 else each[:, 0] for each in (labels, self._labels.to(labels.device)))
-        return float(torch.isin(queries, known).float().mean())
+    def share_with_positive(self, labels: Tensor, graded: bool = False) -> float:
+        """Return the share of queries of which the memory holds a positive.
+
+        graded: at any level of the labels; otherwise at the finest
+        """
+        if not len(self):
+            return 0.0
+        queries, known = (x.view(len(x), -1).T for x in (labels, self._labels.to(labels.device)))
+        levels = zip(queries, known, strict=True) if graded else [(queries[0], known[0])]
+        return float(torch.stack([torch.isin(*each) for each in levels]).any(0).float().mean())
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the embeddings and labels in the memory, oldest first."""

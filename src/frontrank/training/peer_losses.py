@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import suggestion
+from frontrank.checks import import_extra, suggestion
 from frontrank.errors import FrontrankError, FrontrankWarning, InputError, InputTypeError
 
 # These compute exactly the pairs of the indices they are given, so that a pair can be left out.
@@ -209,11 +209,9 @@ def _warn_of_smooth_ap() -> None:
 
 
 def _library() -> ModuleType:
-    try:
-        import pytorch_metric_learning as library  # type: ignore[import-untyped]
-        from pytorch_metric_learning import distances, losses, miners, reducers  # noqa: F401
-    except ImportError as error:  # in no extra: only comparisons need it
-        raise InputError("this loss needs pytorch-metric-learning; pip install pytorch-metric-learning") from error
+    library = import_extra("pytorch_metric_learning", "train", "a loss of pytorch-metric-learning")
+    from pytorch_metric_learning import distances, losses, miners, reducers  # type: ignore[import-untyped]  # noqa: F401
+
     return library
 
 

@@ -367,7 +367,9 @@ def build_run(
     if not config.minutes:
         planned = defaults.fill_steps(config, len(sampler))
         check_warmup(planned.optimizer, count_steps(planned, len(sampler), config.batches.accumulate))
-    build_loss(config.loss, 2, 2)
+    graded = getattr(build_loss(config.loss, 2, 2), "graded", False)
+    if (graded or config.metric.startswith(OF_LEVELS)) and training.label_sets() is None:
+        training.warn_of_levels(config.loss.name if graded else config.metric)
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
     config, model = _first_model(config, device)
