@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
     parser.add_argument("--uploads", type=int, default=100, help="hostile uploads; 100 by default")
     parser.add_argument("--files", type=int, default=50, help="hostile files for each reader; 50 by default")
+    parser.add_argument("--readers", default="", help="such as index,labels; all by default")
     parser.add_argument("--kills", type=int, default=50, help="kills of each command; 50 by default")
     parser.add_argument("--commands", default="index,embed,train,compare", help="that are killed; all four by default")
     parser.add_argument("--minutes", type=float, default=30.0, help="of load with faults, in all; 30 by default")

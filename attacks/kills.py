@@ -100,7 +100,7 @@ def _attack_command(
     is_last = False
     while not faults and not is_last:
         start, is_last = time.monotonic(), kills >= options.kills or finished >= 2 * options.kills
-        status = _run_apart(words(killed), output, None if is_last else rng.uniform(0.02, 0.7) * total)
+        status = _run_apart(words(killed), output, None if is_last else rng.uniform(0.1, 1.1) * total)
         if status is None:
             kills += 1
         elif status:

@@ -111,7 +111,7 @@ def attack(sample: Sample, options: argparse.Namespace) -> list[Row]:
                     with lock:
                         statuses[status] += 1
                         slowest = max(slowest, seconds)
-                        if seconds > SLOWEST_UPLOAD or status == 0 or (status >= 500 and status != 503):
+                        if seconds > SLOWEST_UPLOAD or status == 0 or status >= 500:
                             late.append(f"{name}: {status} after {seconds:.1f} s")
 
             threads = [threading.Thread(target=send, args=(cases[first::4],)) for first in range(4)]

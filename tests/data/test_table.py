@@ -439,6 +439,8 @@ BAD = {  # text, what the message names
     "file,label\n1,a\n": ["'path'", "'file', 'label'"],
     "path,lable\n1,a\n": ["'label'", "mean lable?"],
     "path;label\n1;a\n": ["t.csv", "semicolons", "commas"],
+    "path;label, x\n1;a,2\n": ["t.csv", "semicolons"],
+    "path,label\n1," + "a" * 100_000 + "\n" + "2,b\n" * 10_000: ["t.csv", "'label'"],
     "path,label\n": ["t"],
     "path,label\n1,a\n2\n": ["line 3"],
     'path,label\n1,"a\n': ["t.csv"],
@@ -566,3 +568,10 @@ def test_a_text_that_is_no_list_of_labels_is_one_label(label):
 )
 def test_what_needs_one_label_refuses_several(use):
     refusal(lambda: use(table_of(LISTS)), "0.jpg")
+
+
+def test_labels_that_begin_as_a_deep_list(tmp_path):
+    label = '["a",' + "[" * 50_000
+    quoted = label.replace('"', '""')
+    (tmp_path / "t.csv").write_text(f'path,label\n1,"{quoted}"\n')
+    assert read_table(tmp_path / "t.csv").labels.tolist() == [label]

@@ -18,6 +18,7 @@ from frontrank.detection import Detector, DetectorSettings, ProposalAP
 from frontrank.detection import model as module
 from frontrank.detection.model import RankedRoIHeads, build_pyramid, map_strides
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
+from frontrank.models import storage
 from tests.detection.small import CLASSES, pictures, torchvision_heads
 from tests.errors import refusal
 from tests.reference.classifier_ap import classifier_ap
@@ -238,10 +239,14 @@ def test_what_is_no_detector_is_refused(tmp_path, detector):
     refusal(lambda: Detector.load(tmp_path / "nowhere"), "nowhere")
     config = tmp_path / "model" / "config.json"
     content = json.loads(config.read_text())
-    for changed in ({"channels": 8}, {"new": 1}):
-        config.write_text(json.dumps(content | {"settings": content["settings"] | changed}))
-        with pytest.raises(InputError, match=str(tmp_path / "model")):
-            Detector.load(tmp_path / "model")
+    tensors = storage.read_safetensors(tmp_path / "model" / "model.safetensors")
+    wrong = [{name: value} for name in ("backbone", "anchor_scale", "classes", "channels") for value in (None, [[1]])]
+    for changed in ({"channels": 8}, {"new": 1}, {"long_side": 10**6}, *wrong):
+        settings = content["settings"] | changed
+        for signed in ({}, {"fingerprint": storage.fingerprint(settings, tensors)}):
+            config.write_text(json.dumps(content | {"settings": settings} | signed))
+            with pytest.raises(InputError, match=str(tmp_path / "model")):
+                Detector.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize(("name", "value"), [("classes", ("a", "a")), ("samples", 0), ("long_side", 10)])

@@ -169,7 +169,7 @@ class TestLoading:
         path.write_bytes(damage(path.read_bytes()))
         self.refuse(copy, r"model\.safetensors")
 
-    @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"format": "other"}'])
+    @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"[" * 200_000, b'{"format": "other"}'])
     def test_a_config_of_something_else(self, copy, content):
         (copy / "config.json").write_bytes(content)
         self.refuse(copy, r"config\.json")
@@ -196,6 +196,24 @@ class TestLoading:
         self.refuse(copy, "fingerprint")
         sign_again(copy)
         self.refuse(copy, "checkpoint_path" if "checkpoint" in str(value) else name)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *(("backbone_options", {name: "nope"}) for name in ("act_layer", "block", "layers", "block_args")),
+            ("backbone_options", {"stem_width": 0}),
+            ("backbone", "hf-hub:somebody/model"),  # a file does not decide what is fetched
+            ("image_size", 10**6),
+            ("resize", 10**9),
+            ("mean", [1, None, 2]),
+        ],
+        ids=str,
+    )
+    def test_hostile_settings_with_a_valid_fingerprint(self, copy, name, value, monkeypatch):
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", None)
+        edit(copy, "settings", **{name: value})
+        sign_again(copy)
+        self.refuse(copy, r"^\S*config\.json ")
 
     def test_weights_of_another_model(self, copy):
         tensors = load_file(copy / "model.safetensors")
@@ -311,7 +329,7 @@ def kill_at_every_step(parent, begin):
 
 def later(monkeypatch):
     now = time.time() + 7200
-    monkeypatch.setattr(storage.time, "time", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
 
 
 @pytest.mark.processes

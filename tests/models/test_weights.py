@@ -138,6 +138,20 @@ def test_files_without_weights_by_name_and_paths_that_lead_nowhere(tmp_path):
         refuse(value, "weights")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"pretrained_cfg": 5}]
+    + [{"pretrained_cfg": {name: 5}} for name in ("mean", "input_size")]
+    + [{"pretrained_cfg": {"crop_pct": value}} for value in (-1, 1e20, "x", [1])]
+    + [{"pretrained_cfg": {"input_size": value}} for value in ([3, 10**6, 10**6], [3, "x"])],
+    ids=str,
+)
+def test_a_hostile_description_in_the_format_of_timm(source, tmp_path, change):
+    save_file(source.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "test_resnet", **change}))
+    refuse(tmp_path, tmp_path.name)
+
+
 def test_names_of_timm_belong_to_the_backbone():
     refuse("resnet50", 'backbone="resnet50"')
 

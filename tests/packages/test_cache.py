@@ -128,7 +128,8 @@ def test_what_killed_calls_left(npm, cache):
     for name, age in ((".fetch-old", 2 * _ABANDONED), (".fetch-new", 60)):
         (cache / name / "npm").mkdir(parents=True)
         (cache / name / "half.tgz").write_bytes(CONTENT[:9])
-        os.utime(cache / name, (time.time() - age, time.time() - age))
+        for path in (cache / name / "npm", cache / name / "half.tgz", cache / name):
+            os.utime(path, (time.time() - age, time.time() - age))
     fetch([package(CONTENT)])
     assert [path.name for path in cache.glob(".fetch-*")] == [".fetch-new"]
 

@@ -428,3 +428,36 @@ def test_a_full_disk_while_rewriting_or_adding(tmp_path, monkeypatch):
         assert index.settings.facts["dead rows"] == 0
     with Index.load(tmp_path / "index") as index:
         assert index.count() == 21
+
+
+DEEP = b"[" * 100_000
+ITEM = b'["0","p",null,null,{}]'
+CRAFTED = {
+    "an empty head": (0, b"{}"),
+    "a list as head": (0, b"[]"),
+    "a deep head": (0, DEEP),
+    "dim that is no whole number": (0, b'{"dim":2.9,"number":1}'),
+    "dim 0": (0, b'{"dim":0,"number":1}'),
+    "a long number": (0, b'{"dim":' + b"9" * 5000 + b',"number":1}'),
+    "deep settings": (1, DEEP),
+    "deletion of a number": (3, b"5"),
+    "deletion of lists": (3, b"[[1]]"),
+    "deep deletion": (3, DEEP),
+    "fewer items than rows": (2, b"[]"),
+    "more items than rows": (2, b"[" + ITEM + b',["1","p",null,null,{}]]'),
+    "deep items": (2, DEEP),
+}
+
+
+@pytest.mark.parametrize(("kind", "payload"), CRAFTED.values(), ids=CRAFTED)
+def test_records_that_somebody_crafted_with_valid_checksums(tmp_path, kind, payload):
+    folder = tmp_path / "i"
+    with Index(folder, dim=2) as index:
+        index.add(np.eye(2)[:1], [Item("0")])
+    with closing(Journal(folder / "journal")) as file:
+        records = list(file.read())
+    own = next((place for place, record in enumerate(records) if record[0] == kind), len(records))
+    start = records[own][1][: journal._ROW_RANGE.size] if kind == 2 else b""
+    records[own : own + 1] = [(kind, start + payload)]
+    write_journal(folder / "journal", records)
+    refusal(lambda: Index.load(folder), str(folder))

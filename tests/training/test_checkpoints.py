@@ -1,6 +1,7 @@
 import errno
 import hashlib
 import io
+import json
 import math
 import os
 import pickle
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from collections import Counter, OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ from frontrank.training.checkpoints import (
     start_randomness,
     write_state,
 )
+from frontrank.training.loop import restore
 from tests.errors import refusal
 
 ROOT = Path(__file__).parents[2]
@@ -325,3 +329,14 @@ def test_random_states_of_devices(monkeypatch):
 def test_values_that_are_no_random_state():
     for name, value in (("python", None), ("numpy", torch.zeros(3)), ("torch", ("MT", 1))):
         refusal(lambda name=name, value=value: set_random_state(random_state() | {name: value}), "state")
+
+
+def test_a_run_whose_checkpoints_were_deleted_says_that_it_begins_again(tmp_path):
+    config = SimpleNamespace(checkpoint_every=2, iterations=10, evaluations=1)
+    run = SimpleNamespace(folder=tmp_path, config=config, sampler=range(5), accumulate=1)
+    for step, warnings in ((2, 0), (3, 1)):  # one that was killed while it wrote the first has lost nothing else
+        (tmp_path / "log.jsonl").write_text(json.dumps({"step": step, "epoch": 0.5, "time": 1.0}) + "\n")
+        with catch_warnings(record=True) as caught:
+            simplefilter("always")
+            assert restore(run)[0].step == 0
+        assert len(caught) == warnings

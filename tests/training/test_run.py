@@ -427,6 +427,12 @@ def test_folders_that_are_not_new(tmp_path, out):
     (tmp_path / ".DS_Store").touch()
     build.require_new(tmp_path)  # hidden files only
     build.require_new(out)
+    out.mkdir()
+    for name in ("run.json", "images.csv"):  # of a run that was killed before it wrote its settings
+        (out / name).write_text("{}")
+        build.require_new(out)
+    (out / "run.json").unlink()
+    assert str(out) in refusal(build.require_new, out)  # somebody's own images.csv
     (tmp_path / "mine").touch()
     assert str(tmp_path) in refusal(build.require_new, tmp_path)
     assert "mine" in refusal(build.require_new, tmp_path / "mine")

@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 from torch import Tensor
 
-from frontrank.checks import import_extra, nearest_word, printable, suggestion
+from frontrank.checks import import_extra, nearest_word, printable, shorten, suggestion
 from frontrank.errors import FrontrankError, InputError
-from frontrank.files import load_json
+from frontrank.files import load_json, refuse_pipe
 
 Array = np.ndarray | Tensor
 
@@ -27,6 +27,7 @@ _BATCH = 8192  # rows of a .parquet file decoded at once
 _EMBEDDINGS = ("embeddings", "embedding")
 _NAMES = {"labels": ("label", "labels"), "ids": ("ids", "id", "path")}
 _COLUMN = re.compile(r"(.+?\.(?:csv|npz|parquet|safetensors)):(.+)", re.IGNORECASE)  # file:column
+_LONG_TEXT, _MOST_TEXT_BYTES = 128, 1 << 30  # characters of an entry, and memory for all entries that are as long
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 # The arrays of a .npy, .npz, .parquet or .safetensors file, by name and not read yet.
@@ -51,6 +52,7 @@ def check_file(path: Path, endings: Iterable[str], what: str) -> Path:
         raise InputError(f"{path} does not exist{_similar_file(path, endings)}")
     if path.suffix.lower() not in endings:
         raise InputError(f"{path} ends in {path.suffix!r}, but {what} are read from {', '.join(endings)}; convert it")
+    refuse_pipe(path)
     try:
         with path.open("rb") as file:
             if file.read(1):
@@ -410,6 +412,15 @@ def _numbers_or_text(entries: list[str]) -> np.ndarray:
         numbers = list(map(int, entries))
         if len(set(numbers)) == len(set(entries)) and all(abs(number) < 2**63 for number in numbers):
             return np.array(numbers, dtype=np.int64)
+    return text_array("it", entries)
+
+
+def text_array(where: str, entries: Sequence[str]) -> np.ndarray:
+    """Return entries as an array of text, whose longest entry sets the room that each of them takes."""
+    longest = max(entries, key=len, default="")
+    if 4 * len(longest) * len(entries) > _MOST_TEXT_BYTES and len(longest) > _LONG_TEXT:
+        fault = f"{where} has an entry of {len(longest):,} characters ({shorten(repr(longest), 40)})"
+        raise InputError(f"{fault}, and all would take as much memory; write a shorter one")
     return np.array(entries, dtype=str)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from frontrank.checks import import_extra, join_words, nearest_word, printable, suggestion
-from frontrank.data.embedding_files import check_file, name_list, parsing, read_csv
+from frontrank.data.embedding_files import check_file, name_list, parsing, read_csv, text_array
 from frontrank.errors import FrontrankWarning, InputError, InputTypeError
 from frontrank.files import PathLike, atomic_write
 from frontrank.tables import Table
@@ -310,7 +310,7 @@ def _parse_labels(text: object) -> list[str]:
         return []
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return names if all(isinstance(name, str) for name in names) else []
 
@@ -485,7 +485,7 @@ def read_table(path: PathLike, root: PathLike | None = None) -> ImageTable:
     path = check_file(Path(path), TABLE_ENDINGS, "tables of images")
     with parsing(path):
         columns = _csv_columns(path) if path.suffix.lower() == ".csv" else _parquet_columns(path)
-    if len(columns) == 1 and (other := re.search("[;\t|]", next(iter(columns)))):
+    if "path" not in columns and (other := re.search("[;\t|]", "".join(columns))):
         kind = {";": "semicolons", "\t": "tabs", "|": "bars"}[other[0]]
         raise InputError(f"{printable(path)} has {kind} between its columns; save it with commas")
     for name in ("path", "label"):
@@ -629,4 +629,4 @@ def _texts(texts: Sequence[str]) -> np.ndarray:
 def _as_text(path: Path, name: str, column: np.ndarray) -> np.ndarray:
     if column.dtype.kind not in "iuUO":
         raise InputError(f"{printable(path)} has {column.dtype} in the column {name!r}; write text or integers there")
-    return np.array([str(entry).strip() for entry in column.tolist()], dtype=str)
+    return text_array(f"{printable(path)}, column {name!r},", [str(entry).strip() for entry in column.tolist()])

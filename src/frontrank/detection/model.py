@@ -16,17 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from frontrank.checks import check_choice, check_integer, import_extra, suggestion
+from frontrank.checks import check_choice, check_integer, import_extra, shorten, suggestion
 from frontrank.detection.data import SceneTable, all_scenes
 from frontrank.detection.evaluation import Detections
 from frontrank.errors import InputError, InputTypeError
-from frontrank.files import PathLike
+from frontrank.files import PathLike, parse_errors
 from frontrank.losses import ClassifierAP
 from frontrank.models import storage
 from frontrank.models.backbone import module_mode, unknown_backbone
 from frontrank.models.weights import (
     IMAGENET_MEAN,
     IMAGENET_STD,
+    LARGEST_SIDE,
     WORDS,
     fetch_pretrained,
     load_tensors,
@@ -127,10 +128,13 @@ class DetectorSettings:
 
     def check(self) -> None:
         """Raise if a detector cannot be built from these settings."""
+        if not all(isinstance(name, str) for name in self.classes) or isinstance(self.classes, str):
+            raise InputError(f"classes must be names, got {shorten(repr(self.classes))}")
         if not self.classes or len(set(self.classes)) != len(self.classes):
             raise InputError(f"classes must be names, each once, got {list(self.classes)}")
         for name in ("channels", "head_dim", "short_side", "proposals", "proposals_test", "samples", "detections"):
             check_integer(name, getattr(self, name), at_least=1)
+        check_integer("long_side", self.long_side, at_least=1, at_most=LARGEST_SIDE)
         if self.long_side < self.short_side:
             raise InputError(f"long_side {self.long_side} is less than short_side {self.short_side}; make it more")
 
@@ -229,7 +233,8 @@ class Detector(nn.Module):
         """Load a saved detector, in evaluation mode."""
         folder = storage.find_model(path)
         settings, tensors = storage.read_model(folder, storage.DETECTOR)
-        detector = cls(_read_settings(settings, folder / storage.CONFIG))
+        with parse_errors(folder / storage.CONFIG, "save the model again"):
+            detector = cls(_read_settings(settings, folder / storage.CONFIG))
         storage.restore_weights(detector.network, tensors, folder)
         detector.origin = str(folder)
         return detector.to(device).eval()

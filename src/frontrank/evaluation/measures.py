@@ -70,14 +70,14 @@ def measure(name: str) -> Measure:
     empty = 0.0 if name.startswith(_DEFINED_FOR_ALL) else float("nan")
     if name in _OF_RANKS:
         return Measure(name, _OF_RANKS[name], empty, name.startswith(OF_LEVELS))
-    if at := re.fullmatch(r"(R|P|nDCG)@0*([1-9]\d*)", name):
-        k = int(at[2][:16])  # no list is longer
+    if at := re.fullmatch(r"(R|P|nDCG)@([1-9][0-9]{0,14})", name):
+        k = int(at[2])
         return Measure(name, partial(_AT_K[at[1]], k=k), empty, name.startswith(OF_LEVELS))
     known = [*_OF_RANKS, *GROUP_METRICS]
     simple = name.lower().replace("recall", "r").replace("precision", "p").replace("-", "").replace("_", "").strip()
     near = nearest_word(name.replace("_at_", "@"), known, 0.7)
     if at := re.fullmatch(r"(r|p|ndcg)@(\d*)[.\d]*", simple):
-        near = f"{'nDCG' if at[1] == 'ndcg' else at[1].upper()}@{int(at[2][:16] or 1) or 1}"
+        near = f"{'nDCG' if at[1] == 'ndcg' else at[1].upper()}@{int(at[2][:15] or 1) or 1}"
     hint = f"did you mean {near}? " if near else ""
     at_k = "R@k, P@k and nDCG@k for any whole k from 1"
     raise InputError(f"metrics: {name!r} is not known; {hint}there are {at_k}, {', '.join(known)}")

@@ -5,6 +5,7 @@ application and speaks ASGI itself, so that nothing is read or computed for a re
 """
 
 import asyncio
+import dataclasses
 import hmac
 import logging
 import math
@@ -15,7 +16,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
@@ -175,6 +176,27 @@ _MOST_CLIENTS, _MOST_SESSIONS = 10_000, 1000  # remembered
 _BODY_GRACE = 3.0  # seconds before the rate of a body counts
 _log = logging.getLogger("frontrank.gallery")
 
+
+@dataclass(eq=False)
+class _Body:
+    """The body of a request while it arrives."""
+
+    start: float = dataclasses.field(default_factory=time.monotonic)
+    size: int = 0
+    limit: asyncio.Timeout | None = None  # while it is waited for
+    is_given_up: bool = False
+
+    def rate(self) -> float:
+        """Return its bytes a second so far."""
+        return self.size / (time.monotonic() - self.start + 0.1)
+
+    def give_up(self) -> None:
+        """End it: its place is given to another one."""
+        self.is_given_up = True
+        if self.limit is not None:
+            self.limit.reschedule(0.0)
+
+
 Responder = Callable[[Scope, int, str, Mapping[str, str] | None], Response]
 
 
@@ -189,8 +211,8 @@ class Guard:
     ) -> None:
         self._app, self._limits, self._answer = app, limits, answer
         self._token, self._hosts = token, None if hosts is None else {host.lower().strip("[]") for host in hosts}
-        # half of all places: bodies that arrive slowly cannot keep others from searching
-        self._requests, self._arriving = Slots(limits.requests), Slots(max(1, limits.requests // 2))
+        self._requests = Slots(limits.requests)  # a request with a body takes a place when its body has arrived
+        self._arriving: set[_Body] = set()
         self._sessions: OrderedDict[str, None] = OrderedDict()  # in cookies in place of the token; the newest last
         self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()  # wrong tokens of a client, and the last one
 
@@ -244,16 +266,14 @@ class Guard:
         headers = Headers(scope=scope)
         try:
             self._check(scope, headers)
-            with self._requests:
-                if scope["method"] != "POST":
-                    await self._app(scope, receive, send)
-                    return
+            if scope["method"] == "POST":
                 upload = scope["path"] in _UPLOADS
                 most = self._limits.upload_bytes + _FORM_BYTES if upload else _SMALL_BODY
                 _check_length(headers, most)
-                receive_body = self._limit_body(receive, most)
-                with self._arriving if upload else nullcontext():
-                    await self._app(scope, receive_body, send)
+                await self._take_body(scope, receive, send, most)
+            else:
+                with self._requests:
+                    await self._app(scope, receive, send)
         except HTTPException as refusal:
             await self._drain(headers, receive)
             await self._refuse(scope, refusal)(scope, receive, send)
@@ -294,18 +314,18 @@ class Guard:
             raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
     def is_token(self, given: str, scope: Scope) -> bool:
-        """Return whether it is the token; 429 for a client that has just given too many others."""
+        """Return whether it is the token; 429 for another one, of a client that has just given too many."""
         if self._token is None or not given:
             return False
         client = scope["client"][0] if scope.get("client") else ""
+        if equal_secrets(given, self._token):  # first: wrong ones of others behind the same proxy keep nobody out
+            self._guesses.pop(client, None)
+            return True
         wrong, last = self._guesses.get(client, (0, 0.0))
         wait = last + min(_LONGEST_WAIT, 2.0 ** (wrong - _FREE_GUESSES)) - time.monotonic()
         if wrong >= _FREE_GUESSES and wait > 0:
             detail = "too many wrong tokens; wait before you try again"
             raise HTTPException(429, detail, {"Retry-After": str(math.ceil(wait))})
-        if equal_secrets(given, self._token):
-            self._guesses.pop(client, None)
-            return True
         self._guesses[client] = min(wrong + 1, 64), time.monotonic()
         self._guesses.move_to_end(client)
         if len(self._guesses) > _MOST_CLIENTS:
@@ -328,23 +348,41 @@ class Guard:
     def _is_session(self, cookie: str) -> bool:
         return cookie in self._sessions  # 256 random bits: nothing can be learnt from the time of a lookup by hash
 
-    def _limit_body(self, receive: Receive, most: int) -> Receive:
-        """Return a `receive` that refuses a body as soon as it is too large or too slow."""
-        start, size = time.monotonic(), 0
+    async def _take_body(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
+        """Answer a request with a body, which ends as soon as it is too large or too slow.
 
-        async def receive_body() -> Message:
-            nonlocal size
-            allowed = min(self._limits.body_seconds, _BODY_GRACE + size / self._limits.body_rate)
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, start + allowed - time.monotonic()))
-            except TimeoutError:
-                raise HTTPException(408, "the body of the request took too long to arrive; try again") from None
-            size += len(message.get("body", b""))
-            if size > most:
-                raise HTTPException(413, _too_large(most))
-            return message
+        If there are too many, the slowest one makes room: bodies at a trickle keep nobody out.
+        """
+        if len(self._arriving) >= max(1, self._limits.requests // 2):
+            slowest = min(self._arriving, key=lambda each: (each.rate(), each.start))
+            self._arriving.remove(slowest)
+            slowest.give_up()
+        body = _Body()
+        self._arriving.add(body)
+        with ExitStack() as place:
+            place.callback(self._arriving.discard, body)
 
-        return receive_body
+            async def bounded() -> Message:
+                if body not in self._arriving and not body.is_given_up:
+                    return await receive()  # it is all there: this waits for the end of the connection
+                allowed = min(self._limits.body_seconds, _BODY_GRACE + body.size / self._limits.body_rate)
+                try:
+                    left = 0.0 if body.is_given_up else max(0.0, body.start + allowed - time.monotonic())
+                    async with asyncio.timeout(left) as body.limit:
+                        message = await receive()
+                except TimeoutError:
+                    raise HTTPException(408, "the body of the request took too long to arrive; try again") from None
+                finally:
+                    body.limit = None
+                body.size += len(message.get("body", b""))
+                if body.size > most:
+                    raise HTTPException(413, _too_large(most))
+                if not message.get("more_body") and body in self._arriving:
+                    self._arriving.remove(body)
+                    place.enter_context(self._requests)
+                return message
+
+            await self._app(scope, bounded, send)
 
 
 def cookie_name(scope: Scope) -> str:

@@ -48,7 +48,7 @@ def build_backbone(
         try:
             backbone = timm.create_model(name, **each)
             break
-        except (TypeError, AssertionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # options that are wrong raise of every kind
             retry = isinstance(error, AssertionError) or "'dynamic_img_size'" in str(error)
             if number < len(tries) and retry:
                 continue
@@ -73,8 +73,8 @@ def unknown_backbone(name: str) -> InputError:
     """Return the error for a name that timm does not know, with the names that are nearest to it."""
     timm = import_extra("timm", "train", "building a model")
     known = timm.list_pretrained() if "." in str(name) else timm.list_models()
-    near = get_close_matches(str(name), known, 3, 0.4)
-    return InputError(f"backbone {name!r} is not a model of timm; nearest: {', '.join(near) or 'none'}")
+    near = get_close_matches(str(name)[:100], known, 3, 0.4)
+    return InputError(f"backbone {name!r:.100} is not a model of timm; nearest: {', '.join(near) or 'none'}")
 
 
 def _build_error(name: str, image_size: int, options: Mapping[str, Any], error: Exception) -> InputError:
@@ -205,7 +205,7 @@ def examine_backbone(
             features = read_features(backbone, torch.zeros(1, 3, image_size, image_size), pooling, stage)
         if 0 in features.shape:
             raise ValueError("only class tokens")
-    except (AttributeError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:
         after = f" after stage {stage}" if stage else ""
         what = "vectors" if pooling in ("native", *TOKEN_POOLINGS) else "feature map"
         text = f"backbone {name} has no {what}{after} for images of {image_size} px with pooling {pooling}"

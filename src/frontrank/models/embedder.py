@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from frontrank.checks import check_choice, check_integer, check_number
 from frontrank.errors import InputError, InputTypeError
-from frontrank.files import PathLike
+from frontrank.files import PathLike, parse_errors
 from frontrank.models import storage
 from frontrank.models.backbone import (
     build_backbone,
@@ -27,7 +27,7 @@ from frontrank.models.backbone import (
 from frontrank.models.export import export_onnx
 from frontrank.models.fine_tuning import plain_state
 from frontrank.models.pooling import TOKEN_POOLINGS, Pooling, unit
-from frontrank.models.weights import find_weights, load_weights, resolve_backbone
+from frontrank.models.weights import LARGEST_SIDE, find_weights, is_hub_backbone, load_weights, resolve_backbone
 
 _USAGE = """import frontrank as fr
 
@@ -264,10 +264,10 @@ class Embedder(nn.Module):
             wrong = sorted(map(str, known ^ set(settings))) or ["backbone_options"]
             raise InputError(f"{title} is damaged or not of this version: {wrong[0]} is wrong; save the model again")
         own = {name: settings[name] for name in known - {"backbone_options", "backbone"}}
-        try:
+        with parse_errors(title, "save the model again"):
+            if is_hub_backbone(settings["backbone"]):  # a file must not decide what is fetched
+                raise ValueError(f"the backbone {settings['backbone']} is a name of the hub")
             return cls(settings["backbone"], **own, **options)
-        except (InputError, InputTypeError) as error:
-            raise InputError(f"{title} cannot be used: {error}") from error
 
     def export_onnx(self, path: PathLike, overwrite: bool = False, tolerance: float = 1e-4) -> None:
         """Write one ONNX file, for any number of normalised images, after comparing it with this model.
@@ -325,10 +325,11 @@ class Head(nn.Module):
 
 def _check_sizes(image_size: int | None, resize: int | None, published: Mapping[str, Any]) -> tuple[int, int]:
     """Return the size of images after and before the crop, as given or as the weights have it."""
-    side = check_integer("image_size", published["image_size"] if image_size is None else image_size, at_least=1)
+    side = published["image_size"] if image_size is None else image_size
+    side = check_integer("image_size", side, at_least=1, at_most=LARGEST_SIDE)
     if resize is None:
-        return side, math.floor(side / published["crop"] + 1e-6)
-    if check_integer("resize", resize, at_least=1) < side:
+        return side, math.floor(side / check_number("crop", published["crop"], at_least=0.01, at_most=2) + 1e-6)
+    if check_integer("resize", resize, at_least=1, at_most=10 * LARGEST_SIDE) < side:
         raise InputError(f"resize is {resize}, smaller than image_size, {side}, the crop out of it; raise it")
     return side, resize
 

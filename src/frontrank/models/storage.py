@@ -7,8 +7,7 @@ import json
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError, InputTypeError
-from frontrank.files import PathLike, as_path, load_json, write_errors
+from frontrank.files import PathLike, as_path, folder_lock, load_json, remove_stale, write_errors
 from frontrank.models.backbone import first_line
 from frontrank.version import __version__
 
@@ -26,7 +25,6 @@ _VERSION = 1
 _KINDS = {"frontrank.model": "Embedder", "frontrank.detector": "Detector"}  # the class that writes each format
 EMBEDDER, DETECTOR = _KINDS
 _NEW, _OLD = ".frontrank-new", ".frontrank-old"  # endings of the folders beside a model that is being replaced
-_STALE_SECONDS = 3600.0
 _TRAINING_SETTINGS = ("batch_norm", "dropout")
 _LATER_SETTINGS = {"interpolation": "bilinear"}  # at this value a model is the same as before there was the setting
 _PURPOSE = "saving and loading a model"
@@ -128,7 +126,8 @@ def save_model(
         }
         target.parent.mkdir(parents=True, exist_ok=True)
         room = Path(tempfile.mkdtemp(_NEW, f".{target.name}.", target.parent))
-        try:
+        with folder_lock(room), contextlib.ExitStack() as leftovers:  # who can have the lock knows that this has ended
+            leftovers.callback(shutil.rmtree, room, ignore_errors=True)
             unfinished = room / target.name  # inside, for the usual permissions: those of the room are its owner's
             unfinished.mkdir()
             safetensors.save_file(own, unfinished / WEIGHTS, {"format": "pt"})
@@ -136,8 +135,6 @@ def save_model(
             (unfinished / WEIGHTS).chmod((unfinished / CONFIG).stat().st_mode)  # else its owner alone could read it
             (unfinished / CARD).write_text(card.render(target.name, config), encoding="utf-8")
             _put_in_place(unfinished, target)
-        finally:
-            shutil.rmtree(room, ignore_errors=True)
 
 
 def as_folder(name: str, path: object) -> Path:
@@ -246,7 +243,7 @@ def read_model_config(folder: Path, kind: str = EMBEDDER) -> dict[str, Any]:
         other, wanted = _KINDS[config["format"]], _KINDS[kind]
         raise InputError(f"{folder} holds a model of {other}; give a folder that {wanted}.save wrote")
     if (given := config.get("format_version")) != _VERSION:
-        raise InputError(f"{path} has version {given} of the format, not {_VERSION}; update frontrank")
+        raise InputError(f"{path} has version {given!r:.20} of the format, not {_VERSION}; update frontrank")
     if not isinstance(config.get("settings"), dict) or not isinstance(config.get("fingerprint"), str):
         raise InputError(f"{path} is damaged: settings or fingerprint are missing; save the model again")
     return config
@@ -288,14 +285,6 @@ def _clean_up(target: Path) -> None:
         _empty_into(old, target)
     elif is_model(old) and not target.exists():
         old.rename(target)
-
-
-def remove_stale(leftovers: Iterable[Path]) -> None:
-    """Remove unfinished files and folders that are so old that their process was killed."""
-    for path in leftovers:
-        with contextlib.suppress(OSError):  # gone in the meantime
-            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _empty_into(old: Path, target: Path) -> None:

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import import_extra, join_words
+from frontrank.checks import check_integer, check_number, import_extra, join_words
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.files import UNFINISHED, PathLike, atomic_write, load_json
+from frontrank.files import UNFINISHED, PathLike, atomic_write, load_json, parse_errors, remove_stale
 from frontrank.models import storage
 from frontrank.models.backbone import (
     KERAS_MEAN,
@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WORDS = ("none", "pretrained", "package")  # never taken for paths, even where files are called so
+LARGEST_SIDE = 4096  # of images of a model, far above any in use: its own check of the backbone needs their memory
 _ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
 _NESTED = ("state_dict", "model", "model_state_dict", "teacher", "model_ema", "state_dict_ema", "encoder", "student")
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.", "teacher.", "encoder.", "visual.", "trunk.")
@@ -61,11 +62,14 @@ def resolve_backbone(backbone: str, weights: PathLike | None) -> tuple[str, Path
     if name != match[1] and timm.is_model(name):
         return name, weights, {}
     config = _read_published(_fetch_folder(match[1]))
-    return (
-        config["architecture"],
-        backbone if weights == "pretrained" else weights,
-        dict(config.get("model_args") or {}),
-    )
+    with parse_errors(backbone, "give another"):
+        options = dict(config.get("model_args") or {})
+    return config["architecture"], backbone if weights == "pretrained" else weights, options
+
+
+def is_hub_backbone(name: object) -> bool:
+    """Return whether the name of a backbone is that of a model on the hub."""
+    return isinstance(name, str) and _HUB.fullmatch(name) is not None
 
 
 def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | None, dict[str, Any]]:
@@ -92,15 +96,16 @@ def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | 
             others = "user/name of a Frontrank model on the hub, hf-hub:user/name, pretrained, package, or none"
             raise InputError(f"weights {str(path)!r} does not exist; give a file or folder, {others}")
     folder = storage.find_model(path)
-    if published := _read_published(folder):
-        file = next((folder / name for name in _HUB_FILES if (folder / name).is_file()), None)
-        if file is None:
-            raise InputError(f"{folder} has none of {join_words(_HUB_FILES)}; fetch it again, or give a file")
-        return file, config | _image_settings(published.get("pretrained_cfg") or published)
-    saved = {"stage": 0, "interpolation": "bilinear"} | storage.read_model_config(folder)["settings"]
-    with suppress(KeyError, TypeError, ZeroDivisionError):  # damaged settings are found when the model is read
-        saved["crop"] = saved["image_size"] / saved["resize"]
-    return folder, config | saved
+    with parse_errors(folder, "fetch or save it again, or give a file"):
+        if published := _read_published(folder):
+            file = next((folder / name for name in _HUB_FILES if (folder / name).is_file()), None)
+            if file is None:
+                raise InputError(f"{folder} has none of {join_words(_HUB_FILES)}; fetch it again, or give a file")
+            return file, config | _image_settings(published.get("pretrained_cfg") or published)
+        saved = {"stage": 0, "interpolation": "bilinear"} | storage.read_model_config(folder)["settings"]
+        if "image_size" in saved and "resize" in saved:  # what is missing is found when the model is read
+            saved["crop"] = saved["image_size"] / saved["resize"]
+        return folder, config | saved
 
 
 def published_images(backbone: str, weights: PathLike | None) -> dict[str, Any]:
@@ -113,11 +118,11 @@ def _image_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return how images are prepared, from timm's description of weights."""
     size = config.get("input_size") or (3, 224, 224)
     return {
-        "mean": tuple(config.get("mean") or IMAGENET_MEAN),
-        "std": tuple(config.get("std") or IMAGENET_STD),
+        "mean": tuple(check_number("mean", value) for value in config.get("mean") or IMAGENET_MEAN),
+        "std": tuple(check_number("std", value, above=0) for value in config.get("std") or IMAGENET_STD),
         "interpolation": config.get("interpolation") or "bilinear",
-        "image_size": size[-1],
-        "crop": config.get("crop_pct") or 0.875,
+        "image_size": check_integer("input_size", size[-1], at_least=1, at_most=LARGEST_SIDE),
+        "crop": check_number("crop_pct", config.get("crop_pct") or 0.875, at_least=0.1, at_most=2),
     }
 
 
@@ -403,7 +408,7 @@ def _write_to_cache(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    storage.remove_stale(path.parent.glob(f".{path.name}.*{UNFINISHED}"))
+    remove_stale(path.parent.glob(f".{path.name}.*{UNFINISHED}"))
     atomic_write(path, save(dict(tensors), {"format": "pt"}), sync=False)
 
 

@@ -20,12 +20,17 @@ MAX_PARTS = 50_000  # segments of a JPEG, chunks of a PNG
 MAX_GIF_BLOCKS = 5_000  # before the first picture; Pillow joins them in quadratic time
 MAX_PADDING = 1 << 20  # bytes between the segments of a JPEG
 MAX_EXIF_BYTES = 1 << 20
+MAX_EXIF_PIECES = 64  # segments; Pillow joins them in quadratic time
+MAX_TILES = 65_535  # tiles or strips of a TIFF, which Pillow decodes one by one; a picture has no more rows
+MAX_RLE_PIXELS = 20_000_000  # of a BMP with run lengths, which Pillow decodes in Python: about 3 s
 MAX_JPEG_BYTES = 1 << 30
 
 _PADDING_END = re.compile(rb"\xff[^\x00\xff]")
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _PLAIN = (0x01, *range(0xD0, 0xD9))  # markers without a length
 _TIFF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
+_TILE_TAGS = (273, 279, 324, 325)  # places and lengths of the strips or tiles of a TIFF
+_DIB_HEADS = tuple(bytes((size, 0, 0, 0)) for size in (40, 52, 56, 64, 108, 124))
 _BLOCK = 1 << 16
 
 
@@ -57,6 +62,10 @@ def check_structure(file: IO[bytes], decode: bool) -> int:
         _check_png(file)
     elif head.startswith(b"GIF8"):
         _check_gif(file)
+    elif head.startswith(b"BM"):
+        _check_bmp(file, 14)
+    elif head[:4] in _DIB_HEADS:
+        _check_bmp(file, 0)
     elif head.startswith((b"II", b"MM")):
         check_directory(file)
     file.seek(0)
@@ -87,9 +96,9 @@ def _check_jpeg(file: IO[bytes], decode: bool) -> int:
     return scans if scans <= MAX_SCANS else _count_scans(data)
 
 
-def _find_pixels(file: IO[bytes]) -> tuple[int, bytes]:
+def _find_pixels(file: IO[bytes]) -> tuple[int, bytes | bytearray]:
     """Return where the first scan of a JPEG begins, and its EXIF data."""
-    place, padding, exif = 2, 0, b""
+    place, padding, exif, pieces = 2, 0, bytearray(), 0
     for _ in range(MAX_PARTS):
         file.seek(place)
         head = file.read(10)
@@ -111,8 +120,9 @@ def _find_pixels(file: IO[bytes]) -> tuple[int, bytes]:
             length = max(2, int.from_bytes(head[2:4], "big"))
             if head[1] == 0xE1 and head[4:10] == b"Exif\0\0":
                 exif += file.read(max(0, length - 8))
-            if len(exif) > MAX_EXIF_BYTES:
-                raise FaultError(f"has more than {MAX_EXIF_BYTES:,} bytes of EXIF data")
+                pieces += 1
+            if len(exif) > MAX_EXIF_BYTES or pieces > MAX_EXIF_PIECES:
+                raise FaultError(f"has EXIF data of more than {MAX_EXIF_BYTES:,} bytes or {MAX_EXIF_PIECES} pieces")
             place += 2 + length
     raise FaultError(f"has more than {MAX_PARTS:,} segments")
 
@@ -165,6 +175,16 @@ def _check_gif(file: IO[bytes]) -> None:
     raise FaultError(f"has more than {MAX_GIF_BLOCKS:,} blocks before its first picture")
 
 
+def _check_bmp(file: IO[bytes], place: int) -> None:
+    file.seek(place)
+    head = file.read(20)
+    if len(head) == 20:
+        _, width, height, _, compression = struct.unpack("<IiiII", head)
+        if compression in (1, 2) and abs(width * height) > MAX_RLE_PIXELS:
+            fault = f"has {width} x {abs(height)} pixels as run lengths, more than the limit of {MAX_RLE_PIXELS:,}"
+            raise FaultError(f"{fault}; save it again as PNG")
+
+
 def check_directory(file: IO[bytes]) -> None:
     """Raise if the values of the first directory of a TIFF, or of EXIF data, take more room than there is."""
     size = file.seek(0, io.SEEK_END)
@@ -185,6 +205,9 @@ def check_directory(file: IO[bytes]) -> None:
     if count > MAX_PARTS:
         raise FaultError(f"has a directory of {count:,} entries, more than the limit of {MAX_PARTS:,}")
     entries = entries[: len(entries) // struct.calcsize(entry_form) * struct.calcsize(entry_form)]
+    for tag, _, number in struct.iter_unpack(entry_form, entries):
+        if tag in _TILE_TAGS and number > MAX_TILES:
+            raise FaultError(f"has {number:,} tiles or strips, more than the limit of {MAX_TILES:,}")
     total = sum(number * _TIFF_SIZES.get(kind, 1) for _, kind, number in struct.iter_unpack(entry_form, entries))
     if total > size + len(entries):  # small values are in the entries themselves
         raise FaultError("has a directory whose entries take more room than the file has")

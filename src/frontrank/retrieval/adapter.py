@@ -253,6 +253,7 @@ class Adapter:
 
         def read(tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
             adapter.set_params(**json.loads(facts["settings"]))
+            adapter._check_settings()
             if "chosen" in facts:
                 adapter.chosen = Trial(**json.loads(facts["chosen"]))
             if not _is_consistent(tensors):

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,14 +19,15 @@ import numpy as np
 import torch
 
 from frontrank.checks import check_integer, check_number, suggestion
-from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.errors import InputError, InputTypeError
+from frontrank.files import parse_errors
 from frontrank.ranking.vectors import as_array
 from frontrank.retrieval.adapter import Adapter
 from frontrank.retrieval.embedded import FaissEngine
 from frontrank.retrieval.engine import Engine, Facts, Hits, close_on_error
 from frontrank.retrieval.items import FIELD_NAMES, Filter, Item, check_id, is_field, read_filter, read_ids
 from frontrank.retrieval.journal import save_copy
-from frontrank.retrieval.whitening import ARRAYS, Whitening
+from frontrank.retrieval.whitening import ARRAYS, Whitening, check_whitening
 
 Expansion = tuple[int, float]  # k and alpha of `expand_queries`
 Notes = Mapping[str, str | tuple[str, ...]]
@@ -398,21 +398,19 @@ def _pack_settings(settings: IndexSettings) -> bytes:
 
 def _unpack_settings(packed: bytes, where: str) -> IndexSettings:
     """Return the settings of `_pack_settings`; an error names where they are from."""
-    try:
-        with np.load(io.BytesIO(packed), allow_pickle=False) as file:
-            content = json.loads(file["settings"].tobytes())
-            if (content["format"], content["version"]) != (_FORMAT, _VERSION):
-                version = f"version {content['version']} of the settings"
-                raise InputError(f"{where} has {version}, this reads {_VERSION}; update frontrank")
-            power, arrays = content["power"], {name: torch.from_numpy(file[name]) for name in ARRAYS if name in file}
-            whitening = None if power is None else Whitening(**arrays, power=float(power))
-            adapter = Adapter.from_bytes(file["adapter"].tobytes(), where) if "adapter" in file else None
-            given = _check_settings(content["dim"], content["model"], whitening, content["expansion"], adapter)
-            return IndexSettings(**given, notes=_read_notes(content["notes"]))
-    except FrontrankError:
-        raise
-    except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{where} has damaged settings ({error}); restore a copy, or index again") from error
+    with (
+        parse_errors(where, "restore a copy, or index again"),
+        np.load(io.BytesIO(packed), allow_pickle=False) as file,
+    ):
+        content = json.loads(file["settings"].tobytes())
+        if (content["format"], content["version"]) != (_FORMAT, _VERSION):
+            version = f"version {content['version']!r:.20} of the settings"
+            raise InputError(f"{where} has {version}, this reads {_VERSION}; update frontrank")
+        power, arrays = content["power"], {name: torch.from_numpy(file[name]) for name in ARRAYS if name in file}
+        whitening = None if power is None else check_whitening(Whitening(**arrays, power=float(power)))
+        adapter = Adapter.from_bytes(file["adapter"].tobytes(), where) if "adapter" in file else None
+        given = _check_settings(content["dim"], content["model"], whitening, content["expansion"], adapter)
+        return IndexSettings(**given, notes=_read_notes(content["notes"]))
 
 
 # URLs and engines.

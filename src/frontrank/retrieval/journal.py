@@ -25,10 +25,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from frontrank.errors import FrontrankError, InputError
-from frontrank.files import folder_lock, sync_folder, write_errors
+from frontrank.checks import check_integer
+from frontrank.errors import InputError
+from frontrank.files import folder_lock, parse_errors, refuse_pipe, remove_stale, sync_folder, write_errors
 from frontrank.retrieval.engine import Batches, close_on_error, split_batches
-from frontrank.retrieval.items import Item
+from frontrank.retrieval.items import Item, read_ids
 
 JOURNAL = "journal"
 _NAME, _VERSION = b"frontrank index\n", 1
@@ -39,9 +40,10 @@ _OPEN_TRIES = 5  # of a folder that another process may be rewriting
 _LOCK_SECONDS = 60.0  # how long to wait while another process writes
 _ROWS = 4096  # items of one record
 _NEW = ".frontrank-new"  # ending of a folder that is not finished
-_STALE_SECONDS = 3600.0  # an unfinished folder without a write for so long is of a process that was killed
 _HEAD, _SETTINGS, _PUT, _DELETE = range(4)
 _ROW_RANGE = struct.Struct("<QII")  # first row, number of rows, checksum of the rows: before the items of a put
+
+_REMEDY = "restore the folder from a copy, or index the images again"
 
 Record = tuple[int, bytes]  # kind (0 to 255) and payload
 
@@ -55,6 +57,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
+        refuse_pipe(path)
         self.path, self._position = path, _START
         self._file = path.open("rb", buffering=0)
         with close_on_error(self):
@@ -121,7 +124,7 @@ def write_journal(path: Path, records: Iterable[Record]) -> None:
 
 def damage_error(path: Path, reason: str) -> InputError:
     """Return the error of a file that is not as it was written."""
-    return InputError(f"{path} is damaged ({reason}); restore the folder from a copy, or index the images again")
+    return InputError(f"{path} is damaged ({reason}); {_REMEDY}")
 
 
 @contextmanager
@@ -200,9 +203,11 @@ class IndexFolder:
             kind, payload = next(self._journal.read(), (None, b""))
             if kind != _HEAD:
                 raise damage_error(self._journal.path, "its first record is missing")
-            head = json.loads(payload)
-            self.dim, self.number = int(head["dim"]), int(head["number"])
-            self.identity: str | None = head.get("made")  # stays when the index is rewritten
+            with parse_errors(self._journal.path, _REMEDY):
+                head = json.loads(payload)
+                self.dim = check_integer("dim", head["dim"], at_least=1)
+                self.number = check_integer("number", head["number"], at_least=1)
+                self.identity: str | None = head.get("made")  # stays when the index is rewritten
             self.vectors_path = _numbered_path(folder, "vectors", self.number)
             self.graph_path = _numbered_path(folder, "graph", self.number)
             self.vectors_file = self.vectors_path.open("rb", buffering=0)
@@ -211,21 +216,8 @@ class IndexFolder:
     def read_events(self) -> Iterator[Event]:
         """Iterate over what happened since the last call, here or in another process."""
         for kind, payload in self._journal.read():
-            event: Event
-            try:
-                if kind == _PUT:
-                    event = self._read_put(payload)
-                elif kind == _DELETE:
-                    event = Delete(json.loads(payload))
-                elif kind == _SETTINGS:
-                    event = payload
-                else:
-                    raise ValueError(f"it is of kind {kind}")
-            except FrontrankError:
-                raise
-            except (struct.error, LookupError, TypeError, ValueError) as error:
-                reason = f"a record of row {self.rows} cannot be read: {error}"
-                raise damage_error(self._journal.path, reason) from error
+            with parse_errors(self._journal.path, _REMEDY):
+                event = self._read_event(kind, payload)
             yield event
 
     def write(self, event: Event) -> None:
@@ -261,6 +253,15 @@ class IndexFolder:
         self.rows += rows
         self._digests.append((self.rows, zlib.crc32(struct.pack("<I", checksum), self._digests[-1][1])))
 
+    def _read_event(self, kind: int, payload: bytes) -> Event:
+        if kind == _PUT:
+            return self._read_put(payload)
+        if kind == _DELETE:
+            return Delete(read_ids(_read_list(payload)))
+        if kind == _SETTINGS:
+            return payload
+        raise ValueError(f"a record of kind {kind}")
+
     def _read_put(self, payload: bytes) -> Put:
         first, rows, checksum = _ROW_RANGE.unpack_from(payload)
         if first != self.rows:
@@ -271,8 +272,11 @@ class IndexFolder:
         vectors = np.fromfile(self.vectors_file, "<f4", rows * self.dim).reshape(rows, self.dim)
         if zlib.crc32(vectors.data) != checksum:
             raise damage_error(self.vectors_path, f"rows {first} to {first + rows - 1} do not match their checksum")
+        items = [Item(*entry) for entry in _read_list(payload[_ROW_RANGE.size :])]
+        if len(items) != rows:
+            raise ValueError(f"{len(items)} items for {rows} rows")
         self._add_rows(rows, checksum)
-        return Put(vectors, [Item(*entry) for entry in json.loads(payload[_ROW_RANGE.size :])])
+        return Put(vectors, items)
 
 
 def open_folder(folder: Path) -> IndexFolder:
@@ -312,6 +316,7 @@ def list_folder(folder: Path) -> list[str]:
 def is_index(folder: Path) -> bool:
     """Return whether a folder holds an index, of any version."""
     try:
+        refuse_pipe(folder / JOURNAL)
         with (folder / JOURNAL).open("rb") as file:
             return file.read(len(_NAME)) == _NAME
     except OSError:
@@ -322,7 +327,7 @@ def create_folder(folder: Path, dim: int, settings: bytes, batches: Batches = ()
     """Create the folder of an index, which appears when it is complete; an existing folder must be empty."""
     unfinished = folder.parent / f".{folder.name}.{secrets.token_hex(8)}{_NEW}"
     with write_errors(folder):
-        _remove_stale_folders(folder)
+        remove_stale(folder.parent.glob(f".{glob.escape(folder.name)}.*{_NEW}"))
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; give a folder")
         if folder.exists() and any(folder.iterdir()):
@@ -335,19 +340,6 @@ def create_folder(folder: Path, dim: int, settings: bytes, batches: Batches = ()
                 sync_folder(folder.parent)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _remove_stale_folders(folder: Path) -> None:
-    """Remove what processes that were killed long ago left of folders of this name.
-
-    A process holds the lock of its folder until that is finished: a clock that jumps removes nothing that is in use.
-    """
-    for stale in folder.parent.glob(f".{glob.escape(folder.name)}.*{_NEW}"):
-        with suppress(OSError):  # another process removed it
-            if time.time() - max(path.stat().st_mtime for path in (stale, *stale.iterdir())) > _STALE_SECONDS:
-                with folder_lock(stale, patience=0.0) as is_abandoned:
-                    if is_abandoned:
-                        shutil.rmtree(stale)
 
 
 def rewrite_folder(
@@ -407,6 +399,13 @@ def _put_records(first: int, vectors: np.ndarray, items: Sequence[Item]) -> Iter
 
 def _to_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _read_list(payload: bytes) -> list[Any]:
+    content = json.loads(payload)
+    if not isinstance(content, list):
+        raise ValueError("a record without a list")
+    return content
 
 
 def _write_rows(file: Any, vectors: np.ndarray) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from frontrank.checks import check_integer, check_number, import_extra
-from frontrank.errors import FrontrankError, InputError
-from frontrank.files import as_path, atomic_write
+from frontrank.errors import InputError
+from frontrank.files import as_path, atomic_write, parse_errors
 from frontrank.progress import progress as progress_bar
 from frontrank.ranking.vectors import Vectors, full_precision
 
@@ -135,7 +135,7 @@ class Whitening:
 
         def build(tensors: dict[str, Tensor], facts: dict[str, str]) -> Whitening:
             whitening = cls(**{name: tensors[name] for name in ARRAYS}, power=float(facts["power"]))
-            return _check_consistent(whitening)
+            return check_whitening(whitening)
 
         return tensors_from_bytes("a whitening", *read_saved("a whitening", path), build)
 
@@ -173,7 +173,7 @@ def tensors_from_bytes(
     source: the name of the file, for errors
     """
     safetensors = import_extra("safetensors.torch", "train", f"loading {what}")
-    try:
+    with parse_errors(source, f"is it {what}? Save it again"):
         tensors = safetensors.load(content)
         facts = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
         if facts.get("format") != _FORMATS[what]:
@@ -181,10 +181,6 @@ def tensors_from_bytes(
         if (version := facts.get("version")) != _VERSION:
             raise InputError(f"{source} has version {version} of the format, not {_VERSION}; update frontrank")
         return build(tensors, facts)
-    except FrontrankError:
-        raise
-    except Exception as error:  # what a damaged file raises has many kinds
-        raise InputError(f"{source} is damaged, or not {what} ({error}); save it again") from error
 
 
 def _moments(rows: Vectors, show: bool | None) -> tuple[Tensor, Tensor]:
@@ -215,7 +211,7 @@ def _fix_signs(components: Tensor) -> Tensor:
     return components * components.gather(1, leading).sign()
 
 
-def _check_consistent(whitening: Whitening) -> Whitening:
+def check_whitening(whitening: Whitening) -> Whitening:
     """Return the whitening, or raise if its tensors do not fit together."""
     mean, components, variance = whitening.mean, whitening.components, whitening.variance
     fits = (

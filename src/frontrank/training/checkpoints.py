@@ -73,7 +73,8 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
             warnings.warn(f"{path} is damaged; an earlier checkpoint is tried", FrontrankWarning, stacklevel=2)
     if paths:
         named = ", ".join(map(str, paths))
-        raise InputError(f"{named}: all checkpoints are damaged; restore one, or begin again with --restart")
+        remedy = "restore one, or begin again: a run by --restart, one of a comparison by deleting its folder"
+        raise InputError(f"{named}: all checkpoints are damaged; {remedy}")
     return None
 
 

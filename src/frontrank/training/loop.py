@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ import torch
 from torch import nn
 
 from frontrank.data.loading import worker_errors
-from frontrank.errors import DivergenceError, InputError, InterruptedRunError
+from frontrank.errors import DivergenceError, FrontrankWarning, InputError, InterruptedRunError
 from frontrank.machine import StepMemory
 from frontrank.progress import progress
 from frontrank.settings import values_of
@@ -39,7 +40,7 @@ from frontrank.training.checkpoints import (
     save_checkpoint,
     start_randomness,
 )
-from frontrank.training.logs import Log, duration_text, line_text, value_texts
+from frontrank.training.logs import Log, duration_text, line_text, read_log, value_texts
 from frontrank.training.optimizers import clip_gradient, learning_rate, set_learning_rate
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -333,6 +334,7 @@ def restore(run: Run) -> tuple[Standing, list[dict[str, Any]] | None]:
     """Load the newest checkpoint of a run, if there is one; return its standing and the states of random numbers."""
     path = latest_checkpoint(run.folder / "checkpoints")
     if path is None:
+        _warn_of_lost_steps(run)
         return Standing(), None
     state = read_state(path)
     if any(state.get(name) != value for name, value in run.fingerprints().items()):
@@ -343,6 +345,18 @@ def restore(run: Run) -> tuple[Standing, list[dict[str, Any]] | None]:
         return Standing(**state["standing"]), state["random"]
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} does not fit the settings of the run; undo what changed in config.yaml") from error
+
+
+def _warn_of_lost_steps(run: Run) -> None:
+    """Warn if the log of a run without checkpoints goes on after a step at which there was one."""
+    try:
+        lines = read_log(run.folder / "log.jsonl")
+    except InputError:
+        return
+    last = max((line.get("step", 0) for line in lines), default=0)
+    if any(step % run.config.checkpoint_every == 0 or _is_evaluation_due(run, step) for step in range(1, last)):
+        note = f"{run.folder / 'checkpoints'} has none, but the log has step {last}; the run begins again at step 0"
+        warnings.warn(note, FrontrankWarning, stacklevel=2)
 
 
 # Requests to stop

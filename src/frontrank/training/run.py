@@ -66,6 +66,7 @@ _TIMED_STEPS = 3
 _AHEAD_BYTES = 1 << 30  # of images that are read ahead of their batch
 _LEVEL_PAIRS = 1_000_000  # of a coarse level that is measured in each epoch without being asked for: some seconds
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
+_START_FILES = {"run.json", "images.csv", "broken.csv", "scenes.csv"}  # written before config.yaml
 _CHANGEABLE = (
     "epochs",
     "iterations",
@@ -103,8 +104,8 @@ def start_run(build: Callable[..., Run], config: Any, out: str | os.PathLike[str
         run = build(config, folder, device, quiet=quiet)
         if distributed.is_main():
             make_folder(folder)
-            run.write_data()
             write_facts(folder, run.facts())
+            run.write_data()
             # last: a folder with settings is a run that can continue
             atomic_write(folder / "config.yaml", as_yaml(with_whole_paths(run.config)))
         distributed.barrier()
@@ -592,10 +593,11 @@ def require_metric(name: str) -> None:
 
 
 def require_new(folder: Path) -> None:
-    """Raise if a folder has something in it already."""
+    """Raise if a folder has more in it than what a run that was killed at its start leaves: run.json and tables."""
     if folder.is_file():
         raise InputError(f"--out {folder} is a file; choose another name")
-    if folder.is_dir() and any(not name.startswith(".") for name in os.listdir(folder)):
+    names = {name for name in os.listdir(folder) if not name.startswith(".")} if folder.is_dir() else set()
+    if names and not ("run.json" in names and names <= _START_FILES):
         if (folder / "config.yaml").exists():
             raise InputError(f"--out {folder} holds a run; go on with --resume {folder}, or choose another name")
         raise InputError(f"--out {folder} is not empty; choose another name")
