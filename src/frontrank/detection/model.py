@@ -527,7 +527,7 @@ def build_pyramid(name: str, channels: int) -> nn.Module:
 def _build_timm_pyramid(name: str, channels: int) -> Pyramid:
     timm = import_extra("timm", "train", f"backbone {TIMM}{name}")
     if not timm.is_model(name):
-        raise unknown_backbone(name)
+        raise unknown_backbone(name, TIMM)
     reason = ""
     with suppress(RuntimeError, AttributeError, TypeError):
         body: Any = timm.create_model(name, pretrained=False, features_only=True)

@@ -69,12 +69,12 @@ def pretrained_config(name: str) -> Any:
     raise unknown_backbone(name)
 
 
-def unknown_backbone(name: str) -> InputError:
-    """Return the error for a name that timm does not know, with the names that are nearest to it."""
+def unknown_backbone(name: str, prefix: str = "") -> InputError:
+    """Return the error for a name that timm does not know, with the names that are nearest to it, all with a prefix."""
     timm = import_extra("timm", "train", "building a model")
     known = timm.list_pretrained() if "." in str(name) else timm.list_models()
-    near = get_close_matches(str(name)[:100], known, 3, 0.4)
-    return InputError(f"backbone {name!r:.100} is not a model of timm; nearest: {', '.join(near) or 'none'}")
+    near = ", ".join(prefix + each for each in get_close_matches(str(name)[:100], known, 3, 0.4))
+    return InputError(f"backbone {prefix + str(name)!r:.100} is not a model of timm; nearest: {near or 'none'}")
 
 
 def _build_error(name: str, image_size: int, options: Mapping[str, Any], error: Exception) -> InputError:
