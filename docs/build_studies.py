@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for ledger_page
 from ledger_page import ledger
 
 from studies import all_studies
-from studies.study import Study, read_results, render_page
-from studies.style import figure_style, render_svg
+from studies.study import Study, figure_style, read_results, render_page, render_svg
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS / "studies" / "results"

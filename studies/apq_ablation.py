@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, INK, MARKS, panels
+from studies.study import COLOURS, INK, MARKS, Effort, Results, Study, panels, verdict
 from studies.trained import (
     Gap,
     draw_over,

@@ -2,8 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from studies.study import Effort, Results, Study, verdict
-from studies.style import MARKS, line_style, panels
+from studies.study import MARKS, Effort, Results, Study, line_style, panels, verdict
 from studies.trained import Gap, emoji_folder, gap, mean_and_spread, rate_search, run_comparison
 
 _LRS = "1e-4,3e-4,1e-3"

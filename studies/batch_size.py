@@ -12,8 +12,7 @@ from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 from frontrank.settings import DataConfig
 from frontrank.training.images import build_images
-from studies.study import Effort, Results, Study, verdict
-from studies.style import INK, MARKS, line_style, panels
+from studies.study import INK, MARKS, Effort, Results, Study, line_style, panels, verdict
 from studies.trained import (
     Gap,
     draw_over,

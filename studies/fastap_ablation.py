@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from frontrank.losses import FastAP
-from studies.study import Effort, Results, Study, verdict
-from studies.style import line_style, panels
+from studies.study import Effort, Results, Study, line_style, panels, verdict
 from studies.trained import (
     draw_over,
     emoji_folder,

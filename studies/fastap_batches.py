@@ -10,8 +10,7 @@ from frontrank.settings import TrainConfig, find_recipe, read_config, read_recip
 from frontrank.training.embedding import embed_table
 from frontrank.training.images import build_images
 from frontrank.training.run import frozen_model
-from studies.study import DOES_NOT_AGREE, Effort, Results, Study, verdict
-from studies.style import panels
+from studies.study import DOES_NOT_AGREE, Effort, Results, Study, panels, verdict
 from studies.trained import (
     NETWORK,
     RECIPE,

@@ -23,8 +23,7 @@ from frontrank.settings import find_recipe, read_config, read_recipe
 from frontrank.training import multistage_backward
 from frontrank.training.embedding import embed_table
 from frontrank.training.run import frozen_model
-from studies.study import Effort, Results, Study, verdict
-from studies.style import INK, MARKS, line_style, panels
+from studies.study import INK, MARKS, Effort, Results, Study, line_style, panels, verdict
 from studies.trained import (
     RECIPE,
     draw_over,

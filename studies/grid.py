@@ -2,8 +2,18 @@
 
 from typing import Any
 
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED, Effort, Results, Study
-from studies.style import COLOURS, INK, panels
+from studies.study import (
+    AGREES,
+    AGREES_IN_PART,
+    COLOURS,
+    DOES_NOT_AGREE,
+    INK,
+    NOT_MEASURED,
+    Effort,
+    Results,
+    Study,
+    panels,
+)
 from studies.trained import emoji_folder, gap, mean_and_spread, rate_search, run_comparison
 
 _LRS = "1e-4,3e-4,1e-3"

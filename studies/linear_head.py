@@ -21,8 +21,7 @@ from frontrank.retrieval import Whitening
 from frontrank.settings import read_config
 from frontrank.training.embedding import embed_table
 from frontrank.training.run import build_loss
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, INK, panels
+from studies.study import COLOURS, INK, Effort, Results, Study, panels, verdict
 from studies.trained import emoji_folder, gap, mean_and_spread, split_images, work_folder
 
 _METRICS = ("R@1", "mAP")

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from studies.study import NOT_MEASURED, Effort, Results, Study, verdict
-from studies.style import panels
+from studies.study import NOT_MEASURED, Effort, Results, Study, panels, verdict
 from studies.trained import answer, draw_over, emoji_folder, gap, mean_and_spread, run_comparison, values_by_setting
 
 _PARTS: Mapping[str, Mapping[str, str]] = {  # learning rates: what was best of three for each loss (docs/results.md)

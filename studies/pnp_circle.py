@@ -23,8 +23,7 @@ from torch import Tensor
 
 from frontrank.evaluation import evaluate
 from frontrank.losses import PNP
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, FAINT, INK, MARKS, figure_style, panels
+from studies.study import COLOURS, FAINT, INK, MARKS, Effort, Results, Study, figure_style, panels, verdict
 from studies.trained import mean_and_spread
 
 Layout = Literal["lines", "centres"]

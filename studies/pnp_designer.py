@@ -17,8 +17,7 @@ import studies.pnp_circle as circle
 from frontrank.checks import shorten
 from frontrank.errors import InputError
 from frontrank.losses import PNP
-from studies.study import Effort, Results, Study, verdict
-from studies.style import MARKS, line_style, panels
+from studies.study import MARKS, Effort, Results, Study, line_style, panels, verdict
 from studies.trained import mean_and_spread
 
 Function = Callable[[Tensor], Tensor]

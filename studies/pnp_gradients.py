@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from frontrank.ranking import AveragePrecision, IntegratedPenalty, PairMetric, PenalizedNegatives
-from studies.study import Effort, Results, Study, verdict
-from studies.style import line_style, panels
+from studies.study import Effort, Results, Study, line_style, panels, verdict
 
 _VARIANTS = {  # as in the figure; alpha of D_q as in Fig. 5, where the paper says which
     "O": PenalizedNegatives("O"),

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, panels
+from studies.study import COLOURS, Effort, Results, Study, panels, verdict
 from studies.trained import emoji_folder, gap, gap_of_gaps, mean_and_spread, rate_search, run_comparison
 
 _LOSSES = ("PNP-D_q", "SmoothAP", "PNP-I_u")

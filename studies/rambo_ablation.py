@@ -3,8 +3,7 @@
 from statistics import fmean
 from typing import Any
 
-from studies.study import NOT_MEASURED, Effort, Results, Study, verdict
-from studies.style import COLOURS, INK, panels
+from studies.study import COLOURS, INK, NOT_MEASURED, Effort, Results, Study, panels, verdict
 from studies.trained import emoji_folder, gap, rate_search, run_comparison
 
 _MARGIN, _MEMORY = "0.2", "784"  # 7 batches of 112

@@ -7,8 +7,7 @@ import torch
 
 from frontrank.errors import InputError
 from frontrank.evaluation.diagnostics import minibatch_map
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, INK, MARKS, panels
+from studies.study import COLOURS, INK, MARKS, Effort, Results, Study, panels, verdict
 from studies.trained import RECIPE, emoji_folder
 
 _SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from frontrank.losses import BlackboxAP
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, panels
+from studies.study import COLOURS, Effort, Results, Study, panels, verdict
 
 _MARGIN = 0.3
 _ITEMS, _POSITIVES = 32, 8  # of a list

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from frontrank.losses import BlackboxAP
 from frontrank.ranking import Ranks, average_precision
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, INK, panels
+from studies.study import COLOURS, INK, Effort, Results, Study, panels, verdict
 
 _POSITIVE = (True, True, True, False, False, False, False)  # of the items of the list
 _LAMBDAS = (1.0, 5.0)

@@ -12,8 +12,7 @@ import torch
 
 from frontrank.losses import BlackboxAP
 from frontrank.machine import free_memory
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, INK, MARKS, STYLES, panels
+from studies.study import COLOURS, INK, MARKS, STYLES, Effort, Results, Study, panels, verdict
 
 _LENGTHS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 _PAPER = {100_000: 0.033, 1_000_000: 0.331, 10_000_000: 3.86, 100_000_000: 36.4}  # seconds, Table 6, on one core

@@ -5,8 +5,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from studies.study import Effort, Results, Study, verdict
-from studies.style import COLOURS, panels
+from studies.study import COLOURS, Effort, Results, Study, panels, verdict
 from studies.trained import BUDGET, Gap, answer, budget_steps, emoji_folder, gap, run_comparison
 
 _TEMPERATURES, _POSITIVES, _SIZES = ("0.001", "0.01", "0.1"), ("2", "4", "8"), ("64", "128", "256")

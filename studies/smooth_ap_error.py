@@ -13,8 +13,7 @@ from frontrank.progress import progress
 from frontrank.settings import TrainConfig, as_yaml, find_recipe, read_config, read_recipe
 from frontrank.training.logs import read_log
 from frontrank.training.run import train
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort, Results, Study
-from studies.style import line_style, panels
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort, Results, Study, line_style, panels
 from studies.trained import NETWORK, RECIPE, emoji_folder, work_folder
 
 _TEMPERATURES = (0.001, 0.005, 0.01, 0.05, 0.1)

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from studies.study import AGREES, DOES_NOT_AGREE, Effort, Results, Study
-from studies.style import COLOURS, INK, panels
+from studies.study import AGREES, COLOURS, DOES_NOT_AGREE, INK, Effort, Results, Study, panels
 
 _TEMPERATURES = (0.001, 0.01, 0.1)  # of the sigmoids in the figure
 

@@ -15,8 +15,7 @@ from frontrank.data.table import ImageTable
 from frontrank.errors import FrontrankError
 from frontrank.settings import DataConfig, find_recipe, read_recipe
 from frontrank.training.images import build_images
-from studies.study import Effort
-from studies.style import MARKS, line_style
+from studies.study import MARKS, Effort, line_style
 
 RECIPE = "emoji-demo"
 NETWORK: Mapping[str, str] = {  # half the time of the recipe's on 48 pixels, and as good after as few steps

@@ -8,8 +8,16 @@ from xml.etree import ElementTree
 import pytest
 
 from studies import all_studies
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, read_results, render_page
-from studies.style import INK, figure_style, render_svg
+from studies.study import (
+    AGREES,
+    AGREES_IN_PART,
+    DOES_NOT_AGREE,
+    INK,
+    figure_style,
+    read_results,
+    render_page,
+    render_svg,
+)
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PATHS = re.compile(r"/tmp/|/home/|/root/|/Users/|[A-Z]:\\")  # of the machine that made it

@@ -8,7 +8,7 @@ import torch
 from studies import rambo_ablation, rambo_bias, rambo_collapse
 from studies.rambo_collapse import FREE, free_scores
 from studies.rambo_landscape import STUDY as LANDSCAPE
-from studies.rambo_landscape import interpolation, linearised, package_slope
+from studies.rambo_landscape import interpolation, linear_loss, package_slope
 from studies.rambo_speed import STUDY as SPEED
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED, Effort
 from tests.reference.lists import RankedList
@@ -97,7 +97,7 @@ def test_interpolations_of_a_positive_and_a_negative(score, value, slope, tangen
     values, slopes = interpolation(y, TWO, 2.0)
     assert values.item() == pytest.approx(value)
     assert slopes[0].tolist() == pytest.approx(slope)
-    assert linearised(y, TWO, 2.0).item() == pytest.approx(tangent)
+    assert linear_loss(y, TWO, 2.0).item() == pytest.approx(tangent)
 
 
 def test_package_slopes_are_those_of_algorithm_1():
