@@ -13,6 +13,7 @@ from frontrank.comparison.runner import prepare, resume_comparison, run_comparis
 from frontrank.data import images as image_check
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.settings import read_config, read_recipe
+from frontrank.training.peer_losses import PeerLoss
 from tests.comparison.comparisons import METRICS, PER_QUERY, count_tasks, done_here, log_of, plan_of
 from tests.errors import refusal
 
@@ -136,6 +137,7 @@ def test_runs_share_all_but_loss_learning_rate_and_seed(trained):
 def test_two_classes_another_metric_and_a_loss_that_fails(images, monkeypatch, tmp_path):
     """Real runs of three losses, of which the second cannot rank a memory; there are no held-out classes."""
     tasks = count_tasks(monkeypatch, done_here)
+    monkeypatch.setattr(PeerLoss, "try_out", lambda *_, **__: None)  # which would refuse it before the first run
     photos = folder_of(tmp_path / "photos" / "train", 2, 4, images).parent
     folder_of(photos / "test", 3, 2, images)
     overrides = {"data.validation": "0", "batches.size": "0", "batches.memory": "8", "metric": "P@2", "iterations": "2"}

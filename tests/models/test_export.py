@@ -107,7 +107,7 @@ class TestRefusals:
         model, path = small(), tmp_path / "m.onnx"
         path.write_text("precious")
         for arguments, name in (
-            ({"path": path}, r"m\.onnx"),
+            ({"path": path}, "m.onnx"),
             ({"path": tmp_path, "overwrite": True}, tmp_path.name),
             ({"path": tmp_path / "new", "tolerance": 0}, "tolerance"),
         ):

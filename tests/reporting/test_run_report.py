@@ -220,7 +220,7 @@ def test_something_else_is_not_replaced(run):
 
 REFUSED = {
     "not there": ("nothing", None, "nothing"),
-    "a file": ("run.json", None, r"run\.json"),
+    "a file": ("run.json", None, "run.json"),
     "no run": ("model", None, "config"),
     "a folder as page": ("", "model", "model"),
     "no such folder": ("", "x/y.html", "x"),
