@@ -86,7 +86,7 @@ matrix of the batch for each bin:
 
 {stops(found["peers_stop"])}
 
-A batch of 4,096 in 16 classes of 256, where the work on ranks counts most, and 512 queries against a gallery of 1,000,000 (`ref_emb`):
+A batch of 4,096 in 16 classes of 256, where the work on ranks counts most, and 512 queries against a gallery of 1,000,000 (`ref_emb`).{where(found, "classes", "The large classes were measured")}
 
 {table(["loss", "large classes", "large gallery", "large classes, x floor"], many)}
 {long(found["long"]) if "long" in found else ""}
@@ -95,7 +95,15 @@ RaMBO's AP on one list with 1 % positives, one thread, beside its Algorithm 1 wi
 {table(["scores", "time", "Algorithm 1 takes"], lists)}
 
 ![time and memory by batch size](../benchmarks/results/losses.png)
-{graded(found["graded"])}"""
+{graded(found["graded"], where(found, "graded", "Measured").strip())}"""
+
+
+def where(found: Results, section: str, measured: str) -> str:
+    """Return the machine of a section that was measured later than the rest, elsewhere."""
+    if section not in found.get("measured_later", {}):
+        return ""
+    machine = found["measured_later"][section]
+    return f" {measured} later, on {machine['cores']} cores of {machine['cpu']} with torch {machine['torch']}."
 
 
 def long(rows: Iterable[Results]) -> str:
@@ -121,7 +129,7 @@ host waits for a result, and the bytes that kernels read and write. {found["dim"
 """
 
 
-def graded(found: Results) -> str:
+def graded(found: Results, where: str) -> str:
     """Return the losses of graded relevance and of later papers."""
     small, large = found["batch"]
     huge = {row["name"]: row for row in found["huge"]}
@@ -147,6 +155,7 @@ def graded(found: Results) -> str:
     levels = [[f"`{row['name']}`", f"{row['seconds']:.0f} s", megabytes(row)] for row in found["levels"]]
     return f"""
 ### Losses of later papers
+{where}
 
 {table(columns, rows)}
 
