@@ -19,6 +19,7 @@ from frontrank.evaluation.protocols import PROTOCOLS
 from tests.cli.conftest import FACES, GALLERY_LABELS, GROUND_TRUTH, LABELS, QUERY_LABELS, examples, rows, same
 from tests.cli.images import EACH, TEST, TINY, TRAIN, published, small_model
 from tests.data.files import write_arrays
+from tests.training.processes import torchrun
 
 MODEL = "runs/first/model"
 GALLERY = ("queries.parquet", "--gallery", "gallery.parquet")
@@ -54,11 +55,14 @@ def test_the_guide_shows_what_is_printed(tmp_path, monkeypatch, run):
     assert result.err + result.out == shown
 
 
-def test_the_first_of_several_processes_prints(folder, run, monkeypatch):
-    for rank in (1, 0):
-        monkeypatch.setenv("RANK", str(rank))
-        result = run("evaluate", "test.npz")
-        assert (result.status, bool(result.out + result.err)) == (0, rank == 0)
+@pytest.mark.processes
+def test_two_processes_print_the_report_of_one(folder, run):
+    words = ["evaluate", "test.npz", "--metrics", "R@1,mAP,NMI", "--json"]
+    result = run(*words, "one.json", status=0)
+    status, text = torchrun(2, *words, "two.json")
+    assert status == 0, text
+    assert text.count(result.out) == text.count("wrote") == 1
+    assert Path("two.json").read_text() == Path("one.json").read_text()
 
 
 def test_protocols_are_listed(run):

@@ -21,6 +21,7 @@ EVALUATIONS = {  # classes of 3, 70 and 2
     "symmetric": (random_embeddings(3000, 1, dim=4), torch.arange(3000) // 3, {}),
     "large classes": (random_embeddings(420, 2, dim=4), torch.arange(420) % 6, {}),
     "levels": (random_embeddings(300, 3, dim=4), torch.stack([torch.arange(300) // 2, torch.arange(300) // 10], 1), {}),
+    "sets": (random_embeddings(60, 6, dim=4), [{i // 2, i // 4} for i in range(60)], {}),
     "gallery": (
         random_embeddings(41, 4, dim=4),
         torch.arange(41) // 2,
@@ -56,7 +57,8 @@ def reports():
     for name, (embeddings, labels, more) in EVALUATIONS.items():
         metrics = ["R@1", "mAP", "mAP@R", *(["nDCG", "H-AP"] if name == "levels" else [])]
         with Products() as counted, distributed.share_queries():
-            report = fr.evaluate(embeddings, labels.numpy(), metrics=metrics, **more)
+            labels = labels if isinstance(labels, list) else labels.numpy()
+            report = fr.evaluate(embeddings, labels, metrics=metrics, **more)
         results[name] = dict(report), counted.count
     return results
 
@@ -89,5 +91,5 @@ def test_shares_of_processes_are_those_of_one(tmp_path, monkeypatch):
                 assert (actual[case] - expected).norm() < 1e-10 * expected.norm(), (size, case)
             for name, (metrics, products) in evaluations.items():
                 assert metrics == alone[name][0], (size, name)
-                if name in ("symmetric", "gallery"):  # others are one block
-                    assert products <= 1.4 * alone[name][1] / size, (size, name)
+                if name in ("symmetric", "gallery"):  # the others are a few blocks
+                    assert products <= 1.05 * alone[name][1] / size, (size, name)

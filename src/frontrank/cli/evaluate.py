@@ -133,9 +133,22 @@ def _protocols() -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluate, print, save, compare; of several processes that torchrun started, the first."""
-    if int(os.environ.get("RANK", 0)):
+    """Evaluate, print, save, compare; processes that torchrun started share the work, and the first prints."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        _evaluate(options)
         return
+    from frontrank.training import distributed
+    from frontrank.training.run import processes
+
+    device = options.device or ("auto" if os.path.isdir(options.embeddings) else "cpu")
+    with processes(device), distributed.share_queries(), warnings.catch_warnings():
+        if not distributed.is_main():
+            options.quiet = True
+            warnings.simplefilter("ignore", FrontrankWarning)
+        _evaluate(options, distributed.is_main())
+
+
+def _evaluate(options: argparse.Namespace, is_main: bool = True) -> None:
     if options.metrics is not None:  # a name that is wrong is an error before anything is read
         from frontrank.evaluation.measures import read_metrics
 
@@ -150,9 +163,10 @@ def run(options: argparse.Namespace) -> None:
     sides = _transform(inputs, inputs.queries)
     reports = {setup: _report(inputs, inputs.queries, sides, setup) for setup in _setups(options)}
     try:
-        print("\n\n".join(report.table(options.table) for report in reports.values()), flush=True)
+        if is_main:
+            print("\n\n".join(report.table(options.table) for report in reports.values()), flush=True)
     finally:  # the work is done: keep it even if nobody reads the table
-        for setup, target in _targets(options).items():
+        for setup, target in _targets(options).items() if is_main else ():
             reports[setup].save(target, overwrite=options.force)
             say(options.quiet, f"wrote {target}")
     if (other := inputs.other) is not None:
@@ -161,7 +175,8 @@ def run(options: argparse.Namespace) -> None:
             other = replace(other, labels=inputs.queries.labels)
             with other.name_in_errors():
                 other = _report(inputs, other, _transform(inputs, other), setup)
-        print("\n" + _comparison(inputs, other, report).table(options.table), flush=True)
+        if is_main:
+            print("\n" + _comparison(inputs, other, report).table(options.table), flush=True)
 
 
 # Options that do not go together

@@ -62,6 +62,9 @@ def evaluate(
     seed:       of the k-means of NMI
     progress:   draw a progress bar; None: on a terminal
 
+    Processes that have joined each rank all queries; inside `frontrank.training.distributed.share_queries()` each ranks
+    its share, and all of them get the whole report.
+
     An item with the same score as a positive stands before it. A query without a positive counts as a miss for R@k,
     P@k and MRR, and is left out of the other means. NMI and dists@* are of all items with a label, queries
     and gallery.
@@ -87,7 +90,7 @@ def evaluate(
     rankings = _rankings(of_ranks, codes, relevant, ignored, len(queries), len(searched), own=items is None)
     per_query: dict[str, np.ndarray] = {}
     for some, relevance, removed in rankings:
-        per_query |= _rank(some, queries, items, relevance, removed, progress)
+        per_query |= rank_queries(some, queries, items, relevance, removed, progress)
     whole = _group_metrics(of_groups, queries, items, codes, seed)
     settings = {"NMI seed": seed} if "NMI" in of_groups else {}
     return Report.of(per_query, rankings[0][1].counts.numpy(), len(searched), whole, name=name, settings=settings)
@@ -227,11 +230,11 @@ def values_by_level(
     items, of = len(queries if gallery is None else gallery), read_metrics(metrics)[0]
     per_query: dict[str, np.ndarray] = {}
     for some, relevance, removed in _rankings(of, codes, None, None, len(queries), items, gallery is None)[1:]:
-        per_query |= _rank(some, queries, gallery, relevance, removed, show)
+        per_query |= rank_queries(some, queries, gallery, relevance, removed, show)
     return per_query
 
 
-def _rank(
+def rank_queries(
     of: list[Measure],
     queries: Vectors,
     gallery: Vectors | None,
@@ -266,8 +269,9 @@ def per_query_values(
     values = {measure.name: np.full(queries, measure.empty) for measure in of}
 
     def take(some: Tensor, ranks: Ranks) -> None:
-        for measure in of:
-            values[measure.name][some.numpy()] = measure.value(ranks).double().cpu().numpy()
+        of_some = torch.stack([measure.value(ranks).double() for measure in of]).cpu() if of else ()
+        for measure, value in zip(of, of_some, strict=True):
+            values[measure.name][some.numpy()] = value.numpy()
 
     return values, take
 

@@ -15,10 +15,10 @@ from frontrank.checks import check_choice
 from frontrank.data.ground_truth import GroundTruth as GroundTruth
 from frontrank.data.ground_truth import read_ground_truth as read_ground_truth
 from frontrank.errors import InputError, InputTypeError
-from frontrank.evaluation.evaluate import per_query_values, read_indices
+from frontrank.evaluation.evaluate import rank_queries, read_indices
 from frontrank.evaluation.measures import Measure
 from frontrank.evaluation.report import Report
-from frontrank.ranking import Lists, Ranks, Vectors, exact_ranks, trapezoid_average_precision
+from frontrank.ranking import Lists, Ranks, Vectors, trapezoid_average_precision
 from frontrank.ranking.vectors import VectorParts, make_comparable
 
 Setup = Literal["easy", "medium", "hard"]
@@ -63,8 +63,7 @@ def evaluate_revisited(
     )
     if not bool((relevant.counts > 0).any()):
         raise InputError(f"ground_truth has no relevant item for any query in setup {setup!r}; try another setup")
-    per_query, take = per_query_values(_MEASURES, len(asked))
-    exact_ranks(asked, searched, relevant, removed, take, progress)
+    per_query = rank_queries(_MEASURES, asked, searched, relevant, removed, progress)
     return Report.of(per_query, relevant.counts.numpy(), len(searched), name=name, settings={"setup": setup})
 
 

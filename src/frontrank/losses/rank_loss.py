@@ -26,7 +26,6 @@ from frontrank.ranking import (
     list_slopes,
     score_loss,
 )
-from frontrank.ranking.shares import own_queries
 
 P = ParamSpec("P")
 
@@ -208,7 +207,7 @@ class BatchLoss(LossTerm):
         grades = (self.graded, self.by_level)
         batch = read_batch(embeddings, labels, ref_emb, ref_labels, relevant, candidates, self.include_query, *grades)
         weights = self._weights(batch.labels, batch.relevance, embeddings.dtype)
-        return embedding_loss(batch.embeddings, batch.gallery, own_queries(batch.relevance), self.objective, weights)
+        return embedding_loss(batch.embeddings, batch.gallery, batch.relevance, self.objective, weights)
 
     def of_scores(self, scores: Tensor, relevant: Tensor, candidates: Tensor | None = None) -> Tensor:
         """The mean loss of given scores [query, gallery], such as a re-ranker's; higher is nearer."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from frontrank.checks import check_number
 from frontrank.losses.rank_loss import BatchLoss, CombinedLoss, RankLoss
 from frontrank.ranking import NDCG, AveragePrecision, Positives, Sigmoid, Slopes, SupRank
+from frontrank.ranking.ranks import Join
 
 
 class SupAP(RankLoss):
@@ -77,6 +78,9 @@ class _AboveMargin(NamedTuple):
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
         out.addcmul_((prepared > self.margin).to(out.dtype), self.slope if dim == 0 else self.slope.T)
+
+    def of_all(self, join: Join) -> "_AboveMargin":
+        return _AboveMargin(self.margin, join(self.slope))
 
 
 class ROADMAP(CombinedLoss):

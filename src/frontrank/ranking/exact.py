@@ -47,6 +47,8 @@ _UNIT = 2.0**15  # rows of this length have products in whole numbers of 2^-30
 _LOWEST = -(1 << 31)  # below all of these
 _FEW_PAIRS = 64  # so few pairs are scored in float64 at once
 _REDO = 64  # one comparison of so many left open: cheaper to multiply the tile again in float64
+_SHARED = 6  # times as many blocks as processes that share an evaluation ...
+_LEAST_SHARED = 128  # ... unless they are smaller than this
 _DENSE = 64  # times as long as a product takes a pair that is scored by itself
 
 Use = Callable[[Tensor, Ranks], None]
@@ -197,6 +199,9 @@ class _Block:
         """Count the items of a tile; if swapped, these queries are its items."""
         rows, items = tile.sides[::-1] if swapped else tile.sides
         scores = tile.scores
+        if not tiling_of(scores).waits:
+            self._count_at_once_(rows, items, scores.T if swapped else scores)
+            return
         cells, highest = _cells(scores, swapped)
         query, group = (highest >= self._lowest[:, None]).nonzero().T
         cells = cells[query, group]  # only these hold anything to count [cell, item]
@@ -215,6 +220,21 @@ class _Block:
                 k, cell = k[pair], cell[pair]
                 self._settle_(rows, items, k, query[cell], group[cell] * _CELL + place)
         self.counts.index_add_(1, query.to(self.counts.device), sums.to(self.counts))
+
+    def _count_at_once_(self, rows: Chunk, items: Chunk, scores: Tensor) -> None:
+        """Compare all items with as many positives at once as memory allows, waiting once for these."""
+        sums, left = [], []
+        size = max(1, 4 * tiling_of(scores).tile // scores.numel())
+        for first, low, high in zip(itertools.count(0, size), self.low.split(size), self.high.split(size), strict=False):
+            above = scores >= high[:, :, None]  # [positive, query, item]
+            sums.append(above.sum(2))
+            left.append((above ^ (scores >= low[:, :, None])).nonzero())
+            left[-1][:, 0] += first
+        if sum(map(len, left)) * _REDO > scores.numel():
+            self._recount_(rows, items)
+        elif sums:
+            self.counts += torch.cat(sums).to(self.counts)
+            self._settle_(rows, items, *torch.cat(left).T)
 
     def _settle_(self, rows: Chunk, items: Chunk, k: Tensor, query: Tensor, item: Tensor) -> None:
         """Compare items with positives again, in float64."""
@@ -333,7 +353,7 @@ def _scores_again(
     rows: Chunk, items: Chunk, query: Tensor, item: Tensor, sure: Callable[[Tensor, float], Tensor]
 ) -> Tensor:
     """Scores of pairs, in float64 unless `sure(scores, how far off they can be)` of quicker ones [pair]."""
-    if len(query) < _FEW_PAIRS:
+    if len(query) < _FEW_PAIRS or not tiling_of(rows.unit).waits:
         return exact_scores(rows, items, query, item)
     scores = quick_scores(rows, items, query, item).to(query.device)
     unsure = (~sure(scores, slack(64, torch.float32))).nonzero()[:, 0]
@@ -375,14 +395,16 @@ def _blocks(
 ) -> list[_Block]:
     """The queries of a range in blocks, those with as many positives together; only those that have any, or all."""
     counts = relevance.counts
-    size = tiling_of(queries.device).block
+    size, run, share = tiling_of(queries.device).block, _RUN, current_share()
+    if all_ and share is not None:  # so many pairs of blocks that shares of them are even
+        size = run = min(size, max(_LEAST_SHARED, len(counts[rows]) // (_SHARED * share.parts)))
     parts: list[Tensor] = []
     edges = counts.new_tensor([0, FEW, max(FEW, _SOME)])
     chosen = rows.start + (torch.arange(len(counts[rows])) if all_ else counts[rows].nonzero()[:, 0])
     for chunk in chosen.split(8 * _RUN):
         kind = torch.bucketize(counts[chunk], edges)
         parts += chunk[kind == 0].split(size)
-        for i, most_queries in enumerate((size, size, _RUN), 1):
+        for i, most_queries in enumerate((size, size, run), 1):
             parts += _like_together(chunk[kind == i], relevance, own).split(most_queries)
     parts = [part for part in parts if len(part)]
     place = None
@@ -424,7 +446,7 @@ def _block(
     exact = torch.where(positives.valid, exact, exact[:, :1])  # a row's first is never padding
     here = torch.arange(len(some))
     number = exact.shape[1]
-    if number > _SOME or (number > FEW and _many_near(rows, exact, probe())):
+    if number > _SOME or (number > FEW and tiling_of(rows.unit).waits and _many_near(rows, exact, probe())):
         pairs = [(of.valid.nonzero()[:, 0], of.index[of.valid]) for of in listed] + [(here, some)] * own
         query, item = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         place_of_item = item if place is None else place[item]
@@ -456,16 +478,18 @@ def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
         is_listed[item] = True
         needed = is_listed.nonzero()[:, 0]
         place[needed] = torch.arange(len(needed))
-        at, outside = place[index].to(scores.device), ~valid.to(scores.device)
+        places, chunks = place[index], len(needed) > CHUNK
+        at, outside = places.to(scores.device), ~valid.to(scores.device)
         for start in range(0, len(needed), CHUNK):
             items = gallery.read(needed[start : start + CHUNK])
-            if len(needed) > CHUNK:
-                outside = ~valid.to(scores.device) | (at // CHUNK != start // CHUNK)
+            here = valid & (places // CHUNK == start // CHUNK) if chunks else valid
+            if chunks:
+                outside = ~here.to(scores.device)
             if len(items) * len(some) <= len(item) * _DENSE:
                 products = some.exact_unit() @ items.exact_unit().T
                 of_slab = products.gather(1, (at - start).clamp_(0, len(items) - 1))
                 scores[i : i + size] = torch.where(outside, scores[i : i + size], of_slab)
             else:
-                query, k = (~outside).nonzero().T
+                query, k = here.nonzero().T.to(scores.device)
                 scores[i + query, k] = exact_scores(some, items, query, at[query, k] - start)
     return scores

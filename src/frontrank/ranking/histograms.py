@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from frontrank.checks import check_integer
 from frontrank.ranking.metrics import Ranks, RankSlopes
-from frontrank.ranking.ranks import Pull, Slopes
+from frontrank.ranking.ranks import Join, Pull, Slopes
 from frontrank.ranking.relevance import Positives
 from frontrank.ranking.tiles import row_tiles, tiles
 
@@ -85,6 +85,9 @@ class HistogramSlopes:
         for rows in row_tiles(prepared):
             slopes = position_slopes(self.in_histogram[rows] if dim == 0 else self.in_histogram, prepared[rows], dim)
             out[rows].add_(self.score_slopes_(slopes, prepared[rows]))
+
+    def of_all(self, join: Join) -> "HistogramSlopes":
+        return HistogramSlopes(join(self.in_histogram), self.score_slopes_)
 
 
 @dataclass(frozen=True)

@@ -313,12 +313,9 @@ class RecallAtK:
 
     def list_loss(self, ranks: Ranks) -> Tensor:
         place = 1 + ranks.before_pos + ranks.before_neg
-        count = ranks.valid.sum(1)
-        recalls = []
-        for k in self.ks:
-            among = (torch.sigmoid((k - place) / self.rank_temperature) * ranks.valid).sum(1)
-            recalls.append(among.clamp(max=k) / count.clamp(max=k))
-        return 1 - torch.stack(recalls).mean(0)
+        k = torch.tensor(self.ks, dtype=place.dtype, device=place.device)[:, None]
+        among = (torch.sigmoid((k[:, :, None] - place) / self.rank_temperature) * ranks.valid).sum(2)
+        return 1 - (among.clamp(max=k) / ranks.valid.sum(1).clamp(max=k)).mean(0)
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,20 @@ class ItemSlopes(Protocol):
         """Add the slopes of prepared scores to out: both [query, item], or [item, query] with dim=1."""
         ...
 
+    def of_all(self, join: "Join") -> "ItemSlopes":
+        """The same of the queries of all shares, where a few numbers per query describe it."""
+        ...
+
 
 class Slopes(NamedTuple):
     """d loss / d score: of the positives [query, positive], to be added to that of all items."""
 
     of_positives: Tensor
     of_items: ItemSlopes
+
+
+Join = Callable[[Tensor], Tensor]
+"""Numbers of the queries of this share [query, ...] -> those of the queries of all shares."""
 
 
 Pull = Callable[[RankSlopes, Tensor], Slopes]
@@ -308,6 +316,9 @@ class _GridSlopes(NamedTuple):
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
         self.grid.add_(self.slopes, prepared, out)
 
+    def of_all(self, join: Join) -> "_GridSlopes":
+        raise NotImplementedError
+
 
 def _count(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return how many items are at or above each threshold and, of many, how many thresholds each item passes."""
@@ -342,6 +353,9 @@ class _StepSlopes(NamedTuple):
             for slope, weight in zip(g, weights[some, here], strict=True):
                 out[rows].addcmul_(slope, weight)
 
+    def of_all(self, join: Join) -> "_StepSlopes":
+        return _StepSlopes(join(self.thresholds), join(self.weights), None, self.step)
+
 
 class _FewMoved(NamedTuple):
     """A negative falls by one rank for each positive that overtakes it; before, after [query, positive].
@@ -364,6 +378,9 @@ class _FewMoved(NamedTuple):
             for overtaken in above.sub_(after_move):  # 1 where a positive passes the item, -1 where it falls behind
                 out[rows].addcmul_(overtaken, scale[here])
 
+    def of_all(self, join: Join) -> "_FewMoved":
+        return _FewMoved(join(self.before), join(self.after), join(self.scale))
+
 
 class _ManyMoved(NamedTuple):
     """The same, known for all items of the queries [query, item]."""
@@ -373,3 +390,6 @@ class _ManyMoved(NamedTuple):
 
     def add_(self, prepared: Tensor, out: Tensor, dim: int = 0) -> None:
         out.addcmul_(*(each if dim == 0 else each.T for each in self))
+
+    def of_all(self, join: Join) -> "_ManyMoved":
+        raise NotImplementedError

@@ -37,6 +37,11 @@ class Positives:
         values = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **values)
 
+    def rows(self, some: slice) -> "Positives":
+        """Those of some of the queries."""
+        values = {name: value[some] for name, value in vars(self).items() if value is not None and name != "levels"}
+        return replace(self, **values)
+
     def members(self) -> Tensor:
         """Which positives have which level [level, query, positive]; without levels all are of one."""
         if self.levels is None or self.grades is None:
@@ -133,6 +138,8 @@ class LabelRelevance:
         relevance._set(here, torch.where(starts, here, 0).cummax(0)[0], sizes, self._own, self._listed)
         start = stop = len(self.counts) - self.used
         bounds = []
+        if self.used <= rows:  # one block, for which nothing has to be known
+            return order, relevance, [(start, len(order))] * bool(self.used)
         for edge in [*starts.nonzero()[:, 0].tolist(), len(order)]:
             if edge > start + rows and stop > start:
                 bounds.append((start, stop))

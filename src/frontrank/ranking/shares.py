@@ -19,6 +19,17 @@ class Share:
     parts: int
     add: Callable[[Tensor], Tensor]
 
+    def rows(self, start: int, stop: int) -> slice:
+        """The rows of this share from start to stop."""
+        first, last = (start + (stop - start) * part // self.parts for part in (self.part, self.part + 1))
+        return slice(first, last)
+
+    def join(self, own: Tensor, rows: slice, count: int) -> Tensor:
+        """The rows of all shares [count, ...], given those of this one."""
+        joined = own.new_zeros(count, *own.shape[1:])
+        joined[rows] = own
+        return self.add(joined)
+
 
 _chosen: ContextVar[Share | None] = ContextVar("share", default=None)
 
@@ -43,13 +54,17 @@ def take_share(part: int, parts: int, add: Callable[[Tensor], Tensor]) -> Iterat
 
 
 class OwnQueries:
-    """The relevance of every parts-th query; to the others nothing is relevant, so that they are not looked at."""
+    """The relevance of a share of the queries; to the others nothing is relevant, so that they are not looked at.
+
+    Each share has about as many queries as any other, with about as many positives.
+    """
 
     def __init__(self, relevance: Relevance, share: Share) -> None:
         self._all = relevance
         counts = relevance.counts
-        others = torch.arange(len(counts), device=counts.device) % share.parts != share.part
-        self.counts = counts.masked_fill(others, 0)
+        order = counts.argsort(descending=True, stable=True)
+        own = torch.zeros_like(counts).index_fill_(0, order[share.part :: share.parts], 1)
+        self.counts = counts * own
         self.used, self.most = int(self.counts.count_nonzero()), relevance.most
 
     def positives(self, queries: Tensor) -> Positives:

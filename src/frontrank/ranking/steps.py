@@ -10,7 +10,7 @@ import threading
 import torch
 from torch import Tensor
 
-from frontrank.ranking.tiles import tiles
+from frontrank.ranking.tiles import tiles, tiling_of
 
 FEW = 12  # positives or thresholds that every item is compared with; beyond, items are sorted. A guess by the cost
 _CELLS_PER_THRESHOLD = 32
@@ -49,7 +49,13 @@ def counts_and_places(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor
     bins = place
     if rows > 1:
         bins = place + torch.arange(rows, device=place.device)[:, None] * (size + 1)
-    histogram = torch.bincount(bins.flatten(), minlength=rows * (size + 1)).view(rows, size + 1)
+    bins = bins.flatten()
+    if tiling_of(items).waits:
+        histogram = torch.bincount(bins, minlength=rows * (size + 1))
+    else:  # it waits for the largest
+        histogram = torch.zeros(rows * (size + 1), dtype=torch.int32, device=bins.device)
+        histogram.scatter_add_(0, bins.long(), torch.ones_like(bins, dtype=torch.int32))
+    histogram = histogram.view(rows, size + 1)
     counts = histogram.flip(1).cumsum(1).flip(1)[:, 1:].to(items.dtype)
     return torch.empty_like(thresholds).scatter_(1, order, counts), place
 
@@ -57,6 +63,8 @@ def counts_and_places(items: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor
 def places(items: Tensor, ordered: Tensor) -> Tensor:
     """For each item [row, item] how many of the row's ordered thresholds [row, threshold] are <= it."""
     rows, size = ordered.shape
+    if not tiling_of(items).waits:
+        return torch.searchsorted(ordered, items.contiguous(), right=True, out_int32=True)
     cells = min(size * _CELLS_PER_THRESHOLD, max(_LARGEST_TABLE // rows, 1), max(items.shape[1], 4 * size))
     low, high = ordered[:, :1], ordered[:, -1:]
     scale = cells / (high - low).clamp(min=torch.finfo(items.dtype).tiny ** 0.5)

@@ -7,9 +7,13 @@ the relaxation, and a graph can be used twice.
 
 Where the batch is its own gallery and its classes are small, the score of (a, b) is that of (b, a), so a pair of
 blocks is multiplied back once for both directions: two thirds of the multiplications.
+
+Processes that share a loss score a part of the queries of each block, and tell each other the few numbers that describe
+their slopes: each has its part of the multiplications.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from frontrank.ranking.ranks import ItemSlopes, Slopes
 from frontrank.ranking.relevance import LabelRelevance, Positives, Relevance
+from frontrank.ranking.shares import current_share, own_queries
 from frontrank.ranking.steps import FEW
 from frontrank.ranking.tiles import tiling_of
 
@@ -146,6 +151,7 @@ def _with_gallery(
 
     A gallery may be too large to copy: not its rows but their products are scaled to length 1.
     """
+    relevance = own_queries(relevance)
     queries, undo_queries = unit_rows(embeddings)
     items, scale, shrink = _scale_rows(gallery)
     total = queries.new_zeros(())
@@ -180,39 +186,61 @@ def _among_themselves(
     embeddings: Tensor, relevance: Relevance, objective: Objective, weights: Tensor, wants: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """The loss of a batch that is its own gallery, and its gradient."""
-    if not isinstance(relevance, LabelRelevance) or relevance.most > FEW:
+    share = current_share()
+    parts = 1 if share is None else share.parts
+    if not isinstance(relevance, LabelRelevance) or relevance.most > FEW or relevance.used < parts:
         total, grads = _with_gallery(embeddings, embeddings, relevance, objective, weights, [wants, wants])
         return total, [grads[0].add_(grads[1])] if wants else []
-    order, relevance, bounds = relevance.classes_together(tiling_of(embeddings).block_rows(len(embeddings)))
+    order, relevance, bounds = relevance.classes_together(parts * tiling_of(embeddings).block_rows(len(embeddings)))
+    if len(bounds) > 1 and bounds[-1][1] - bounds[-1][0] < parts:  # every share has a row of every block
+        bounds[-2:] = [(bounds[-2][0], bounds[-1][1])]
     items, undo = unit_rows(embeddings if order is None else embeddings[order])
     weights = weights if order is None else weights[order]
     total = items.new_zeros(())
     grad = torch.zeros_like(items) if wants else items.new_empty(0)
     earlier: list[tuple[slice, ItemSlopes]] = []
-    buffers = items.new_empty(2 if wants else 1, max((j - i for i, j in bounds), default=0), len(items))
+    longest = max((-(-(j - i) // parts) for i, j in bounds), default=0)
+    buffers = items.new_empty(2 if wants else 1, longest, len(items))
     for start, stop in bounds:
         block, before = slice(start, stop), slice(0, start)
-        scores = torch.mm(items[block], items.T, out=buffers[0, : stop - start])
-        positives = relevance.positives(torch.arange(start, stop, device=items.device))
-        losses, slopes = objective(scores, positives, weights[block] if wants else None)
-        total += losses @ weights[block]
+        own = block if share is None else share.rows(start, stop)
+        here = slice(own.start - start, own.stop - start)
+        scores = torch.mm(items[own], items.T, out=buffers[0, : own.stop - own.start])
+        of_block = relevance.positives(torch.arange(start, stop, device=items.device))
+        positives = of_block if share is None else of_block.rows(here)
+        losses, slopes = objective(scores, positives, weights[own] if wants else None)
+        total += losses @ weights[own]
         if slopes is None:
             continue
-        # slopes of pairs (this block, seen): as queries, and as items of the queries seen before
-        pairs = buffers[1, : stop - start, :stop].zero_()
+        # slopes of pairs (these queries, seen): as queries, and as items of the other queries seen
+        pairs = buffers[1, : own.stop - own.start, :stop].zero_()
         slopes.of_items.add_(scores[:, :stop], pairs)
         for queries, of_items in earlier:
             of_items.add_(scores[:, queries], pairs[:, queries], dim=1)
         pairs.scatter_add_(1, positives.index, slopes.of_positives)
-        pairs[:, block].add_(pairs[:, block].T.contiguous())
-        grad[block].addmm_(pairs, items[:stop])
+        of_items = slopes.of_items
+        if share is None:
+            pairs[:, block].add_(pairs[:, block].T.contiguous())
+        else:
+            join = partial(share.join, rows=here, count=stop - start)
+            of_items = of_items.of_all(join)
+            of_items.add_(scores[:, block], pairs[:, block], dim=1)
+            _add_as_items_(pairs[:, block], own, of_block, join(slopes.of_positives))
+        grad[own].addmm_(pairs, items[:stop])
         if start:
-            grad[before].addmm_(pairs[:, before].T, items[block])
-        earlier.append((block, slopes.of_items))
+            grad[before].addmm_(pairs[:, before].T, items[own])
+        earlier.append((block, of_items))
     if not wants:
         return total, []
     grad = undo(grad)
     return total, [grad if order is None else torch.empty_like(grad).index_copy_(0, order, grad)]
+
+
+def _add_as_items_(pairs: Tensor, own: slice, positives: Positives, slopes: Tensor) -> None:
+    """Add the slopes of positives [query, positive] to their pairs with the queries [item, query], for own items."""
+    is_own = (positives.index >= own.start) & (positives.index < own.stop)
+    item = (positives.index - own.start).clamp_(0, len(pairs) - 1)
+    pairs.scatter_add_(0, item.T, (slopes * is_own).T)
 
 
 def unit_rows(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -22,6 +22,7 @@ class Tiling:
     block:      queries, and items, of a tile of exact evaluation
     groups:     times as many queries share one reading of the gallery in a search of the nearest
     pairs:      times as many pairs of rows are scored in float64 at once
+    waits:      whether to wait for a result that tells how to go on with less work
     """
 
     rows: int
@@ -31,14 +32,17 @@ class Tiling:
     block: int
     groups: int
     pairs: int
+    waits: bool
 
     def block_rows(self, items: int) -> int:
         """How many queries of a loss are multiplied at once with so many items."""
         return max(self.least_rows, min(self.rows, self.scores // max(1, items)))
 
 
-CPU = Tiling(rows=512, scores=1 << 25, least_rows=64, tile=1 << 18, block=1024, groups=1, pairs=1)
-ACCELERATOR = Tiling(rows=4096, scores=1 << 26, least_rows=512, tile=1 << 26, block=4096, groups=8, pairs=128)
+CPU = Tiling(rows=512, scores=1 << 25, least_rows=64, tile=1 << 18, block=1024, groups=1, pairs=1, waits=True)
+ACCELERATOR = Tiling(
+    rows=4096, scores=1 << 26, least_rows=512, tile=1 << 26, block=4096, groups=8, pairs=128, waits=False
+)
 
 _chosen: ContextVar[Tiling | None] = ContextVar("tiling", default=None)
 

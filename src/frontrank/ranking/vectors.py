@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -86,11 +87,21 @@ class Vectors:
         """Return some rows; raise an error if any has no direction."""
         raw = self._read(rows)
         length = _lengths(raw)
-        least = torch.finfo(raw.dtype).tiny ** 0.5
-        if not bool(((length > least) & (length < 1 / least)).all()):
+        if not (self._is_usual or bool(_are_usual(length, raw.dtype))):
             self._raise_for_bad_rows()
             raw, length = _in_range(raw)
         return Chunk(raw, length, (raw * (1 / length).to(raw.dtype)[:, None]).to(self.device))
+
+    @cached_property
+    def _is_usual(self) -> bool:
+        """Whether no row needs a closer look; False if that is to be seen when rows are read.
+
+        Rows of an accelerator are looked at together, since the host waits for each look.
+        """
+        if not isinstance(self._data, Tensor) or tiling_of(self._data).waits:
+            return False
+        rows = (self._read(some) for some in self.chunks())
+        return bool(torch.stack([_are_usual(_lengths(some), some.dtype) for some in rows]).all())
 
     def unit(self, rows: Rows | None = None) -> Tensor:
         """Rows at length 1, all of them by default."""
@@ -198,7 +209,7 @@ class VectorParts(Vectors):
     """Several sets of rows, one after the other, none of them copied."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:
-        first = parts[0]
+        first, self._data = parts[0], parts
         for part in parts[1:]:
             check_same_dimensions(first, part)
         self.name, self._parts = first.name, list(parts)
@@ -261,6 +272,12 @@ def _in_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     far = exponent.abs() > (60 if rows.dtype == torch.float32 else 500)
     scaled = torch.where(far, rows / (largest / (2 * mantissa)), rows)  # exact: a power of 2
     return scaled, _lengths(scaled)
+
+
+def _are_usual(length: Tensor, dtype: torch.dtype) -> Tensor:
+    """Whether all lengths are finite, not 0, and their squares in the range of the dtype."""
+    least = torch.finfo(dtype).tiny ** 0.5
+    return ((length > least) & (length < 1 / least)).all()
 
 
 def _lengths(rows: Tensor) -> Tensor:

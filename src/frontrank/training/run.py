@@ -238,10 +238,10 @@ class RetrievalRun:
         settings: Any = {"device": self.device, "workers": config.data.workers, "precision": config.precision}
         embeddings = embed_table(self.model, self.validation, show=False, **settings)
         metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
-        if sets := self.validation.label_sets():
-            return dict(evaluate(embeddings, sets, metrics=metrics, progress=False))
-        labels = self.validation.level_labels()
         with distributed.share_queries():
+            if sets := self.validation.label_sets():
+                return dict(evaluate(embeddings, sets, metrics=metrics, progress=False))
+            labels = self.validation.level_labels()
             if labels.ndim == 1:
                 return dict(evaluate(embeddings, labels, metrics=metrics, progress=False))
             values = dict(evaluate(embeddings, labels[:, 0], metrics=metrics, progress=False))
