@@ -123,7 +123,8 @@ def accelerator(found: Results) -> str:
 ## Work of an accelerator
 
 Counted on a CPU with the tiles of an accelerator (`frontrank.ranking.tiling("cuda")`), not timed: kernels that are started, how often the
-host waits for a result, and the bytes that kernels read and write. {found["dim"]} dimensions, 4 images per class.
+host waits for a result or a copy, and the bytes that kernels read and write. {found["dim"]} dimensions. `evaluate` and `nearest` run on
+tensors that say they are on an accelerator; what they do on the host is not counted.
 
 {table(["", "kernels", "waits", "bytes"], rows)}
 """

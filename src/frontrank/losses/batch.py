@@ -166,7 +166,8 @@ def _relevant(relevant: Tensor, rows: int, columns: int, device: torch.device, g
     """Check a matrix of who is relevant to whom: boolean, or grades >= 0, which stay only if the loss uses them."""
     relevant = as_tensor("relevant", relevant, device)
     if relevant.dtype == torch.bool or relevant.dtype.is_complex or relevant.shape != (rows, columns):
-        return _mask("relevant", relevant if relevant.dtype.is_complex else relevant > 0, rows, columns, device)
+        is_mask = relevant.dtype.is_complex or relevant.dtype == torch.bool
+        return _mask("relevant", relevant if is_mask else relevant > 0, rows, columns, device)
     if not relevant.dtype.is_floating_point:
         relevant = relevant.float()
     if not bool((torch.isfinite(relevant) & (relevant >= 0)).all()):

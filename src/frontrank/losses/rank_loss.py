@@ -341,10 +341,10 @@ class RankLoss(BatchLoss):
         metric = self.metric
         ranks, pull = self.relaxation.ranks(scores, positives, slopes=weights is not None)
         if not isinstance(metric, PairMetric):
-            losses = metric.list_loss(ranks)
             if weights is None or pull is None:
-                return losses, None
-            return losses, pull(list_slopes(metric, ranks), weights[:, None])
+                return metric.list_loss(ranks), None
+            losses, slopes = list_slopes(metric, ranks)
+            return losses, pull(slopes, weights[:, None])
         of_pairs = metric.pair_loss(ranks.before_pos, ranks.before_neg)
         number = ranks.valid.sum(1, keepdim=True, dtype=of_pairs.dtype)
         share = ranks.valid / number

@@ -37,6 +37,7 @@ _CELL = 64  # items looked at together: where the highest is below all positives
 _HELD = 1 << 24  # numbers of the queries' rows held (64 MiB in float32, twice)
 _PAIRS = 1 << 23  # positives ranked in one pass over the gallery
 _SOME = 64  # beyond FEW, up to here items are compared where few are near the positives; else they are sorted
+_SOME_AT_ONCE = 256  # the same on an accelerator, for which sorting tiles takes many waits
 _RUN = 2048  # queries, and items, of a tile that is sorted: in longer runs there is less to search
 _PROBE = 1024  # items on which the way is chosen, with one of 16 queries
 _MOST_COMPARISONS = 8.0  # of an item with positives, where they cost as much as sorting
@@ -225,7 +226,9 @@ class _Block:
         """Compare all items with as many positives at once as memory allows, waiting once for these."""
         sums, left = [], []
         size = max(1, 4 * tiling_of(scores).tile // scores.numel())
-        for first, low, high in zip(itertools.count(0, size), self.low.split(size), self.high.split(size), strict=False):
+        for first, low, high in zip(
+            itertools.count(0, size), self.low.split(size), self.high.split(size), strict=False
+        ):
             above = scores >= high[:, :, None]  # [positive, query, item]
             sums.append(above.sum(2))
             left.append((above ^ (scores >= low[:, :, None])).nonzero())
@@ -446,13 +449,14 @@ def _block(
     exact = torch.where(positives.valid, exact, exact[:, :1])  # a row's first is never padding
     here = torch.arange(len(some))
     number = exact.shape[1]
-    if number > _SOME or (number > FEW and tiling_of(rows.unit).waits and _many_near(rows, exact, probe())):
+    waits = tiling_of(rows.unit).waits
+    if number > (_SOME if waits else _SOME_AT_ONCE) or (number > FEW and waits and _many_near(rows, exact, probe())):
         pairs = [(of.valid.nonzero()[:, 0], of.index[of.valid]) for of in listed] + [(here, some)] * own
         query, item = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         place_of_item = item if place is None else place[item]
         out = query.to(exact.device), place_of_item.to(exact.device)
         return _LargeBlock(some, exact, positives, out, queries.dim)
-    out_scores = [exact_scores(rows, rows, *(here.to(exact.device),) * 2)[:, None]] if own else []
+    out_scores = [exact_scores(rows, rows, *(here.to(exact.device, non_blocking=True),) * 2)[:, None]] if own else []
     out_scores += [_pair_scores(rows, gallery, of) for of in listed[1:]]
     return _Block(some, exact, positives, torch.cat(out_scores, 1) if out_scores else None, rows.unit)
 
@@ -479,17 +483,17 @@ def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
         needed = is_listed.nonzero()[:, 0]
         place[needed] = torch.arange(len(needed))
         places, chunks = place[index], len(needed) > CHUNK
-        at, outside = places.to(scores.device), ~valid.to(scores.device)
+        at, outside = (x.to(scores.device, non_blocking=True) for x in (places, ~valid))
         for start in range(0, len(needed), CHUNK):
             items = gallery.read(needed[start : start + CHUNK])
             here = valid & (places // CHUNK == start // CHUNK) if chunks else valid
             if chunks:
-                outside = ~here.to(scores.device)
+                outside = (~here).to(scores.device, non_blocking=True)
             if len(items) * len(some) <= len(item) * _DENSE:
                 products = some.exact_unit() @ items.exact_unit().T
                 of_slab = products.gather(1, (at - start).clamp_(0, len(items) - 1))
                 scores[i : i + size] = torch.where(outside, scores[i : i + size], of_slab)
             else:
-                query, k = here.nonzero().T.to(scores.device)
+                query, k = here.nonzero().T.to(scores.device, non_blocking=True)
                 scores[i + query, k] = exact_scores(some, items, query, at[query, k] - start)
     return scores

@@ -27,6 +27,8 @@ MOST_GRADE = 100  # of NDCG: sums of 2^grade are finite
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_FAR = 60.0  # where a sigmoid is 0 or 1, and its slope next to nothing but no denormal number
+
 
 def call_with_autograd(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
     """Call a function that differentiates, where autograd records.
@@ -258,15 +260,17 @@ class ListMetric(Protocol):
     def list_loss(self, ranks: Ranks) -> Tensor: ...
 
 
-def list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
-    """The slopes of a metric's `list_loss` in the ranks.
+def list_slopes(metric: ListMetric, ranks: Ranks) -> tuple[Tensor, RankSlopes]:
+    """A metric's `list_loss` and its slopes in the ranks.
 
     Those that are next to nothing are 0: a product with denormal numbers takes several times as long.
     """
+    if isinstance(metric, RecallAtK) and ranks.valid.dtype == torch.bool:
+        return metric.loss_and_slopes(ranks)
     return call_with_autograd(_list_slopes, metric, ranks)
 
 
-def _list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
+def _list_slopes(metric: ListMetric, ranks: Ranks) -> tuple[Tensor, RankSlopes]:
     dtype = ranks.before_neg.dtype
     by_level = ranks.before_level is not None
     with torch.enable_grad():
@@ -281,12 +285,12 @@ def _list_slopes(metric: ListMetric, ranks: Ranks) -> RankSlopes:
             before_level=before if by_level else None,
         )
         leaves = [before, negatives, valid] if soft else [before, negatives]
-        total = metric.list_loss(relaxed).sum()
-        grads = torch.autograd.grad(total, leaves, materialize_grads=True)
+        losses = metric.list_loss(relaxed)
+        grads = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
     least = torch.finfo(dtype).tiny ** 0.75
     kept = [grad.masked_fill(grad.abs() < least, 0) for grad in grads]
     in_valid = kept[2] if soft else torch.zeros_like(negatives, dtype=dtype)
-    return RankSlopes(kept[0], kept[1], in_valid)
+    return losses.detach(), RankSlopes(kept[0], kept[1], in_valid)
 
 
 @dataclass(frozen=True)
@@ -312,10 +316,23 @@ class RecallAtK:
         check_number("rank_temperature", self.rank_temperature, above=0)
 
     def list_loss(self, ranks: Ranks) -> Tensor:
-        place = 1 + ranks.before_pos + ranks.before_neg
-        k = torch.tensor(self.ks, dtype=place.dtype, device=place.device)[:, None]
-        among = (torch.sigmoid((k[:, :, None] - place) / self.rank_temperature) * ranks.valid).sum(2)
-        return 1 - (among.clamp(max=k) / ranks.valid.sum(1).clamp(max=k)).mean(0)
+        k, _, among, most = self._counts(ranks)
+        return 1 - (among.clamp(max=k) / most).mean(0)
+
+    def loss_and_slopes(self, ranks: Ranks) -> tuple[Tensor, RankSlopes]:
+        """The loss and its slopes in ranks that are valid or not; a few kernels, without autograd."""
+        k, is_among, among, most = self._counts(ranks)
+        of_each = ((among <= k) / most)[:, :, None] * torch.addcmul(is_among, is_among, is_among, value=-1)
+        in_rank = of_each.sum(0).div_(len(self.ks) * self.rank_temperature)
+        return 1 - (among.clamp(max=k) / most).mean(0), RankSlopes(in_rank, in_rank, in_rank)
+
+    def _counts(self, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(k [k, 1], whether positives are among the first k [k, query, positive], how many, at most [k, query])."""
+        before = ranks.before_pos + ranks.before_neg
+        k = torch.tensor(self.ks, dtype=before.dtype).to(before.device, non_blocking=True)[:, None]
+        last = (k[:, :, None] - 1) / self.rank_temperature
+        is_among = torch.sub(last, before, alpha=1 / self.rank_temperature).clamp(-_FAR, _FAR).sigmoid() * ranks.valid
+        return k, is_among, is_among.sum(2), ranks.valid.sum(1).clamp(max=k)
 
 
 @dataclass(frozen=True)

