@@ -167,8 +167,8 @@ class LossConfig:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "settings", given)
         for key, argument in self.arguments().items():
-            if key in given and given[key] == argument.default and key != "temperature":  # which is chosen if not given
-                del given[key]  # so that two configs of the same loss are equal
+            if key in given and given[key] == argument.default and key not in ("temperature", "alpha"):
+                del given[key]  # so that two configs of the same loss are equal; a run chooses those two if not given
 
     def __getattr__(self, name: str) -> Any:
         """Return a setting of the loss, or its default, as if it were a field."""

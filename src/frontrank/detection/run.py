@@ -75,6 +75,7 @@ class DetectionRun:
     patience: int = 0
     accumulate: int = 1
     scaler: torch.amp.GradScaler | None = None
+    budget: None = None
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         seed, data = self.config.seed, self.config.data

@@ -133,6 +133,9 @@ class Embedder(nn.Module):
             shape, used = examine_backbone(self.backbone, backbone, side, kind, stage)
             if kind == "rmac" and len(shape) != 4:
                 raise InputError(f"pooling rmac needs a map; tokens of {backbone} fit no grid; give another pooling")
+            self.unused_parameters: frozenset[str] = frozenset(
+                f"backbone.{name}" for name, p in self.backbone.named_parameters() if p not in used
+            )
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
             features = math.prod(shape[1:]) if kind == "flat" else shape[1]
