@@ -33,6 +33,16 @@ def test_precision_and_layout_by_device(backbone, device, bf16, precision, chann
     assert defaults.fill_device(own, model, torch.device(device)) == own
 
 
+@pytest.mark.parametrize("backbone", ["test_resnet", "test_vit"])
+def test_a_model_is_loaded_in_the_layout_of_training(backbone, tmp_path):
+    model = Embedder(backbone, image_size=32, dim=4).eval()
+    model.save(tmp_path / "m")
+    loaded, x = defaults.load_model(tmp_path / "m"), torch.randn(2, 3, 32, 32)
+    kernels = [p for p in loaded.parameters() if p.ndim == 4 and min(p.shape[:2]) > 1 and p.shape[2] > 1]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels) == (backbone == "test_resnet")
+    torch.testing.assert_close(loaded(x), model(x))
+
+
 def test_rates_by_family_and_batch():
     rates = [
         defaults.fill_rates(OptimizerConfig(), Embedder(name, image_size=32), batch)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
+from frontrank.files import PathLike
 from frontrank.machine import free_memory
 from frontrank.models import Embedder
 from frontrank.models.backbone import module_mode
@@ -164,9 +165,23 @@ def family(model: Embedder) -> str:
 def fill_device(config: TrainConfig, model: Embedder, device: torch.device) -> TrainConfig:
     """Choose precision and memory layout by the device and the family of the backbone, if they are not set."""
     half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    layout = device.type in ("cpu", "cuda") and family(model) == "convolution"
+    layout = _is_faster_with_channels_last(model, device)
     filled: TrainConfig = _fill(config, precision="bf16" if half else "float32", channels_last=layout)
     return filled
+
+
+def _is_faster_with_channels_last(model: Embedder, device: torch.device) -> bool:
+    return device.type in ("cpu", "cuda") and family(model) == "convolution"
+
+
+def load_model(path: PathLike, device: str | torch.device = "cpu") -> Embedder:
+    """Load a saved model, in evaluation mode and the memory layout that suits it."""
+    model = Embedder.load(path, device=device)
+    return (
+        model.to(memory_format=torch.channels_last)
+        if _is_faster_with_channels_last(model, torch.device(device))
+        else model
+    )
 
 
 def fill_rates(config: OptimizerConfig, model: Embedder, batch: int, lora: bool = False) -> OptimizerConfig:

@@ -494,7 +494,8 @@ def _measure_frozen(run: RetrievalRun, say: Callable[[str], None]) -> dict[str, 
     results: list[dict[str, Any]] = []
     for reading in ({"stage": 0, "pooling": "native"}, own):
         if reading not in [{name: each[name] for name in reading} for each in results]:
-            values = run.measure(frozen_model(_with_reading(run.config, reading)))
+            layout = torch.channels_last if run.config.channels_last else torch.contiguous_format
+            values = run.measure(frozen_model(_with_reading(run.config, reading)).to(memory_format=layout))
             results.append(reading | {"value": values[run.metric], "tie_breaker": values.get(run.tie_breaker, 0.0)})
     say(f"frozen backbone without a head, {run.metric} of all held-out classes: "
         + "; ".join(f"{Reading(each['stage'], each['pooling'])} {each['value']:.3f}" for each in results))  # fmt: skip
