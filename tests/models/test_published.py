@@ -196,6 +196,7 @@ class TestWeights:
             (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
             refusal(lambda: Embedder(name, weights=tmp_path, **SHORT), "bert")
 
+    @pytest.mark.filterwarnings("ignore::FutureWarning")  # TorchScript is deprecated
     def test_of_openai(self, tmp_path):
         """An archive of TorchScript, with the names and the layout of CLIP."""
         name, script = "vit_base_patch32_clip_quickgelu_224", nn.Module()

