@@ -434,7 +434,8 @@ def _describe_checkpoint(run: Mapping[str, Any], classes: str) -> str:
     before, best, step = (run.get(name) for name in ("before", "best", "best_step"))
     frozen = run.get("frozen")
     if run.get("frozen is the model") and isinstance(frozen, dict) and isinstance(frozen.get("value"), float):
-        return f"the frozen network: {run.get('metric')} {100 * frozen['value']:.1f} % on {classes}, better than any step"
+        value = f"{run.get('metric')} {100 * frozen['value']:.1f} % on {classes}"
+        return f"the frozen network: {value}, better than any step"
     if not isinstance(best, float) or not isinstance(step, int):
         return ""
     begun = f", from {100 * before:.1f} %" if isinstance(before, float) else ""
