@@ -416,8 +416,8 @@ class _Task:
         sizes = torch.bincount(self.classes)
         several = (sizes > 1).nonzero()[:, 0]
         if len(several) < 2 * _LEAST:
-            number = format_count(len(several), "class", "classes")
-            fault = f"labels has {number} of two rows or more, too few to hold some out"
+            few = format_count(len(several), "class", "classes")
+            fault = f"labels has {few} of two rows or more, too few to hold some out"
             raise InputError(f"{fault}; give at least {2 * _LEAST}, or set held_out to 0")
         order = several[torch.randperm(len(several), generator=self._generator())]
         number = min(max(round(self.settings.held_out * len(several)), _LEAST), len(several) - _LEAST)
