@@ -139,7 +139,7 @@ def _train_to_end(run: Run, standing: Standing, randomness: Any = None) -> Stand
     if distributed.is_main():
         before = {"before": standing.before} if run.evaluate_first else {}
         best = {"best": standing.best, "best_step": standing.best_step}
-        results = {"metric": run.metric, "steps": standing.step, **before, **best}
+        results: dict[str, Any] = {"metric": run.metric, "steps": standing.step, **before, **best}
         if isinstance(run, RetrievalRun) and standing.frozen is not None:
             results |= {"frozen": standing.frozen, "frozen is the model": standing.is_frozen_best}
             if standing.is_frozen_best:
