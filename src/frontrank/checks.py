@@ -86,6 +86,15 @@ def join_words(words: Iterable[str], conjunction: str = "or") -> str:
     return f"{', '.join(most)} {conjunction} {last}" if most else last
 
 
+def format_count(count: int, what: str, several: str = "") -> str:
+    """Write a number of things.
+
+    >>> format_count(1, "query", "queries"), format_count(5770, "image")
+    ('1 query', '5,770 images')
+    """
+    return f"{count:,} {what if count == 1 else several or what + 's'}"
+
+
 def nearest_word(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one of the words that is most like this one, if any is, in upper or lower case."""
     by_lower = {each.lower(): each for each in islice(words, _MOST_WORDS)}

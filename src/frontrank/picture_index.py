@@ -29,6 +29,7 @@ from frontrank.retrieval.index import Index, url_scheme
 from frontrank.retrieval.items import FIELDS, ID_LENGTH, Item, Value, is_field
 from frontrank.retrieval.journal import is_index, list_folder
 from frontrank.training import distributed
+from frontrank.training.defaults import load_model
 from frontrank.training.embedding import embedded_batches, model_sizes
 
 if TYPE_CHECKING:
@@ -345,7 +346,7 @@ def load_index_model(index: Index, folder: str | None, device: str | torch.devic
         raise InputError(f"{index.where} does not say where its model is; give --model")
     if folder is None and os.path.isabs(path) and not os.path.isdir(path):  # else it is a name on a hub
         raise InputError(f"the model of {index.where} is no longer at {path}; give --model")
-    model = Embedder.load(path, device=device)
+    model = load_model(path, device)
     if settings.model is not None and model.fingerprint != settings.model:
         raise InputError(f"{path} is not the model that {index.where} was made with; give that one by --model")
     if model.dim != settings.dim:

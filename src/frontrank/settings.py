@@ -166,8 +166,10 @@ class LossConfig:
             name, given = registry.read_preset(name, given)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "settings", given)
+        steep = name == "PNP" and given.get("variant", "D_q") == "D_q"
+        chosen = ("temperature", "alpha") if steep else ("temperature",)  # by the run, if they are not given
         for key, argument in self.arguments().items():
-            if key in given and given[key] == argument.default and key != "temperature":  # which is chosen if not given
+            if key in given and given[key] == argument.default and key not in chosen:
                 del given[key]  # so that two configs of the same loss are equal
 
     def __getattr__(self, name: str) -> Any:

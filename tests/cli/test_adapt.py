@@ -30,6 +30,12 @@ def test_says_how_held_out_classes_rank_before_and_after(folder, run, report):
     assert report("test.npz", *words).metrics == expected.metrics
 
 
+def test_nothing_is_held_out(folder, run):
+    result = run("adapt", "train.npz", "--out", "new.safetensors", *QUICK, "--held-out", "0", status=0)
+    assert "before" not in result.out
+    assert fr.Adapter.load("new.safetensors").chosen.steps == 3
+
+
 def test_embed_and_index_apply_it(folder, run):
     words = ("--adapter", "photos_adapter.safetensors", "--dim", "5", "--workers", "0")
     for more in ((), words):

@@ -42,6 +42,13 @@ def test_all_is_as_before_and_last_of_all_blocks_leaves_out_the_stem():
     before = trained(model)
     prepare_training(model, "all")
     assert trained(model) == before
+    early = small(stage=2, pooling="average")
+    assert "layer3.0" not in parts(early)
+    assert (
+        count_parameters(early).total
+        == count_parameters(early).trained
+        == sum(p.numel() for p in early.parameters() if p.requires_grad)
+    )
     prepare_training(model, "last:6")
     assert before - trained(model) == {f"backbone.{n}" for n in ("cls_token", "pos_embed")} | {
         name for name in before if "patch_embed" in name

@@ -1,7 +1,9 @@
 """Networks of every family give exactly what timm gives, in all that is done with a model."""
 
 import json
+from functools import partial
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -163,6 +165,122 @@ class TestWeights:
         expected = self.publish(tmp_path / file, wrap, prefix)
         model = published(self.name, weights=tmp_path / file).eval()
         torch.testing.assert_close(model(x := images()), expected(x))
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "more"),
+        [
+            ("vit_small_patch16_224", "ViT", {"layer_norm_eps": 1e-6}),
+            ("vit_small_patch14_reg4_dinov2", "Dinov2WithRegisters", {"num_register_tokens": 4}),
+            ("vit_base_patch16_siglip_224", "SiglipVision", {}),
+            ("vit_base_patch32_clip_quickgelu_224", "CLIPVision", {}),
+        ],
+    )
+    def test_of_transformers(self, name, kind, more, tmp_path):
+        """A folder of a network of transformers gives the same embeddings as transformers does."""
+        transformers = pytest.importorskip("transformers")
+        size, patch = (56, 14) if "dinov2" in name else (64, 32 if "patch32" in name else 16)
+        numbers = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}
+        config = getattr(transformers, f"{kind}Config")(image_size=size, patch_size=patch, **numbers, **more)
+        source = getattr(transformers, f"{kind}Model")(config).eval()
+        source.save_pretrained(tmp_path)
+        colours = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6], "resample": 1}
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(colours))
+        model = Embedder(name, weights=tmp_path, dim=0, **SHORT).eval()
+        assert (model.image_size, model.mean, model.interpolation) == (size, (0.1, 0.2, 0.3), "lanczos")
+        with torch.no_grad():
+            result = source(x := images(2, size))
+            pooled = result.last_hidden_state[:, 0] if kind == "ViT" else result.pooler_output
+            torch.testing.assert_close(model(x), normalize(pooled), rtol=0, atol=1e-4)
+        if kind == "CLIPVision":
+            refusal(lambda: Embedder(name.replace("quickgelu_", ""), weights=tmp_path, **SHORT), "quick_gelu")
+            (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+            refusal(lambda: Embedder(name, weights=tmp_path, **SHORT), "bert")
+
+    @pytest.mark.filterwarnings("ignore::FutureWarning")  # TorchScript is deprecated
+    def test_of_openai(self, tmp_path):
+        """An archive of TorchScript, with the names and the layout of CLIP."""
+        name, script = "vit_base_patch32_clip_quickgelu_224", nn.Module()
+        build = partial(Embedder, name, dim=0, image_size=64, **SHORT)
+        torch.manual_seed(0)
+        source = build().eval()
+        openai = (
+            ("patch_embed.proj", "conv1"),
+            ("norm_pre", "ln_pre"),
+            ("norm1", "ln_1"),
+            ("norm2", "ln_2"),
+            ("norm.", "ln_post."),
+            ("blocks.", "transformer.resblocks."),
+            ("qkv.", "in_proj_"),
+            ("attn.proj", "attn.out_proj"),
+            ("fc1", "c_fc"),
+            ("fc2", "c_proj"),
+            ("cls_token", "class_embedding"),
+            ("pos_embed", "positional_embedding"),
+        )
+        for key, tensor in source.backbone.state_dict().items():
+            for own, other in openai:
+                key = key.replace(own, other)
+            *path, last = f"visual.{key}".split(".")
+            module = script
+            for part in path:
+                if part not in dict(module.named_children()):
+                    module.add_module(part, nn.Module())
+                module = module.get_submodule(part)
+            module.register_buffer(last, tensor.reshape(tensor.shape[1:] if "embedding" in last else tensor.shape))
+        script.visual.class_embedding = script.visual.class_embedding.reshape(-1)
+        torch.jit.script(script).save(tmp_path / "ViT-B-32.pt")
+        model = build(weights=tmp_path / "ViT-B-32.pt").eval()
+        torch.testing.assert_close(model(x := images()), source(x))
+
+        class Writer(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x
+
+            @torch.jit.export
+            def __getstate__(self) -> tuple[int, bool]:
+                return 3, self.training
+
+            @torch.jit.export
+            def __setstate__(self, state: tuple[int, bool]) -> None:
+                self.training = state[1]
+
+        torch.jit.script(Writer()).save(tmp_path / "code.pt")
+        refusal(lambda: build(weights=tmp_path / "code.pt"), "code.pt")
+
+    def test_of_big_vision(self, tmp_path):
+        """Of another image size; timm reads it."""
+        name, rng, width = "vit_base_patch16_siglip_224", np.random.default_rng(0), SHORT["embed_dim"]
+        shapes = {
+            "embedding/kernel": (16, 16, 3, width),
+            "embedding/bias": (width,),
+            "pos_embedding": (1, 36, width),
+            "MAPHead_0/probe": (1, 1, width),
+        }
+
+        def block(path, *norms):
+            shapes.update({f"{path}{norm}/{part}": (width,) for norm in norms for part in ("scale", "bias")})
+            for part in ("query", "key", "value"):
+                shapes[f"{path}MultiHeadDotProductAttention_0/{part}/kernel"] = (width, 2, width // 2)
+                shapes[f"{path}MultiHeadDotProductAttention_0/{part}/bias"] = (2, width // 2)
+            shapes[f"{path}MultiHeadDotProductAttention_0/out/kernel"] = (2, width // 2, width)
+            shapes[f"{path}MultiHeadDotProductAttention_0/out/bias"] = (width,)
+            for number, (one, two) in enumerate([(width, 4 * width), (4 * width, width)]):
+                shapes[f"{path}MlpBlock_0/Dense_{number}/kernel"] = (one, two)
+                shapes[f"{path}MlpBlock_0/Dense_{number}/bias"] = (two,)
+
+        for number in range(SHORT["depth"]):
+            block(f"Transformer/encoderblock_{number}/", "LayerNorm_0", "LayerNorm_1")
+        block("MAPHead_0/", "LayerNorm_0")
+        shapes |= {f"Transformer/encoder_norm/{part}": (width,) for part in ("scale", "bias")}
+        arrays = {f"params/img/{key}": rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
+        np.savez(tmp_path / "w.npz", **arrays)
+        same = timm.create_model(name, img_size=64, num_classes=0, **SHORT).eval()
+        same.load_pretrained(str(tmp_path / "w.npz"))
+        model = published(name, weights=tmp_path / "w.npz").eval()
+        torch.testing.assert_close(model(x := images()), normalize(same(x)))
+        refusal(lambda: published("test_resnet", weights=tmp_path / "w.npz"), "w.npz")
+        np.savez(tmp_path / "w.npz", **{key: arrays[key] for key in list(arrays)[:5]})
+        refusal(lambda: published(name, weights=tmp_path / "w.npz"), "w.npz")
 
     def test_of_the_hub(self, tmp_path, monkeypatch):
         expected = self.publish(tmp_path / "model.safetensors")

@@ -54,7 +54,7 @@ class ToyRun:
     values: the (R@1, mAP) that its evaluations return, one pair after another; () if nothing is held out
     """
 
-    metric, tie_breaker, evaluate_first, scaler = "R@1", "mAP", True, None
+    metric, tie_breaker, evaluate_first, scaler, budget = "R@1", "mAP", True, None, None
     device, quiet = torch.device("cpu"), True
 
     def __init__(self, folder, values=None, **changes):

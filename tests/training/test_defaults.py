@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from frontrank.models import Embedder
-from frontrank.settings import OptimizerConfig, TrainConfig
+from frontrank.settings import LossConfig, OptimizerConfig, TrainConfig
 from frontrank.training import defaults
 from frontrank.training.defaults import bytes_per_image, images_that_fit
 
@@ -33,6 +33,16 @@ def test_precision_and_layout_by_device(backbone, device, bf16, precision, chann
     assert defaults.fill_device(own, model, torch.device(device)) == own
 
 
+@pytest.mark.parametrize("backbone", ["test_resnet", "test_vit"])
+def test_a_model_is_loaded_in_the_layout_of_training(backbone, tmp_path):
+    model = Embedder(backbone, image_size=32, dim=4).eval()
+    model.save(tmp_path / "m")
+    loaded, x = defaults.load_model(tmp_path / "m"), torch.randn(2, 3, 32, 32)
+    kernels = [p for p in loaded.parameters() if p.ndim == 4 and min(p.shape[:2]) > 1 and p.shape[2] > 1]
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels) == (backbone == "test_resnet")
+    torch.testing.assert_close(loaded(x), model(x))
+
+
 def test_rates_by_family_and_batch():
     rates = [
         defaults.fill_rates(OptimizerConfig(), Embedder(name, image_size=32), batch)
@@ -40,6 +50,8 @@ def test_rates_by_family_and_batch():
     ]
     assert [each.lr for each in rates] == [3e-4, 1.5e-4, 3e-5]
     assert {each.head_lr for each in rates} == {10.0}
+    lora = defaults.fill_rates(OptimizerConfig(), Embedder("test_vit", image_size=32), 448, lora=True)
+    assert (lora.lr, lora.head_lr) == (3e-4, 1.0)
     given = OptimizerConfig(lr=0.5, head_lr=2.0)
     assert defaults.fill_rates(given, Embedder("test_vit", image_size=32), 112) == given
 
@@ -49,6 +61,20 @@ def test_batches_are_smaller_where_steps_would_be_few():
     assert defaults.largest_batch(speed=20, minutes=0) == 300
     assert defaults.largest_batch(speed=200, minutes=1) == 150
     assert defaults.largest_batch(speed=1, minutes=1) == 112
+
+
+@pytest.mark.parametrize(
+    ("loss", "each", "alpha"),
+    [
+        (LossConfig("PNP"), 4, 4.0),
+        (LossConfig("PNP"), 7, 2.0),
+        (LossConfig("PNP-D_q"), 42, 1.0),
+        (LossConfig("PNP", alpha=4.0), 42, 4.0),
+        (LossConfig("PNP-D_s"), 42, 4.0),
+    ],
+)
+def test_alpha_by_the_positives_of_a_query(loss, each, alpha):
+    assert defaults.fill_alpha(TrainConfig(loss=loss), each).loss.alpha == alpha
 
 
 # How many images fit: against counts by hand

@@ -14,7 +14,7 @@ from frontrank.models import Embedder
 from frontrank.settings import BatchConfig, ModelConfig, OptimizerConfig, read_config, read_recipe, values_of
 from frontrank.training import first_model
 from frontrank.training.first_model import HEADS, choose_reading, start_head
-from frontrank.training.run import resume, train
+from frontrank.training.run import RetrievalRun, resume, train
 from tests.training.runs import config_of, small_table
 
 
@@ -67,23 +67,33 @@ def test_the_head_of_few_images_ranks_as_their_features_do():
     assert abs(float(difference.mean())) < 0.02  # a random projection alone makes what is left too short
 
 
-def test_the_first_images_of_a_sample_are_of_all_classes(table):
-    labels = first_model._sample_classes(table, 24).labels
-    few = table.rows(np.isin(table.labels, table.of("validation").labels))
-    assert all(np.unique(labels[:n], return_counts=True)[1].max() <= 4 for n in range(1, 25))
-    assert set(first_model._sample_classes(few, 1000).labels[: 4 * len(set(few.labels))]) == set(few.labels)
-    assert len(first_model._sample_classes(few, 1000)) == len(few)
+def test_a_sample_is_of_whole_classes_and_of_the_held_out_first(table):
+    held_out = table.of("validation")
+    few = first_model._sample_classes(table, len(held_out) + 1)
+    assert sorted(few.paths) == sorted(held_out.paths)
+    assert len(first_model._sample_classes(table, 1000)) == len(table)
+    large = table.rows(np.tile(np.flatnonzero(np.isin(table.labels, held_out.labels[:1])), 50))
+    two = replace(large, labels=np.arange(len(large)).astype(str).astype(object))
+    assert len(first_model._sample_classes(large, 100)) == 100  # one class: as many as fit
+    assert len(first_model._sample_classes(two, 100)) == 100  # no class of two images
+
+
+def test_how_many_images_are_looked_at_depends_on_the_network_only(model):
+    large = Embedder("test_resnet", dim=16, image_size=256)
+    few, more, most = (first_model.affordable_images(*each) for each in ((large, 0.01), (large, 1), (large, 0)))
+    assert 64 == few < more < most
+    assert first_model.affordable_images(model, 1) > more
 
 
 def test_the_best_head_on_held_out_classes_is_taken(model, table):
     held_out = table.of("validation")
-    kind, values, _ = start_head(model, "auto", table.of("train"), held_out, "R@1", 60, workers=0)
+    kind, values, _ = start_head(model, "auto", table.of("train"), held_out, "R@1", 0, workers=0)
     assert set(values) == {*HEADS, "none"}
     assert values[kind] == max(values[name] for name in HEADS)
     embeddings = first_model.embed_table(model, held_out, workers=0)
     assert fr.evaluate(embeddings, held_out.labels)["R@1"] == pytest.approx(values[kind], abs=0.03)
     before = model.head.linear.weight.clone()
-    assert start_head(model, "random", table.of("train"), held_out, "R@1", 60)[0] == "random"
+    assert start_head(model, "random", table.of("train"), held_out, "R@1", 0)[0] == "random"
     assert torch.equal(model.head.linear.weight, before)
 
 
@@ -91,20 +101,20 @@ def test_a_metric_of_levels_looks_at_levels(model, table, monkeypatch):
     seen = []
     monkeypatch.setattr(first_model, "evaluate", lambda _, labels, **__: seen.append(labels.ndim) or {"H-AP": 0.5})
     table = replace(table, categories=np.array([f"group {code // 2 % 3}" for code in table.codes()]))
-    choose_reading(model, table, "H-AP", 1, workers=0)
-    start_head(model, "auto", table.of("train"), table.of("validation"), "H-AP", 1, workers=0)
+    choose_reading(model, table, "H-AP", 0, workers=0)
+    start_head(model, "auto", table.of("train"), table.of("validation"), "H-AP", 0, workers=0)
     assert set(seen) == {2}
 
 
 def test_readings_are_tried_and_an_earlier_stage_must_be_clearly_better(model, table, monkeypatch):
-    readings = choose_reading(model, table, "R@1", 60, workers=0)
+    readings = choose_reading(model, table, "R@1", 0, workers=0)
     tried = {(each.stage, each.pooling) for each in readings}
     assert {(0, "native"), (0, "gem"), (4, "flat"), (3, "average")} <= tried
 
     def choose(*values):
         given = iter([*values, *[0.52] * (len(tried) - len(values))])
         monkeypatch.setattr(first_model, "evaluate", lambda *_, **__: {"R@1": next(given)})
-        best = choose_reading(model, table, "R@1", 60, workers=0)[0]
+        best = choose_reading(model, table, "R@1", 0, workers=0)[0]
         return best.stage, best.pooling
 
     assert choose(0.50, 0.505) == (0, "native")
@@ -112,11 +122,12 @@ def test_readings_are_tried_and_an_earlier_stage_must_be_clearly_better(model, t
     assert choose(0.50, 0.60) == (0, "gem")
 
 
-@pytest.mark.training
-def test_a_run_that_chooses_everything_writes_it_down_and_continues(path, model, tmp_path):
+@pytest.fixture
+def open_config(path, model, tmp_path):
+    """Settings that leave everything to the run."""
     torch.save({f"backbone.{k}": v for k, v in model.backbone.state_dict().items()}, tmp_path / "weights.pth")
     network = ModelConfig("test_resnet", weights=str(tmp_path / "weights.pth"), dim=16)
-    config = replace(
+    return replace(
         config_of(path, data={"augment": "auto", "flip": "auto", "resize": "auto"}),
         batches=BatchConfig(),
         model=network,
@@ -125,7 +136,26 @@ def test_a_run_that_chooses_everything_writes_it_down_and_continues(path, model,
         minutes=0.02,
         head="auto",
     )
-    standing = train(config, tmp_path / "run", quiet=True)
+
+
+@pytest.mark.training
+def test_the_frozen_network_is_the_model_if_no_step_is_as_good(open_config, tmp_path, monkeypatch):
+    def measure(run, model):
+        return {"R@1": 0.5 if model is run.model else 0.6, "mAP": 0.0 if model.settings.stage else 0.2}
+
+    monkeypatch.setattr(RetrievalRun, "measure", measure)
+    standing = train(replace(open_config, minutes=0, iterations=1), tmp_path / "run", quiet=True)
+    assert standing.is_frozen_best
+    own, published = Embedder.load(tmp_path / "run" / "model"), Embedder("test_resnet", image_size=32, dim=0)
+    assert (own.settings.stage, own.settings.pooling, own.dim) == (0, "native", published.dim)
+    assert resume(tmp_path / "run", {"iterations": "2"}, quiet=True).is_frozen_best
+    assert Embedder.load(tmp_path / "run" / "model").dim == published.dim
+
+
+@pytest.mark.training
+def test_a_run_that_chooses_everything_writes_it_down_and_continues(open_config, tmp_path):
+    standing = train(open_config, tmp_path / "run", quiet=True)
+    assert standing.frozen["value"] >= 0
     stored = read_config(read_recipe(tmp_path / "run" / "config.yaml"))
     left = {name for name, value in values_of(stored).items() if value == "auto"}
     assert left <= {"data.layout", "device"}

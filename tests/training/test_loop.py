@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from frontrank.settings import as_yaml
 from frontrank.training import loop
 from frontrank.training.logs import read_log
 from frontrank.training.loop import (
+    Budget,
     StopRequest,
     restore,
     train_loop,
@@ -133,6 +135,28 @@ def test_lines_of_the_log_and_checkpoints(tmp_path, monkeypatch):
     train_loop(ToyRun(tmp_path, iterations=20, evaluations=1, log_every=7, checkpoint_every=8))
     assert steps_with(tmp_path, "loss") == [1, 7, 14, 20]
     assert saved == [8, 16, 20]
+
+
+@pytest.mark.parametrize(("steps", "seconds"), [(60, 0.02), (4, 0.0)], ids=["too many", "too few"])
+def test_a_budget_corrects_the_number_of_steps(steps, seconds, tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    run = ToyRun(tmp_path, iterations=steps, evaluations=1, optimizer={"schedule": "cosine"})
+    own, rates = run.gradient, []
+
+    def gradient(*parts):
+        clock[0] += seconds or 0.001
+        rates.append(run.optimizer.param_groups[0]["lr"])
+        return own(*parts)
+
+    def change_steps(steps):
+        run.config = replace(run.config, iterations=steps)
+
+    run.gradient, run.budget = gradient, Budget(0.4, 0.0, 50, change_steps)
+    standing = train_loop(run)
+    assert standing.step in ((19, 20) if seconds else (50,))
+    assert clock[0] <= 0.4 + 1e-6
+    assert rates[-1] < 0.02 * max(rates)
 
 
 def test_learning_rates(tmp_path):

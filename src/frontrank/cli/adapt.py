@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import frontrank as fr
-from frontrank.checks import require_extra
+from frontrank.checks import format_count, require_extra
 from frontrank.cli.inputs import add_labels, check_output, number_type, read_rows, say
 from frontrank.errors import InputError
 from frontrank.losses import registry
+from frontrank.retrieval.adapter import Trial
 from frontrank.settings import LossConfig
 from frontrank.tables import Table
 
@@ -50,8 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", metavar="N", type=steps, default=300, help="of training; 300 by default")
     batch = number_type(int, at_least=2)
     parser.add_argument("--batch-size", metavar="N", type=batch, default=448, help="rows in a step; 448 by default")
-    share = number_type(float, above=0, at_most=0.9)
-    parser.add_argument("--held-out", metavar="S", type=share, default=0.2, help="share of classes; 0.2 by default")
+    share = number_type(float, at_least=0, at_most=0.9)
+    parser.add_argument(
+        "--held-out", metavar="S", type=share, default=0.2, help="share of classes; 0: none; 0.2 by default"
+    )
     parser.add_argument("--seed", metavar="N", type=number_type(int, at_least=0), default=0, help="0 by default")
     parser.add_argument("--table", choices=("text", "markdown", "latex"), default="text", help="format of tables")
     parser.add_argument("--quiet", action="store_true", help="print nothing but tables and errors")
@@ -101,25 +104,30 @@ def _peer_loss(config: LossConfig) -> Any:
     return loss
 
 
+def _describe_trial(trial: Trial) -> str:
+    text = f"power {trial.power:g}, {format_count(trial.steps, 'step')}"
+    if trial.steps:
+        text += f", learning rate {trial.lr:g}"
+        text += "" if trial.temperature is None else f", temperature {trial.temperature:g}"
+    return text
+
+
 def _tables(adapter: fr.Adapter, embeddings: Any, labels: Any, form: Any) -> str:
     """Return held-out classes before and after, by dimension if there are several, and what was chosen."""
     import numpy as np
 
     trial, chosen = adapter.trial, adapter.chosen
-    assert adapter.held_out_rows is not None
-    assert trial is not None
     assert chosen is not None
+    if adapter.held_out_rows is None or trial is None:
+        return f"no classes are held out, so nothing was chosen and nothing is measured: {_describe_trial(chosen)}"
     held = np.flatnonzero(adapter.held_out_rows)
     before, of_held = embeddings[held], labels[held]
     metrics = ("R@1", "R@10", "mAP")
     first = fr.evaluate(before, of_held, metrics=metrics, name="before", progress=False)
     after = fr.evaluate(trial.apply(before), of_held, metrics=metrics, name="after", progress=False)
-    how = f"power {chosen.power:g}, {chosen.steps} steps"
-    if chosen.steps:
-        how += f", learning rate {chosen.lr:g}"
-        how += "" if chosen.temperature is None else f", temperature {chosen.temperature:g}"
-    best = "the embeddings as they are: nothing ranked better" if chosen.start == "input" else how
-    text = f"{len(held):,} rows of {len(set(of_held.tolist())):,} held-out classes; chosen on them among "
+    best = "the embeddings as they are: nothing ranked better" if chosen.start == "input" else _describe_trial(chosen)
+    classes = format_count(len(set(of_held.tolist())), "held-out class", "held-out classes")
+    text = f"{format_count(len(held), 'row')} of {classes}; chosen on them among "
     parts = [
         f"{text}{len(adapter.trials)} ways: {best}",
         fr.compare(first, after, names=("before", "after")).table(form),

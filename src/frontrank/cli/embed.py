@@ -17,7 +17,6 @@ import argparse
 import shutil
 from pathlib import Path
 
-import frontrank as fr
 from frontrank.cli.inputs import (
     add_adapter_arguments,
     add_reading_arguments,
@@ -59,6 +58,7 @@ def run(options: argparse.Namespace) -> None:
             check_output("--out", out.with_suffix(f".{kind}.json"), [".json"], force)
     from frontrank.checks import printable
     from frontrank.training import distributed
+    from frontrank.training.defaults import load_model
     from frontrank.training.embedding import embed_to_folder, merge_embeddings
     from frontrank.training.images import find_broken, leave_out
     from frontrank.training.run import processes
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
                 reason = f"has a name that is not UTF-8, which {out} cannot hold; use .npz"
                 raise InputError(f"{printable(path)} {reason}") from error
         settings = reading_settings(options)
-        model = fr.Embedder.load(options.model, device=device)
+        model = load_model(options.model, device)
         adapter = read_adapter(options, model.dim)
         broken = find_broken(table, settings["workers"], show=settings["show"])
         for path, reason in broken if distributed.is_main() else ():  # in any case: they are missing from now on

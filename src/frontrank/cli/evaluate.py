@@ -360,6 +360,7 @@ _REVISITED = {"roxford5k": "gnd_roxford5k.pkl", "rparis6k": "gnd_rparis6k.pkl"}
 
 def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, EmbeddingRows]]:
     """Embed the images of --data; returns the options of their protocol, and the rows by the option they stand for."""
+    from frontrank.training.defaults import load_model
     from frontrank.training.distributed import build_device
 
     if options.data is None:
@@ -368,7 +369,7 @@ def _embed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, E
     table = read_images(options)
     folder = Path(options.embeddings)
     _warn_of_training(folder, table)
-    model = fr.Embedder.load(folder, device=build_device(options.device or "auto"))
+    model = load_model(folder, build_device(options.device or "auto"))
     options = argparse.Namespace(**vars(options))
     options.name = options.name or _model_name(folder)
     table = _apply_protocol(options, table)

@@ -101,6 +101,7 @@ def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) 
     from frontrank.picture_index import index_images, refuse_repeats, refuse_unreadable
     from frontrank.retrieval.items import is_field
     from frontrank.training import distributed
+    from frontrank.training.defaults import load_model
 
     options.quiet = options.quiet or not distributed.is_main()
     tables = [with_numbers(table) for table in _read_tables(options)]
@@ -110,7 +111,7 @@ def _index(options: argparse.Namespace, device: torch.device, stack: ExitStack) 
             refuse_unreadable(tables)
     for name in dict.fromkeys(name for table in tables for name in table.extra if not is_field(name)):
         say(options.quiet, f"left out: the column {name!r}; name it by letters, digits and _ to filter by it")
-    model = fr.Embedder.load(options.model, device=device)
+    model = load_model(options.model, device)
     index = None
     with distributed.fail_together():
         if distributed.is_main():

@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from frontrank.checks import format_count
 from frontrank.cli.inputs import PrintNames, refuse_options
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.settings import Kind, TrainConfig, as_yaml, find_recipe, read_config, read_recipe, recipe_names, settings
@@ -60,20 +61,40 @@ def run(options: argparse.Namespace) -> None:
 
 def _print_result(standing: Standing, folder: Path) -> None:
     if standing.best is None:
-        print(f"trained {standing.step:,} steps; there were no held-out classes to choose a checkpoint by")
+        print(
+            f"trained {format_count(standing.step, 'step')}; there were no held-out classes to choose a checkpoint by"
+        )
     else:
         early = ", stopped early" if standing.stopped_early else ""
         print(
-            f"trained {standing.step:,} steps{early}; held-out classes: {standing.before:.4f} before, "
+            f"trained {format_count(standing.step, 'step')}{early}; held-out classes: {standing.before:.4f} before, "
             f"{standing.best:.4f} at the best checkpoint (step {standing.best_step:,})"
+            + (f", {standing.frozen['value']:.4f} frozen without a head" if standing.frozen else "")
         )
-        if standing.before is not None and standing.best <= standing.before:
-            step_0 = "the model is that of step 0, the backbone as it was with a head fitted to its features"
-            why = f": {step_0}" if standing.best_step == 0 else ""
-            remedy = "a lower --optimizer.lr, more time (--minutes), more classes, or another --backbone"
-            print(f"training did not help on the held-out classes{why}; try {remedy}")
+        if verdict := _verdict(standing):
+            print(verdict)
     model = shlex.quote(str(folder / "model"))
     print(f"model: {model}    try: frontrank evaluate {model} --data PATH")
+
+
+def _verdict(standing: Standing) -> str:
+    """Return what to try if training did not help, or what it changed if only the tie breaker is better."""
+    before, best = (standing.before, standing.before_tie_breaker), (standing.best, standing.best_tie_breaker)
+    remedy = "a lower --optimizer.lr, more time (--minutes), more classes, or another --backbone"
+    failure = "training did not help on the held-out classes"
+    if standing.frozen is not None and standing.is_frozen_best:
+        stage, pooling = standing.frozen["stage"], standing.frozen["pooling"]
+        frozen = f"the frozen backbone without a head (model.stage {stage}, model.pooling {pooling})"
+        return f"{failure}: the model is {frozen}, which ranks them better than any step; try {remedy}"
+    if standing.best_step == 0:
+        step_0 = "the model is that of step 0, the backbone as it was with a head fitted to its features"
+        return f"{failure}: {step_0}; try {remedy}"
+    if best == before:
+        return f"{failure}; try {remedy}"
+    if best[0] == before[0]:
+        rise = f"rose from {before[1]:.4f} to {best[1]:.4f}"
+        return f"mAP of the held-out classes, which decides between equal values, {rise}"
+    return ""
 
 
 def _plan(run: RetrievalRun, steps: str, weights: str) -> tuple[str, dict[str, str]]:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from frontrank.checks import check_choice
+from frontrank.checks import check_choice, format_count
 from frontrank.comparison import tasks
 from frontrank.comparison.plan import Plan, Way, errors_of_way
 from frontrank.comparison.results import ComparisonResults, read_results, write_results
@@ -121,7 +121,8 @@ def _require_classes(table: ImageTable, config: TrainConfig) -> None:
     if several < least:
         less = f" ({_LEAST // 2} with --data.validation 0 and one --lr)" if chosen else ""
         needs = f"compare needs test images, or at least {least} classes of two images{less}"
-        raise InputError(f"--data {config.data.path} has {several} classes of two images or more; {needs}")
+        number = format_count(several, "class", "classes")
+        raise InputError(f"--data {config.data.path} has {number} of two images or more; {needs}")
 
 
 def steps_of_way(plan: Plan, way: Way, table: ImageTable) -> int:

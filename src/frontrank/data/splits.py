@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from frontrank.checks import check_integer, check_number
+from frontrank.checks import check_integer, check_number, format_count
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
 
@@ -72,7 +72,8 @@ def _move_classes(table: ImageTable, to: str, share: float, seed: int) -> ImageT
     table.require_one_label(f"drawing classes for {to} (data.{to}); a column split says instead what is {to}, and it")
     several = [label for label in classes if sizes[label] > 1]
     if len(several) < 2 * _LEAST:
-        fault = f"the training split has {len(several)} classes of two images or more, too few to move some to {to!r}"
+        few = format_count(len(several), "class", "classes")
+        fault = f"the training split has {few} of two images or more, too few to move some to {to!r}"
         raise InputError(f"{fault}: both sides need {_LEAST}; give more, or set the share to 0 (data.{to} 0)")
     first, last = several[:_LEAST], several[-_LEAST:]
     others = [label for label in classes if label not in first and label not in last]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from frontrank.checks import check_choice, printable
+from frontrank.checks import check_choice, format_count, printable
 from frontrank.data.loading import Key, WholeBatches, read_batches, training_keys
 from frontrank.data.published import list_names, read_lines
 from frontrank.data.samplers import BatchPlan, EpochBatches
@@ -27,7 +27,6 @@ from frontrank.errors import FrontrankWarning, InputError
 from frontrank.files import PathLike
 from frontrank.pictures.decode import image_size, read_image
 from frontrank.progress import progress
-from frontrank.reporting.pages import format_count
 from frontrank.samples.build import resume_command
 from frontrank.tables import Table
 

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frontrank.checks import import_extra, join_words, printable
+from frontrank.checks import format_count, import_extra, join_words, printable
 from frontrank.detection.data import SceneTable
 from frontrank.errors import InputError
 from frontrank.files import PathLike, field_of, read_json, write_json
-from frontrank.reporting.pages import format_count
 from frontrank.tables import Table, TableFormat
 
 Floats = NDArray[np.float64]

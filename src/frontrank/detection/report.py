@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from frontrank.checks import import_extra
+from frontrank.checks import format_count, import_extra
 from frontrank.data.images import map_images
 from frontrank.detection.data import SceneTable
 from frontrank.detection.evaluation import (
@@ -31,7 +31,7 @@ from frontrank.models import storage
 from frontrank.pictures.decode import read_image
 from frontrank.reporting.charts import HUES, Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
-from frontrank.reporting.pages import as_uri, faults_note, format_count, render_page
+from frontrank.reporting.pages import as_uri, faults_note, render_page
 from frontrank.reporting.run import (
     RunFacts,
     command_of_run,

@@ -27,7 +27,7 @@ from frontrank.settings import check_config, read_config, read_recipe
 from frontrank.training import distributed
 from frontrank.training.distributed import build_device
 from frontrank.training.logs import check_trackers
-from frontrank.training.loop import Standing, count_steps
+from frontrank.training.loop import Budget, Standing, count_steps
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.run import announce_weights, continue_run, environment_facts, start_run
 
@@ -75,6 +75,7 @@ class DetectionRun:
     patience: int = 0
     accumulate: int = 1
     scaler: torch.amp.GradScaler | None = None
+    budget: Budget | None = None
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         seed, data = self.config.seed, self.config.data

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 import frontrank.reporting
+from frontrank.checks import format_count
 from frontrank.gallery.api import Id, Index
 from frontrank.gallery.guard import Guard, cookie_name
 from frontrank.gallery.pictures import JPEG, read_form
@@ -23,7 +24,7 @@ from frontrank.gallery.search import MOST_CHARACTERS, GalleryIndex, SearchState,
 from frontrank.gallery.service import HIDDEN_FIELDS, Service, SideResult, starters
 from frontrank.reporting.charts import Chart, Line, Scale, chart
 from frontrank.reporting.findings import Curve
-from frontrank.reporting.pages import cost_text, format_count, fraction, number
+from frontrank.reporting.pages import cost_text, fraction, number
 from frontrank.retrieval.items import Item
 
 _HERE = Path(__file__).parent

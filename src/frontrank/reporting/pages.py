@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frontrank.checks import import_extra, printable
+from frontrank.checks import format_count, import_extra, printable
 from frontrank.data.images import map_images
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
@@ -89,15 +89,6 @@ def p_text(p_value: float) -> str:
     """
     value = f"≤ {_LEAST_P:g}" if p_value <= _LEAST_P * (1 + 1e-9) else f"= {p_value:.2g}"
     return f"p {value}".replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def format_count(count: int, what: str, several: str = "") -> str:
-    """Write a number of things.
-
-    >>> format_count(1, "query", "queries"), format_count(5770, "image")
-    ('1 query', '5,770 images')
-    """
-    return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
 # Pages: one HTML file that needs nothing from outside, in which users' text is always escaped

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from frontrank.checks import import_extra, printable
+from frontrank.checks import format_count, import_extra, printable
 from frontrank.data.table import ImageTable, read_table
 from frontrank.errors import FrontrankError, InputError
 from frontrank.evaluation import Comparison, Report
@@ -26,7 +26,7 @@ from frontrank.losses.registry import preset_name
 from frontrank.models import Embedder, storage
 from frontrank.reporting.charts import HUES, NOISY, Chart, Line, Scale, chart, display_name, draw_map, finite_points
 from frontrank.reporting.findings import Curve, Findings, ModelFindings, QueryExample, RankedList, measure_findings
-from frontrank.reporting.pages import faults_note, format_count, fraction, make_thumbnails, render_page
+from frontrank.reporting.pages import faults_note, fraction, make_thumbnails, render_page
 from frontrank.settings import DataConfig, LossConfig, TrainConfig, read_config, read_recipe
 from frontrank.training.distributed import build_device
 from frontrank.training.embedding import embed_table
@@ -432,6 +432,10 @@ def _describe_training(config: TrainConfig, run: Mapping[str, Any]) -> str:
 
 def _describe_checkpoint(run: Mapping[str, Any], classes: str) -> str:
     before, best, step = (run.get(name) for name in ("before", "best", "best_step"))
+    frozen = run.get("frozen")
+    if run.get("frozen is the model") and isinstance(frozen, dict) and isinstance(frozen.get("value"), float):
+        value = f"{run.get('metric')} {100 * frozen['value']:.1f} % on {classes}"
+        return f"the frozen network: {value}, better than any step"
     if not isinstance(best, float) or not isinstance(step, int):
         return ""
     begun = f", from {100 * before:.1f} %" if isinstance(before, float) else ""

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -13,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frontrank.checks import check_integer, check_number, import_extra, suggestion
-from frontrank.errors import FrontrankError, InputError, InputTypeError
+from frontrank.checks import check_integer, check_number, format_count, import_extra, suggestion
+from frontrank.errors import FrontrankError, FrontrankWarning, InputError, InputTypeError
 from frontrank.files import as_path, atomic_write
 from frontrank.losses import registry
 from frontrank.progress import progress as progress_bar
@@ -22,7 +23,7 @@ from frontrank.ranking import LabelRelevance, Ranks, average_precision, exact_ra
 from frontrank.ranking.vectors import Vectors, check_labels, full_precision
 from frontrank.retrieval.whitening import POWERS, Whitening, read_saved, tensors_from_bytes, tensors_to_bytes
 
-RATES, TEMPERATURES = (3e-3, 1e-3, 1e-2), (0.1, 0.05, 0.2)  # the first of each: where nothing is held out
+RATES, TEMPERATURES = (3e-3, 1e-3, 1e-2, 3e-2), (0.1, 0.05, 0.2)  # the first of each: where nothing is held out
 _POWER = 0.25  # where nothing is held out
 _DIM = 256  # at most, if no dimension is asked for
 _OPTIONS: dict[str, dict[str, Any]] = {"PNP": {"alpha": 1.0}}  # better than the default where only a head is trained
@@ -30,6 +31,7 @@ _WARMUP = 10  # steps
 _SEARCH = 3  # settings are compared with a third of the steps
 _IN_MEMORY = 1 << 28  # numbers; larger files are read batch by batch
 _PCA_ROWS, _HELD_OUT_ROWS = 1 << 16, 20_000  # at most
+_FLOOR = 1e-4  # of the largest variance: what varies less is not made larger by a power
 _LEAST = 2  # classes of two rows or more on each side
 _LINEAR, _HIDDEN = ("weight", "bias"), ("up", "up_bias", "down")
 _INNER = ("up", "up_bias")  # the others have a row for each dimension of the result
@@ -65,6 +67,13 @@ class _Fit:
             return adapter._fit
 
         def fit(embeddings: object, labels: object, **settings: Any) -> "Adapter":
+            """Return an adapter that is fitted to embeddings with labels.
+
+            embeddings: [row, dimension], of any float type
+            labels:     of each row, numbers or text; [row, level] for losses of several levels, finest first
+            settings:   arguments of `Adapter`: dim, dims, hidden, loss, options, power, lr, temperature, steps,
+                        batch_size, held_out, refit, seed, progress
+            """
             return owner(**settings)._fit(embeddings, labels)
 
         return fit
@@ -289,7 +298,11 @@ class Adapter:
     # Fitting
 
     def _fit(self, embeddings: object, labels: object) -> Self:
-        """Fit to embeddings [row, dimension], of any float type, and labels [row] or [row, level], finest first."""
+        """Fit to embeddings with labels, and return the adapter.
+
+        embeddings: [row, dimension], of any float type
+        labels:     of each row, numbers or text; [row, level] for losses of several levels, finest first
+        """
         self._check_settings()
         rows = Vectors("embeddings", embeddings)
         codes = _encode_labels(labels, len(rows))
@@ -304,6 +317,7 @@ class Adapter:
             else:
                 held_out = task.draw_held_out()
                 tensors, chosen, self.trials = task.search(held_out, step)
+                self._warn_if_worse(task.precision(held_out, tensors), task.precision(held_out))
                 self.held_out_rows = held_out.numpy()
                 self.trial = Adapter().set_params(**self.get_params())
                 self.trial.tensors, self.trial.chosen = tensors, chosen
@@ -311,6 +325,13 @@ class Adapter:
                     tensors = task.train(everything, chosen, step)
         self.tensors, self.chosen = {name: tensor.detach().cpu() for name, tensor in tensors.items()}, chosen
         return self
+
+    def _warn_if_worse(self, after: float, before: float) -> None:
+        if after < before:
+            fault = "the adapter ranks held-out classes worse than the embeddings as they are"
+            fault += f": mAP {after:.3f}, not {before:.3f}"
+            remedy = "it is the best of what was tried with these dimensions; give more of them, or more classes"
+            warnings.warn(f"{fault}; {remedy}", FrontrankWarning, stacklevel=4)
 
     def _check_settings(self) -> None:
         if self.dim is not None:
@@ -395,7 +416,8 @@ class _Task:
         sizes = torch.bincount(self.classes)
         several = (sizes > 1).nonzero()[:, 0]
         if len(several) < 2 * _LEAST:
-            fault = f"labels has {len(several)} classes of two rows or more, too few to hold some out"
+            few = format_count(len(several), "class", "classes")
+            fault = f"labels has {few} of two rows or more, too few to hold some out"
             raise InputError(f"{fault}; give at least {2 * _LEAST}, or set held_out to 0")
         order = several[torch.randperm(len(several), generator=self._generator())]
         number = min(max(round(self.settings.held_out * len(several)), _LEAST), len(several) - _LEAST)
@@ -438,6 +460,12 @@ class _Task:
         chosen, tensors = max(whole, key=lambda result: result[0].score)
         return tensors, chosen, tuple(trial for trial, _ in results)
 
+    def precision(self, rows: Tensor, tensors: Mapping[str, Tensor] | None = None) -> float:
+        """Return the mAP of some rows [row] as they are, or in all dimensions that a map gives."""
+        held = rows.nonzero()[:, 0]
+        x, labels = self._read(held), self.classes[held]
+        return _metrics(x if tensors is None else _forward(tensors, x), LabelRelevance(labels, labels, own=True))[0]
+
     def _prefixes(self, dim: int) -> list[int]:
         return self.dims if dim == self.dims[0] else [dim]
 
@@ -448,10 +476,13 @@ class _Task:
         if trial.start == "input":
             dim = self.rows.dim
             return {"weight": torch.eye(dim), "bias": torch.zeros(dim)}
-        pca = replace(self._pca(rows), power=trial.power)
+        pca = self._pca(rows)
+        pca = replace(pca, power=trial.power, variance=pca.variance.clamp_min(_FLOOR * float(pca.variance[0])))
         rank, dim = len(pca.components), self.dims[0]
         if rank < dim and (self.settings.dim or self.settings.dims):
-            raise InputError(f"dim is {dim}, but embeddings varies in {rank} directions only; ask for at most {rank}")
+            directions = format_count(rank, "direction")
+            fault = f"dim is {dim}, but the {len(rows):,} rows that are fitted to vary in {directions} only"
+            raise InputError(f"{fault}; ask for at most {rank}, or give more rows")
         weight, bias = (part[:dim] for part in pca.linear())
         # As long as the input on average: the trace of the covariance of what it gives.
         length = (weight * pca.components[:dim]).sum(1).square().mul(pca.variance[:dim]).sum().sqrt()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
+from frontrank.files import PathLike
 from frontrank.machine import free_memory
 from frontrank.models import Embedder
 from frontrank.models.backbone import module_mode
@@ -34,6 +35,7 @@ _TRIED_IMAGES, _TIMED_IMAGES = 32, 16  # whose sides are read; of a step that is
 _WARMUP = 0.05
 _LARGE = 80_000_000  # weights
 _RATES = {"convolution": (3e-4, 10.0), "transformer": (3e-5, 10.0)}  # lr at a batch of 448, and head_lr
+_LORA = 10.0  # times the rate of a backbone
 _TEMPERATURES = (0.02, 0.05)  # for many classes and for few
 _MANY_CLASSES = 100
 
@@ -129,6 +131,22 @@ def fill_temperature(config: TrainConfig, classes: int) -> TrainConfig:
     return replace(config, loss=type(loss)(loss.name, {**loss.settings, "temperature": temperature}))
 
 
+def fill_alpha(config: TrainConfig, images_per_class: float) -> TrainConfig:
+    """Choose alpha of PNP-D_q by the images of a class in a batch, if it was not given.
+
+    Its slope reaches positives with up to about 1 / alpha negatives before them. With 4 images per class that is one of
+    three positives, often; with dozens only a few of them learn, unless alpha is smaller.
+    """
+    loss = config.loss
+    if loss.name != "PNP" or loss.all_settings()["variant"] != "D_q" or "alpha" in loss.settings:
+        return config
+    default = loss.all_settings()["alpha"]
+    alpha = max(1.0, float(f"{default * min(1.0, (_PER_CLASS - 1) / max(1, images_per_class - 1)):.2g}"))
+    if alpha == default:
+        return config
+    return replace(config, loss=type(loss)(loss.name, {**loss.settings, "alpha": alpha}))
+
+
 # By the network and the machine
 
 
@@ -147,14 +165,33 @@ def family(model: Embedder) -> str:
 def fill_device(config: TrainConfig, model: Embedder, device: torch.device) -> TrainConfig:
     """Choose precision and memory layout by the device and the family of the backbone, if they are not set."""
     half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    layout = device.type in ("cpu", "cuda") and family(model) == "convolution"
+    layout = _is_faster_with_channels_last(model, device)
     filled: TrainConfig = _fill(config, precision="bf16" if half else "float32", channels_last=layout)
     return filled
 
 
-def fill_rates(config: OptimizerConfig, model: Embedder, batch: int) -> OptimizerConfig:
-    """Choose learning rates by the family of the backbone and the size of a batch, if they are not set."""
+def _is_faster_with_channels_last(model: Embedder, device: torch.device) -> bool:
+    return device.type in ("cpu", "cuda") and family(model) == "convolution"
+
+
+def load_model(path: PathLike, device: str | torch.device = "cpu") -> Embedder:
+    """Load a saved model, in evaluation mode and the memory layout that suits it."""
+    model = Embedder.load(path, device=device)
+    return (
+        model.to(memory_format=torch.channels_last)
+        if _is_faster_with_channels_last(model, torch.device(device))
+        else model
+    )
+
+
+def fill_rates(config: OptimizerConfig, model: Embedder, batch: int, lora: bool = False) -> OptimizerConfig:
+    """Choose learning rates by the family of the backbone and the size of a batch, if they are not set.
+
+    lora: low-rank updates are trained in place of the backbone: they learn faster, the head as fast as ever
+    """
     lr, head_lr = _RATES[family(model)]
+    if lora:
+        lr, head_lr = lr * _LORA, head_lr / _LORA
     large = sum(each.numel() for each in model.backbone.parameters()) > _LARGE
     lr = float(f"{lr * (0.5 if large else 1) * math.sqrt(batch / _BATCHES[1]):.2g}")
     return _fill(config, lr=lr, head_lr=head_lr)

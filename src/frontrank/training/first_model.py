@@ -5,13 +5,13 @@ Both are chosen among a few by how well the frozen backbone ranks images of held
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
@@ -25,8 +25,11 @@ from frontrank.training import distributed
 from frontrank.training.embedding import embed_table
 
 HEADS = {"rotation": 0.0, "pca": 0.0, "whitening-0.25": 0.25, "whitening-0.5": 0.5}  # powers; rotation has no mean
-_READING_IMAGES, _HEAD_IMAGES = 1024, 4096
-_PROBE = 64  # images whose speed decides how many more there are
+_MOST_IMAGES = 4096  # of a search
+_LEAST_IMAGES = 64
+_WORK, _WORK_PER_MINUTE = 2e12, 1.5e11  # floating-point operations of a search: about half a minute on two cores
+_WORK_PER_IMAGE = 1e8  # beside the network: to read an image
+_OF_A_CLASS = 16  # images of a large class, more if there are few classes
 _MOST_FEATURES = 2048  # of pooling flat, if it is tried
 _MOST_FITTED = 8192  # features: their covariance has as many rows and columns
 _OTHER_POOLING, _EARLIER_STAGE = 0.01, 0.03  # by which another reading must be better; each stage left out learns less
@@ -50,17 +53,18 @@ class Reading:
 # Which features
 
 
-def choose_reading(model: Embedder, table: ImageTable, metric: str, seconds: float, **embedding: Any) -> list[Reading]:
+def choose_reading(model: Embedder, table: ImageTable, metric: str, minutes: float, **embedding: Any) -> list[Reading]:
     """Return readings of the backbone, the best one first, by how well they rank images of the table.
 
     model:     with the pooling that its authors meant; another one must be better by a margin
-    seconds:   about as long as this may take
+    minutes:   of the run; 0 if it has no such limit
     embedding: settings of `embed_table`
     """
     own = model.settings.pooling
     readings = _readings(model)
     network = _Readings(model, readings)
-    rows, features = _embed_some(network, _sample_classes(table, _READING_IMAGES), seconds, embedding)
+    rows = _sample_classes(table, min(_MOST_IMAGES, affordable_images(network, minutes)))
+    features = embed_table(network, rows, show=False, **embedding)
     parts = np.split(features, np.cumsum(network.widths)[:-1], axis=1)
     labels = _labels(rows, metric)
     results = []
@@ -144,7 +148,7 @@ class _Readings(_WithSize):
 
 
 def start_head(
-    model: Embedder, kind: str, train: ImageTable, held_out: ImageTable, metric: str, seconds: float, **embedding: Any
+    model: Embedder, kind: str, train: ImageTable, held_out: ImageTable, metric: str, minutes: float, **embedding: Any
 ) -> tuple[str, dict[str, float], float]:
     """Give the linear head its first weights, from features of training images.
 
@@ -159,8 +163,9 @@ def start_head(
     if kind == "random" or not isinstance(linear, nn.Linear) or linear.in_features > _MOST_FITTED:
         return "random", {}, 0.0
     network, shuffled = _HeadInput(model), np.random.default_rng(0).permutation(len(train))
-    started = time.monotonic()
-    rows, features = _embed_some(network, train.rows(shuffled[:_HEAD_IMAGES]), seconds, embedding)
+    most = min(_MOST_IMAGES, affordable_images(network, minutes))
+    started, rows = time.monotonic(), train.rows(shuffled[:most])
+    features = embed_table(network, rows, show=False, **embedding)
     per_image = (time.monotonic() - started) / len(rows)
     try:
         whitening = Whitening.fit(features, power=0.0, progress=False)
@@ -171,7 +176,8 @@ def start_head(
     values: dict[str, float] = {}
     if kind == "auto":
         if len(held_out):
-            rows, features = _embed_some(network, _sample_classes(held_out, _HEAD_IMAGES), seconds, embedding)
+            rows = _sample_classes(held_out, most)
+            features = embed_table(network, rows, show=False, **embedding)
         tensor = torch.as_tensor(features)
         if rows.class_sizes().max() > 1:
             labels = _labels(rows, metric)
@@ -235,10 +241,23 @@ def _labels(table: ImageTable, metric: str) -> Any:
     return table.label_sets() or (table.level_labels() if metric.startswith(OF_LEVELS) else table.labels)
 
 
-def _sample_classes(table: ImageTable, count: int) -> ImageTable:
-    """Return up to so many images: four of each class in turn, in random order, held-out classes first.
+def affordable_images(network: nn.Module, minutes: float) -> int:
+    """Return how many images a search may embed, by the work of the network for one of them.
 
-    So the first images are of several classes, however few of them there is time for.
+    It depends on the network and the minutes of the run, not on the speed of a machine: the same run chooses the same.
+    """
+    side, weight = cast(int, network.image_size), next(network.parameters())
+    image = torch.zeros(1, 3, side, side, dtype=weight.dtype, device=weight.device)
+    with FlopCounterMode(display=False) as counter, module_mode(network), torch.no_grad():
+        network(image)
+    work = min(_WORK, _WORK_PER_MINUTE * minutes) if minutes else _WORK
+    return max(_LEAST_IMAGES, int(work / (counter.get_total_flops() + _WORK_PER_IMAGE)))
+
+
+def _sample_classes(table: ImageTable, most: int) -> ImageTable:
+    """Return images of random classes, held-out classes first: whole classes, but only some images of large ones.
+
+    most: images; only of classes of at least two, if there are any
     """
     order = np.random.default_rng(0).permutation(len(table))
     order = order[np.argsort(table.splits[order] != "validation", kind="stable")]
@@ -246,22 +265,8 @@ def _sample_classes(table: ImageTable, count: int) -> ImageTable:
     labels = table.first_labels()
     for row in order.tolist():
         classes.setdefault(str(labels[row]), []).append(row)
-    groups = [rows for label, rows in classes.items() if label and len(rows) > 1]
-    most = max((len(rows) for rows in groups), default=0)
-    turns = [row for start in range(0, most, 4) for rows in groups for row in rows[start : start + 4]]
-    return table.rows(np.array(turns[:count], dtype=np.int64))
-
-
-def _embed_some(
-    network: nn.Module, table: ImageTable, seconds: float, embedding: dict[str, Any]
-) -> tuple[ImageTable, np.ndarray]:
-    """Embed the first images of a table, as many as take about so long; return them and their embeddings."""
-    embed: Callable[[ImageTable], np.ndarray] = lambda rows: embed_table(network, rows, show=False, **embedding)  # noqa: E731
-    started = time.monotonic()
-    first = embed(table.rows(np.arange(min(_PROBE, len(table)))))
-    fit = len(first) * seconds / max(time.monotonic() - started, 1e-6)
-    stop = int(distributed.from_main(min(len(table), max(len(first), int(fit)))))
-    if stop == len(first):
-        return table.rows(np.arange(stop)), first
-    rest = embed(table.rows(np.arange(len(first), stop)))
-    return table.rows(np.arange(stop)), np.concatenate([first, rest])
+    groups = [rows for label, rows in classes.items() if label and len(rows) > 1] or [[row] for row in order.tolist()]
+    each = max(_OF_A_CLASS, most // max(1, len(groups)))
+    ends = np.cumsum([min(len(rows), each) for rows in groups])
+    fit = [row for rows, end in zip(groups, ends, strict=True) if end <= most for row in rows[:each]]
+    return table.rows(np.array(fit, dtype=np.int64))

@@ -87,6 +87,9 @@ def split_images(table: ImageTable, config: TrainConfig) -> ImageTable:
             raise InputError(f"--data {config.data.path} has test images already; leave out data.test")
         table = split_test_classes(table, config.data.test, config.seed)
     table = hold_out_classes(table, config.data.validation, config.seed)
+    if table.of("train").class_sizes().max(initial=0) < 2:
+        fault = "has no class of two images to train with, and there is nothing to rank"
+        raise InputError(f"--data {config.data.path} {fault}; add images, or check that folders are classes")
     if config.data.merge_classes > 1:
         table = merge_classes(table, config.data.merge_classes, config.seed)
     held_out = table.of("validation")

@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -45,6 +46,8 @@ from frontrank.training.optimizers import clip_gradient, learning_rate, set_lear
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PRINTED_LINES = 10  # of a run, beside one for each evaluation
+_CORRECTIONS = 20  # of the number of steps, in a run with a budget
+_DEVIATION = 0.05  # of the steps that are left, below which they stay
 
 
 # What is trained
@@ -61,6 +64,7 @@ class Run(Protocol):
     patience:       evaluations without a better model after which the run stops; 0 never stops
     accumulate:     batches of a step
     scaler:         of the loss, for fp16
+    budget:         when the run must end, if it has a limit of time
     """
 
     config: Any
@@ -77,6 +81,7 @@ class Run(Protocol):
     patience: int
     accumulate: int
     scaler: torch.amp.GradScaler | None
+    budget: "Budget | None"
 
     def batches(self, start: int, stop: int) -> Any:
         """Iterate over the batches of this process, from the number `start` to `stop`."""
@@ -110,18 +115,45 @@ class Run(Protocol):
         """Write to the folder which images the run uses."""
 
 
+@dataclass(frozen=True)
+class Budget:
+    """When a run must end, by time.monotonic().
+
+    evaluation:   seconds that one takes
+    most_steps:   of the run, however fast it is
+    change_steps: gives the run another number of steps
+    """
+
+    end: float
+    evaluation: float
+    most_steps: int
+    change_steps: Callable[[int], None]
+
+
 @dataclass
 class Standing:
-    """How far a run is. All of it is in its checkpoints."""
+    """How far a run is. All of it is in its checkpoints.
+
+    frozen: stage and pooling of the frozen network that ranks best without a head, its value and its tie_breaker
+    """
 
     step: int = 0
     before: float | None = None
+    before_tie_breaker: float = 0.0
     best: float | None = None
     best_tie_breaker: float = 0.0
     best_step: int = 0
     since_best: int = 0
     stopped_early: bool = False
+    frozen: dict[str, Any] | None = None
     history: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def is_frozen_best(self) -> bool:
+        """Whether no step is as good as the frozen network."""
+        if self.frozen is None or self.best is None:
+            return False
+        return (self.frozen["value"], self.frozen["tie_breaker"]) > (self.best, self.best_tie_breaker)
 
 
 # The loop
@@ -138,7 +170,8 @@ def train_loop(run: Run, standing: Standing | None = None, randomness: list[dict
     config, steps, main = run.config, steps_of(run), distributed.is_main()
     if not _is_over(run, standing):
         network = distributed.wrap_model(run.model)
-        batches = iter(run.batches(standing.step * run.accumulate, steps * run.accumulate))
+        most = steps if run.budget is None else max(steps, run.budget.most_steps)
+        batches = iter(run.batches(standing.step * run.accumulate, most * run.accumulate))
         start_randomness(config.seed, standing.step, distributed.rank(), randomness)
         shown = values_of(config) if main else {}
         resume_step = standing.step or -1
@@ -148,8 +181,9 @@ def train_loop(run: Run, standing: Standing | None = None, randomness: list[dict
             if run.evaluate_first and standing.before is None and len(run.validation):
                 _print(run, standing, _evaluate(run, standing, log))
             memory, seconds, first, started = StepMemory(run.device), [], standing.step, time.monotonic()
-            with progress("training", steps, show=show) as advance:
-                advance(standing.step)
+            pace = _Pace(standing.step)
+            with progress("training", 1, show=show) as advance:
+                advance(done := standing.step / steps)
                 while not _is_over(run, standing):
                     values, duration = take_step(run, standing, network, batches)
                     seconds.append(duration)
@@ -166,14 +200,18 @@ def train_loop(run: Run, standing: Standing | None = None, randomness: list[dict
                         seconds.clear()
                     metrics: dict[str, float] = {}
                     if evaluation_due or standing.step % config.checkpoint_every == 0:
-                        with memory.pause():
+                        with memory.pause(), pace.pause():
                             if evaluation_due and len(run.validation):
                                 metrics = _evaluate(run, standing, log)
                             save_state(run, standing)
+                    if run.budget is not None and ends_part(standing.step, steps, _CORRECTIONS):
+                        steps = _fit_steps(run, run.budget, standing.step, pace)
                     if is_tenth or metrics:
                         left = (time.monotonic() - started) / (standing.step - first) * (steps - standing.step)
                         _print(run, standing, metrics, note, left)
-                    advance(1, "  ".join(value_texts(note)))
+                    share = (1 - done) / (steps - standing.step + 1)
+                    done += share
+                    advance(share, "  ".join(value_texts(note)))
                     if distributed.any_rank(stop.asked) and not _is_over(run, standing):
                         save_state(run, standing)
                         raise InterruptedRunError(f"stopped at step {standing.step} of {steps}, and saved")
@@ -181,6 +219,46 @@ def train_loop(run: Run, standing: Standing | None = None, randomness: list[dict
         run.save_model()
     standing.stopped_early = standing.step < steps
     return standing
+
+
+class _Pace:
+    """Seconds per step since they were last asked for, and of the last pause."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self._started, self.paused = step, time.monotonic(), 0.0
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave out what is done in it."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.paused = time.monotonic() - started
+            self._started += self.paused
+
+    def per_step(self, step: int) -> float:
+        """Return the seconds of each step up to this one."""
+        now = time.monotonic()
+        seconds = (now - self._started) / (step - self._step)
+        self._step, self._started = step, now
+        return seconds
+
+
+def _fit_steps(run: Run, budget: Budget, step: int, pace: _Pace) -> int:
+    """Return the number of steps of a run with a budget, corrected by the speed of the last steps.
+
+    The learning rate follows the new number: it is zero at the end.
+    """
+    steps, evaluations = steps_of(run), run.config.evaluations
+    waiting = evaluations - step * evaluations // steps
+    left = budget.end - time.monotonic() - waiting * max(budget.evaluation, pace.paused)
+    fit = step + max(1, int(left / max(pace.per_step(step), 1e-9)))
+    fit = int(distributed.from_main(min(fit, budget.most_steps)))
+    if step >= steps or abs(fit - steps) <= max(1, _DEVIATION * (steps - step)):
+        return steps
+    budget.change_steps(fit)
+    return fit
 
 
 def take_step(
@@ -242,7 +320,7 @@ def _evaluate(run: Run, standing: Standing, log: Log) -> dict[str, float]:
     values = {f"validation {name}": each for name, each in metrics.items()}
     _write(run, standing, log, values)
     if standing.step == 0:
-        standing.before = value
+        standing.before, standing.before_tie_breaker = value, tie
     if standing.best is None or (value, tie) >= (standing.best, standing.best_tie_breaker):
         standing.best, standing.best_tie_breaker = value, tie
         standing.best_step, standing.since_best = standing.step, 0

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from frontrank.checks import format_count
 from frontrank.data.images import write_report
 from frontrank.data.loading import training_loader
 from frontrank.data.samplers import AllClassesBatches, BalancedBatches, CategoryBatches, EpochBatches
@@ -51,18 +52,18 @@ from frontrank.settings import (
 from frontrank.training import defaults, distributed
 from frontrank.training.checkpoints import latest_checkpoint
 from frontrank.training.embedding import PRECISIONS, embed_table
-from frontrank.training.first_model import choose_reading, start_head
+from frontrank.training.first_model import Reading, choose_reading, start_head
 from frontrank.training.gradient import SharedLabels, Step, step_gradient
 from frontrank.training.images import RunImages, build_images, check_run_images, leave_out, split_images, table_digest
 from frontrank.training.logs import check_trackers
-from frontrank.training.loop import Run, Standing, count_steps, restore, train_loop
+from frontrank.training.loop import Budget, Run, Standing, count_steps, restore, train_loop
 from frontrank.training.memory import EmbeddingMemory
 from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
 from frontrank.version import __version__
 
-_SEARCH_SHARE, _SEARCH_SECONDS = 0.1, 30.0  # of a run's minutes for each search before it; of a run without them
 _TIMED_STEPS = 3
+_MOST_STEPS = 4  # times as many as fit by the first measurement: it may have been slowed down by other work
 _AHEAD_BYTES = 1 << 30  # of images that are read ahead of their batch
 _LEVEL_PAIRS = 1_000_000  # of a coarse level that is measured in each epoch without being asked for: some seconds
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
@@ -109,7 +110,7 @@ def start_run(build: Callable[..., Run], config: Any, out: str | os.PathLike[str
             # last: a folder with settings is a run that can continue
             atomic_write(folder / "config.yaml", as_yaml(with_whole_paths(run.config)))
         distributed.barrier()
-        return _finish(run, train_loop(run))
+        return _train_to_end(run, Standing())
 
 
 def continue_run(
@@ -127,15 +128,22 @@ def continue_run(
             facts = run.facts()
             earlier = read_facts(folder, facts)
             write_facts(folder, {**earlier, "resumed": [*earlier.get("resumed", []), facts]})
-        return _finish(run, train_loop(run, standing, randomness))
+        return _train_to_end(run, standing, randomness)
 
 
-def _finish(run: Run, standing: Standing) -> Standing:
-    """Add the results to run.json."""
+def _train_to_end(run: Run, standing: Standing, randomness: Any = None) -> Standing:
+    """Train, save the frozen network if no step is as good, and add the results to run.json."""
+    if isinstance(run, RetrievalRun):
+        standing.frozen = standing.frozen or run.choices.get("frozen")
+    standing = train_loop(run, standing, randomness)
     if distributed.is_main():
         before = {"before": standing.before} if run.evaluate_first else {}
         best = {"best": standing.best, "best_step": standing.best_step}
-        results = {"metric": run.metric, "steps": standing.step, **before, **best}
+        results: dict[str, Any] = {"metric": run.metric, "steps": standing.step, **before, **best}
+        if isinstance(run, RetrievalRun) and standing.frozen is not None:
+            results |= {"frozen": standing.frozen, "frozen is the model": standing.is_frozen_best}
+            if standing.is_frozen_best:
+                run.save_frozen(standing.frozen)
         write_facts(run.folder, read_facts(run.folder, run.facts()) | results)
     return standing
 
@@ -172,6 +180,7 @@ class RetrievalRun:
     choices: dict[str, Any] = field(default_factory=dict)
     tie_breaker: str = "mAP"
     evaluate_first: bool = True
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         config, size = self.config, self.config.batches.memory
@@ -233,10 +242,14 @@ class RetrievalRun:
 
     def evaluate(self) -> dict[str, float]:
         """Rank the held-out classes; each process embeds its share of the images and ranks its share of the queries."""
-        config = self.config
         distributed.share_buffers(self.model)  # live BatchNorm: the statistics that will be saved
+        return self.measure(self.model)
+
+    def measure(self, model: nn.Module) -> dict[str, float]:
+        """Return how well a model ranks the held-out classes."""
+        config = self.config
         settings: Any = {"device": self.device, "workers": config.data.workers, "precision": config.precision}
-        embeddings = embed_table(self.model, self.validation, show=False, **settings)
+        embeddings = embed_table(model, self.validation, show=False, **settings)
         metrics = tuple(dict.fromkeys((config.metric, "R@1", "mAP", "mAP@R")))
         with distributed.share_queries():
             if sets := self.validation.label_sets():
@@ -253,6 +266,16 @@ class RetrievalRun:
 
     def save_model(self) -> None:
         self.model.save(self.folder / "model", overwrite=True)
+
+    def save_frozen(self, reading: Mapping[str, Any]) -> None:
+        """Write the frozen network with a stage and a pooling, without a head."""
+        frozen_model(_with_reading(self.config, reading)).save(self.folder / "model", overwrite=True)
+
+    def change_steps(self, steps: int) -> None:
+        """Train for another number of steps; a run that continues has it, too."""
+        self.config = replace(self.config, iterations=steps)
+        if distributed.is_main():
+            atomic_write(self.folder / "config.yaml", as_yaml(with_whole_paths(self.config)))
 
     def state(self) -> dict[str, Any]:
         return {name: None if part is None else part.state_dict() for name, part in self._parts().items()}
@@ -363,7 +386,9 @@ def build_run(
     config = replace(config, data=defaults.fill_resize(config.data, training, config.seed))
     config = defaults.fill_temperature(config, len(set(training.labels)))
     # again when the speed is known; now for a mistake in them
-    sampler = build_sampler(defaults.fill_batches(config.batches, training), training, config.seed)
+    batches = defaults.fill_batches(config.batches, training)
+    sampler = build_sampler(batches, training, config.seed)
+    config = defaults.fill_alpha(config, batches.per_class or batches.size / len(set(training.first_labels())))
     if not config.minutes:
         planned = defaults.fill_steps(config, len(sampler))
         check_warmup(planned.optimizer, count_steps(planned, len(sampler), config.batches.accumulate))
@@ -378,6 +403,7 @@ def build_run(
     images = check_run_images(table, config, remember=remember, show=show)
     training = images.used.of("train")
     say = (lambda text: None) if show is False else (lambda text: print(text, file=sys.stderr, flush=True))
+    from_features = config.head != "random" and is_pretrained(config.model, model)
     config, model, choices = _begin(config, model, images.used, device, say, folder)
     sampler = build_sampler(config.batches, training, config.seed)
     loss = build_loss(config.loss, len(set(training.labels)), model.dim).to(device)
@@ -387,6 +413,8 @@ def build_run(
     exempt = model.names_without_decay()
     optimizer = build_optimizer(config.optimizer, *parts, without_decay=exempt, depths=block_depths(model))
     run = RetrievalRun(config, folder, images, model, loss, sampler, optimizer, device, quiet, choices)
+    if from_features and len(run.validation) and latest_checkpoint(folder / "checkpoints") is None:
+        choices["frozen"] = _measure_frozen(run, say)
     if config.minutes and not config.iterations:
         _fit_budget(run, started, say)
     return run
@@ -416,10 +444,9 @@ def _begin(
     A run that continues has everything but the weights, which its checkpoint holds.
     """
     embedding: Any = {"device": device, "workers": config.data.workers, "precision": config.precision}
-    seconds = min(_SEARCH_SECONDS, _SEARCH_SHARE * 60 * config.minutes) if config.minutes else _SEARCH_SECONDS
     choices: dict[str, Any] = {}
     if (config.model.stage, config.model.pooling) == (AUTO, AUTO) and is_pretrained(config.model, model):
-        readings = choose_reading(model, table, config.metric, seconds, **embedding)
+        readings = choose_reading(model, table, config.metric, config.minutes, **embedding)
         choices["readings"] = [asdict(each) for each in readings]
         best = readings[0]
         chosen: Any = {"stage": best.stage, "pooling": best.pooling}
@@ -440,15 +467,18 @@ def _begin(
         most = (defaults.largest_batch(speed, config.minutes),) if config.batches.chunk == AUTO else ()
         batches = defaults.fill_batches(config.batches, training, *most)
         config = replace(config, batches=defaults.fill_chunk(batches, model, data.size, device))
-    config = replace(config, optimizer=defaults.fill_rates(config.optimizer, model, config.batches.size))
+    config = replace(
+        config, optimizer=defaults.fill_rates(config.optimizer, model, config.batches.size, config.model.lora > 0)
+    )
     if model.origin.startswith("backbone and head"):
         config = replace(config, head="random")  # it has weights already
     elif config.head != "random" and latest_checkpoint(folder / "checkpoints") is None:
-        parts = training, held_out, config.metric, seconds
+        parts = training, held_out, config.metric, config.minutes
         kind, values, choices["seconds per image"] = start_head(model, config.head, *parts, **embedding)
         if values:
             choices["heads"] = values
-            say(f"first weights of the head, {config.metric} of held-out classes: "
+            of = "held-out classes" if len(held_out) else "training images"
+            say(f"first weights of the head, {config.metric} of {of}: "
                 + "; ".join(f"{name} {value:.3f}" for name, value in values.items()))  # fmt: skip
             if values[kind] < values["none"]:
                 say("no head ranks as well as the features do; try a larger --model.dim, or 0, or more --minutes")
@@ -456,6 +486,25 @@ def _begin(
         config = replace(config, **fitted)
     say(str(count_parameters(model)))
     return config, model, choices
+
+
+def _measure_frozen(run: RetrievalRun, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return the best of the frozen network as published and as it is read here, both without a head."""
+    own = {"stage": run.config.model.stage, "pooling": run.config.model.pooling}
+    results: list[dict[str, Any]] = []
+    for reading in ({"stage": 0, "pooling": "native"}, own):
+        if reading not in [{name: each[name] for name in reading} for each in results]:
+            layout = torch.channels_last if run.config.channels_last else torch.contiguous_format
+            values = run.measure(frozen_model(_with_reading(run.config, reading)).to(memory_format=layout))
+            results.append(reading | {"value": values[run.metric], "tie_breaker": values.get(run.tie_breaker, 0.0)})
+    say(f"frozen backbone without a head, {run.metric} of all held-out classes: "
+        + "; ".join(f"{Reading(each['stage'], each['pooling'])} {each['value']:.3f}" for each in results))  # fmt: skip
+    best: dict[str, Any] = distributed.from_main(max(results, key=lambda each: (each["value"], each["tie_breaker"])))
+    return best
+
+
+def _with_reading(config: TrainConfig, reading: Mapping[str, Any]) -> TrainConfig:
+    return replace(config, model=replace(config.model, stage=reading["stage"], pooling=reading["pooling"]))
 
 
 def is_pretrained(config: ModelConfig, model: Embedder) -> bool:
@@ -481,13 +530,16 @@ def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -
     left = 60 * config.minutes - (time.monotonic() - started)
     evaluation = per_image * len(run.validation)
     steps, evaluations = defaults.steps_in(left - evaluation, per_step, evaluation, config.evaluations)
-    if config.epochs != AUTO:
-        steps = min(steps, math.ceil(config.epochs * len(run.sampler) / config.batches.accumulate))
+    whole = steps if config.epochs == AUTO else count_steps(config, len(run.sampler), config.batches.accumulate)
+    steps = min(steps, whole)
     steps, evaluations = distributed.from_main((steps, evaluations))
-    say(f"{config.minutes:g} minutes: {steps:,} steps of {config.batches.size} images, {per_step:.1f} s each")
+    number = format_count(steps, "step")
+    say(f"--minutes {config.minutes:g}: {number} of {config.batches.size} images, {per_step:.1f} s each")
     config = replace(config, iterations=steps, evaluations=evaluations)
     run.config = defaults.fill_steps(config, len(run.sampler))
     check_warmup(run.config.optimizer, steps)
+    most = _MOST_STEPS * steps if config.epochs == AUTO else whole
+    run.budget = Budget(started + 60 * config.minutes - evaluation, evaluation, most, run.change_steps)
 
 
 def announce_weights(backbone: str, weights: str) -> None:
