@@ -211,7 +211,8 @@ class VectorParts(Vectors):
     """Several sets of rows, one after the other, none of them copied."""
 
     def __init__(self, parts: Sequence[Vectors]) -> None:
-        first, self._data = parts[0], parts
+        first = parts[0]
+        self._data = np.empty((0, first.dim))  # the rows are those of the parts
         for part in parts[1:]:
             check_same_dimensions(first, part)
         self.name, self._parts = first.name, list(parts)
