@@ -1,6 +1,6 @@
 """Kernels, waits and bytes of an accelerator, counted on a CPU with its tiles (see counts.py); nothing is timed.
 
-    python benchmarks/accelerator.py            under three minutes
+    python benchmarks/accelerator.py            about three minutes on an idle core
 
 Prints a table and writes benchmarks/results/accelerator.json.
 """
@@ -20,7 +20,7 @@ from frontrank.ranking import Vectors, tiling
 from frontrank.retrieval.neighbours import nearest
 
 DIM = 128
-SIZES = (384, 4), (4096, 4), (512, 32), (4096, 256)  # items, and items per class
+SIZES = (384, 4), (4096, 4), (512, 32)  # items, and items per class
 LOSSES = (fr.PNP, fr.SmoothAP, fr.FastAP, fr.QuantizedAP, fr.BlackboxAP, fr.BlackboxRecall, fr.RecallAtK, fr.SupAP)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 DEVICE = "counted"
 _WAITS = {"_local_scalar_dense", "nonzero", "_unique2", "unique_dim", "tolist"}
@@ -85,6 +84,8 @@ class Device(Count):
     def __init__(self) -> None:
         super().__init__()
         if not hasattr(torch, DEVICE):
+            from torch.utils.backend_registration import _setup_privateuseone_for_python_backend  # of new torch
+
             _setup_privateuseone_for_python_backend(DEVICE)
             torch.counted.get_amp_supported_dtype = lambda: [torch.float16]  # type: ignore[attr-defined]
 
