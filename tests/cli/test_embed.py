@@ -11,6 +11,7 @@ import frontrank as fr
 from frontrank.cli import embed as command
 from frontrank.errors import InputError
 from frontrank.training import embedding
+from frontrank.training.defaults import load_model
 from tests.cli.images import EACH, TEST, TRAIN, published
 from tests.data.files import many_scans
 
@@ -27,7 +28,7 @@ def embed(folder, run):
 
 def expected(split="test", batch_size=64):
     table = fr.data.read_folder("my_photos").of(split)
-    return fr.embed_table(fr.Embedder.load(MODEL), table, workers=0, batch_size=batch_size), table
+    return fr.embed_table(load_model(MODEL), table, workers=0, batch_size=batch_size), table
 
 
 @pytest.mark.parametrize("ending", command.ENDINGS)
@@ -85,7 +86,7 @@ def test_a_folder_without_classes(folder, run):
     run("embed", MODEL, "--data", f"my_photos/train/{TRAIN[0]}", *WORKERS, "--out", "loose.npz", status=0)
     table = fr.data.read_unlabelled([f"my_photos/train/{TRAIN[0]}"])
     stored = np.load("loose.npz")
-    assert np.array_equal(stored["embeddings"], fr.embed_table(fr.Embedder.load(MODEL), table, workers=0))
+    assert np.array_equal(stored["embeddings"], fr.embed_table(load_model(MODEL), table, workers=0))
     assert not {"labels", "label"} & {*stored}
 
 

@@ -499,6 +499,7 @@ def _unit_rows(name: str, data: object, dim: int, ids: Sequence[str] | None = No
         if not (squares.min() > 1e-280 and squares.max() < 1e280):  # false for NaN, too
             wide = _scale_to_one(name, wide, start, ids)
             squares = (wide * wide).sum(1, keepdims=True)
+        squares[np.abs(squares - 1) < 2**-22] = 1  # at length 1 but for rounding: vectors of an index keep their bits
         units[start : start + _CHUNK] = wide / np.sqrt(squares)
     return units
 
