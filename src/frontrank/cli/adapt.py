@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import frontrank as fr
 from frontrank.checks import format_count, require_extra
 from frontrank.cli.inputs import add_labels, check_output, number_type, read_rows, say
 from frontrank.errors import InputError
 from frontrank.losses import registry
-from frontrank.retrieval.adapter import Trial
 from frontrank.settings import LossConfig
 from frontrank.tables import Table
+
+if TYPE_CHECKING:
+    from frontrank.retrieval.adapter import Trial
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

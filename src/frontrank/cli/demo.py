@@ -25,7 +25,7 @@ from frontrank.checks import require_extra
 from frontrank.cli.inputs import number_type
 from frontrank.errors import InputError, InterruptedRunError
 from frontrank.files import load_json
-from frontrank.settings import TrainConfig, find_recipe, read_config, read_recipe, value_of
+from frontrank.settings import LossConfig, TrainConfig, find_recipe, read_config, read_recipe, value_of
 
 if TYPE_CHECKING:
     from frontrank.data import ImageTable
@@ -130,7 +130,8 @@ def _identity(config: TrainConfig) -> TrainConfig:
     """Return settings without those that a run writes in another way than they were given."""
     data = replace(config.data, path=str(Path(config.data.path).resolve()))
     model, batches = replace(config.model, batch_norm="auto"), replace(config.batches, size=0)
-    return replace(config, data=data, model=model, batches=batches)
+    loss = LossConfig(config.loss.name, config.loss.all_settings())
+    return replace(config, data=data, model=model, batches=batches, loss=loss)
 
 
 def _print_end(report: RunReport, standing: Standing, run: Path, images: Path, config: TrainConfig) -> None:
