@@ -241,7 +241,7 @@ def test_what_is_no_detector_is_refused(tmp_path, detector):
     content = json.loads(config.read_text())
     tensors = storage.read_safetensors(tmp_path / "model" / "model.safetensors")
     wrong = [{name: value} for name in ("backbone", "anchor_scale", "classes", "channels") for value in (None, [[1]])]
-    for changed in ({"channels": 8}, {"new": 1}, {"long_side": 10**6}, *wrong):
+    for changed in ({"channels": 8}, {"new": 1}, {"long_side": 10**6}, {"head_dim": 10**6}, *wrong):
         settings = content["settings"] | changed
         for signed in ({}, {"fingerprint": storage.fingerprint(settings, tensors)}):
             config.write_text(json.dumps(content | {"settings": settings} | signed))

@@ -205,6 +205,9 @@ class TestLoading:
             ("backbone", "hf-hub:somebody/model"),  # a file does not decide what is fetched
             ("image_size", 10**6),
             ("resize", 10**9),
+            ("backbone", "vit_giant_patch14_reg4_dinov2"),
+            *(("backbone_options", {"layers": layers}) for layers in ([5_000] * 4, [10**10, 1, 1, 1])),
+            ("backbone_options", {"channels": [10**6] * 4}),
             ("mean", [1, None, 2]),
         ],
         ids=str,
@@ -214,6 +217,13 @@ class TestLoading:
         edit(copy, "settings", **{name: value})
         sign_again(copy)
         self.refuse(copy, r"^\S*config\.json ")
+
+    def test_a_large_picture_takes_no_memory_before_there_is_one(self, copy):
+        edit(copy, "settings", image_size=4096, resize=4096)
+        sign_again(copy)
+        start = time.process_time()
+        assert Embedder.load(copy).image_size == 4096
+        assert time.process_time() - start < 3
 
     def test_weights_of_another_model(self, copy):
         tensors = load_file(copy / "model.safetensors")

@@ -233,7 +233,7 @@ class Detector(nn.Module):
         """Load a saved detector, in evaluation mode."""
         folder = storage.find_model(path)
         settings, tensors = storage.read_model(folder, storage.DETECTOR)
-        with parse_errors(folder / storage.CONFIG, "save the model again"):
+        with parse_errors(folder / storage.CONFIG, "save the model again"), storage.WeightLimit(tensors):
             detector = cls(_read_settings(settings, folder / storage.CONFIG))
         storage.restore_weights(detector.network, tensors, folder)
         detector.origin = str(folder)

@@ -189,7 +189,7 @@ def _prefix_tokens(backbone: Any) -> int:
 @contextlib.contextmanager
 def no_autocast(device: str) -> Iterator[bool]:
     """Switch autocast off, and yield whether it was on."""
-    on = torch.is_autocast_enabled(device)
+    on = device != "meta" and torch.is_autocast_enabled(device)
     with torch.autocast(device, enabled=False) if on else contextlib.nullcontext():
         yield on
 
@@ -200,9 +200,14 @@ def examine_backbone(
     """Return the shape of one image's features, and the parameters behind them; timm's own heads have others."""
     if pooling in TOKEN_POOLINGS and not has_class_token(backbone):
         raise InputError(f"pooling {pooling} needs a class token, and {name} has none; give native or average")
+    size = (1, 3, image_size, image_size)
     try:
         with module_mode(backbone):  # a single blank image must not change the statistics, nor draw random numbers
-            features = read_features(backbone, torch.zeros(1, 3, image_size, image_size), pooling, stage)
+            try:
+                features, used = _trace_features(backbone, size, pooling, stage)
+            except Exception:  # a few networks look at numbers
+                features = read_features(backbone, torch.zeros(size), pooling, stage)
+                used = _parameters_behind(features)
         if 0 in features.shape:
             raise ValueError("only class tokens")
     except Exception as error:
@@ -211,7 +216,31 @@ def examine_backbone(
         text = f"backbone {name} has no {what}{after} for images of {image_size} px with pooling {pooling}"
         remedy = f"give another {'stage, ' if stage else ''}pooling, image_size or backbone"
         raise InputError(f"{text} ({first_line(error)}); {remedy}") from error
-    return features.shape, _parameters_behind(features)
+    return features.shape, used
+
+
+class _Features(nn.Module):
+    """What `read_features` returns, as a module."""
+
+    def __init__(self, backbone: nn.Module, pooling: str, stage: int) -> None:
+        super().__init__()
+        self.backbone, self._pooling, self._stage = backbone, pooling, stage
+
+    def forward(self, images: Tensor) -> Tensor:
+        return read_features(self.backbone, images, self._pooling, self._stage)
+
+
+def _trace_features(
+    backbone: nn.Module, size: tuple[int, ...], pooling: str, stage: int
+) -> tuple[Tensor, set[nn.Parameter]]:
+    """Return features of an image without numbers, and the parameters behind them: no size takes time or memory."""
+    network = _Features(backbone, pooling, stage)
+    weights = dict(network.named_parameters())
+    copies = {name: nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for name, p in weights.items()}
+    buffers = {name: torch.empty_like(buffer, device="meta") for name, buffer in network.named_buffers()}
+    features: Tensor = torch.func.functional_call(network, {**copies, **buffers}, torch.empty(size, device="meta"))
+    behind = _parameters_behind(features)
+    return features, {weights[name] for name, copy in copies.items() if copy in behind}
 
 
 def _parameters_behind(result: Tensor) -> set[nn.Parameter]:

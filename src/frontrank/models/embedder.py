@@ -246,7 +246,8 @@ class Embedder(nn.Module):
         """
         folder = storage.find_model(path)
         settings, tensors = storage.read_model(folder)
-        model = cls.from_settings(settings, f"{folder / storage.CONFIG}")
+        with storage.WeightLimit(tensors):
+            model = cls.from_settings(settings, f"{folder / storage.CONFIG}")
         storage.restore_weights(model, tensors, folder)
         model.origin = f"{folder}"
         try:

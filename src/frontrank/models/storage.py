@@ -4,6 +4,7 @@ import contextlib
 import glob
 import hashlib
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from frontrank.checks import import_extra
 from frontrank.errors import InputError, InputTypeError
@@ -27,6 +29,8 @@ EMBEDDER, DETECTOR = _KINDS
 _NEW, _OLD = ".frontrank-new", ".frontrank-old"  # endings of the folders beside a model that is being replaced
 _TRAINING_SETTINGS = ("batch_norm", "dropout")
 _LATER_SETTINGS = {"interpolation": "bilinear"}  # at this value a model is the same as before there was the setting
+_SPARE_NUMBERS, _SPARE_STEPS = 10_000_000, 100_000  # for what is made beside the weights while a network is built
+_SIZES = ("size", "steps", "end")  # arguments of functions that make tensors
 _PURPOSE = "saving and loading a model"
 _CARD = """---
 library_name: frontrank
@@ -206,6 +210,29 @@ def read_model(folder: Path, kind: str = EMBEDDER) -> tuple[dict[str, Any], dict
         text = f"{folder / WEIGHTS} and {CONFIG} beside it do not belong together: the fingerprint differs"
         raise InputError(f"{text}; copy or save the model again")
     return config["settings"], tensors
+
+
+class WeightLimit(TorchDispatchMode):
+    """Raise ValueError inside it if a network that is being built needs far more than its saved weights explain."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._numbers = 4 * sum(tensor.numel() for tensor in tensors.values()) + _SPARE_NUMBERS
+        self._steps = 500 * len(tensors) + _SPARE_STEPS
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count a step, and the numbers of the tensor that it makes, before it is done."""
+        inputs, kwargs = function._schema.arguments, kwargs or {}
+        self._steps -= 1
+        if inputs and inputs[0].name != "self" and kwargs.get("device") != torch.device("meta"):
+            sizes = {each.name: value for each, value in zip(inputs, args, strict=False) if each.name in _SIZES}
+            self._numbers -= max(
+                (math.prod(x) if isinstance(x, list | tuple) else int(x) for x in sizes.values()), default=0
+            )
+            self._steps -= sizes.get("steps", 0)  # a list of numbers, one for each layer
+        if self._numbers < 0 or self._steps < 0:
+            raise ValueError(f"they describe a far larger network than {WEIGHTS} holds")
+        return function(*args, **kwargs)
 
 
 def restore_weights(network: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WORDS = ("none", "pretrained", "package")  # never taken for paths, even where files are called so
-LARGEST_SIDE = 4096  # of images of a model, far above any in use: its own check of the backbone needs their memory
+LARGEST_SIDE = 4096  # of images of a model, far above any in use
 _ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar", ".npz")
 _NESTED = ("state_dict", "model", "model_state_dict", "teacher", "model_ema", "state_dict_ema", "encoder", "student")
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.", "teacher.", "encoder.", "visual.", "trunk.")
