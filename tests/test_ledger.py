@@ -220,22 +220,6 @@ def test_rows_without_an_order():
     assert gap_of((["1"], {"R@1": [0.5]}), (["2"], {"mAP": [0.5]}), columns=["there"], order=["there", "R@1"]) == ""
 
 
-def test_times_are_compared_with_the_first_row():
-    table = {
-        "unit": "seconds",
-        "columns": ["1k", "1M"],
-        "rows": [{"row": "CPU", "paper": ["10 ms", "2 s"], "as": "sorting"}, {"row": "ours"}, {"row": "none"}],
-    }
-    text = page._gap(table, [{"1k": [0.02], "1M": [2.0]}, {"1k": [0.001]}, None])
-    assert re.findall(r"(\w+) takes ([\d., ]+\d) ", text) == [("sorting", "2.00, 1.00"), ("ours", "0.10")]
-
-
-def test_figures_are_added_and_multiplied():
-    assert page._join("sum", [1, 2, 3]) == [6]
-    assert page._join("sum", [[0.5, 0.6]]) == [0.5, 0.6]
-    assert page._join("product", [[0.5, 1.0], 40]) == [20.0, 40.0]  # seconds of a step by seed, steps
-
-
 def test_paths_into_results():
     data = {"a": [{"name": "x", "values": {"R@1": [0.5, 0.7]}}, {"name": "y", "n": 3}], "b": [{"c": 1}, {"c": 1}]}
     assert page._at(data, ["a", "x", "values", "R@1"]) == [0.5, 0.7]
@@ -247,25 +231,6 @@ def test_paths_into_results():
         page._at(data, ["b", "c=1"], may_lack=True)  # two of them
     with pytest.raises(KeyError):
         page._at(data, ["b", "d=1"], may_lack=True)
-
-
-@pytest.mark.parametrize(
-    ("values", "unit", "column", "cell"),
-    [
-        ([0.5, 0.7], "percent", "R@1", "60.0 ± 14.1"),
-        ([0.393], "percent", "dists@intra", "0.393"),
-        ([0.85], "fraction", "mAP", "0.850"),
-        ([0.0046178], "seconds", "100k", "4.6 ms"),
-        ([4.0636], "seconds", "10M", "4.06 s"),
-        ([59551], "count", "images", "59,551"),
-        ([1.084], "power", "time", "n^1.08"),
-        ([27.0, 33.0], "percent", "time", "0.5 min"),
-        ([0], "percent", "extra lines", "0"),
-        (None, "percent", "R@1", "-"),
-    ],
-)
-def test_how_values_are_formatted(values, unit, column, cell):
-    assert page._format_values(values, unit, column) == cell
 
 
 def test_emoji_in_the_ledger_are_those_of_the_results(text):

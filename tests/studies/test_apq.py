@@ -8,40 +8,7 @@ from torch import nn
 from frontrank.data.table import ImageTable, read_table
 from studies import apq_ablation, apq_triplet
 from studies.apq_triplet import SNIPPETS, Budget, passes
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
-from tests.studies.samples import entries_over, entry, verdict
-
-ALL_CLAIMS = {"bins", "updates", "images", "classes", "weights", "ties"}
-
-
-def ablation(size=0.02, weights=0.02, ties=0.01, bins=0.0, classes=0.0):
-    """By how much each thing helps."""
-    by_bins = [
-        *entries_over("loss.bins", {5: 0.5 - bins, 20: 0.5}, loss_tie_aware=False),
-        *entries_over("loss.bins", {5: 0.5 - bins - ties, 20: 0.5 - ties}, loss_tie_aware=True),
-    ]
-    parts = {
-        "bins": by_bins,
-        "updates": entries_over("batches.size", {28: 0.5, 448: 0.5 + size}),
-        "images": entries_over("batches.size", {28: 0.5, 448: 0.5 + size}),
-        "classes": entries_over("batches.per_class", {2: 0.5, 4: 0.5 + classes}),
-        "weights": entries_over("loss.balance_classes", {False: 0.5, True: 0.5 + weights}),
-    }
-    return {name: {"entries": entries} for name, entries in parts.items()} | {"wide": 1428}
-
-
-@pytest.mark.parametrize(
-    ("changed", "word", "fails"),
-    [
-        ({}, AGREES, set()),
-        ({"size": -0.02}, AGREES_IN_PART, {"updates", "images"}),
-        ({"size": -0.02, "weights": -0.01, "ties": -0.01, "bins": 0.05, "classes": 0.05}, DOES_NOT_AGREE, ALL_CLAIMS),
-    ],
-)
-def test_verdict_on_the_ablation(changed, word, fails):
-    results = ablation(**changed)
-    assert verdict(apq_ablation.STUDY, results) == word
-    assert {name for name, holds in apq_ablation.values(results)["claims"].items() if not holds} == fails
+from studies.study import Effort
 
 
 def test_every_second_training_class_is_cut_to_two_images(tmp_path):
@@ -76,21 +43,3 @@ def test_the_lines_that_are_counted_run(name):
     batch = {"images": torch.randn(8, 4), "labels": torch.arange(8) // 2}
     exec(SNIPPETS[name], {"model": model, **known, **batch})
     assert model.weight.grad.abs().sum() > 0
-
-
-def row(loss, size, images, mean, **more):
-    counts = {"size": size, "backwards": images, "forwards": 2 * images, "updates": images // size}
-    return {"loss": loss, **entry({}, mean, 0.001), **counts, **more}
-
-
-def triplets(*rows):
-    return {"rows": list(rows), "lines": {"AP_Q": 0, "triplet": 3}}
-
-
-@pytest.mark.parametrize(
-    ("ap", "larger", "word"),
-    [(0.55, 0.5, AGREES), (0.55, 0.52, AGREES_IN_PART), (0.45, 0.5, AGREES_IN_PART), (0.45, 0.52, DOES_NOT_AGREE)],
-)
-def test_verdict_on_triplets(ap, larger, word):
-    rows = row("AP_Q", 448, 17_920, ap), row("triplet", 448, 17_920, larger), row("triplet", 112, 17_920, 0.5)
-    assert verdict(apq_triplet.STUDY, triplets(*rows)) == word

@@ -5,10 +5,7 @@ import pytest
 
 from frontrank.data.table import ImageTable
 from frontrank.errors import InputError
-from studies import batch_size
 from studies.batch_size import batch_sizes, equal_classes
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE
-from tests.studies.samples import entry, verdict
 
 
 def test_batch_sizes_grow_by_eight_up_to_half_of_all():
@@ -40,39 +37,3 @@ def test_every_training_class_has_as_many_images():
 def test_too_few_classes_are_refused():
     with pytest.raises(InputError, match=r"18 .* 20"):
         equal_classes(table_of([4] * 18 + [5], ["train"] * 18 + ["test"]), 4, 8)
-
-
-def results_of(images, after, middle=0.69):
-    """Means of batches of 112 with equal images, and trained on; that of the whole is 0.7, and 0.75 as a finish."""
-    whole = 7168
-    means = [
-        *((112, "images", images), (896, "images", middle), (whole, "images", 0.7)),
-        *((112, "updates", 0.5), (896, "updates", 0.6)),
-        *((112, "after", after), (whole, "after", 0.75)),
-    ]
-    passes = {"images": 10, "after": 5}
-    rows = []
-    for size, budget, mean in means:
-        updates = passes[budget] * whole // size if budget in passes else 10
-        rows.append({"size": size, "budget": budget, "updates": updates, **entry({}, mean, 0.001)})
-    facts = {"classes": 1792, "images": whole, "per_class": 4, "passes": 10, "more": 5}
-    return {**facts, "frozen": {"mAP": 0.4, "R@1": 0.5}, "rows": rows}
-
-
-@pytest.mark.parametrize(
-    ("means", "word"),
-    [
-        ((0.6, 0.7, 0.69), AGREES),
-        ((0.8, 0.7, 0.69), AGREES_IN_PART),
-        ((0.6, 0.7, 0.72), AGREES_IN_PART),  # the largest is worse than the next
-        ((0.8, 0.8, 0.69), DOES_NOT_AGREE),
-    ],
-)
-def test_verdict(means, word):
-    results = results_of(*means)
-    assert verdict(batch_size.STUDY, results) == word
-    values = batch_size.values(results)
-    assert values["sizes"] == [112, 896, 7168]
-    assert values["whole"].points == pytest.approx(100 * (0.7 - means[0]))
-    assert values["finish"].points == pytest.approx(100 * (0.75 - means[1]))
-    assert values["equal_updates"].points == pytest.approx(20)

@@ -6,7 +6,7 @@ import torch
 from studies import fastap_ablation, fastap_batches
 from studies.fastap_ablation import trade_off
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE
-from tests.studies.samples import entries_over, entry, verdict
+from tests.studies.samples import entry, verdict
 
 
 @pytest.mark.parametrize(("bins", "loss", "flat"), [(4, 0.0, 1.0), (2, 0.25 * 2.25 / 3.25, 0.0)])
@@ -28,31 +28,6 @@ def test_fine_bins_leave_more_perfect_lists_without_a_slope():
     assert all(a <= b <= c for a, b, c in zip(*shares, strict=True))
     assert shares[0][-1] < shares[2][-1] == 1.0
     assert all(value >= 0 for of in results["loss"].values() for value in of)
-
-
-def ablation(size=0.02, best=10, edge=0.05, flat=False):
-    bins = {each: 0.5 if each == best else 0.5 - edge for each in (2, 5, 10, 20, 40, 80)}
-    sizes = entries_over("batches.size", {28: 0.5, 112: 0.5 + size / 2, 448: 0.5 + size})
-    trade = trade_off(5, 0)
-    if flat:
-        trade["without slope"] = {name: [0.0] * len(trade["margins"]) for name in trade["without slope"]}
-    parts = {"updates": sizes, "images": sizes, "bins": entries_over("loss.bins", bins)}
-    return {name: {"entries": entries} for name, entries in parts.items()} | {"trade-off": trade}
-
-
-@pytest.mark.parametrize(
-    ("changed", "word", "rows"),
-    [
-        ({}, AGREES, 4),
-        ({"size": -0.02}, AGREES_IN_PART, 2),
-        ({"best": 80}, AGREES_IN_PART, 3),
-        ({"size": 0.0, "best": 2, "flat": True}, DOES_NOT_AGREE, 0),
-    ],
-)
-def test_verdict_on_the_ablation(changed, word, rows):
-    results = ablation(**changed)
-    assert verdict(fastap_ablation.STUDY, results) == word
-    assert sum(fastap_ablation.values(results)["claims"].values()) == rows
 
 
 def batches(gains, inside=0.1):

@@ -7,7 +7,7 @@ import torch
 from frontrank.data.table import ImageTable
 from studies import linear_head
 from studies.linear_head import PEERS, RANKS, Rows, Trials, split_rows, stability, train_head
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
+from studies.study import Effort
 from tests.studies.samples import verdict
 
 LOSSES = RANKS | PEERS
@@ -129,20 +129,6 @@ def results_of(means):
     sizes = {"train": 4000, "validation": 1000, "test": 5000}
     facts = {"lengths": [100, 300, 900], "lrs": [1e-2, 3e-3, 3e-2], "images": sizes, "classes": sizes}
     return {**facts, "frozen": {"R@1": 0.4, "mAP": 0.3}, "start": {"R@1": 0.5, "mAP": 0.4}, "losses": losses}
-
-
-@pytest.mark.parametrize(
-    ("means", "word"),
-    [
-        ({}, AGREES),
-        ({"BlackboxAP": 0.592}, AGREES),
-        ({"BlackboxAP": 0.58}, AGREES_IN_PART),
-        ({"BlackboxRecall-loglog": 0.58}, AGREES_IN_PART),
-        ({"BlackboxAP": 0.58, "BlackboxRecall-loglog": 0.58, "SupCon": 0.63}, DOES_NOT_AGREE),
-    ],
-)
-def test_verdict(means, word):
-    assert verdict(linear_head.STUDY, results_of(means)) == word
 
 
 def test_the_reference_is_chosen_on_held_out_classes():

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from studies import pnp_ablation, pnp_gradients, pnp_merged
+from studies import pnp_gradients
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
-from tests.studies.samples import entries_over, entry, verdict
+from tests.studies.samples import verdict
 
 # Gradients
 
@@ -51,48 +51,4 @@ def test_verdict_on_gradients(gradients):
 # The ablation
 
 
-ALPHA = {1: 0.60, 2: 0.61, 4: 0.62, 8: 0.625, 16: 0.63}
-B = {0.5: 0.50, 1: 0.52, 4: 0.51}
-PER_CLASS = {2: 0.60, 4: 0.62, 8: 0.59}
-
-
-def ablation(alpha=None, b=None, per_class=None):
-    return {
-        "alpha": {"entries": entries_over("loss.alpha", alpha or ALPHA)},
-        "b": {"entries": entries_over("loss.b", b or B)},
-        "per_class": {"entries": entries_over("batches.per_class", per_class or PER_CLASS)},
-    }
-
-
-@pytest.mark.parametrize(
-    ("changed", "word"),
-    [
-        ({}, AGREES),
-        ({"alpha": {1: 0.60, 4: 0.62, 16: 0.59}}, AGREES_IN_PART),  # it falls without diverging
-        ({"alpha": {1: 0.6, 4: 0.6}, "per_class": {2: 0.6, 4: 0.6, 8: 0.6}}, DOES_NOT_AGREE),
-    ],
-)
-def test_verdict_on_the_ablation(changed, word):
-    assert verdict(pnp_ablation.STUDY, ablation(**changed)) == word
-
-
 # Merged classes
-
-
-def merged(whole, after):
-    def entries(means):
-        return [{**entry({}, mean, 0.002), "name": name} for name, mean in zip(pnp_merged._LOSSES, means, strict=True)]
-
-    return {"whole": {"entries": entries(whole)}, "merged": {"entries": entries(after)}}
-
-
-@pytest.mark.parametrize(
-    ("whole", "after", "word"),
-    [
-        ((0.63, 0.62, 0.54), (0.60, 0.58, 0.49), AGREES),
-        ((0.63, 0.62, 0.50), (0.60, 0.58, 0.49), AGREES_IN_PART),  # they lose more than I_u
-        ((0.63, 0.62, 0.54), (0.50, 0.58, 0.56), DOES_NOT_AGREE),
-    ],
-)
-def test_verdict_on_merged_classes(whole, after, word):
-    assert verdict(pnp_merged.STUDY, merged(whole, after)) == word

@@ -1,12 +1,9 @@
 """The toy on the circle: its points, batches and training, and the verdict of pnp-circle."""
 
-import pytest
 import torch
 
 import studies.pnp_circle as circle
 from frontrank.losses import PNP
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE
-from tests.studies.samples import verdict
 
 
 def test_batches_by_hand():
@@ -36,31 +33,3 @@ def test_training_is_that_of_torch():
     assert steps == [0, 1, 2, 3]
     for own, weight in zip(net.parameters(), weights, strict=True):
         torch.testing.assert_close(own.detach(), weight)
-
-
-def results_of(maps, intras):
-    """Results in which D_q gains so much in mAP, and in dists@intra, on each of the layouts."""
-    layouts = {}
-    for layout, of_map, of_intra in zip(circle.LAYOUTS, maps, intras, strict=True):
-        part = {}
-        for name, share in (("I_b", 0), ("D_q", 1)):
-            base = {metric: [0.5, 0.51, 0.52] for metric in circle.METRICS}
-            base["mAP"] = [value + share * of_map for value in (0.5, 0.6, 0.7)]
-            base["dists@intra"] = [value + share * of_intra for value in (0.5, 0.6, 0.7)]
-            part[name] = base
-        layouts[layout] = {"test": part, "train": part}
-    return {"seed": 0, "seeds": 3, "steps": 300, "layouts": layouts}
-
-
-@pytest.mark.parametrize(
-    ("maps", "intras", "word"),
-    [
-        ((0.1, 0.1), (0.1, 0.1), AGREES),
-        ((0.1, -0.1), (0.1, 0.1), AGREES_IN_PART),
-        ((-0.1, 0.0), (0.0, -0.1), DOES_NOT_AGREE),
-    ],
-)
-def test_verdict(maps, intras, word):
-    results = results_of(maps, intras)
-    assert verdict(circle.STUDY, results) == word
-    assert sum(circle.values(results)["keeps"]) == sum(gain > 0 for gain in intras)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from studies import rambo_ablation, rambo_bias, rambo_collapse
+from studies import rambo_ablation, rambo_collapse
 from studies.rambo_collapse import FREE, free_scores
 from studies.rambo_landscape import STUDY as LANDSCAPE
 from studies.rambo_landscape import interpolation, linear_loss, package_slope
@@ -13,24 +13,9 @@ from studies.rambo_speed import STUDY as SPEED
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, NOT_MEASURED, Effort
 from tests.reference.lists import RankedList
 from tests.reference.rambo import ranked
-from tests.studies.samples import render, verdict
+from tests.studies.samples import verdict
 
 # Mini-batches
-
-
-def batches(mean, std=0.01, used=25):
-    return {"mean": list(mean), "std": [std] * len(mean), "used": [used] * len(mean)}
-
-
-@pytest.mark.parametrize(
-    ("last", "used", "word"),
-    [((0.6, 0.6), 25, AGREES), ((0.6, 0.4), 9, AGREES_IN_PART), ((0.4, 0.4), 25, DOES_NOT_AGREE)],
-)
-def test_verdict_on_the_bias(last, used, word):
-    ways = {name: batches((0.9, end), used=used) for name, end in zip("ab", last, strict=True)}
-    facts = {"source": "x", "items": 9, "classes": 3, "batches": 25, "sizes": [2, 4], "dataset": 0.5}
-    assert verdict(rambo_bias.STUDY, {**facts, "ways": ways}) == word
-    assert bool(rambo_bias.values({**facts, "ways": ways})["fewer_used"]) is (used < 25)
 
 
 # Collapse
@@ -49,33 +34,6 @@ def test_a_step_by_hand(monkeypatch):
     assert path[0].tolist() == drawn(seed).tolist()
     assert (path[1] - path[0]).tolist() == pytest.approx([FREE.lr / FREE.lam, -FREE.lr / FREE.lam])
     assert shrinks == 1
-
-
-def collapse(gap, gap_with, spread, spread_with, before=None):
-    """before: the spread with a margin after three quarters of the steps"""
-
-    def of(margin, last_gap, last_spread):
-        middle = [(before or last_spread) if margin else last_spread] * 3
-        return {"spread": [[1.0, *middle, last_spread]], "gap": [[-2.0, last_gap]], "shrinks": [1.0]}
-
-    free = {"without": of(0.0, gap, 0.5), "with": of(0.3, gap_with, 0.5), "steps": 9, "lambda": 1.0}
-    network = {"without": of(0.0, 0.0, spread), "with": of(0.3, 0.0, spread_with), "steps": 9, "lambda": 1.0}
-    return {"seeds": 1, "margin": 0.3, "free": free, "network": network}
-
-
-@pytest.mark.parametrize(
-    ("figures", "word", "rests"),
-    [
-        ((0.001, 0.3, 0.1, 2.0), AGREES, True),
-        ((0.001, 0.3, 0.9, 2.0), AGREES_IN_PART, True),
-        ((0.001, 0.3, 0.1, 2.0, 1.6), AGREES_IN_PART, False),  # it grows, and has no scale
-        ((0.2, 0.1, 0.9, 0.1), DOES_NOT_AGREE, False),
-    ],
-)
-def test_verdict_on_the_collapse(figures, word, rests):
-    results = collapse(*figures)
-    assert verdict(rambo_collapse.STUDY, results) == word
-    assert rambo_collapse.values(results)["claims"]["rests"] is rests
 
 
 # The landscape
@@ -130,31 +88,11 @@ def test_the_landscape_is_measured_and_judged():
 # Speed; no times are tested
 
 
-def row(length, seconds, sort=0.1):
-    return {"length": length, "seconds": seconds, "sort_seconds": sort, "repeats": 3, "positives": 1, "with_slope": 1}
-
-
 def test_short_lists_are_measured():
     results = SPEED.measure(Effort(Path("unused"), quick=True))
     assert [each["length"] for each in results["rows"]] == [1_000, 10_000]
     assert all(each["with_slope"] > each["positives"] // 10 for each in results["rows"])
     assert results["left_out"] == []
-
-
-@pytest.mark.parametrize(
-    ("rows", "word", "slow"),
-    [
-        ([row(100_000, 0.01), row(1_000_000, 0.1)], AGREES, False),
-        ([row(100_000, 0.01), row(1_000_000, 0.1, sort=0.01)], AGREES_IN_PART, False),
-        ([row(100_000, 0.01), row(1_000_000, 1.0)], DOES_NOT_AGREE, True),
-        ([row(10_000, 0.01), row(100_000, 0.2), row(1_000_000, 0.3)], AGREES_IN_PART, False),  # not the longest
-    ],
-)
-def test_verdict_on_the_speed(rows, word, slow):
-    results = {"rows": rows, "left_out": [{"length": 10**8, "reason": "it is too large"}]}
-    assert verdict(SPEED, results) == word
-    assert SPEED.values(results)["longest_is_slow"] is slow
-    assert "331 ms" in render(SPEED, results)
 
 
 # The ablation

@@ -2,7 +2,7 @@
 
 import pytest
 
-from studies import smooth_ap_ablation, smooth_ap_error
+from studies import smooth_ap_error
 from studies.smooth_ap_indicator import STUDY as INDICATOR
 from studies.smooth_ap_indicator import _ap, _lists
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
@@ -44,33 +44,3 @@ def test_verdict_on_the_error(errors, word):
 
 
 # The ablation
-
-
-def columns(temperatures, positives, sizes):
-    def entries(names, means):
-        return [{"value": name, "mAP": [mean] * 2, "R@1": [mean] * 2} for name, mean in zip(names, means, strict=True)]
-
-    batch = entries(("64", "128", "256"), sizes)
-    return {
-        "temperature": entries(("0.001", "0.01", "0.1"), temperatures),
-        "positives": entries(("2", "4", "8"), positives),
-        "batch, same steps": batch,
-        "batch, same images": batch,
-    }
-
-
-def ablation(temperatures=(0.4, 0.5, 0.3), positives=(0.3, 0.5, 0.4), sizes=(0.4, 0.5, 0.6)):
-    facts = {"frozen": {"mAP": 0.3, "R@1": 0.4}, "steps": 80, "seeds": 2}
-    return {"columns": columns(temperatures, positives, sizes), **facts}
-
-
-@pytest.mark.parametrize(
-    ("means", "word"),
-    [
-        (((0.4, 0.5, 0.3), (0.3, 0.5, 0.4), (0.4, 0.5, 0.6)), AGREES),
-        (((0.4, 0.5, 0.6), (0.3, 0.5, 0.4), (0.4, 0.5, 0.6)), AGREES_IN_PART),
-        (((0.5, 0.504, 0.5), (0.3, 0.5, 0.5), (0.5, 0.5, 0.6)), DOES_NOT_AGREE),  # less than half a point
-    ],
-)
-def test_verdict_on_the_ablation(means, word):
-    assert verdict(smooth_ap_ablation.STUDY, ablation(*means)) == word
