@@ -27,7 +27,7 @@ def drawn_by(request, monkeypatch, capsys):
 def test_a_bar_is_drawn_on_stderr_and_goes_away(drawn_by, capsys):
     with progress("ranking", 4, show=True) as step:
         for _ in range(4):
-            time.sleep(0.25)
+            time.sleep(0.1)
             step(1)
     out, err = capsys.readouterr()
     assert out == ""

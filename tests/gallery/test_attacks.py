@@ -154,7 +154,7 @@ def test_bodies_at_a_trickle_and_hostile_pictures_keep_nobody_out(folder, monkey
 
 
 def test_places_of_slow_bodies_are_given_to_others(folder):
-    app = create_app([shown_of(folder)], token=TOKEN, limits=Limits(requests=8))
+    app = create_app([shown_of(folder)], token=TOKEN, limits=Limits(requests=8, body_seconds=1.5))
     login = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     search = b"GET /api/v1/search?item=red/0.png HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n"
     with running(app) as url, ThreadPoolExecutor(10) as senders:

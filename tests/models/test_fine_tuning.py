@@ -78,6 +78,7 @@ def test_settings_that_are_not_valid(settings, name):
     refusal(lambda: prepare_training(small(dim=0), "head"), "dim")
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("backbone", ["test_vit", "test_resnet"])
 def test_lora_is_merged_into_plain_weights(backbone, tmp_path):
     pytest.importorskip("peft")

@@ -93,6 +93,7 @@ def test_native_needs_the_last_layer():
 OFTEN = "vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224", "test_efficientnet"  # an export takes seconds
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in FAMILIES])
 def test_onnx(name, tmp_path):
     published(name, dim=4).export_onnx(tmp_path / "m.onnx")  # compares it with the model

@@ -50,9 +50,3 @@ def entry(settings, mean, spread=0.0, metrics=("mAP", "R@1"), **more):
 
 def failed_entry(settings):
     return {**entry(settings, 0.0), "seeds": [], "values": {}, "failed": "the gradient is not finite"}
-
-
-def entries_over(setting, means, **others):
-    """Return the entries of an axis; means: by the value of the setting."""
-    shared = {key.replace("_", ".", 1): value for key, value in others.items()}
-    return [entry({setting: value, **shared}, mean, 0.002) for value, mean in means.items()]

@@ -1,4 +1,4 @@
-"""The studies of AP_Q: what they count, and the verdicts."""
+"""The studies of AP_Q: what they count."""
 
 import numpy as np
 import pytest
@@ -18,9 +18,6 @@ def test_every_second_training_class_is_cut_to_two_images(tmp_path):
     ImageTable(tmp_path / "emoji", paths, labels, nothing, splits, nothing).save(tmp_path / "emoji" / "images.csv")
     uneven = read_table(apq_ablation._uneven(str(tmp_path / "emoji"), Effort(tmp_path / "work")))
     assert dict(zip(*np.unique(uneven.labels, return_counts=True), strict=True)) == {"a": 4, "b": 2, "c": 4, "d": 4}
-
-
-# Triplets
 
 
 def test_passes_are_those_of_the_paper():

@@ -1,12 +1,10 @@
-"""The studies of FastAP: perfect lists by hand, and the verdicts."""
+"""The studies of FastAP: perfect lists by hand."""
 
 import pytest
 import torch
 
-from studies import fastap_ablation, fastap_batches
+from studies import fastap_ablation
 from studies.fastap_ablation import trade_off
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE
-from tests.studies.samples import entry, verdict
 
 
 @pytest.mark.parametrize(("bins", "loss", "flat"), [(4, 0.0, 1.0), (2, 0.25 * 2.25 / 3.25, 0.0)])
@@ -28,28 +26,3 @@ def test_fine_bins_leave_more_perfect_lists_without_a_slope():
     assert all(a <= b <= c for a, b, c in zip(*shares, strict=True))
     assert shares[0][-1] < shares[2][-1] == 1.0
     assert all(value >= 0 for of in results["loss"].values() for value in of)
-
-
-def batches(gains, inside=0.1):
-    sizes = list(gains)
-    entries = [entry({"batches.kind": "balanced", "batches.size": size}, 0.5, 0.001) for size in sizes]
-    entries += [entry({"batches.kind": "categories", "batches.size": s}, 0.5 + gains[s], 0.001) for s in sizes]
-    hardness = {
-        "balanced": {str(size): [0.6, 0.61] for size in sizes},
-        "categories": {str(size): [0.6 - inside, 0.61 - inside] for size in sizes},
-    }
-    return {"frozen": {}, "entries": entries, "hardness": hardness}
-
-
-@pytest.mark.parametrize(
-    ("gains", "inside", "word"),
-    [
-        ({56: 0.02, 112: 0.02}, 0.1, AGREES),
-        ({56: 0.02, 112: -0.02}, 0.1, DOES_NOT_AGREE),  # worse at one
-        ({56: 0.02, 112: 0.0}, 0.0, AGREES_IN_PART),
-    ],
-)
-def test_verdict_on_batches(gains, inside, word):
-    results = batches(gains, inside)
-    assert verdict(fastap_batches.STUDY, results) == word
-    assert fastap_batches.values(results)["is_harder"] is (inside > 0)

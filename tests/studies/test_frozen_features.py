@@ -1,14 +1,11 @@
-"""Linear heads on frozen features: what training does, and the verdicts of the studies that train them."""
+"""Linear heads on frozen features: what training does."""
 
 import numpy as np
 import pytest
 import torch
 
 from frontrank.losses import SmoothAP
-from studies.frozen_features import (
-    Part,
-    train_heads,
-)
+from studies.frozen_features import Part, train_heads
 from studies.study import Effort
 
 

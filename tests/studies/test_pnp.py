@@ -1,15 +1,12 @@
-"""The studies pnp-gradients, pnp-ablation and pnp-merged: values by hand, and the verdicts."""
+"""The study pnp-gradients: values by hand."""
 
-import copy
 from pathlib import Path
 
 import pytest
 
 from studies import pnp_gradients
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
+from studies.study import AGREES, Effort
 from tests.studies.samples import verdict
-
-# Gradients
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +38,3 @@ def test_directions_and_equation_6(gradients):
 
 def test_verdict_on_gradients(gradients):
     assert verdict(pnp_gradients.STUDY, gradients) == AGREES
-    flat = copy.deepcopy(gradients)
-    flat["d"]["D_q, alpha = 2"]["fall"] = 0.1
-    assert verdict(pnp_gradients.STUDY, flat) == AGREES_IN_PART
-    flat["variants"]["I_u"]["rises"] = None
-    assert verdict(pnp_gradients.STUDY, flat) == DOES_NOT_AGREE
-
-
-# The ablation
-
-
-# Merged classes

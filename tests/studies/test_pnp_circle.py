@@ -1,4 +1,4 @@
-"""The toy on the circle: its points, batches and training, and the verdict of pnp-circle."""
+"""The toy on the circle: its points, batches and training."""
 
 import torch
 

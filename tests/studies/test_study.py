@@ -6,7 +6,7 @@ import re
 import pytest
 
 from frontrank.errors import InputError
-from studies.study import Effort, read_results, run_study
+from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort, read_results, run_study, verdict
 from tests.studies.samples import STUB
 
 
@@ -39,3 +39,10 @@ def test_results_that_cannot_be_read(content, tmp_path):
         path.write_bytes(content)
     with pytest.raises(InputError, match=r"results\.json"):
         read_results(path, STUB.name)
+
+
+def test_a_verdict_on_several_claims():
+    words = [verdict(claims) for claims in ([True, True], [False, True], [False, False])]
+    assert words == [AGREES, AGREES_IN_PART, DOES_NOT_AGREE]
+    with pytest.raises(ValueError, match="no claim"):
+        verdict([])
