@@ -14,3 +14,11 @@ def refusal(call, *parts, error=InputError):
     for part in parts:
         assert str(part) in message
     return message
+
+
+def message_of(call, *args, **more):
+    """The message of the InputError, which is one line of printable text."""
+    with pytest.raises(InputError) as caught:
+        call(*args, **more)
+    assert str(caught.value).isprintable()
+    return str(caught.value)

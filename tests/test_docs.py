@@ -33,7 +33,8 @@ def examples() -> list:
         for block in FENCE.finditer(text):
             if block[1] == "python":
                 line = text.count("\n", 0, block.start()) + 2
-                found.append(pytest.param(page, line, block[2], id=f"{name(page)}:{line}"))
+                marks = [pytest.mark.training] if page.parent.name == "integrations" else []
+                found.append(pytest.param(page, line, block[2], id=f"{name(page)}:{line}", marks=marks))
     return found
 
 

@@ -220,19 +220,6 @@ def test_rows_without_an_order():
     assert gap_of((["1"], {"R@1": [0.5]}), (["2"], {"mAP": [0.5]}), columns=["there"], order=["there", "R@1"]) == ""
 
 
-def test_paths_into_results():
-    data = {"a": [{"name": "x", "values": {"R@1": [0.5, 0.7]}}, {"name": "y", "n": 3}], "b": [{"c": 1}, {"c": 1}]}
-    assert page._at(data, ["a", "x", "values", "R@1"]) == [0.5, 0.7]
-    assert page._at(data, ["a", "1", "n"]) == 3
-    assert page._at(data, ["b", "c=2", "d"], may_lack=True) is None
-    with pytest.raises(ValueError, match="c=2"):
-        page._at(data, ["b", "c=2"])
-    with pytest.raises(ValueError, match="c=1"):
-        page._at(data, ["b", "c=1"], may_lack=True)  # two of them
-    with pytest.raises(KeyError):
-        page._at(data, ["b", "d=1"], may_lack=True)
-
-
 def test_emoji_in_the_ledger_are_those_of_the_results(text):
     """One figure all the way, by hand."""
     entries = json.loads((DOCS / "results" / "emoji.json").read_text())["entries"]
@@ -240,21 +227,6 @@ def test_emoji_in_the_ledger_are_those_of_the_results(text):
     (line,) = re.findall(r"\| PNP-D_q \| paper \| 80\.1 .*\n(.*)\n", text)
     assert line.startswith(f"|  | here, emoji | {100 * sum(values) / 3:.1f} ± ")
     assert line.endswith("| 3 | [emoji](#emoji) |")
-
-
-def test_what_notes_say_of_the_emoji():
-    entries = {each["name"]: each for each in json.loads((DOCS / "results" / "emoji.json").read_text())["entries"]}
-    own = {name.removeprefix("PNP-"): each for name, each in entries.items() if name.startswith("PNP-")}
-    assert {name: each["lr"] for name, each in own.items() if each["lr"] != 3e-4} == {
-        **dict.fromkeys(("O", "I_u", "I_b"), 1e-4),
-        "D_s": 1e-3,
-    }
-    within = {name: each["mean"]["dists@intra"] for name, each in own.items()}
-    assert min(within, key=within.get) == "D_s"
-    assert within["D_q"] < within["O"]
-    for metric in ("NMI", "dists@inter"):
-        values = {name: each["mean"][metric] for name, each in own.items()}
-        assert sorted(values, key=values.get)[3:] in (["D_s", "D_q"], ["D_q", "D_s"])
 
 
 def test_studies_that_are_not_run_are_named_by_their_command(tmp_path):

@@ -44,13 +44,6 @@ def test_nothing_is_drawn_where_nobody_looks(show, monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_short_work_has_no_bar(monkeypatch, capsys):
-    monkeypatch.setattr(module.time, "monotonic", lambda: 0.0)  # however busy the machine is
-    with progress("ranking", 2, show=True) as step:
-        step(2)
-    assert capsys.readouterr() == ("", "")
-
-
 def test_an_error_inside_ends_the_bar(drawn_by, capsys):
     def work():
         with progress("ranking", 3, show=True) as step:

@@ -31,18 +31,11 @@ from frontrank.settings import (
     value_of,
     values_of,
 )
+from tests.errors import message_of
 
 SETTINGS = settings()
 OF_LOSS = [name for name in SETTINGS if name.startswith("loss.") and name != "loss.name"]
 KINDS = pytest.mark.parametrize("kind", [TrainConfig, DetectConfig])
-
-
-def refusal(call, *args, **more):
-    """The message of the InputError, which is one line of printable text."""
-    with pytest.raises(InputError) as caught:
-        call(*args, **more)
-    assert str(caught.value).isprintable()
-    return str(caught.value)
 
 
 @pytest.fixture
@@ -138,7 +131,7 @@ def test_the_command_line_stands_over_the_recipe_and_that_over_the_defaults():
     )
     assert recipe["optimizer.milestones"] == [1, 2]  # what is given is not changed
     assert read_config({"epochs": "x", "data.augment": None}, {"epochs": "5", "data.augment": "none"}).epochs == 5
-    assert "epochs" in refusal(read_config, {"iterations": 9}, {"epochs": "5"})
+    assert "epochs" in message_of(read_config, {"iterations": 9}, {"epochs": "5"})
 
 
 def test_a_recipe_imports_nothing(recipe, tmp_path, monkeypatch):
@@ -147,8 +140,8 @@ def test_a_recipe_imports_nothing(recipe, tmp_path, monkeypatch):
     trap = "{class_path: trap_of_recipes.Trap}"
     config = read_config(recipe(f"loss: {{name: pml.X, options: {{miner: {trap}}}}}"))
     assert config.loss.options == {"miner": {"class_path": "trap_of_recipes.Trap"}}
-    assert "loss.alpha" in refusal(read_config, recipe(f"loss: {{alpha: {trap}}}"))
-    assert "r.yaml" in refusal(recipe, "epochs: !!python/object/apply:os.getcwd []")
+    assert "loss.alpha" in message_of(read_config, recipe(f"loss: {{alpha: {trap}}}"))
+    assert "r.yaml" in message_of(recipe, "epochs: !!python/object/apply:os.getcwd []")
     assert "trap_of_recipes" not in sys.modules
 
 
@@ -170,9 +163,9 @@ def test_every_setting_refuses_what_it_does_not_take(kind):
             loss = {"loss.name": next(x for x in (*LOSSES, "pml.X") if name.removeprefix("loss.") in arguments(x))}
             loss |= {"loss.metric": "AveragePrecision", "loss.relaxation": "Sigmoid"} if "RankLoss" in loss else {}
         for wrong in (WRONG[kind_of(setting)], ["a", {}]):
-            assert name in refusal(read_config, {**loss, name: wrong}, None, kind)
+            assert name in message_of(read_config, {**loss, name: wrong}, None, kind)
         if name not in OF_LOSS or kind is DetectConfig:
-            assert name in refusal(read_config, {name: None}, None, kind)
+            assert name in message_of(read_config, {name: None}, None, kind)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +181,7 @@ def test_every_setting_refuses_what_it_does_not_take(kind):
     ],
 )
 def test_values_a_recipe_cannot_have(recipe, text):
-    assert text.split(":")[0] in refusal(read_config, recipe(text))
+    assert text.split(":")[0] in message_of(read_config, recipe(text))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +204,7 @@ def test_a_preset_stands_for_settings_of_its_loss(first, second, loss):
 
 @pytest.mark.parametrize("name", ["Pnp", "pnp-d_Q", "SmoothAp"])
 def test_names_of_losses_are_found_in_any_case(name):
-    message = refusal(read_config, {"loss.name": name})
+    message = message_of(read_config, {"loss.name": name})
     assert "loss.name" in message
     assert {"Pnp": "PNP", "pnp-d_Q": "PNP-D_q", "SmoothAp": "SmoothAP"}[name] in message.split("mean", 1)[1]
 
@@ -234,7 +227,7 @@ def test_names_of_losses_are_found_in_any_case(name):
     ],
 )
 def test_configs_of_python_are_checked_too(changes, names):
-    message = refusal(check_config, replace(TrainConfig(), **changes))
+    message = message_of(check_config, replace(TrainConfig(), **changes))
     assert all(name in message for name in names)
 
 
@@ -246,7 +239,7 @@ def test_every_bound_is_checked(kind):
         outside += [] if most is None else [most + 1]
         outside += [setting.bounds["above"]] if "above" in setting.bounds else []
         for value in outside:
-            assert name in refusal(read_config, {name: value}, None, kind)
+            assert name in message_of(read_config, {name: value}, None, kind)
 
 
 # Names
@@ -265,7 +258,7 @@ def test_every_bound_is_checked(kind):
     ],
 )
 def test_names_that_are_not_settings(name, near):
-    for message in (refusal(read_config, {name: 1}), refusal(read_config, {}, {name: "1"})):
+    for message in (message_of(read_config, {name: 1}), message_of(read_config, {}, {name: "1"})):
         assert name in message
         assert near in message
 
@@ -299,8 +292,8 @@ def test_recipes_that_cannot_be_read(recipe, tmp_path, text, name):
 
 
 def test_a_recipe_is_found_by_path_or_name(tmp_path, monkeypatch):
-    assert "none.yaml" in refusal(read_recipe, tmp_path / "none.yaml")
-    assert str(tmp_path) in refusal(read_recipe, tmp_path)
+    assert "none.yaml" in message_of(read_recipe, tmp_path / "none.yaml")
+    assert str(tmp_path) in message_of(read_recipe, tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("epochs: 3")
     (tmp_path / "pnp-sop-384").mkdir()
@@ -331,7 +324,7 @@ def test_recipes_of_an_installed_package_lie_inside_it(tmp_path, monkeypatch):
 def test_without_yaml(monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     module._yaml.cache_clear()
-    assert "frontrank[train]" in refusal(as_yaml, TrainConfig())
+    assert "frontrank[train]" in message_of(as_yaml, TrainConfig())
     module._yaml.cache_clear()
 
 

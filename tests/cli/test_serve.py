@@ -220,8 +220,3 @@ def test_refusals(here, refused, monkeypatch, words, name):
         small_model(here / "second", seed=1)
     monkeypatch.setattr("frontrank.gallery.serve", lambda *_, **__: pytest.fail("it serves"))
     refused(["serve", *words.split(), "--port", "0"], name)
-
-
-def test_a_library_that_is_missing_is_named(here, refused, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "frontrank[serve]" in refused(["serve", "photos.index"], "uvicorn")

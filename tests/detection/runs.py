@@ -1,13 +1,12 @@
 """Small runs for tests: scenes of coloured shapes in the layout of Pascal VOC, and a tiny detector."""
 
-from dataclasses import replace
-
 import numpy as np
 from PIL import Image
 
 from frontrank.detection.settings import ClassifierConfig, DetectConfig, DetectorConfig, SceneConfig
 from frontrank.settings import OptimizerConfig
 from tests.detection.scenes import write_voc
+from tests.training import runs
 
 CLASSES = ("blue", "green", "red")
 _COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 60, 220)}
@@ -48,9 +47,4 @@ def draw_scenes(folder, count=12, seed=0):
 
 def config_of(path, **groups):
     """The small settings with some changed, by group: loss={"lam": 1.0}."""
-    changed = {
-        name: replace(getattr(SMALL, name), **value) if isinstance(value, dict) else value
-        for name, value in groups.items()
-    }
-    config = replace(SMALL, **changed)
-    return replace(config, data=replace(config.data, path=path))
+    return runs.config_of(path, SMALL, **groups)

@@ -121,18 +121,6 @@ def test_the_number_of_threads_changes_nothing():
     assert out.stderr == ""
 
 
-def test_the_precision_of_products_changes_nothing():
-    rows, y = torch.randn(600, 64), torch.arange(600) % 100
-    plain = fr.evaluate(rows, y, metrics=NAMES)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert same(fr.evaluate(rows, y, metrics=NAMES), plain)
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -157,20 +145,6 @@ def test_a_collapsed_embedding_is_at_the_bottom(rows, classes, monkeypatch):
         assert report[name] == 0
     more = {"gallery": rows, "gallery_labels": y, "metrics": NAMES, "ignored": [[q] for q in range(60)]}
     assert same(fr.evaluate(rows.double(), y, **more), report)
-
-
-@pytest.mark.parametrize("few", [40, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_nearly_collapsed_embedding(dtype, few, monkeypatch):
-    """All cosines are within 1e-6; what float32 cannot tell apart, float64 can."""
-    set_sizes(monkeypatch, few=few)
-    rows = (1 + 5e-4 * torch.randn(30, 300, dtype=dtype)) * (torch.rand(30, 1, dtype=dtype) + 0.5)
-    rows[7] = rows[8]
-    y = [q % 6 for q in range(30)]
-    lists = reference.ranked_lists(rows.tolist(), None, reference.same_label(y))
-    report = fr.evaluate(rows, y, metrics=["mAP", "MRR"])
-    for name, values in reference.values(lists, ["mAP", "MRR"]).items():
-        np.testing.assert_allclose(report.per_query[name], values, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Files that somebody could send, by name: none may pass for a picture, and none may do harm."""
 
-import gzip
 import io
-import pickle
 import random
 import struct
 import zipfile
@@ -29,28 +27,14 @@ def archive():
 
 
 def not_images():
-    svg = b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'><script>alert(1)</script></svg>"
-    laughs = b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><svg>&b;</svg>'
     return {
         "nothing": b"",
-        "zeros": bytes(5000),
         "text": b"hello",
-        "html": b"<!DOCTYPE html><script>alert(1)</script>",
-        "svg": svg,
-        "svg in utf-16": svg.decode().encode("utf-16"),
-        "svgz": gzip.compress(svg),
-        "svg of entities": laughs,
-        "php": b"<?php system($_GET['c']); ?>",
-        "pdf": b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n",
+        "svg": b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>",
         "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(/etc/passwd) run\nshowpage\n",
-        "zip": archive(),
-        "gzip bomb": gzip.compress(bytes(10_000_000)),
-        "pickle": pickle.dumps(["a"]),
         "avif": b"\0\0\0\x20ftypavif" + bytes(60),
         "riff that says webp": b"RIFF\x24\0\0\0WEBPVP8 " + bytes(30),
         "xbm": b"#define a_width 8\n#define a_height 8\nstatic char a_bits[] = { 0x00 };\n",
-        "mvg": b"push graphic-context\nimage over 0,0 0,0 'https://127.0.0.1/a.png'\npop graphic-context\n",
-        "msl": b'<?xml version="1.0"?><image><read filename="/etc/passwd"/></image>',
         "jpeg's first bytes only": b"\xff\xd8\xff\xe0",
         "png cut short": written(noise())[:2000],  # every format is cut in the tests of read_image
         # what Pillow can read, but nobody asked for
@@ -123,21 +107,13 @@ def damaged_pngs():
 
 def polyglots():
     """Whole pictures that are something else, too."""
-    tails = {
-        "html": b"<!DOCTYPE html><body onload=alert(1)>",
-        "a script": b"<ScRiPt>alert(1)</script>",
-        "php": b"<?php system('id'); ?>",
-        "a zip": archive(),
-        "a pdf": b"%PDF-1.4\n1 0 obj<<>>endobj",
-        "a rar": b"Rar!\x1a\x07\x01\0" + bytes(20),
-        "an svg": b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
-    }
-    found = {f"jpeg with {name} behind it": written(picture("red"), "jpeg") + tail for name, tail in tails.items()}
-    found |= {f"{kind} with a script behind it": written(picture("red"), kind) + tails["a script"] for kind in FORMATS}
+    script = b"<ScRiPt>alert(1)</script>"
+    found = {f"{kind} with a script behind it": written(picture("red"), kind) + script for kind in FORMATS}
     # a size of 0x2a2f is written as /*, the beginning of a comment
     bmp = bytearray(written(picture("red"), "bmp"))
     bmp[2:6] = b"/*\0\0"
     return found | {
+        "jpeg with a zip behind it": written(picture("red"), "jpeg") + archive(),
         "gif that is a script": written(Image.new("P", (0x2A2F, 1)), "gif") + b"*/=1;alert(1)",
         "bmp that is a script": bytes(bmp) + b"*/=1;alert(1)",
     }
@@ -158,7 +134,6 @@ def hidden():
         "jpeg with a script as description": written(image, "jpeg", exif=exif.tobytes()),
         "webp with a script as description": written(image, "webp", exif=exif.tobytes()),
         "tiff with a script as description": written(image, "tiff", tiffinfo={270: bad}),
-        "jpeg with a zip as comment": written(image, "jpeg", comment=archive()),
         "webp with php as xmp": written(image, "webp", xmp=b"<?php system('id'); ?>"),
         "jpeg with a script as profile": written(image, "jpeg", icc_profile=bad.encode()),
     }
@@ -188,13 +163,10 @@ def forms():
     form, end, good = "multipart/form-data; boundary=x", b"--x--\r\n", written(picture("red"), "jpeg")
     return {
         "nothing": (b"", form),
-        "text": (b"no form", form),
         "no boundary": (part(data=good) + end, "multipart/form-data"),
-        "another boundary": (part(data=good) + end, "multipart/form-data; boundary=y"),
         "a boundary too long": (part(data=good) + end, f"multipart/form-data; boundary={'x' * 5000}"),
         "a field instead of a file": (part(filename=None) + end, form),
         "a file of another name": (part("picture", data=good) + end, form),
-        "a file without a name": (b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n" + end, form),
         "a part without a header": (b"--x\r\n\r\nabc\r\n" + end, form),
         "two pictures": (part(data=good) * 2 + end, form),
         "many fields": (part("a", None) * 100 + end, form),
@@ -202,7 +174,6 @@ def forms():
         "a header that is long": (part("x" * 100_000) + end, form),
         "many headers": (b"--x\r\n" + b"a: b\r\n" * 5000 + b"\r\nabc\r\n" + end, form),
         "a picture alone": (good, "image/jpeg"),
-        "a form of a link": (b"image=abc", "application/x-www-form-urlencoded"),
         "json": (b'{"image": "abc"}', "application/json"),
         "another kind of form": (part(data=good) + end, "multipart/mixed; boundary=x"),
     }

@@ -13,11 +13,12 @@ from frontrank.gallery import app as server
 from tests.errors import refusal
 from tests.gallery.live import running
 from tests.gallery.samples import TOKEN, shown_of
+from tests.training.processes import free_port
 
 
 def test_a_client_that_does_not_read_is_cut_off(folder, monkeypatch):
-    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.5)
-    monkeypatch.setattr(server, "_FETCH_SECONDS", 1.0)
+    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "_FETCH_SECONDS", 0.4)
     lost, tell = threading.Event(), server.Connection.connection_lost
     monkeypatch.setattr(server.Connection, "connection_lost", lambda self, why: (tell(self, why), lost.set()))
     app = gallery.create_app([shown_of(folder)], limits=gallery.Limits(body_seconds=0.2))
@@ -35,12 +36,6 @@ def ran(monkeypatch):
     calls = []
     monkeypatch.setattr("uvicorn.run", lambda app, **settings: calls.append((app, settings)))
     return calls
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_on_this_machine_no_token_is_needed(folder, ran):

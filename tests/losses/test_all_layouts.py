@@ -84,14 +84,3 @@ def test_inputs_are_left_as_they_are(name):
     BY_NAME[name].build().of_scores(scores.requires_grad_(), relevant).backward()
     assert torch.equal(scores.detach(), before[0])
     assert torch.equal(relevant, before[1])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_memory_layout_of_the_tensors_does_not_matter(name):
-    embeddings, more = BATCHES[1]()
-    transposed = embeddings.T.contiguous().T
-    assert not transposed.is_contiguous()
-    one = value_and_gradients(BY_NAME[name].build(), embeddings, more)
-    other = value_and_gradients(BY_NAME[name].build(), transposed, more)
-    for a, b in zip(one, other, strict=True):
-        torch.testing.assert_close(a, b, **TIGHT)

@@ -104,6 +104,7 @@ def test_lora_is_merged_into_plain_weights(backbone, tmp_path):
     assert plain_state(model).keys() == loaded.state_dict().keys()
 
 
+@pytest.mark.training
 def test_lora_of_the_last_block_without_peft(monkeypatch):
     model = small("test_vit")
     prepare_training(model, "last:1", lora=2)

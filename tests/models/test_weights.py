@@ -26,6 +26,7 @@ from frontrank.models.weights import PACKAGES, SOURCES, WeightSource, package_we
 from frontrank.packages import Package, fetch, is_cached
 from tests.errors import refusal
 from tests.fetch import BACKBONES, require_packages
+from tests.files import torch_file
 from tests.models.small import images, small
 from tests.reference import keras_resnet
 
@@ -377,12 +378,6 @@ def wheel(path, content, name="p/w.pth"):
         archive.writestr("p/__init__.py", "raise SystemExit('this must not be run')")
         archive.writestr(name, content)
     return path
-
-
-def torch_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getvalue()
 
 
 read = partial(weights._from_torch, file="p/w.pth", backbone="tf_efficientnet_lite0")

@@ -22,12 +22,6 @@ npm error FetchError: request to http://somewhere/thing failed, reason: connect 
 npm error     at ClientRequest.<anonymous> (/usr/lib/node_modules/npm/index.js:130:14)
 npm error If you are behind a proxy, please make sure that the 'proxy' config is set properly.
 """
-FULL_NPM = """\
-npm error code ENOSPC
-npm error syscall write
-npm error errno -28
-npm error nospc ENOSPC: no space left on device, write
-"""
 UNKNOWN_PIP = """\
 ERROR: Could not find a version that satisfies the requirement thing==1.0 (from versions: 0.1.0)
 ERROR: No matching distribution found for thing==1.0

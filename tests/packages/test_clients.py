@@ -77,7 +77,6 @@ def test_pip_of_another_python(python, cache, copy):
 FAILURES = {  # client, its output, what the message quotes, and of what kind it is
     "npm, unknown version": ("npm", fakes.UNKNOWN_NPM, "notarget No matching version found", "does not have"),
     "npm, no network": ("npm", fakes.OFFLINE_NPM, "FetchError: request to http://somewhere/thing", "registry"),
-    "npm, disk full": ("npm", fakes.FULL_NPM, "nospc ENOSPC: no space left", "cannot fetch"),
     "npm, silent": ("npm", "", "exit status 1", "cannot fetch"),
     "pip, unknown version": ("pip", fakes.UNKNOWN_PIP, "No matching distribution found", "does not have"),
     "apt, no network": ("apt", fakes.OFFLINE_APT, "Temporary failure resolving", "registry"),

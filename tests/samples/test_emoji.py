@@ -18,6 +18,7 @@ from frontrank.samples.build import label_split
 from frontrank.samples.emoji import build_emoji
 from tests.errors import refusal
 from tests.fetch import require_packages
+from tests.files import files
 from tests.samples import fake_emoji
 from tests.samples.fake_emoji import svg
 
@@ -36,12 +37,6 @@ def few(tmp_path, monkeypatch):
 
     change({})
     return change
-
-
-def files(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
 
 
 def of_class(table, label):

@@ -14,6 +14,7 @@ from frontrank.samples import scenes
 from frontrank.samples.scenes import Parts, build_emoji_scenes, draw_scene
 from tests.errors import refusal
 from tests.fetch import require_packages
+from tests.files import files
 from tests.packages.fakes import tgz
 from tests.samples import fake_emoji
 
@@ -47,10 +48,6 @@ def photograph(seed):
     stream = io.BytesIO()
     Image.fromarray(pixels).resize((300, 200)).save(stream, "JPEG")
     return stream.getvalue()
-
-
-def files(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_is_built(few, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from frontrank.errors import InterruptedRunError
 from studies.__main__ import main
+from tests.files import files
 from tests.studies.samples import ENVIRONMENT, RESULTS, STUB
 
 NAME = STUB.name
@@ -41,10 +42,6 @@ def stub(monkeypatch):
         monkeypatch.setattr("studies.__main__.find_study", lambda name: replace(STUB, **changes))
 
     return change
-
-
-def files(folder):
-    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
 @pytest.mark.processes

@@ -72,6 +72,7 @@ def run_quick(tmp_path, monkeypatch):
     return lambda: linear_head.measure(Effort(tmp_path / "work", quick=True, show=False))
 
 
+@pytest.mark.training
 def test_a_stopped_study_goes_on(run_quick, monkeypatch):
     class StoppedError(Exception):
         pass
@@ -113,31 +114,6 @@ def test_rates_beyond_the_end_are_tried_while_they_are_better(tmp_path, monkeypa
     assert loss["lr"] == 1e-3
     assert [rate for _, rate, _ in loss["search"]][6:] == [3e-3, 3e-2, 1e-3, 3e-4]
     assert not linear_head._is_end(loss)
-
-
-def results_of(means):
-    """Results with such means of R@1, by loss; the others have 0.6."""
-    losses = []
-    for name, candidates in LOSSES.items():
-        candidate, mean = candidates[0], means.get(name, 0.6)
-        values = {
-            length: {metric: [own - 0.001, own, own + 0.001] for metric in ("R@1", "mAP")}
-            for length, own in ((100, mean), (300, mean), (900, mean))
-        }
-        facts = {"name": name, "of_ranks": name in RANKS, "lr": 1e-2, "held_out": mean, "search": []}
-        losses.append({**facts, **candidate._asdict(), "values": {str(key): own for key, own in values.items()}})
-    sizes = {"train": 4000, "validation": 1000, "test": 5000}
-    facts = {"lengths": [100, 300, 900], "lrs": [1e-2, 3e-3, 3e-2], "images": sizes, "classes": sizes}
-    return {**facts, "frozen": {"R@1": 0.4, "mAP": 0.3}, "start": {"R@1": 0.5, "mAP": 0.4}, "losses": losses}
-
-
-def test_the_reference_is_chosen_on_held_out_classes():
-    results = results_of({"FastAP": 0.65})
-    next(each for each in results["losses"] if each["name"] == "SupCon")["held_out"] = 0.9
-    values = linear_head.values(results)
-    assert values["reference"] == "SupCon"
-    assert values["rows"][0]["name"] == "FastAP"
-    assert values["rows"][0]["gap"].points == pytest.approx(5)
 
 
 def test_stability_counts_pairs_that_change_sides():

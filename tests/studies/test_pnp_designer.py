@@ -1,6 +1,5 @@
 """pnp-designer: derivatives as text, the study, and its page in a real browser, compared with Python."""
 
-import copy
 import json
 import math
 import re
@@ -11,7 +10,7 @@ import torch
 import studies.pnp_circle as circle
 from frontrank.errors import InputError
 from studies.pnp_designer import PRESETS, STUDY, derivative, extra_files, loss_of
-from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort
+from studies.study import AGREES_IN_PART, Effort
 from tests.browser import browser, contrasts, too_small, too_wide, unnamed, visit
 from tests.studies.samples import verdict
 
@@ -98,11 +97,6 @@ def test_only_one_printed_derivative_is_not_that_of_its_loss(results):
     assert results["derivative"] == results["curves"]["typed"]["expression"] == "1/(1+R)^2"
     assert results["curves"]["typed"]["f"][10] == pytest.approx(0.5)  # 1 - 1 / (1 + R) at R = 1
     assert verdict(STUDY, results) == AGREES_IN_PART
-    changed = copy.deepcopy(results)
-    changed["printed"]["I_u"] = {"value": 0.0, "gradient": 0.0}
-    assert verdict(STUDY, changed) == AGREES
-    changed["printed"] = {name: {"value": 0.1, "gradient": 0.0} for name in changed["printed"]}
-    assert verdict(STUDY, changed) == DOES_NOT_AGREE
 
 
 @pytest.mark.training

@@ -7,11 +7,8 @@ import pytest
 
 from frontrank.errors import InputError
 from studies.study import AGREES, AGREES_IN_PART, DOES_NOT_AGREE, Effort, read_results, run_study, verdict
+from tests.files import files
 from tests.studies.samples import STUB
-
-
-def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize(

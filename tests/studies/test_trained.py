@@ -30,6 +30,7 @@ def compare_small(effort, images, **others):
     return run_comparison(effort, "temperatures", data=images, **{**given, **others})
 
 
+@pytest.mark.training
 def test_a_comparison_continues_where_it_was_stopped(images, monkeypatch, tmp_path):
     effort, tasks = Effort(tmp_path / "work", seeds=2, show=False), []
 

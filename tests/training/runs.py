@@ -38,13 +38,13 @@ def small_table(folder):
     return str(Path(folder) / "images.csv")
 
 
-def config_of(path, **groups):
+def config_of(path, small=SMALL, **groups):
     """The small settings with some changed, by group: batches={"chunk": 4}."""
     changed = {
-        name: replace(getattr(SMALL, name), **value) if isinstance(value, dict) else value
+        name: replace(getattr(small, name), **value) if isinstance(value, dict) else value
         for name, value in groups.items()
     }
-    config = replace(SMALL, **changed)
+    config = replace(small, **changed)
     return replace(config, data=replace(config.data, path=path))
 
 

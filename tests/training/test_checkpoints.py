@@ -33,6 +33,7 @@ from frontrank.training.checkpoints import (
 )
 from frontrank.training.loop import restore
 from tests.errors import refusal
+from tests.files import torch_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -190,12 +191,6 @@ def test_a_flipped_bit_anywhere(content, tmp_path):
         assert not checkpoints._is_whole(io.BufferedReader(io.BytesIO(damaged))), position
         if position % 500 == 0:
             assert_refused(bytes(damaged), tmp_path)
-
-
-def torch_file(value):
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def events(folder):
     return {name: [(each.step, each.value) for each in reader.Scalars(name)] for name in reader.Tags()["scalars"]}
 
 
+@pytest.mark.training
 def test_tensorboard_says_the_same(tmp_path):
     with Log(tmp_path) as log:
         log.write(0, {"R@1": 0.125}, 0)
@@ -176,6 +177,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     assert steps_of(tmp_path) == [1, 2]
 
 
+@pytest.mark.training
 def test_mlflow_in_files(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # as the log sets it; this undoes it

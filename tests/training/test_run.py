@@ -26,6 +26,7 @@ from frontrank.training.embedding import embed_table
 from frontrank.training.gradient import SharedLabels
 from frontrank.training.logs import read_log
 from tests.data.published_trees import TREES
+from tests.errors import message_of
 from tests.training.runs import config_of, differences, last_state, small_table, steps_with
 
 CPU = torch.device("cpu")
@@ -48,13 +49,6 @@ def out(tmp_path):
     return tmp_path / "run"
 
 
-def refusal(call, *args, **more):
-    with pytest.raises(InputError) as caught:
-        call(*args, **more)
-    assert str(caught.value).isprintable()
-    return str(caught.value)
-
-
 # Devices
 
 
@@ -70,13 +64,13 @@ def test_devices(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert distributed.build_device("auto") == distributed.build_device("cuda") == torch.device("cuda", 3)
     monkeypatch.setenv("LOCAL_RANK", "4")
-    assert "process 5" in refusal(distributed.build_device, "cuda")
+    assert "process 5" in message_of(distributed.build_device, "cuda")
     assert distributed.build_device("cpu") == CPU
 
 
 @pytest.mark.parametrize("name", ["cuda:7", "gpu", "", "meta"])
 def test_devices_that_cannot_be_used(name):
-    assert refusal(distributed.build_device, name).startswith(f"device {name!r}")
+    assert message_of(distributed.build_device, name).startswith(f"device {name!r}")
 
 
 # Batches
@@ -124,7 +118,7 @@ def test_kinds_of_batches():
         assert list(built.global_batches()) == list(sampler.global_batches())
     config = BatchConfig("categories", size=16, per_class=4)
     assert len(build.build_sampler(config, table, 3)) == 6 * 5  # groups 0 is all pairs of four categories
-    assert "batches.kind" in refusal(build.build_sampler, config, table_of(MANY), 0)
+    assert "batches.kind" in message_of(build.build_sampler, config, table_of(MANY), 0)
 
 
 # Images
@@ -134,7 +128,7 @@ def test_kinds_of_batches():
 def test_layouts_of_published_data_sets(tmp_path, name):
     TREES[name](tmp_path / "set")
     config = DataConfig(path=str(tmp_path / "set"))
-    assert str(tmp_path / "set") in refusal(run_images.build_images, config)  # it has few of the images
+    assert str(tmp_path / "set") in message_of(run_images.build_images, config)  # it has few of the images
     (tmp_path / "set" / "images.csv").write_text("path,label\n")  # of whoever has it; the data set stays one
     for layout in ("auto", name):
         with pytest.warns(FrontrankWarning):
@@ -179,7 +173,9 @@ def test_a_folder_with_a_table_of_its_own(tmp_path):
 def test_a_table_beside_classes_that_is_about_something_else(tmp_path, text):
     config = two_classes(tmp_path / "own")
     (tmp_path / "own" / "images.csv").write_text(text)
-    guessed, asked = (refusal(run_images.build_images, replace(config, layout=layout)) for layout in ("auto", "table"))
+    guessed, asked = (
+        message_of(run_images.build_images, replace(config, layout=layout)) for layout in ("auto", "table")
+    )
     assert guessed.startswith(asked)  # and then says how it came to be read
     assert "images.csv" in guessed.removeprefix(asked)
 
@@ -199,9 +195,9 @@ def test_a_data_set_that_is_not_finished(tmp_path, lost):
         (out / "images.csv").write_text("path,label\nimages/1F600/noto.png,1F600\n")
     command = f"frontrank data emoji '{out}' --designs all --skin-tones --size 20 --typefaces a"
     for layout in ("auto", "folder", "table"):
-        assert command in refusal(run_images.build_images, DataConfig(path=str(out), layout=layout))
+        assert command in message_of(run_images.build_images, DataConfig(path=str(out), layout=layout))
     if not lost:
-        assert command in refusal(run_images.build_images, DataConfig(path=str(out / "images.csv")))
+        assert command in message_of(run_images.build_images, DataConfig(path=str(out / "images.csv")))
         (out / "data.json").write_text(json.dumps({**state, "finished": True}))
         assert len(run_images.build_images(DataConfig(path=str(out)))) == 1
     else:
@@ -211,11 +207,11 @@ def test_a_data_set_that_is_not_finished(tmp_path, lost):
 
 def test_images_that_cannot_be(tmp_path):
     here = str(tmp_path)
-    assert "--data" in refusal(run_images.build_images, DataConfig())
-    assert f"--data {here}/nowhere" in refusal(run_images.build_images, DataConfig(path=f"{here}/nowhere"))
-    assert "images.csv" in refusal(run_images.build_images, DataConfig(path=here, layout="table"))
-    assert "rparis6k" in refusal(run_images.build_images, DataConfig(path=here, layout="rparis"))
-    assert "data.layout 'zzz'" in refusal(run_images.build_images, DataConfig(path=here, layout="zzz"))
+    assert "--data" in message_of(run_images.build_images, DataConfig())
+    assert f"--data {here}/nowhere" in message_of(run_images.build_images, DataConfig(path=f"{here}/nowhere"))
+    assert "images.csv" in message_of(run_images.build_images, DataConfig(path=here, layout="table"))
+    assert "rparis6k" in message_of(run_images.build_images, DataConfig(path=here, layout="rparis"))
+    assert "data.layout 'zzz'" in message_of(run_images.build_images, DataConfig(path=here, layout="zzz"))
 
 
 def test_the_images_of_a_run(images, tmp_path):
@@ -233,14 +229,14 @@ def test_the_images_of_a_run(images, tmp_path):
 def test_splits_that_cannot_be(images):
     table = fr.data.read_table(images)
     only = replace(table, splits=np.full(len(table), "test"))
-    assert f"--data {images}" in refusal(run_images.split_images, only, config_of(images))
-    assert "data.test" in refusal(run_images.split_images, table, config_of(images, data={"test": 0.3}))
+    assert f"--data {images}" in message_of(run_images.split_images, only, config_of(images))
+    assert "data.test" in message_of(run_images.split_images, table, config_of(images, data={"test": 0.3}))
     training = table.of("train")
     splits = training.splits.astype("U10")
     splits[np.unique(training.labels, return_index=True)[1][:3]] = "validation"  # three classes of one image
-    assert "validation" in refusal(run_images.split_images, replace(training, splits=splits), config_of(images))
+    assert "validation" in message_of(run_images.split_images, replace(training, splits=splits), config_of(images))
     one = training.rows(training.labels == training.labels[0])
-    assert "class" in refusal(run_images.split_images, one, config_of(images))
+    assert "class" in message_of(run_images.split_images, one, config_of(images))
 
 
 def test_what_is_remembered_is_by_root_and_share(tmp_path, monkeypatch):
@@ -310,7 +306,7 @@ def test_a_run_in_other_layouts_and_the_same_weights(images, out):
 )
 def test_settings_are_checked_before_images_are_decoded(images, out, monkeypatch, changes, match):
     monkeypatch.setattr(build, "check_run_images", None)
-    assert match in refusal(build.build_run, config_of(images, **changes), out, CPU)
+    assert match in message_of(build.build_run, config_of(images, **changes), out, CPU)
 
 
 # The folder of a run
@@ -340,7 +336,7 @@ def test_what_a_run_leaves(images, out, monkeypatch):
     assert steps_with(out, "validation R@1") == steps_with(out, "validation mAP") == [0, 5, 10]
     assert any((out / "tensorboard").iterdir())
     assert fr.Embedder.load(out / "model").dim == 16
-    assert str(out) in refusal(fr.train, config, out)  # it holds a run
+    assert str(out) in message_of(fr.train, config, out)  # it holds a run
 
 
 @pytest.mark.training
@@ -361,13 +357,13 @@ def test_a_run_continues_from_another_folder_with_more_steps(images, tmp_path, m
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for overrides, match in (({"loss.temperature": "1"}, "--loss.temperature"), ({"epochs": "20"}, "--iterations")):
-        assert match in refusal(fr.resume, tmp_path / "run", overrides, quiet=True)
+        assert match in message_of(fr.resume, tmp_path / "run", overrides, quiet=True)
     assert fr.resume(tmp_path / "run", {"iterations": "2"}, quiet=True).step == 2
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (len(facts["resumed"]), facts["steps"]) == (1, 2)
     assert fr.resume(tmp_path / "run", quiet=True).step == 2  # the new number of steps is kept
     (tmp_path / "run" / "config.yaml").write_text(before.replace("dim: 16", "dim: 8"))
-    assert "config.yaml" in refusal(fr.resume, tmp_path / "run", quiet=True)
+    assert "config.yaml" in message_of(fr.resume, tmp_path / "run", quiet=True)
     assert "dim: 8" in (tmp_path / "run" / "config.yaml").read_text()  # nothing was written
 
 
@@ -375,7 +371,7 @@ def test_a_run_continues_from_another_folder_with_more_steps(images, tmp_path, m
 def test_a_run_continues_with_moved_images_and_not_with_others(tmp_path):
     table = small_table(tmp_path / "glyphs")
     fr.train(config_of(table, epochs=1), tmp_path / "run", quiet=True)
-    assert "--epochs" in refusal(fr.resume, tmp_path / "run", {"iterations": "20"}, quiet=True)
+    assert "--epochs" in message_of(fr.resume, tmp_path / "run", {"iterations": "20"}, quiet=True)
     (tmp_path / "glyphs").rename(tmp_path / "moved")
     table = tmp_path / "moved" / "images.csv"
     assert fr.resume(tmp_path / "run", {"epochs": "2", "data.path": str(table)}, quiet=True).step == 10
@@ -385,7 +381,7 @@ def test_a_run_continues_with_moved_images_and_not_with_others(tmp_path):
     name = next(line for line in text.splitlines() if ",train," in line).split(",")[0]
     (table.parent / name).rename(table.parent / f"{name}.png")
     table.write_text(text.replace(f"{name},", f"{name}.png,"))  # as many images of as many classes
-    assert "step-00000010" in refusal(fr.resume, tmp_path / "run", {"epochs": "3"}, quiet=True)
+    assert "step-00000010" in message_of(fr.resume, tmp_path / "run", {"epochs": "3"}, quiet=True)
 
 
 @pytest.mark.training
@@ -394,7 +390,7 @@ def test_broken_images_end_the_run_before_it_starts_or_are_left_out(tmp_path, ou
     names = [str(path) for path in fr.data.read_table(table).of("train").paths[:5]]
     for name in names:
         (tmp_path / "glyphs" / name).write_bytes(b"")
-    assert names[0] in refusal(fr.train, config_of(table, data={"broken": "fail"}), out)
+    assert names[0] in message_of(fr.train, config_of(table, data={"broken": "fail"}), out)
     assert not out.exists()
     with pytest.warns(FrontrankWarning, match=r"broken\.csv") as caught:
         fr.train(config_of(table, iterations=1), out, quiet=True)
@@ -411,7 +407,7 @@ def test_no_image_is_left(images, monkeypatch):
     broken = [(str(path), "is empty") for path in fr.data.read_table(images).of("train").paths]
     config = config_of(images, data={"validation": 0.0})
     monkeypatch.setattr(run_images, "check_images", lambda *_, **__: type("Checked", (), {"broken": broken}))
-    said = refusal(run_images.check_run_images, fr.data.read_table(images), config, remember=False, show=False)
+    said = message_of(run_images.check_run_images, fr.data.read_table(images), config, remember=False, show=False)
     assert str(Path(images).parent) in said
 
 
@@ -420,7 +416,7 @@ def test_an_image_that_breaks_during_the_run(tmp_path, out):
     table = small_table(tmp_path / "glyphs")
     name = next(str(path) for path in fr.data.read_table(table).of("train").paths)
     (tmp_path / "glyphs" / name).unlink()
-    assert Path(name).name in refusal(fr.train, config_of(table, data={"check": "none"}), out, quiet=True)
+    assert Path(name).name in message_of(fr.train, config_of(table, data={"check": "none"}), out, quiet=True)
 
 
 def test_folders_that_are_not_new(tmp_path, out):
@@ -432,19 +428,19 @@ def test_folders_that_are_not_new(tmp_path, out):
         (out / name).write_text("{}")
         build.require_new(out)
     (out / "run.json").unlink()
-    assert str(out) in refusal(build.require_new, out)  # somebody's own images.csv
+    assert str(out) in message_of(build.require_new, out)  # somebody's own images.csv
     (tmp_path / "mine").touch()
-    assert str(tmp_path) in refusal(build.require_new, tmp_path)
-    assert "mine" in refusal(build.require_new, tmp_path / "mine")
+    assert str(tmp_path) in message_of(build.require_new, tmp_path)
+    assert "mine" in message_of(build.require_new, tmp_path / "mine")
     (tmp_path / "config.yaml").touch()
-    assert f"--resume {tmp_path}" in refusal(build.require_new, tmp_path)
-    assert "mine/run" in refusal(build.make_folder, tmp_path / "mine" / "run")
+    assert f"--resume {tmp_path}" in message_of(build.require_new, tmp_path)
+    assert "mine/run" in message_of(build.make_folder, tmp_path / "mine" / "run")
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_what_is_no_run_cannot_continue(name, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert f"--resume {tmp_path / name}" in refusal(fr.resume, tmp_path / name)
+    assert f"--resume {tmp_path / name}" in message_of(fr.resume, tmp_path / name)
 
 
 def test_facts_that_are_damaged(tmp_path):
