@@ -449,7 +449,7 @@ G, R, M = " ".join(GALLERY), " ".join(REVISITED), f"{MODEL} --data my_photos"
 REFUSALS = [
     # values
     ("test.npz --augment=x", "--augment"),
-    ("test.npz --metrics recall@1", "recall@1"),
+    ("nowhere.npz --metrics recall@1", "recall@1"),
     ("test.npz --whiten train.npy --dim 50", "train.npy: dim"),
     # options that need another
     ("test.npz --templates group", "--templates needs --protocol"),

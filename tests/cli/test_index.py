@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,13 +172,18 @@ def test_files_that_are_no_pictures_add_no_folder(index, folder, tmp_path):
     assert not any(str(tmp_path) in each or ".." in each for each in ids)  # ids are public
 
 
-def test_pruning_with_a_wrong_folder_needs_a_yes(index, folder):
+def test_pruning_with_a_wrong_folder_needs_a_yes(index, folder, monkeypatch):
     assert index("my_photos/test", "--to", "photos.index", "--quiet").status == 0
     before = stored("photos.index")
     picture(folder / "wrong" / "cup" / "1.png", 1)
     result = index("wrong", "--to", "photos.index", "--prune")
     assert (result.status, f"{SOME} of {SOME} items" in result.err, "--yes" in result.err) == (2, True, True)
     assert same(before, stored("photos.index"))
+    for answer, left in (("", SOME), ("maybe\n", SOME), ("y\n", 1)):  # on a terminal it asks
+        shutil.copytree("photos.index", "asked.index", dirs_exist_ok=True)
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda text=answer: text))
+        assert index("wrong", "--to", "asked.index", "--prune").status == (2 if left == SOME else 0)
+        assert len(stored("asked.index")[0]) == left
     assert index("wrong", "--to", "photos.index", "--prune", "--yes").status == 0
     assert len(stored("photos.index")[0]) == 1
 

@@ -22,7 +22,7 @@ MAX_PADDING = 1 << 20  # bytes between the segments of a JPEG
 MAX_EXIF_BYTES = 1 << 20
 MAX_EXIF_PIECES = 64  # segments; Pillow joins them in quadratic time
 MAX_TILES = 65_535  # tiles or strips of a TIFF, which Pillow decodes one by one; a picture has no more rows
-MAX_RLE_PIXELS = 20_000_000  # of a BMP with run lengths, which Pillow decodes in Python: about 3 s
+MAX_RLE_PIXELS, MAX_RLE_BYTES = 20_000_000, 5_000_000  # of a BMP with run lengths, which Pillow decodes in Python: 5 s
 MAX_JPEG_BYTES = 1 << 30
 
 _PADDING_END = re.compile(rb"\xff[^\x00\xff]")
@@ -183,6 +183,8 @@ def _check_bmp(file: IO[bytes], place: int) -> None:
         if compression in (1, 2) and abs(width * height) > MAX_RLE_PIXELS:
             fault = f"has {width} x {abs(height)} pixels as run lengths, more than the limit of {MAX_RLE_PIXELS:,}"
             raise FaultError(f"{fault}; save it again as PNG")
+        if compression in (1, 2) and file.seek(0, io.SEEK_END) > MAX_RLE_BYTES:
+            raise FaultError(f"has more than {MAX_RLE_BYTES:,} bytes of run lengths; save it again as PNG")
 
 
 def check_directory(file: IO[bytes]) -> None:
