@@ -1,13 +1,16 @@
 """What a run chooses by itself: by the network, the device, the classes and the time."""
 
 import copy
+import os
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
+from frontrank.data.table import ImageTable
 from frontrank.models import Embedder
-from frontrank.settings import LossConfig, OptimizerConfig, TrainConfig
+from frontrank.settings import DataConfig, LossConfig, OptimizerConfig, TrainConfig
 from frontrank.training import defaults
 from frontrank.training.defaults import bytes_per_image, images_that_fit
 
@@ -31,6 +34,14 @@ def test_precision_and_layout_by_device(backbone, device, bf16, precision, chann
     assert (config.precision, config.channels_last) == (precision, channels_last)
     own = TrainConfig(precision="fp16", channels_last=False)
     assert defaults.fill_device(own, model, torch.device(device)) == own
+
+
+def test_small_images_are_not_cropped_and_a_pipe_among_them_is_not_opened(tmp_path):
+    Image.new("RGB", (60, 40)).save(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "b.png")
+    empty = [""] * 2
+    table = ImageTable(tmp_path, ["a.png", "b.png"], empty, empty, ["train"] * 2, empty)
+    assert defaults.fill_resize(DataConfig(size=32), table, 0).resize == 32
 
 
 @pytest.mark.parametrize("backbone", ["test_resnet", "test_vit"])

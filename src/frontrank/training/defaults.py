@@ -6,7 +6,7 @@ The figures behind them are in docs/defaults.md.
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from frontrank.files import PathLike
 from frontrank.machine import free_memory
 from frontrank.models import Embedder
 from frontrank.models.backbone import module_mode
+from frontrank.pictures.decode import image_size
 from frontrank.settings import AUTO, BatchConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.training import distributed
 
@@ -84,15 +85,10 @@ def fill_resize(config: DataConfig, table: ImageTable, seed: int) -> DataConfig:
 
 def _short_sides(table: ImageTable, seed: int) -> list[int]:
     """Return the shorter side of a few images; images that cannot be read are found later."""
-    from PIL import Image
-
     sides = []
     for row in np.random.default_rng(seed).permutation(len(table))[:_TRIED_IMAGES]:
-        try:
-            with Image.open(table.files()[row]) as image:
-                sides.append(min(image.size))
-        except (OSError, ValueError, Image.DecompressionBombError):
-            continue
+        with suppress(InputError):
+            sides.append(min(image_size(table.files()[row])))
     return sides
 
 
