@@ -89,11 +89,7 @@ CASES = [
         for distance in ("squared", "euclidean")
     ],
     Case("QuantizedAP", fr.QuantizedAP, partial(quantized_ap, bins=20), on_ranks=False),
-    Case(
-        "bins-recall",
-        partial(fr.RankLoss, Recall("loglog"), Bins(7)),
-        partial(of_bins, bins=7, of_pair=loglog),
-    ),
+    Case("bins-recall", partial(fr.RankLoss, Recall("loglog"), Bins(7)), partial(of_bins, bins=7, of_pair=loglog)),
     Case(
         "bins-PNP",
         partial(fr.RankLoss, PenalizedNegatives("D_q", alpha=1.5), Bins(12)),

@@ -71,13 +71,7 @@ def test_latex_escapes(text, latex):
 
 
 @pytest.mark.parametrize(
-    ("text", "markdown"),
-    [
-        ("a|b", r"a\|b"),
-        ("<b>", r"\<b\>"),
-        ("[a](b)", r"\[a](b)"),
-        ("[1, 2]", "[1, 2]"),
-    ],
+    ("text", "markdown"), [("a|b", r"a\|b"), ("<b>", r"\<b\>"), ("[a](b)", r"\[a](b)"), ("[1, 2]", "[1, 2]")]
 )
 def test_markdown_escapes(text, markdown):
     assert f"| x | {markdown} |" in Table(["a", "b"], [["x", text]], "ll").render("markdown")

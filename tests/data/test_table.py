@@ -219,8 +219,7 @@ def test_boxes(name):
 
 
 @pytest.mark.parametrize(
-    ("box", "part"),
-    [("left", "'left'"), ("1 2 3 nan", "nan"), ("x" * 500, "'" + "x" * 80 + "'"), ("1\n2", "'1\\n2'")],
+    ("box", "part"), [("left", "'left'"), ("1 2 3 nan", "nan"), ("x" * 500, "'" + "x" * 80 + "'"), ("1\n2", "'1\\n2'")]
 )
 def test_columns_that_are_no_boxes(box, part):
     refusal(table_of(extra={"box": np.array([box] * 3)}).boxes, "a/0.jpg", part)

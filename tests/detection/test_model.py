@@ -69,11 +69,7 @@ def test_backbones(name):
 
 @pytest.mark.parametrize(
     ("name", "match"),
-    [
-        ("resnet5", "did you mean"),
-        ("timm.resnet5", r"timm\.resnet5"),
-        ("timm.vit_tiny_patch16_224", r"timm\.vit_tiny"),
-    ],
+    [("resnet5", "did you mean"), ("timm.resnet5", r"timm\.resnet5"), ("timm.vit_tiny_patch16_224", r"timm\.vit_tiny")],
 )
 def test_backbones_that_do_not_exist(name, match):
     with pytest.raises(InputError, match=rf"backbone .*{match}"):

@@ -58,13 +58,7 @@ def grades_as_numbers():
     return random_embeddings(9, 13), {"relevant": grades, "ref_emb": random_embeddings(14, 14)}
 
 
-BATCHES = [
-    hierarchy,
-    hierarchy_in_gallery,
-    hierarchy_and_candidates,
-    labels_that_are_not_nested,
-    grades_as_numbers,
-]
+BATCHES = [hierarchy, hierarchy_in_gallery, hierarchy_and_candidates, labels_that_are_not_nested, grades_as_numbers]
 LOSSES = {
     "SmoothNDCG": (lambda: fr.SmoothNDCG(temperature=0.1), lambda one: graded.ndcg(one, 0.1)),
     "HierarchicalAP": (lambda: fr.HierarchicalAP(temperature=0.1), lambda one: graded.hierarchical_ap(one, 0.1)),

@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontrank.reporting.charts import (
-    Line,
-    Scale,
-    chart,
-    display_name,
-    draw_map,
-    log_ticks,
-    running_mean,
-    ticks,
-)
+from frontrank.reporting.charts import Line, Scale, chart, display_name, draw_map, log_ticks, running_mean, ticks
 from frontrank.reporting.findings import Curve
 from tests.reporting.samples import findings_of
 

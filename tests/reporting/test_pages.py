@@ -22,12 +22,7 @@ def picture_of(thumbnail):
 
 @pytest.mark.parametrize(
     ("size", "side", "expected"),
-    [
-        ((200, 100), 50, (50, 25)),
-        ((100, 200), 50, (25, 50)),
-        ((20, 10), 50, (20, 10)),
-        ((1000, 20), 50, (50, 1)),
-    ],
+    [((200, 100), 50, (50, 25)), ((100, 200), 50, (25, 50)), ((20, 10), 50, (20, 10)), ((1000, 20), 50, (50, 1))],
 )
 def test_the_longer_side_is_cut_to_the_pixels_given(tmp_path, size, side, expected):
     Image.new("RGB", size, (10, 200, 30)).save(tmp_path / "a.png")

@@ -14,10 +14,7 @@ from PIL import Image
 from frontrank.reporting import pages
 from frontrank.reporting import run as module
 from frontrank.reporting.findings import Curve, QueryExample, RankedImage, RankedList
-from frontrank.reporting.run import (
-    rank_charts,
-    render_run_page,
-)
+from frontrank.reporting.run import rank_charts, render_run_page
 from tests.errors import refusal
 from tests.reporting.samples import HOSTILE, facts_of, findings_of, parsed, plain, sections
 

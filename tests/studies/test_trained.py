@@ -9,15 +9,7 @@ import pytest
 from frontrank.data.table import read_table
 from frontrank.errors import FrontrankError, InputError, InterruptedRunError
 from studies.study import Effort
-from studies.trained import (
-    answer,
-    gap,
-    gap_of_gaps,
-    run_comparison,
-    split_images,
-    training_images,
-    values_by_setting,
-)
+from studies.trained import answer, gap, gap_of_gaps, run_comparison, split_images, training_images, values_by_setting
 from tests.comparison.comparisons import SMALL, count_tasks, done_without_training
 from tests.studies.samples import entry, failed_entry
 

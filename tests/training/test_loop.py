@@ -20,12 +20,7 @@ from frontrank.errors import FrontrankError, InterruptedRunError
 from frontrank.settings import as_yaml
 from frontrank.training import loop
 from frontrank.training.logs import read_log
-from frontrank.training.loop import (
-    Budget,
-    StopRequest,
-    restore,
-    train_loop,
-)
+from frontrank.training.loop import Budget, StopRequest, restore, train_loop
 from tests.errors import refusal
 from tests.training.runs import (
     Killed,
