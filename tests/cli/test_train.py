@@ -202,13 +202,18 @@ def test_what_a_run_prints_and_leaves(train, monkeypatch, tmp_path):
         ({"best": 0.9, "best_step": 20, "best_tie_breaker": 0.5}, "--optimizer.lr"),
         ({"best": 0.9, "best_step": 20, "best_tie_breaker": 0.6}, "mAP"),  # the metric may be as high as it can be
         ({"best": 0.91, "best_step": 20}, ""),
-        ({"best": 0.91, "best_step": 20, "frozen": 0.92}, "frozen backbone"),
+        ({"best": 0.93, "best_step": 20, "frozen": 0.9}, "frozen backbone"),
+        ({"best": 0.94, "best_step": 20, "frozen": 0.9}, ""),
+        ({"best": 0.99, "best_step": 20, "frozen": 0.98, "best_tie_breaker": 0.53}, "frozen backbone"),  # mAP decides
+        ({"best": 0.97, "best_step": 20, "frozen": 0.98, "best_tie_breaker": 0.54}, ""),
+        ({"best": 0.94, "best_step": 20, "frozen": 0.98, "best_tie_breaker": 0.54}, "frozen backbone"),
     ],
     ids=str,
 )
 def test_a_run_says_what_won_and_what_to_try(values, words, capsys):
     if "frozen" in values:
-        values["frozen"] = {"stage": 0, "pooling": "native", "value": values["frozen"], "tie_breaker": 0.0}
+        reading = {"stage": 0, "pooling": "native", "tie_breaker": 0.5, "margin": 1 / 32}
+        values["frozen"] = reading | {"value": values["frozen"]}
     _print_result(loop.Standing(step=20, before=0.9, before_tie_breaker=0.5, **values), Path("runs/first"))
     _, *verdict, model = capsys.readouterr().out.splitlines()
     assert len(verdict) == bool(words)

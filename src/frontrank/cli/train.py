@@ -85,7 +85,8 @@ def _verdict(standing: Standing) -> str:
     if standing.frozen is not None and standing.is_frozen_best:
         stage, pooling = standing.frozen["stage"], standing.frozen["pooling"]
         frozen = f"the frozen backbone without a head (model.stage {stage}, model.pooling {pooling})"
-        return f"{failure}: the model is {frozen}, which ranks them better than any step; try {remedy}"
+        chance = f"by more than the {standing.frozen.get('margin', 0):.3f} that chance may make"
+        return f"{failure}: the model is {frozen}, as no step ranks them better {chance}; try {remedy}"
     if standing.best_step == 0:
         step_0 = "the model is that of step 0, the backbone as it was with a head fitted to its features"
         return f"{failure}: {step_0}; try {remedy}"

@@ -134,7 +134,8 @@ class Budget:
 class Standing:
     """How far a run is. All of it is in its checkpoints.
 
-    frozen: stage and pooling of the frozen network that ranks best without a head, its value and its tie_breaker
+    frozen: stage and pooling of the frozen network that ranks best without a head, its value and tie_breaker, and the
+        margin that chance may make
     """
 
     step: int = 0
@@ -150,10 +151,14 @@ class Standing:
 
     @property
     def is_frozen_best(self) -> bool:
-        """Whether no step is as good as the frozen network."""
+        """Whether no step is better than the frozen network by more than chance."""
         if self.frozen is None or self.best is None:
             return False
-        return (self.frozen["value"], self.frozen["tie_breaker"]) > (self.best, self.best_tie_breaker)
+        value, tie_breaker, margin = (self.frozen.get(name, 0.0) for name in ("value", "tie_breaker", "margin"))
+        if value + margin < 1:
+            return bool(self.best < value + margin)
+        # there is no room to be better
+        return bool(self.best < value - margin or self.best_tie_breaker < tie_breaker + margin)
 
 
 # The loop
