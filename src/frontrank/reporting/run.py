@@ -435,7 +435,7 @@ def _describe_checkpoint(run: Mapping[str, Any], classes: str) -> str:
     frozen = run.get("frozen")
     if run.get("frozen is the model") and isinstance(frozen, dict) and isinstance(frozen.get("value"), float):
         value = f"{run.get('metric')} {100 * frozen['value']:.1f} % on {classes}"
-        return f"the frozen network: {value}, better than any step"
+        return f"the frozen network: {value}, not worse than any step by more than chance"
     if not isinstance(best, float) or not isinstance(step, int):
         return ""
     begun = f", from {100 * before:.1f} %" if isinstance(before, float) else ""
