@@ -95,6 +95,10 @@ def test_metrics_of_each_level():
     assert "nDCG" not in note
     assert "level" not in note
     assert report.positives.tolist() == fr.evaluate(embeddings, labels[:, 0]).positives.tolist()
+    (queries, of_queries), names = batch(9, seed=1), ("NMI", "dists@intra")  # of groups: those of the finest level
+    levels = fr.evaluate(queries, of_queries, gallery=embeddings, gallery_labels=labels, metrics=names)
+    finest = {"labels": of_queries[:, 0], "gallery": embeddings, "gallery_labels": labels[:, 0]}
+    assert dict(levels) == dict(fr.evaluate(queries, metrics=names, **finest))
 
 
 def test_without_levels_every_positive_is_alike():
