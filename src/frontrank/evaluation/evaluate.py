@@ -182,10 +182,10 @@ def _rankings(
         return [(of, relevance, removed)]
     rankings: list[tuple[list[Measure], Relevance, Lists | None]] = []
     plain, graded = [each for each in of if not each.graded], [each for each in of if each.graded]
-    for level in range(codes[0].shape[1] if plain else 0):
+    for level in range(codes[0].shape[1] if plain else int(not graded)):  # metrics of groups alone: the first
         named = [replace(each, name=f"{each.name} (level {level + 1})") for each in plain] if level else plain
         of_level = (codes[0][:, level], codes[1][:, level])
-        if not bool(LabelRelevance(*of_level, own=own).used):
+        if plain and not bool(LabelRelevance(*of_level, own=own).used):
             asked = ", ".join(each.name for each in plain)
             raise InputError(f"labels: no two items share a class of level {level + 1}; leave it out, or {asked}")
         rankings.append((named, *read_relevance(of_level, None, ignored, queries, items, own)))
