@@ -88,6 +88,7 @@ def test_minibatch_map_is_too_high_for_small_batches_and_right_for_the_whole():
     assert found.std[2] < 1e-9 < found.std[0]
     assert found == minibatch_map(embeddings, labels, [16, 64, 240], per_class=6, batches=8)
     assert found != minibatch_map(embeddings, labels, [16, 64, 240], per_class=6, batches=8, seed=1)
+    assert found.mean[0] > minibatch_map(embeddings, labels, [16], per_class=None, batches=8).mean[0]
 
 
 def test_minibatch_map_is_of_the_batches_that_have_a_positive():
@@ -100,6 +101,9 @@ def test_minibatch_map_is_of_the_batches_that_have_a_positive():
     assert found.used == (len(maps), 20)
     assert math.isclose(found.mean[0], fmean(maps), abs_tol=1e-6)
     assert math.isclose(found.std[0], stdev(maps), abs_tol=1e-6)
+    assert math.isclose(found.mean[1], found.dataset, abs_tol=1e-9)  # no item is drawn twice
+    found = minibatch_map(torch.randn(3, 4), [0, 0, 1], [2], per_class=None, batches=2, seed=3)
+    assert (found.used, found.std) == ((1,), (0.0,))  # one batch has no deviation
 
 
 def test_batches_are_drawn_as_asked():
