@@ -154,11 +154,8 @@ class Standing:
         """Whether no step is better than the frozen network by more than chance."""
         if self.frozen is None or self.best is None:
             return False
-        value, tie_breaker, margin = (self.frozen.get(name, 0.0) for name in ("value", "tie_breaker", "margin"))
-        if value + margin < 1:
-            return bool(self.best < value + margin)
-        # there is no room to be better
-        return bool(self.best < value - margin or self.best_tie_breaker < tie_breaker + margin)
+        least = self.frozen["value"] + self.frozen.get("margin", 0.0)
+        return bool((least, self.frozen["tie_breaker"]) > (self.best, self.best_tie_breaker))
 
 
 # The loop

@@ -65,7 +65,7 @@ from frontrank.version import __version__
 _TIMED_STEPS = 3
 _MOST_STEPS = 4  # times as many as fit by the first measurement: it may have been slowed down by other work
 _AHEAD_BYTES = 1 << 30  # of images that are read ahead of their batch
-_OF_IMAGES, _OF_CLASSES = 0.5, 0.05  # by how much R@1 of an image, and a gain in R@1 of a class, differ from the mean
+_OF_CLASSES = 0.01  # of the variance of R@1 of an image: that of the gain of a class
 _LEVEL_PAIRS = 1_000_000  # of a coarse level that is measured in each epoch without being asked for: some seconds
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "pytorch-metric-learning")
 _START_FILES = {"run.json", "images.csv", "broken.csv", "scenes.csv"}  # written before config.yaml
@@ -504,8 +504,8 @@ def _measure_frozen(run: RetrievalRun, say: Callable[[str], None]) -> dict[str, 
     say(f"frozen backbone without a head, {run.metric} of all held-out classes: "
         + "; ".join(f"{Reading(each['stage'], each['pooling'])} {each['value']:.3f}" for each in results))  # fmt: skip
     best: dict[str, Any] = distributed.from_main(max(results, key=lambda each: (each["value"], each["tie_breaker"])))
-    classes = len(set(run.validation.first_labels().tolist()))
-    return best | {"margin": math.sqrt(_OF_IMAGES**2 / len(run.validation) + _OF_CLASSES**2 / classes)}
+    images, classes, value = len(run.validation), len(set(run.validation.first_labels().tolist())), best["value"]
+    return best | {"margin": math.sqrt(max(0.0, value * (1 - value)) * (1 / images + _OF_CLASSES / classes))}
 
 
 def _with_reading(config: TrainConfig, reading: Mapping[str, Any]) -> TrainConfig:
