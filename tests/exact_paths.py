@@ -26,7 +26,7 @@ def set_sizes(
 ):
     """Set how many queries, numbers, positives, ... are worked on at once; None leaves it as it is."""
     sizes = {"_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk, "_RUN": run}
-    sizes |= {"_SLAB": slab, "_PRODUCT": slab, "_DENSE": dense}
+    sizes |= {"_SLAB": slab, "_LISTED": slab, "_DENSE": dense}
     for name, size in sizes.items():
         if size is not None:
             monkeypatch.setattr(exact, name, size)

@@ -9,9 +9,10 @@ Few positives: tiles are multiplied in the dtype of the embeddings and each item
 Rounding could decide only inside a band of known width around the positive's score; the items there are scored again in
 float64. Nothing is masked: what is not in a query's list, and the positives, are taken out of the counts afterwards.
 
-Many positives: such bands would hold too many items. So tiles are multiplied in float64 and rounded to whole numbers of
-2^-30, which are quick to sort; each positive then finds its place by a binary search. What is not a negative is masked.
-The few items that are rounded to the same number as a positive are scored again.
+Many positives: such bands would hold too many items. So tiles are multiplied in float64 and rounded to even numbers of
+2^-30, which are quick to sort, and the bounds of the positives are sorted among them as odd numbers: the places of the
+odd numbers are the counts. What is not a negative is masked. The few items that are rounded to the same number as a
+positive are scored again.
 
 Where the queries are their own gallery, a tile of scores serves the queries of its rows and those of its columns:
 half of the multiplications.
@@ -42,8 +43,8 @@ _RUN = 2048  # queries, and items, of a tile that is sorted: in longer runs ther
 _PROBE = 1024  # items on which the way is chosen, with one of 16 queries
 _MOST_COMPARISONS = 8.0  # of an item with positives, where they cost as much as sorting
 _OPEN = 500  # comparisons that take as long as one pair scored in float64
-_SLAB = 128  # queries sorted together, so that they stay in the cache
-_PRODUCT = 512  # queries multiplied at once in float64
+_SLAB = 512  # queries multiplied in float64, and sorted, together: few calls, and little beside the tile
+_LISTED = 128  # queries whose listed items are multiplied together
 _UNIT = 2.0**15  # rows of this length have products in whole numbers of 2^-30
 _LOWEST = -(1 << 31)  # below all of these
 _FEW_PAIRS = 64  # so few pairs are scored in float64 at once
@@ -158,8 +159,8 @@ class _Tile:
         rows, items = self.sides
         first, second = rows.exact_unit(_UNIT), items.exact_unit(_UNIT)
         whole = torch.empty(len(rows), len(items), dtype=torch.int32, device=first.device)
-        for i in range(0, len(rows), _PRODUCT):
-            some = slice(i, i + _PRODUCT)
+        for i in range(0, len(rows), _SLAB):
+            some = slice(i, i + _SLAB)
             start = i if rows is items else 0
             whole[some, start:] = first[some] @ second[start:].T
             if start:
@@ -493,7 +494,7 @@ def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
     scores = rows.length.new_full(listed.index.shape, -torch.inf)
     place = torch.zeros(len(gallery), dtype=torch.long)
     tiling = tiling_of(rows.unit)
-    size = _SLAB if tiling.groups == 1 else tiling.block  # an accelerator is slow at many small products
+    size = _LISTED if tiling.groups == 1 else tiling.block  # an accelerator is slow at many small products
     for i in range(0, len(rows), size):
         some, valid, index = rows[i : i + size], listed.valid[i : i + size], listed.index[i : i + size]
         item = index[valid]

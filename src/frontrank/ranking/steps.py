@@ -129,8 +129,9 @@ def odd_places(rows: Tensor, each: int) -> Tensor:
             [4, 5]])
     """
     odd = rows.to(torch.uint8).bitwise_and_(1)
-    if rows.device.type == "cpu":  # NumPy is slow where up to a tenth is odd, so more follows
-        odd = torch.nn.functional.pad(odd.view(-1), (0, odd.numel() // 8 + 1), value=1).view(torch.bool)
+    if rows.device.type == "cpu":
+        more = odd.numel() // 8 + 1 if 32 * each > rows.shape[1] else 0  # NumPy is slow at just below a tenth
+        odd = torch.nn.functional.pad(odd.view(-1), (0, more), value=1).view(torch.bool)
         return torch.from_numpy(np.flatnonzero(odd.numpy())[: len(rows) * each]).view(len(rows), each)
     starts = torch.arange(0, rows.numel(), rows.shape[1], device=rows.device)
     return odd.argsort(1, descending=True, stable=True)[:, :each] + starts[:, None]
