@@ -134,4 +134,4 @@ def odd_places(rows: Tensor, each: int) -> Tensor:
         odd = torch.nn.functional.pad(odd.view(-1), (0, more), value=1).view(torch.bool)
         return torch.from_numpy(np.flatnonzero(odd.numpy())[: len(rows) * each]).view(len(rows), each)
     starts = torch.arange(0, rows.numel(), rows.shape[1], device=rows.device)
-    return odd.argsort(1, descending=True, stable=True)[:, :each] + starts[:, None]
+    return odd.argsort(dim=1, descending=True, stable=True)[:, :each] + starts[:, None]
