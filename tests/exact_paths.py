@@ -26,7 +26,7 @@ def set_sizes(
 ):
     """Set how many queries, numbers, positives, ... are worked on at once; None leaves it as it is."""
     sizes = {"_HELD": held, "_PAIRS": pairs, "FEW": few, "_CELL": cell, "_REDO": redo, "CHUNK": chunk, "_RUN": run}
-    sizes |= {"_SLAB": slab, "_PRODUCT": slab, "_DENSE": dense}
+    sizes |= {"_SLAB": slab, "_LISTED": slab, "_DENSE": dense}
     for name, size in sizes.items():
         if size is not None:
             monkeypatch.setattr(exact, name, size)
@@ -65,8 +65,8 @@ def taken(monkeypatch):
     note(exact._Block, "_settle_", "settled")
     note(exact._Block, "_recount_", "again")
     note(exact._LargeBlock, "count_", lambda *_, swapped=False: "many swapped" if swapped else "many")
-    note(exact._LargeBlock, "_correct_", "many settled")
-    note(exact._LargeBlock, "_place_again", "many again")
+    note(exact._LargeBlock, "_add_tied_", "many settled")
+    note(exact._LargeBlock, "_count_again", "many again")
     note(exact, "exact_scores", lambda *_: {"_pair_scores": "looked up"}.get(caller()))
     note(exact.Chunk, "exact_unit", lambda *_: {"_pair_scores": "multiplied"}.get(caller()))
     note(torch.nn.functional, "pad", lambda *_, **more: "padded" if more else "")

@@ -9,9 +9,10 @@ Few positives: tiles are multiplied in the dtype of the embeddings and each item
 Rounding could decide only inside a band of known width around the positive's score; the items there are scored again in
 float64. Nothing is masked: what is not in a query's list, and the positives, are taken out of the counts afterwards.
 
-Many positives: such bands would hold too many items. So tiles are multiplied in float64 and rounded to whole numbers of
-2^-30, which are quick to sort; each positive then finds its place by a binary search. What is not a negative is masked.
-The few items that are rounded to the same number as a positive are scored again.
+Many positives: such bands would hold too many items. So tiles are multiplied in float64 and rounded to even numbers of
+2^-30, which are quick to sort, and the bounds of the positives are sorted among them as odd numbers: the places of the
+odd numbers are the counts. What is not a negative is masked. The few items that are rounded to the same number as a
+positive are scored again.
 
 Where the queries are their own gallery, a tile of scores serves the queries of its rows and those of its columns:
 half of the multiplications.
@@ -29,7 +30,7 @@ from frontrank.ranking.metrics import Ranks
 from frontrank.ranking.ranks import count_positives, make_ranks
 from frontrank.ranking.relevance import Lists, Positives, Relevance
 from frontrank.ranking.shares import current_share, own_queries
-from frontrank.ranking.steps import FEW, sort_rows_
+from frontrank.ranking.steps import FEW, argsort_rows, odd_places, sort_rows_
 from frontrank.ranking.tiles import tiling_of
 from frontrank.ranking.vectors import CHUNK, Chunk, Vectors, exact_scores, full_precision, quick_scores, slack
 
@@ -42,8 +43,8 @@ _RUN = 2048  # queries, and items, of a tile that is sorted: in longer runs ther
 _PROBE = 1024  # items on which the way is chosen, with one of 16 queries
 _MOST_COMPARISONS = 8.0  # of an item with positives, where they cost as much as sorting
 _OPEN = 500  # comparisons that take as long as one pair scored in float64
-_SLAB = 128  # queries sorted together, so that they stay in the cache
-_PRODUCT = 512  # queries multiplied at once in float64
+_SLAB = 512  # queries multiplied in float64, and sorted, together: few calls, and little beside the tile
+_LISTED = 128  # queries whose listed items are multiplied together
 _UNIT = 2.0**15  # rows of this length have products in whole numbers of 2^-30
 _LOWEST = -(1 << 31)  # below all of these
 _FEW_PAIRS = 64  # so few pairs are scored in float64 at once
@@ -154,16 +155,17 @@ class _Tile:
 
     @cached_property
     def whole(self) -> Tensor:
-        """In whole numbers of 2^-30, rounded from float64 towards 0 [query, item]."""
+        """In even numbers of 2^-30, rounded from float64 [query, item]."""
         rows, items = self.sides
         first, second = rows.exact_unit(_UNIT), items.exact_unit(_UNIT)
         whole = torch.empty(len(rows), len(items), dtype=torch.int32, device=first.device)
-        for i in range(0, len(rows), _PRODUCT):
-            some = slice(i, i + _PRODUCT)
+        for i in range(0, len(rows), _SLAB):
+            some = slice(i, i + _SLAB)
             start = i if rows is items else 0
             whole[some, start:] = first[some] @ second[start:].T
             if start:
                 whole[some, :start] = whole[:start, some].T
+            whole[some, start:] &= -2
         return whole
 
 
@@ -262,12 +264,18 @@ class _Block:
     def _ranks(self, before: Tensor) -> Ranks:
         """What stands before each positive, given the negatives before it [query, positive]."""
         positives = self._positives
-        in_order = _in_order(self.exact, self.bound, before, positives)
-        return make_ranks(count_positives(in_order, positives), before, positives)
+        if positives.grades is not None:
+            in_order = _in_order(self.exact, self.bound, before, positives)
+            return make_ranks(count_positives(in_order, positives), before, positives)
+        place = torch.arange(before.shape[1], dtype=before.dtype, device=before.device).expand_as(before)
+        order = argsort_rows((before * len(place.T) + place).masked_fill_(~positives.valid, torch.inf))
+        return make_ranks(torch.empty_like(before).scatter_(1, order, place)[:, :, None], before, positives)
 
 
 class _LargeBlock(_Block):
-    """The same for many positives: the items of a tile are sorted, and each positive finds its place among them.
+    """The same for many positives: the items of a tile are sorted together with the bounds of the positives.
+
+    A bound is the odd number after the even one that items are rounded to [query, bound in ascending order].
 
     out: query of the block, and place in the gallery, of what is not a negative
     """
@@ -276,65 +284,79 @@ class _LargeBlock(_Block):
         self, queries: Tensor, exact: Tensor, positives: Positives, out: tuple[Tensor, Tensor], dim: int
     ) -> None:
         self.queries, self.exact, self._positives = queries, exact, positives
-        self.bound = exact - 2 * slack(dim, torch.float64)
-        self._edges = (self.bound * _UNIT**2).int()
+        self._off = 2 * slack(dim, torch.float64)
+        self._edges = sort_rows_((self.bound * _UNIT**2).int() | 1)
         self.counts = torch.zeros_like(self._edges)
         query, place = out
         self._places = int(place.max()) + 1
         slab = query // _SLAB  # ordered by slab and place, what lies in a tile is one slice
         self._out = sort_rows_(((slab * self._places + place) * _SLAB + query % _SLAB)[None])[0]
 
+    @property
+    def bound(self) -> Tensor:  # type: ignore[override]
+        return self.exact - self._off
+
     def most_items(self, items: Chunk) -> int:
         return _RUN
 
     def count_(self, tile: _Tile, swapped: bool = False) -> None:
         rows, items = tile.sides[::-1] if swapped else tile.sides
-        first = tile.first[0 if swapped else 1]
-        for i in range(0, len(rows), _SLAB):
+        first, size = tile.first[0 if swapped else 1], len(items)
+        for i, out in zip(range(0, len(rows), _SLAB), self._out_of_tile(first, size), strict=True):
             some = slice(i, i + _SLAB)
             edges = self._edges[some]
-            out = self._out_of_tile(i // _SLAB, first, len(items))
-            ordered = sort_rows_(_negatives(tile, some, swapped, out))
-            place = torch.searchsorted(ordered, edges, out_int32=True)
-            equal = ordered.gather(1, place.clamp(max=len(items) - 1).long()) == edges
-            query, k = equal.nonzero().T
-            if len(query) * _REDO > ordered.numel():
-                place, query = self._place_again(rows[some], items, some, out), query[:0]
-            self.counts[some] += len(items) - place
-            scores = _negatives(tile, some, swapped, out) if len(query) else ordered
-            for pairs in torch.arange(len(query), device=query.device).split(_SLAB):
-                self._correct_(rows, items, scores, i, query[pairs], k[pairs])
+            scores = tile.whole[:, some].contiguous().T.contiguous() if swapped else tile.whole[some]
+            ordered = torch.cat([scores, edges], 1)
+            ordered[out] = _LOWEST
+            place = odd_places(sort_rows_(ordered), edges.shape[1])
+            step = ordered.shape[1]
+            ends = torch.arange(size, size + len(edges) * step, step, device=place.device)[:, None]
+            above = ends + torch.arange(edges.shape[1], device=place.device) - place
+            tied = ordered.take((place - 1).clamp_(min=0)) == edges - 1  # of equal edges the first
+            query = tied.any(1).nonzero()[:, 0]
+            if len(query):
+                equal = edges[query]
+                pair, k = tied[query].gather(1, torch.searchsorted(equal, equal)).nonzero().T
+                if len(pair) * _REDO > ordered.numel():
+                    above = self._count_again(rows[some], items, some, out)
+                else:
+                    self._add_tied_(rows[some], items, some, scores, query[pair], k, out[0] * size + out[1])
+            self.counts[some] += above
 
-    def _out_of_tile(self, slab: int, first: int, size: int) -> tuple[Tensor, Tensor]:
-        """Query of a slab, and item of a tile, of what is not a negative."""
-        before = slab * self._places
-        ends = [(before + min(place, self._places)) * _SLAB for place in (first, first + size)]
-        i, j = torch.searchsorted(self._out, self._out.new_tensor(ends)).tolist()
-        out = self._out[i:j]
-        return out % _SLAB, out // _SLAB - before - first
+    def _out_of_tile(self, first: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Query of a slab, and item of a tile, of what is not a negative, for each slab."""
+        before = torch.arange(0, len(self._edges), _SLAB) // _SLAB * self._places
+        ends = before[:, None] + torch.tensor([first, first + size]).clamp_(max=self._places)
+        parts = torch.searchsorted(self._out, ends.to(self._out.device, non_blocking=True) * _SLAB)
+        for start, (i, j) in zip((before + first).tolist(), parts.tolist(), strict=True):
+            out = self._out[i:j]
+            yield out % _SLAB, out // _SLAB - start
 
-    def _place_again(self, rows: Chunk, items: Chunk, some: slice, out: tuple[Tensor, Tensor]) -> Tensor:
-        """The places of the positives of some queries among items ordered by scores in float64."""
+    def _bounds(self, queries: slice | Tensor) -> Tensor:
+        """The bounds of some queries in ascending order, in float64."""
+        return sort_rows_(self.exact[queries] - self._off)
+
+    def _count_again(self, rows: Chunk, items: Chunk, some: slice, out: tuple[Tensor, Tensor]) -> Tensor:
+        """How many items are at or above the bounds of some queries, by scores in float64."""
         scores = rows.exact_unit() @ items.exact_unit().T
         scores[out] = -torch.inf
-        return torch.searchsorted(sort_rows_(scores), self.bound[some], out_int32=True)
+        return len(items) - torch.searchsorted(sort_rows_(scores), self._bounds(some))
 
-    def _correct_(self, rows: Chunk, items: Chunk, scores: Tensor, first: int, query: Tensor, k: Tensor) -> None:
-        """Take out the items that are rounded to the same number as a positive and are below it."""
-        pair, item = (scores[query] == self._edges[first + query, k, None]).nonzero().T
-        query, k = first + query[pair], k[pair]
-        below = exact_scores(rows, items, query, item) < self.bound[query, k]
-        self.counts.index_put_((query, k), -below.to(self.counts), accumulate=True)
+    def _add_tied_(
+        self, rows: Chunk, items: Chunk, some: slice, scores: Tensor, query: Tensor, k: Tensor, out: Tensor
+    ) -> None:
+        """Count the items that are rounded to the same number as a bound, unless they are out or below it."""
+        edges, counts = self._edges[some], self.counts[some]
+        for here, edge in zip(query.split(_SLAB), k.split(_SLAB), strict=True):
+            pair, item = (scores[here] == edges[here, edge, None] - 1).nonzero().T
+            here, edge, bound = here[pair], edge[pair], self._bounds(some.start + here).gather(1, edge[:, None])[pair]
+            at_or_above = exact_scores(rows, items, here, item) >= bound[:, 0]
+            at_or_above &= ~torch.isin(here * len(items) + item, out)
+            counts.index_put_((here, edge), at_or_above.to(counts), accumulate=True)
 
     def ranks(self) -> Ranks:
-        return self._ranks(self.counts.double())
-
-
-def _negatives(tile: _Tile, some: slice, swapped: bool, out: tuple[Tensor, Tensor]) -> Tensor:
-    """A copy of the whole numbers of some queries of a tile, the lowest for what is out."""
-    scores = tile.whole[:, some].contiguous().T.contiguous() if swapped else tile.whole[some].clone()
-    scores[out] = _LOWEST
-    return scores
+        counts = torch.empty_like(self.exact)
+        return self._ranks(counts.scatter_(1, argsort_rows(self.exact), self.counts.double()))
 
 
 def _in_order(exact: Tensor, bound: Tensor, before: Tensor, positives: Positives) -> Tensor:
@@ -343,8 +365,6 @@ def _in_order(exact: Tensor, bound: Tensor, before: Tensor, positives: Positives
     Where nothing stands between positives, their order matters to grades only; and there, what float64 cannot tell
     apart is tied.
     """
-    if positives.grades is None:
-        return -before
     order = exact.argsort(1, descending=True)
     order = order.gather(1, before.gather(1, order).argsort(dim=1, stable=True))
     drop, more = (x.gather(1, order).diff(dim=1) for x in (exact, before))
@@ -474,7 +494,7 @@ def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
     scores = rows.length.new_full(listed.index.shape, -torch.inf)
     place = torch.zeros(len(gallery), dtype=torch.long)
     tiling = tiling_of(rows.unit)
-    size = _SLAB if tiling.groups == 1 else tiling.block  # an accelerator is slow at many small products
+    size = _LISTED if tiling.groups == 1 else tiling.block  # an accelerator is slow at many small products
     for i in range(0, len(rows), size):
         some, valid, index = rows[i : i + size], listed.valid[i : i + size], listed.index[i : i + size]
         item = index[valid]

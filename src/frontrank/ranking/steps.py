@@ -7,6 +7,7 @@ is done, the few others step over the thresholds of their cell. O(items + thresh
 
 import threading
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,3 +114,24 @@ def sort_rows_(rows: Tensor) -> Tensor:
     for other in others:
         other.join()
     return rows
+
+
+def argsort_rows(rows: Tensor) -> Tensor:
+    """The order of each row [row, item], of equal numbers in any order; on a CPU by NumPy, which is quicker."""
+    return rows.argsort(1) if rows.device.type != "cpu" else torch.from_numpy(rows.numpy().argsort(1))
+
+
+def odd_places(rows: Tensor, each: int) -> Tensor:
+    """Where each row [row, item], written one after the other, has its odd numbers, so many each [row, number].
+
+    >>> odd_places(torch.tensor([[5, 2, 3], [4, 7, 1]]), 2)
+    tensor([[0, 2],
+            [4, 5]])
+    """
+    odd = rows.to(torch.uint8).bitwise_and_(1)
+    if rows.device.type == "cpu":
+        more = odd.numel() // 8 + 1 if 32 * each > rows.shape[1] else 0  # NumPy is slow at just below a tenth
+        odd = torch.nn.functional.pad(odd.view(-1), (0, more), value=1).view(torch.bool)
+        return torch.from_numpy(np.flatnonzero(odd.numpy())[: len(rows) * each]).view(len(rows), each)
+    starts = torch.arange(0, rows.numel(), rows.shape[1], device=rows.device)
+    return odd.argsort(dim=1, descending=True, stable=True)[:, :each] + starts[:, None]
