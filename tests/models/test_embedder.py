@@ -207,6 +207,8 @@ class TestSettings:
             ({"dropout": 1.0}, "dropout"),
             ({"resize": 63}, "resize"),
             ({"std": (1.0, 0.0, 1.0)}, "std"),
+            ({"mean": 0.5}, "mean"),
+            ({"layer_norm": "yes"}, "layer_norm"),
             ({"poolling": "gem"}, "poolling"),
             ({"checkpoint_path": "x.pth"}, "checkpoint_path"),
             ({"block_args": {1j}}, "options"),

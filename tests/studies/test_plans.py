@@ -81,8 +81,8 @@ def test_numbers_of_settings_of_quick_studies(plan, name, counts):
 def test_rambo_ablation(plan):
     (ways,) = plan("rambo-ablation").values()
     assert [(way["loss.margin"], way["batches.memory"], steps) for way, steps, _ in ways] == [
-        *((0.2, memory, 80) for memory in (784, 0)),
-        *((0.0, memory, 80) for memory in (784, 0)),
+        *((0.2, memory, 80) for memory in (4480, 0)),
+        *((0.0, memory, 80) for memory in (4480, 0)),
     ]
 
 
