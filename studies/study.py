@@ -272,7 +272,7 @@ _STYLE: dict[Any, Any] = {
 
 def figure_style() -> Any:
     """Return a context in which everything is drawn in this style; legends and texts take it when they are made."""
-    return import_extra("matplotlib", "report", "a study").rc_context(_STYLE)
+    return import_extra("matplotlib", "dev", "a study").rc_context(_STYLE)
 
 
 def panels(rows: int = 1, columns: int = 1, *, size: tuple[float, float] | None = None, **more: Any) -> Any:

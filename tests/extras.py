@@ -19,13 +19,17 @@ _NEEDED = {
     "train": {"timm", "pillow", "pyyaml", "safetensors"},
     "adapt": {"safetensors"},
     "compare": {"timm", "pillow", "jinja2"},
-    "report": {"matplotlib", "jinja2", "scikit-learn"},
+    "report": {"jinja2", "scikit-learn"},
     "embed": {"timm", "pillow"},
     "index": {"timm", "pillow", "faiss-cpu"},
     "search": {"timm", "pillow", "faiss-cpu"},
     "serve": {"fastapi", "uvicorn", "python-multipart", "timm", "pillow", "faiss-cpu"},
     "export": {"timm", "onnx", "onnxruntime", "onnxscript"},
-    "detect": {"torchvision", "pycocotools"},
+    "detect": {"torchvision", "pycocotools", "pyyaml"},
+    "data check": {"pillow"},
+    "data emoji": {"pillow", "resvg_py"},
+    "data emoji-scenes": {"pillow", "resvg_py"},
+    "data glyphs": {"pillow", "fonttools"},
 }
 
 
@@ -42,7 +46,7 @@ def packages(extras: Iterable[str]) -> set[str]:
 def needed(words: list[str]) -> set[str]:
     """The packages that a command needs, beside torch and numpy; a comparison those of its losses, too."""
     command, options = parse(words)
-    found = set(_NEEDED.get(command, ()))
+    found = set(_NEEDED.get(" ".join(words[:2]) if command == "data" else command, ()))
     losses = _losses(options) if command == "compare" else [vars(options).get("loss.name") or ""]
     if any(name.startswith(PEERS) for name in losses):
         found.add("pytorch-metric-learning")
