@@ -84,7 +84,9 @@ def test_the_extras_that_a_page_names_are_enough_for_its_commands() -> None:
         had = packages(extras)
         shown = [words for words in commands(page) if extras and "..." not in words]
         assert not [words for words in shown if not needed(words) <= had], name(page)
-    assert all(needed(["data", sample, "out"]) <= packages(["samples"]) for sample in ("emoji", "glyphs", "emoji-scenes"))
+    assert all(
+        needed(["data", sample, "out"]) <= packages(["samples"]) for sample in ("emoji", "glyphs", "emoji-scenes")
+    )
 
 
 def test_scripts_exist() -> None:
