@@ -90,7 +90,7 @@ A batch of 4,096 in 16 classes of 256, where the work on ranks counts most, and 
 
 {table(["loss", "large classes", "large gallery", "large classes, x floor"], many)}
 {long(found["long"]) if "long" in found else ""}
-RaMBO's AP on one list with 1 % positives, one thread, beside its Algorithm 1 with sorting; the gradient is the same:
+RaMBO's AP on one list with 1 % positives, one thread, beside its Algorithm 1 with sorting; the gradient is the same.{where(found, "list", "Both kinds of lists were measured")}
 
 {table(["scores", "time", "Algorithm 1 takes"], lists)}
 
@@ -218,7 +218,8 @@ def evaluation(found: Results) -> str:
             for row in found["large"]
         ]
         columns = ["images per class", "mAP", "x product", "extra memory"]
-        large = f"\nBy processor time, 16,000 x 256:\n\n{table(columns, cells)}\n"
+        later = where(found, "large", "Measured")
+        large = f"\nBy processor time, 16,000 x 256.{later}\n\n{table(columns, cells)}\n"
     if "vggface" in found:
         row = found["vggface"]
         large += (
