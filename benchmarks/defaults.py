@@ -54,6 +54,7 @@ ICONS = [
 STYLE = re.compile(r"-(fill|filled|outline|line|thin|light|bold|duotone|sharp|linear|broken)$")  # of an icon's name
 NETWORK = ("--backbone", "tf_efficientnet_lite0", "--weights", "package")
 METRICS = ("R@1", "mAP")
+SIDES = ("xmin", "ymin", "xmax", "ymax")  # of a box in a scene
 FACTS = ("steps", "before", "best", "best_step", "frozen is the model")  # of a run: R@1 of held-out classes
 RESULT = Path(__file__).parent / "results" / "defaults.json"
 Pictures = Iterator[tuple[str, Image.Image]]
@@ -71,9 +72,6 @@ def crops(scenes: Path) -> Pictures:
                 if seen.get(name, 0) < 60 and min(right - left, bottom - top) >= 16:
                     seen[name] = seen.get(name, 0) + 1
                     yield name, scene.convert("RGB").crop((left - 1, top - 1, right, bottom))
-
-
-SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 def cifar() -> Pictures:
