@@ -59,8 +59,8 @@ def taken(monkeypatch):
 
         monkeypatch.setattr(owner, name, noted)
 
-    note(exact, "_count_among_themselves", "symmetric")
-    note(exact, "_count_in_gallery", "gallery")
+    note(exact, "_counting_among_themselves", "symmetric")
+    note(exact, "_counting_in_gallery", "gallery")
     note(exact, "_cells", lambda scores, swapped: "swapped" if swapped else "few")
     note(exact._Block, "_settle_", "settled")
     note(exact._Block, "_recount_", "again")

@@ -14,6 +14,14 @@ from tests.exact_paths import SMALL, set_sizes, taken
 from tests.reference import evaluation as reference
 
 
+@pytest.fixture(autouse=True)
+def several_threads():
+    torch.set_num_threads(3)
+    yield
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(1)
+
+
 def lists(sets):
     return Lists(
         torch.tensor([j for one in sets for j in sorted(one)], dtype=torch.long), torch.tensor([len(s) for s in sets])

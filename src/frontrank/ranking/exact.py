@@ -16,11 +16,19 @@ positive are scored again.
 
 Where the queries are their own gallery, a tile of scores serves the queries of its rows and those of its columns:
 half of the multiplications.
+
+On a CPU each thread has tiles of its own: most of what is done to one is too small to be shared by threads.
 """
 
+import contextvars
 import itertools
-from collections.abc import Callable, Iterator
-from functools import cache, cached_property
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, cached_property, partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -43,7 +51,7 @@ _RUN = 2048  # queries, and items, of a tile that is sorted: in longer runs ther
 _PROBE = 1024  # items on which the way is chosen, with one of 16 queries
 _MOST_COMPARISONS = 8.0  # of an item with positives, where they cost as much as sorting
 _OPEN = 500  # comparisons that take as long as one pair scored in float64
-_SLAB = 512  # queries multiplied in float64, and sorted, together: few calls, and little beside the tile
+_SLAB = 256  # queries multiplied in float64, and sorted, together: few calls, and little beside the tile
 _LISTED = 128  # queries whose listed items are multiplied together
 _UNIT = 2.0**15  # rows of this length have products in whole numbers of 2^-30
 _LOWEST = -(1 << 31)  # below all of these
@@ -51,9 +59,11 @@ _FEW_PAIRS = 64  # so few pairs are scored in float64 at once
 _REDO = 64  # one comparison of so many left open: cheaper to multiply the tile again in float64
 _SHARED = 6  # times as many blocks as processes that share an evaluation ...
 _LEAST_SHARED = 128  # ... unless they are smaller than this
+_MOST_THREADS = 16  # that have tiles of their own, about 40 MB each; more threads share these
 _DENSE = 64  # times as long as a product takes a pair that is scored by itself
 
 Use = Callable[[Tensor, Ranks], None]
+T = TypeVar("T")
 
 
 def exact_ranks(
@@ -79,13 +89,18 @@ def exact_ranks(
         with progress("ranking", work, show) as step:
             for rows in groups:
                 blocks = _blocks(queries, items, rows, relevance, removed, own=gallery is None, all_=symmetric)
+                counting = (
+                    _counting_among_themselves(queries, blocks)
+                    if symmetric
+                    else _counting_in_gallery(queries, items, blocks)
+                )
+                for pairs in _side_by_side(counting, queries.device):
+                    step(pairs)
                 if symmetric:
-                    blocks = _count_among_themselves(queries, blocks, step)
-                else:
-                    _count_in_gallery(queries, items, blocks, step)
-                for block in blocks:
-                    if block.exact.shape[1]:
-                        use(block.queries, block.ranks())
+                    blocks = _of_this_share(blocks)
+                ranking = (partial(block.ranks, some) for block in blocks for some in block.parts())
+                for some, ranks in _side_by_side(ranking, queries.device):
+                    use(some, ranks)
 
 
 def _groups(counts: Tensor) -> list[slice]:
@@ -95,9 +110,7 @@ def _groups(counts: Tensor) -> list[slice]:
     return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
 
-def _count_in_gallery(
-    queries: Vectors, gallery: Vectors, blocks: "list[_Block]", step: Callable[[float], None]
-) -> None:
+def _counting_in_gallery(queries: Vectors, gallery: Vectors, blocks: "list[_Block]") -> Iterator[Callable[[], float]]:
     """Count all items of the gallery, read once for as many queries as fit into memory."""
     for loaded in _load_blocks(queries, blocks):
         for where in gallery.chunks():
@@ -105,12 +118,11 @@ def _count_in_gallery(
             for block, rows in loaded:
                 size = block.most_items(items)
                 for i in range(0, len(items), size):
-                    block.count_(_Tile(rows, items[i : i + size], 0, where.start + i))
-                step(len(rows) * len(items))
+                    yield partial(_count_, _Tile(rows, items[i : i + size], 0, where.start + i), block)
 
 
-def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Callable[[float], None]) -> "list[_Block]":
-    """Count all queries as items of each other, a pair of blocks at a time; return the blocks of this share."""
+def _counting_among_themselves(queries: Vectors, blocks: "list[_Block]") -> Iterator[Callable[[], float]]:
+    """Count all queries as items of each other, a pair of blocks at a time, those of this share."""
     share, start = current_share(), 0
     starts = [0, *itertools.accumulate(len(block.queries) for block in blocks)]
     turn = itertools.count()  # shares take the pairs in turn
@@ -120,17 +132,60 @@ def _count_among_themselves(queries: Vectors, blocks: "list[_Block]", step: Call
             for i, (block, rows) in enumerate(loaded[: j + 1]):
                 if share is not None and next(turn) % share.parts != share.part:
                     continue
-                tile = _Tile(rows, items, starts[start + i], starts[start + j])
-                block.count_(tile)
-                if block is not other:
-                    other.count_(tile, swapped=True)
-                step(len(rows) * len(items) / (2 if block is other else 1))
+                yield partial(_count_, _Tile(rows, items, starts[start + i], starts[start + j]), block, other)
         start += len(loaded)
+
+
+def _count_(tile: "_Tile", block: "_Block", other: "_Block | None" = None) -> float:
+    """Count the items of a tile, and its queries as items of the other block; return how many pairs were new."""
+    block.count_(tile)
+    if other is not None and other is not block:
+        other.count_(tile, swapped=True)
+    rows, items = tile.sides
+    return len(rows) * len(items) / (2 if other is block else 1)
+
+
+def _of_this_share(blocks: "list[_Block]") -> "list[_Block]":
+    """The blocks of this share, with what all shares have counted."""
+    share = current_share()
     if share is None:
         return blocks
     for block in blocks:
         block.counts = share.add(block.counts)
     return blocks[share.part :: share.parts]
+
+
+def _side_by_side(calls: Iterable[Callable[[], T]], device: torch.device) -> Iterator[T]:
+    """Make calls and yield what they return, in their order; on a CPU several threads make one call each at a time."""
+    threads = torch.get_num_threads()
+    workers = min(threads, _MOST_THREADS) if device.type == "cpu" and tiling_of(device).waits else 1
+    calls = iter(calls)
+    first = list(itertools.islice(calls, 2))
+    calls = itertools.chain(first, calls)
+    if workers == 1 or len(first) < 2:
+        yield from (call() for call in calls)
+        return
+    mode = torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad  # each thread has its own
+    results: deque[Future[T]] = deque()
+
+    def make(call: Callable[[], T]) -> T:
+        with mode():
+            return call()
+
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,)) as pool:
+            try:
+                for call in calls:
+                    results.append(pool.submit(contextvars.copy_context().run, make, call))
+                    if len(results) > workers:
+                        yield results.popleft().result()
+                while results:
+                    yield results.popleft().result()
+            finally:
+                for result in results:  # if there was an error, or an interruption
+                    result.cancel()
+    finally:
+        torch.set_num_threads(threads)  # a thread's number is partly that of all
 
 
 def _load_blocks(queries: Vectors, blocks: "list[_Block]") -> "Iterator[list[tuple[_Block, Chunk]]]":
@@ -159,10 +214,12 @@ class _Tile:
         rows, items = self.sides
         first, second = rows.exact_unit(_UNIT), items.exact_unit(_UNIT)
         whole = torch.empty(len(rows), len(items), dtype=torch.int32, device=first.device)
+        slab = first.new_empty(_SLAB * len(items))  # once, since new memory takes time
         for i in range(0, len(rows), _SLAB):
             some = slice(i, i + _SLAB)
             start = i if rows is items else 0
-            whole[some, start:] = first[some] @ second[start:].T
+            shape = len(first[some]), len(items) - start
+            whole[some, start:] = torch.mm(first[some], second[start:].T, out=slab[: shape[0] * shape[1]].view(shape))
             if start:
                 whole[some, :start] = whole[:start, some].T
             whole[some, start:] &= -2
@@ -180,6 +237,7 @@ class _Block:
         self, queries: Tensor, exact: Tensor, positives: Positives, removed: Tensor | None, like: Tensor
     ) -> None:
         self.queries, self.exact, self._positives, self._removed = queries, exact, positives, removed
+        self._adding = threading.Lock()
         dim, dtype = like.shape[1], like.dtype
         self.bound = exact - 2 * slack(dim, torch.float64)
         band = slack(dim, dtype) + torch.finfo(dtype).eps if dtype != torch.float64 else 0.0
@@ -222,7 +280,8 @@ class _Block:
                 pair, place = inside.nonzero().T
                 k, cell = k[pair], cell[pair]
                 self._settle_(rows, items, k, query[cell], group[cell] * _CELL + place)
-        self.counts.index_add_(1, query.to(self.counts.device), sums.to(self.counts))
+        with self._adding:
+            self.counts.index_add_(1, query.to(self.counts.device), sums.to(self.counts))
 
     def _count_at_once_(self, rows: Chunk, items: Chunk, scores: Tensor) -> None:
         """Compare all items with as many positives at once as memory allows, waiting once for these."""
@@ -238,7 +297,8 @@ class _Block:
         if sum(map(len, left)) * _REDO > scores.numel():
             self._recount_(rows, items)
         elif sums:
-            self.counts += torch.cat(sums).to(self.counts)
+            with self._adding:
+                self.counts += torch.cat(sums).to(self.counts)
             self._settle_(rows, items, *torch.cat(left).T)
 
     def _settle_(self, rows: Chunk, items: Chunk, k: Tensor, query: Tensor, item: Tensor) -> None:
@@ -246,26 +306,33 @@ class _Block:
         k, query, item = (x.to(self.exact.device) for x in (k, query, item))
         bound = self.bound[query, k]
         above = _scores_again(rows, items, query, item, lambda s, off: (s - bound).abs() > off) >= bound
-        self.counts.index_put_((k, query), above.to(self.counts), accumulate=True)
+        with self._adding:
+            self.counts.index_put_((k, query), above.to(self.counts), accumulate=True)
 
     def _recount_(self, rows: Chunk, items: Chunk) -> None:
         """Count the items of a tile by scores in float64."""
         scores = rows.exact_unit() @ items.exact_unit().T
-        self.counts += _at_or_above(scores, self.bound.T.contiguous())
+        above = _at_or_above(scores, self.bound.T.contiguous())
+        with self._adding:
+            self.counts += above
 
-    def ranks(self) -> Ranks:
-        """What stands before each positive, once all items have been counted."""
-        positives = self._positives
-        before = self.counts.T - _exactly_at_or_above(self.exact.masked_fill(~positives.valid, -torch.inf), self.bound)
+    def parts(self) -> list[slice]:
+        """The queries that are ranked together."""
+        return [slice(None)] if self.exact.shape[1] else []
+
+    def ranks(self, some: slice) -> tuple[Tensor, Ranks]:
+        """Some queries, and what stands before each of their positives, once all items have been counted."""
+        exact, bound, valid = (x[some] for x in (self.exact, self.bound, self._positives.valid))
+        before = self.counts.T[some] - _exactly_at_or_above(exact.masked_fill(~valid, -torch.inf), bound)
         if self._removed is not None:
-            before -= _exactly_at_or_above(self._removed, self.bound)
-        return self._ranks(before.clamp_(min=0))
+            before -= _exactly_at_or_above(self._removed[some], bound)
+        return self.queries[some], self._ranks(some, before.clamp_(min=0))
 
-    def _ranks(self, before: Tensor) -> Ranks:
-        """What stands before each positive, given the negatives before it [query, positive]."""
-        positives = self._positives
+    def _ranks(self, some: slice, before: Tensor) -> Ranks:
+        """What stands before each positive of some queries, given the negatives before it [query, positive]."""
+        positives = self._positives.rows(some)
         if positives.grades is not None:
-            in_order = _in_order(self.exact, self.bound, before, positives)
+            in_order = _in_order(self.exact[some], self.bound[some], before, positives)
             return make_ranks(count_positives(in_order, positives), before, positives)
         place = torch.arange(before.shape[1], dtype=before.dtype, device=before.device).expand_as(before)
         order = argsort_rows((before * len(place.T) + place).masked_fill_(~positives.valid, torch.inf))
@@ -277,20 +344,24 @@ class _LargeBlock(_Block):
 
     A bound is the odd number after the even one that items are rounded to [query, bound in ascending order].
 
-    out: query of the block, and place in the gallery, of what is not a negative
+    places: those in the gallery of what is not a negative, so many of each query, one query's after the other's
     """
 
     def __init__(
-        self, queries: Tensor, exact: Tensor, positives: Positives, out: tuple[Tensor, Tensor], dim: int
+        self, queries: Tensor, exact: Tensor, positives: Positives, many: Tensor, places: Tensor, dim: int
     ) -> None:
-        self.queries, self.exact, self._positives = queries, exact, positives
-        self._off = 2 * slack(dim, torch.float64)
+        self.queries, self.exact = queries, exact
+        self._positives = replace(positives, index=positives.index[:0])  # large, and not needed again
+        self._off, self._adding = 2 * slack(dim, torch.float64), threading.Lock()
         self._edges = sort_rows_((self.bound * _UNIT**2).int() | 1)
         self.counts = torch.zeros_like(self._edges)
-        query, place = out
-        self._places = int(place.max()) + 1
-        slab = query // _SLAB  # ordered by slab and place, what lies in a tile is one slice
-        self._out = sort_rows_(((slab * self._places + place) * _SLAB + query % _SLAB)[None])[0]
+        self._places = int(places.max()) + 1
+        slab, query = (
+            f(torch.arange(len(many), device=many.device), _SLAB) for f in (torch.floor_divide, torch.remainder)
+        )
+        slab, query = (x.repeat_interleave(many) for x in (slab, query))
+        self._out = slab.mul_(self._places).add_(places).mul_(_SLAB).add_(query)
+        sort_rows_(self._out[None])
 
     @property
     def bound(self) -> Tensor:  # type: ignore[override]
@@ -320,8 +391,9 @@ class _LargeBlock(_Block):
                 if len(pair) * _REDO > ordered.numel():
                     above = self._count_again(rows[some], items, some, out)
                 else:
-                    self._add_tied_(rows[some], items, some, scores, query[pair], k, out[0] * size + out[1])
-            self.counts[some] += above
+                    self._add_tied_(rows[some], items, some, scores, query[pair], k, out[1] * _SLAB + out[0])
+            with self._adding:
+                self.counts[some] += above
 
     def _out_of_tile(self, first: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Query of a slab, and item of a tile, of what is not a negative, for each slab."""
@@ -345,18 +417,28 @@ class _LargeBlock(_Block):
     def _add_tied_(
         self, rows: Chunk, items: Chunk, some: slice, scores: Tensor, query: Tensor, k: Tensor, out: Tensor
     ) -> None:
-        """Count the items that are rounded to the same number as a bound, unless they are out or below it."""
+        """Count the items that are rounded to the same number as a bound, unless they are out or below it.
+
+        out: what is not a negative, as item * _SLAB + query, in ascending order
+        """
         edges, counts = self._edges[some], self.counts[some]
         for here, edge in zip(query.split(_SLAB), k.split(_SLAB), strict=True):
             pair, item = (scores[here] == edges[here, edge, None] - 1).nonzero().T
             here, edge, bound = here[pair], edge[pair], self._bounds(some.start + here).gather(1, edge[:, None])[pair]
             at_or_above = exact_scores(rows, items, here, item) >= bound[:, 0]
-            at_or_above &= ~torch.isin(here * len(items) + item, out)
-            counts.index_put_((here, edge), at_or_above.to(counts), accumulate=True)
+            pair = item * _SLAB + here
+            at_or_above &= torch.searchsorted(out, pair) == torch.searchsorted(out, pair, right=True)
+            with self._adding:
+                counts.index_put_((here, edge), at_or_above.to(counts), accumulate=True)
 
-    def ranks(self) -> Ranks:
-        counts = torch.empty_like(self.exact)
-        return self._ranks(counts.scatter_(1, argsort_rows(self.exact), self.counts.double()))
+    def parts(self) -> list[slice]:
+        size = _SLAB if tiling_of(self.exact).waits else len(self.exact)
+        return [slice(i, i + size) for i in range(0, len(self.exact), size)]
+
+    def ranks(self, some: slice) -> tuple[Tensor, Ranks]:
+        exact = self.exact[some]
+        before = torch.empty_like(exact).scatter_(1, argsort_rows(exact), self.counts[some].double())
+        return self.queries[some], self._ranks(some, before)
 
 
 def _in_order(exact: Tensor, bound: Tensor, before: Tensor, positives: Positives) -> Tensor:
@@ -436,7 +518,8 @@ def _blocks(
         place = torch.empty_like(ordered)
         place[ordered] = torch.arange(len(ordered))
     probe = cache(lambda: gallery.read(torch.arange(0, len(gallery), -(-len(gallery) // _PROBE))))
-    return [_block(queries, gallery, some, relevance, removed, own, place, probe) for some in parts]
+    making = (partial(_block, queries, gallery, some, relevance, removed, own, place, probe) for some in parts)
+    return list(_side_by_side(making, queries.device))
 
 
 def _like_together(queries: Tensor, relevance: Relevance, own: bool) -> Tensor:
@@ -471,11 +554,10 @@ def _block(
     number = exact.shape[1]
     waits = tiling_of(rows.unit).waits
     if number > (_SOME if waits else _SOME_AT_ONCE) or (number > FEW and waits and _many_near(rows, exact, probe())):
-        pairs = [(of.valid.nonzero()[:, 0], of.index[of.valid]) for of in listed] + [(here, some)] * own
-        query, item = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        place_of_item = item if place is None else place[item]
-        out = query.to(exact.device), place_of_item.to(exact.device)
-        return _LargeBlock(some, exact, positives, out, queries.dim)
+        out = torch.cat([of.index for of in listed] + [some[:, None]] * own, 1)
+        is_out = torch.cat([of.valid for of in listed] + [torch.ones(len(some), 1, dtype=torch.bool)] * own, 1)
+        places = (out if place is None else place[out])[is_out].to(exact.device)
+        return _LargeBlock(some, exact, positives, is_out.sum(1).to(exact.device), places, queries.dim)
     out_scores = [exact_scores(rows, rows, *(here.to(exact.device, non_blocking=True),) * 2)[:, None]] if own else []
     out_scores += [_pair_scores(rows, gallery, of) for of in listed[1:]]
     return _Block(some, exact, positives, torch.cat(out_scores, 1) if out_scores else None, rows.unit)

@@ -50,7 +50,7 @@ class Chunk:
 
     def exact_unit(self, length: float = 1.0) -> Tensor:
         """The rows at length 1, or at another that is a power of 2, in float64."""
-        return self.raw.double() / (self.length / length)[:, None]
+        return self.raw.to(torch.float64, copy=True).div_((self.length / length)[:, None])
 
 
 class Vectors:
