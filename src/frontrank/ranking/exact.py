@@ -372,18 +372,18 @@ class _LargeBlock(_Block):
 
     def count_(self, tile: _Tile, swapped: bool = False) -> None:
         rows, items = tile.sides[::-1] if swapped else tile.sides
-        first, size = tile.first[0 if swapped else 1], len(items)
+        first, size, each = tile.first[0 if swapped else 1], len(items), self._edges.shape[1]
+        ends = torch.arange(size, size + _SLAB * (size + each), size + each, device=self._edges.device)[:, None]
+        last = ends + torch.arange(-1, each - 1, device=ends.device)  # where an edge stands that no item is above
         for i, out in zip(range(0, len(rows), _SLAB), self._out_of_tile(first, size), strict=True):
             some = slice(i, i + _SLAB)
             edges = self._edges[some]
             scores = tile.whole[:, some].contiguous().T.contiguous() if swapped else tile.whole[some]
             ordered = torch.cat([scores, edges], 1)
             ordered[out] = _LOWEST
-            place = odd_places(sort_rows_(ordered), edges.shape[1])
-            step = ordered.shape[1]
-            ends = torch.arange(size, size + len(edges) * step, step, device=place.device)[:, None]
-            above = ends + torch.arange(edges.shape[1], device=place.device) - place
-            tied = ordered.take((place - 1).clamp_(min=0)) == edges - 1  # of equal edges the first
+            before = odd_places(sort_rows_(ordered), each).sub_(1)
+            above = last[: len(edges)] - before
+            tied = ordered.take(before.clamp_(min=0)).add_(1) == edges  # of equal edges the first
             query = tied.any(1).nonzero()[:, 0]
             if len(query):
                 equal = edges[query]
