@@ -70,3 +70,4 @@ def test_the_operation_follows_the_rules_of_torch(build, batch, dtype):
     loss = build(temperature=0.1)
     arguments = (tensors[0], more["labels"], tensors[1], more.get("ref_labels"), None, None)
     torch.library.opcheck(_batch_loss, (loss.number, *arguments, True, tensors[1] is not None))
+    assert _batch_loss(loss.number, *arguments, True, False)[1].dtype == torch.promote_types(dtype, torch.float32)

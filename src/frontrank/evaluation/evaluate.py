@@ -366,7 +366,7 @@ def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed
     if bad := (~torch.isfinite(scores) & listed).any(1).nonzero()[:, 0].tolist():
         raise InputError(f"scores has NaN or infinite values in row {int(some[bad[0]])}; look at where they come from")
     positives, device = relevance.positives(some), scores.device
-    asked = replace(positives.to(device), own=None, candidates=listed)
+    asked = replace(positives.to(device), candidates=listed)
     ranks = Exact().ranks(scores, asked, slopes=False)[0]
     double = {name: x.double() for name, x in ranks._asdict().items() if x is not None and x.dtype != torch.bool}
     return ranks._replace(**double)
@@ -402,7 +402,7 @@ def read_relevance(
         if codes[0].dim() == 2 and is_nested(torch.cat(codes)):
             relevance = LevelRelevance(*codes, own=own, by_level=True)
         elif codes[0].dim() == 2:
-            relevance = _sharing_a_level(*codes, own=own)
+            relevance = _sharing_a_level(*codes)
         else:
             relevance = LabelRelevance(*codes, own=own)
     else:
@@ -420,10 +420,10 @@ def read_relevance(
     return relevance, removed
 
 
-def _sharing_a_level(codes: Tensor, gallery_codes: Tensor, own: bool) -> Lists:
+def _sharing_a_level(codes: Tensor, gallery_codes: Tensor) -> Lists:
     """Return the items that share a level with each query, whose grade is how many they share."""
     size = len(gallery_codes)
-    levels = [Lists.of(LabelRelevance(*of, own=own)) for of in zip(codes.T, gallery_codes.T, strict=True)]
+    levels = [Lists.of(LabelRelevance(*of, own=False)) for of in zip(codes.T, gallery_codes.T, strict=True)]
     pairs, grades = torch.cat([each.queries * size + each.items for each in levels]).unique(return_counts=True)
     return Lists(pairs % size, torch.bincount(pairs // size, minlength=len(codes)), grades)
 
