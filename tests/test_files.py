@@ -1,7 +1,9 @@
 """Files: written whole or not at all, JSON that names its format, locks between processes."""
 
 import errno
+import fcntl
 import os
+import stat
 import subprocess
 import sys
 
@@ -53,35 +55,54 @@ def test_no_clock_removes_what_is_being_written(tmp_path):
 
 
 def test_pipes_are_not_opened(tmp_path):
-    for name in ("t.csv", "e.npy", "l.txt", "journal"):
+    for name in ("t.csv", "e.npy", "l.txt", "journal", "r.json", "config.json"):
         os.mkfifo(tmp_path / name)
     calls = [
         lambda: fr.data.read_table(tmp_path / "t.csv"),
         lambda: fr.data.read_embeddings(tmp_path / "e.npy"),
         lambda: fr.data.read_labels(str(tmp_path / "l.txt"), None, 3),
         lambda: fr.Index.load(tmp_path),
+        lambda: fr.Report.load(tmp_path / "r.json"),
+        lambda: fr.Embedder.load(tmp_path),
     ]
     for call in calls:
         with pytest.raises(InputError, match=tmp_path.name):
             call()
 
 
-def test_a_full_disk_is_an_error_of_the_file(tmp_path):
-    def fail(file):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def failing(code, folders_only=False):
+    """A function that takes an open file or its number, and fails as the system does."""
 
-    refusal(lambda: atomic_write(tmp_path / "file", fail), "file")
+    def fail(file, *_):
+        if not folders_only or stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_a_full_disk_is_an_error_of_the_file(tmp_path, monkeypatch):
+    refusal(lambda: atomic_write(tmp_path / "file", failing(errno.ENOSPC)), "file")
     assert os.listdir(tmp_path) == []
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO, folders_only=True))
+    refusal(lambda: atomic_write(tmp_path / "file", "x"), "file")
 
 
-def test_an_existing_file_is_kept_unless_asked(tmp_path):
+def test_systems_and_disks_that_cannot_lock_or_sync_a_folder(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+        patch.setattr(os, "fsync", failing(errno.EINVAL, folders_only=True))
+        atomic_write(tmp_path / "file", "old")
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.delattr(os, "O_DIRECTORY")
+    atomic_write(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_an_existing_file_is_kept_unless_asked_and_a_missing_folder_is_named(tmp_path):
     path = tmp_path / "file"
     atomic_write(path, "old", overwrite=False)
     refusal(lambda: atomic_write(path, "new", overwrite=False), "file")
     assert path.read_text() == "old"
-
-
-def test_a_missing_folder_is_named(tmp_path):
     refusal(lambda: atomic_write(tmp_path / "nowhere" / "file", "x"), "nowhere")
 
 
@@ -90,10 +111,12 @@ def test_paths_that_cannot_be(path, error):
     refusal(lambda: as_path("target", path), "target", error=error)
 
 
-def test_json_comes_back(tmp_path):
+def test_json_comes_back_unless_it_is_too_large(tmp_path, monkeypatch):
     path = tmp_path / "file.json"
     write_json(path, "thing", 2, {"rows": [1, 2]}, overwrite=False)
     assert read_json(path, "thing", 2)["rows"] == [1, 2]
+    monkeypatch.setattr("frontrank.files._MOST_JSON", path.stat().st_size - 1)
+    refusal(lambda: read_json(path, "thing", 2), "file.json")
 
 
 @pytest.mark.parametrize(

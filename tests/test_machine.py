@@ -80,6 +80,14 @@ def test_only_steps_count():
             assert 180 < memory.peak() < 260
 
 
+def test_steps_of_a_gpu(monkeypatch):
+    peak = [50e6]
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20e6)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[0])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.insert(0, 23e6))
+    assert StepMemory(torch.device("cuda")).peak() == 3.0
+
+
 def test_peaks_of_systems_without_proc(monkeypatch):
     monkeypatch.setattr(machine, "_read_kilobytes", lambda *_: 0)
     assert 10 < machine._peak_megabytes(CPU) < 1e6

@@ -87,6 +87,7 @@ def test_items_hold_what_is_known_about_an_image(model, index, photos):
     table = fr.data.read_folder(photos)
     own = {"year": np.arange(12) + 2000, "good": np.arange(12) % 2 == 0, "note": np.array(["", "old"] * 6)}
     table = replace(table, extra={**own, "id": table.paths})
+    refusal(lambda: put(model, index, table, batch_size=0), "batch_size")
     assert put(model, index, table) == IndexSummary(added=12)
     items = {item.id: item for item in index.items()}
     assert list(items) == sorted(f"photos/{path}" for path in table.paths)
@@ -147,6 +148,7 @@ def test_another_label_or_place_needs_no_embedding(model, photos, embedded, monk
 @pytest.mark.parametrize("batch_size", [1, 5, 64])
 def test_broken_images_are_named_and_the_others_stored(model, index, photos, batch_size, monkeypatch):
     monkeypatch.setattr(picture_index, "_TABLE_ROWS", 5)
+    monkeypatch.setattr(picture_index, "_STORE_SECONDS", batch_size - 5)  # with batches of 5, each is stored by itself
     names = break_some(photos)
     summary = put(model, index, photos, batch_size=batch_size)
     assert (summary.added, [file for file, _ in summary.broken], index.count()) == (9, names, 9)
@@ -160,7 +162,9 @@ def test_pruning_deletes_what_is_broken_or_missing(model, index, photos, monkeyp
     break_some(photos)
     assert len(put(model, index, photos).broken) == 4
     assert index.count() == 12
-    assert put(model, index, photos, prune=True).removed == 3
+    asked = []
+    assert put(model, index, photos, prune=True, check_prune=lambda *counts: asked.append(counts)).removed == 3
+    assert asked == [(0, 12), (3, 12)]  # before images are read, and when three are broken
     assert index.get(["photos/cat/2.png"]) == [None]
     shutil.rmtree(photos / "dog")
     put(model, index, photos)
@@ -237,9 +241,7 @@ def test_the_model_of_an_index(index, models, tmp_path, monkeypatch):
     monkeypatch.setattr(fr.Embedder, "load", lambda name, device: names.append(name) or own(models[0], device=device))
     assert load() == index.settings.model
     assert names == ["owner/name"]
-
-
-def test_without_a_fingerprint_the_dimensions_must_fit(models):
+    monkeypatch.undo()  # without a fingerprint the dimensions must fit
     assert load_index_model(Index(dim=8), str(models[1]), "cpu").dim == 8
     refusal(lambda: load_index_model(Index(dim=9), str(models[0]), "cpu"), "first", "--model")
 

@@ -11,7 +11,8 @@ from frontrank.progress import progress
 @pytest.fixture(params=["rich", "plain"])
 def drawn_by(request, monkeypatch, capsys):
     monkeypatch.setattr(module, "_PATIENCE", 0.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)  # pytest puts another object there for the test
+    monkeypatch.setenv("TERM", "xterm")
     if request.param == "plain":
         real = builtins.__import__
 
@@ -33,11 +34,12 @@ def test_a_bar_is_drawn_on_stderr_and_goes_away(drawn_by, capsys):
     assert out == ""
     assert "ranking" in err
     assert "%" in err
+    assert ("\x1b" in err) == (drawn_by == "rich")
 
 
-@pytest.mark.parametrize("show", [None, False])
-def test_nothing_is_drawn_where_nobody_looks(show, monkeypatch, capsys):
-    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+@pytest.mark.parametrize(("show", "patience"), [(None, 0.0), (False, 0.0), (True, 60.0)])
+def test_nothing_is_drawn_where_nobody_looks_or_the_work_is_short(show, patience, monkeypatch, capsys):
+    monkeypatch.setattr(module, "_PATIENCE", patience)
     with progress("ranking", 2, show=show) as step:
         step(1)
         step(1)

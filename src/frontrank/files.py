@@ -154,7 +154,7 @@ def file_digest(path: PathLike) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def load_json(path: Path, encoding: str = "utf-8") -> Any:
+def load_json(path: Path, encoding: str = "utf-8", parse_constant: Callable[[str], Any] | None = None) -> Any:
     """Return the content of a JSON file; ValueError if it is not JSON, too large, nested too deeply, or no plain file.
 
     Opening a pipe could take forever, and deep nesting ends the parser by a RecursionError, which is no ValueError.
@@ -165,7 +165,7 @@ def load_json(path: Path, encoding: str = "utf-8") -> Any:
     if status.st_size > _MOST_JSON:
         raise ValueError(f"it has more than {_MOST_JSON:,} bytes")
     try:
-        return json.loads(path.read_text(encoding=encoding))
+        return json.loads(path.read_text(encoding=encoding), parse_constant=parse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -180,11 +180,11 @@ def read_json(path: PathLike, kind: str, version: int) -> dict[str, Any]:
     """What `write_json` wrote, for a file of this kind and of at most this version."""
     source = as_path("path", path)
     try:
-        content = json.loads(source.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = load_json(source, parse_constant=_refuse_constant)
     except OSError as error:
         raise InputError(f"{source} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source} is not valid JSON, or only a part of a file; save the {kind} again") from error
+    except ValueError as error:
+        raise InputError(f"{source} cannot be read as JSON ({error}); save the {kind} again") from error
     if not isinstance(content, dict) or content.get("format") != f"frontrank {kind}":
         raise InputError(f"{source} is not a frontrank {kind}; give a file that a {kind} was saved to")
     found = content.get("version")
@@ -232,10 +232,8 @@ def folder_lock(
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 had = True
-            except BlockingIOError:
-                had = False
-            except OSError:
-                had = True
+            except OSError as error:  # another one than that it is taken: there are no locks here
+                had = not isinstance(error, BlockingIOError)
             if had or time.monotonic() >= until or give_up():
                 break
             time.sleep(0.05)

@@ -177,7 +177,7 @@ class _Clients:
         self._stopped = False
 
     def stop(self) -> None:
-        """End the clients that run, and start no more."""
+        """End the clients that run, and every later one as soon as it is started."""
         self._stopped = True
         for process in list(self._running):
             process.terminate()
@@ -244,13 +244,11 @@ class _Clients:
 
     def _run(self, command: list[str], place: Path) -> tuple[int, str]:
         """Run a client; return its exit status and its output."""
-        if self._stopped:
-            return 1, "stopped"
         environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place), "npm_config_update_notifier": "false"}
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, cwd=place, env=environment, text=True, errors="replace", **pipes)
         self._running.add(process)
-        if self._stopped:  # since the check above
+        if self._stopped:
             process.terminate()
         try:
             output = process.communicate()[0]

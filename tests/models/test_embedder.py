@@ -1,5 +1,4 @@
 import sys
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -73,11 +72,13 @@ def test_parameters_by_name():
     assert {"head.linear.weight", "backbone.patch_embed.proj.weight"} & without_decay == set()
 
 
-def test_parameters_that_no_embedding_depends_on_are_not_trained():
-    model = small("test_convnext", pooling="average")
-    spare = {name for name, p in model.named_parameters() if not p.requires_grad}
-    assert spare == {"backbone.head.norm.weight", "backbone.head.norm.bias"}
-    assert spare & {name for name, _ in model.backbone_parameters()} == set()
+def test_parameters_that_no_embedding_depends_on_are_not_trained(monkeypatch):
+    for _ in range(2):
+        model = small("test_convnext", pooling="average")
+        spare = {name for name, p in model.named_parameters() if not p.requires_grad}
+        assert spare == {"backbone.head.norm.weight", "backbone.head.norm.bias"}
+        assert spare & {name for name, _ in model.backbone_parameters()} == set()
+        monkeypatch.setattr("frontrank.models.backbone._trace_features", lambda *_: 1 / 0)  # as if it read numbers
 
 
 class TestStages:
@@ -92,6 +93,7 @@ class TestStages:
 
     def test_what_comes_after_the_stage_is_not_trained(self):
         model = small("test_resnet", stage=2)
+        assert model.settings.pooling == "average"  # native needs the last layer
         model(images()).sum().backward()
         trained = {name.split(".")[1] for name, _ in model.backbone_parameters()}
         assert trained == {"conv1", "bn1", "layer1"}
@@ -103,11 +105,6 @@ class TestStages:
         left = feature_maps(model.backbone, x, 3)
         assert model.dim == left[0].numel()
         torch.testing.assert_close(model(x), torch.nn.functional.normalize(left.flatten(1)))
-
-    def test_a_model_that_was_saved_before_there_were_stages(self):
-        settings = asdict(small().settings)
-        del settings["stage"]
-        assert Embedder.from_settings(settings).settings.stage == 0
 
     @pytest.mark.parametrize("stage", [-1, 1.5, 99])
     def test_a_stage_that_does_not_exist(self, stage):
@@ -130,10 +127,6 @@ class TestTokens:
         features = model.backbone.forward_features(x)
         assert torch.equal(feature_maps(model.backbone, x), features.permute(0, 3, 1, 2))
         assert feature_maps(model.backbone, x).shape == (1, 64, 2, 3)
-
-    def test_a_size_that_was_not_built_for(self):
-        for settings, name in (({"backbone": "swin_tiny_patch4_window7_224"}, "swin"), ({"pooling": "flat"}, "flat")):
-            refusal(lambda settings=settings: small(**settings)(torch.zeros(1, 3, 32, 64)), name)
 
 
 class TestImages:
@@ -161,14 +154,16 @@ class TestImages:
 
 
 class TestPrecision:
-    def test_autocast_pools_and_projects_in_float32(self):
-        model, x = small(pooling="gem").eval(), images()
+    @pytest.mark.parametrize("pooling", ["gem", "native"])
+    def test_autocast_pools_and_projects_in_float32(self, pooling):
+        model, x = small(pooling=pooling).eval(), images()
         with torch.autocast("cpu", torch.bfloat16):
             maps = feature_maps(model.backbone, x)
             embeddings = model(x)
         assert maps.dtype == torch.bfloat16
         assert embeddings.dtype == torch.float32
-        assert torch.equal(embeddings, model.head(model.pooling(maps)))
+        pooled = model.pooling(maps) if pooling == "gem" else maps.float().mean((2, 3))
+        torch.testing.assert_close(embeddings, model.head(pooled))
         torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(2))
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

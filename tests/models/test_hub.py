@@ -43,10 +43,8 @@ class Hub(BaseHTTPRequestHandler):
             self.server.repos.append(lines[0])
             self.answer({"url": f"{self.server.address}/me/shoes", "name": "me/shoes", "id": "1"})
         elif "/preupload/" in self.path:
-            files = [
-                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in lines[0]["files"]
-            ]
-            self.answer({"files": files})
+            how = {"uploadMode": "regular", "shouldIgnore": False}
+            self.answer({"files": [{"path": file["path"], **how} for file in lines[0]["files"]]})
         elif "/commit/" in self.path:
             values = [line["value"] for line in lines if line["key"] == "file"]
             self.server.files.update({value["path"]: base64.b64decode(value["content"]) for value in values})

@@ -53,7 +53,7 @@ def test_leading_dots_of_deb_files_and_zstd_by_dpkg(tmp_path, monkeypatch, capfd
     assert read(path) == [("usr/share/x", b"1")]
     path.write_bytes(deb(b"\x28\xb5\x2f\xfd....", "data.tar.zst"))
     plain = tmp_path / "plain.tar"
-    plain.write_bytes(tar(FILES, "w"))
+    plain.write_bytes(tar(FILES, "w") + bytes(2**17))  # dpkg-deb must be able to end
     dpkg = tmp_path / "bin" / "dpkg-deb"
     dpkg.parent.mkdir()
     dpkg.write_text(f'#!/bin/sh\n[ "$1 $2" = "--fsys-tarfile {path}" ] && exec /bin/cat "{plain}"\n')

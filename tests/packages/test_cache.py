@@ -99,12 +99,14 @@ def test_another_checksum(npm, cache):
     refusal(lambda: fetch([package(OTHER)]), "thing 1.0 (npm)")
 
 
-def test_one_fails_and_the_others_stay(npm, cache):
+def test_one_fails_and_the_others_stay(npm, cache, monkeypatch):
     """What has arrived is not fetched again once the mistake is mended."""
     refusal(lambda: fetch([package(CONTENT), package(OTHER, name="wrong", version="2")]), "wrong 2 (npm)")
     fetch([package(CONTENT)])
     assert sum("thing@" in call for call in calls(npm)) <= 2
     assert not list(cache.glob(".fetch-*"))
+    monkeypatch.setattr("frontrank.packages._fetch_all", lambda *_: None)  # another process deletes what it fetched
+    refusal(lambda: fetch([package(OTHER, name="gone")]), "gone 1.0 (npm)")
 
 
 def test_no_room(npm, cache, monkeypatch):

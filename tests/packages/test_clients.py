@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from frontrank.errors import FrontrankWarning, InputError
-from frontrank.packages import actual_package, fetch, is_cached
+from frontrank.packages import _Clients, actual_package, fetch, is_cached
+from tests.errors import refusal
 from tests.packages import fakes
 from tests.packages.fakes import calls, client, package, saying, stored, tgz, whl
 
@@ -101,6 +102,13 @@ def test_another_number_of_archives(clients, cache, left, many):
     assert f" {many} archives" in refused("npm")
 
 
+def test_clients_that_start_after_a_stop_are_ended(clients, tmp_path):
+    client(clients, "npm", "exec sleep 300")
+    late = _Clients(tmp_path, any_version=False)
+    late.stop()
+    refusal(lambda: late.download(THING["npm"], tmp_path), "npm")
+
+
 def apt(folder, own, elsewhere=("exit 9",), update=("exit 0",)):
     """apt-get whose own lists do one thing, and whose private ones another, once they are updated."""
     client(folder, "apt-get", *case({'*" update "*': update, "*Dir::State::lists=*": elsewhere, "*": own}))
@@ -129,12 +137,8 @@ def test_apt_whose_lists_are_empty(clients, cache, copy):
     for count in (1, 2):
         (cache / "apt-thing-1.0.deb").unlink()
         fetch([THING["apt"]])
-        assert updates(clients) == count
+        assert sum(" update " in call for call in calls(clients)) == count
         os.utime(cache.parent / "apt" / "updated", (1, 1))
-
-
-def updates(clients):
-    return sum(" update " in call for call in calls(clients))
 
 
 def test_apt_cannot_update(clients, cache, copy):
@@ -142,7 +146,7 @@ def test_apt_cannot_update(clients, cache, copy):
     apt(clients, saying(fakes.UNKNOWN_APT, 100), update=saying(fakes.OFFLINE_APT, 100))
     assert "(Temporary failure" in refused("apt")
     refused("apt")
-    assert updates(clients) == 2
+    assert sum(" update " in call for call in calls(clients)) == 2
     apt(clients, saying(fakes.UNKNOWN_APT, 100), copy("apt"), saying(fakes.OFFLINE_APT, 100))
     fetch([THING["apt"]])
     assert is_cached(THING["apt"])

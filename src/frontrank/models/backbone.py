@@ -44,13 +44,12 @@ def build_backbone(
         tries.append(more)
     if config.fixed_input_size and "dynamic_img_size" not in options:
         tries = [{**each, "dynamic_img_size": True} for each in tries] + tries
-    for number, each in enumerate(tries, 1):
+    while True:
         try:
-            backbone = timm.create_model(name, **each)
+            backbone = timm.create_model(name, **tries.pop(0))
             break
         except Exception as error:  # options that are wrong raise of every kind
-            retry = isinstance(error, AssertionError) or "'dynamic_img_size'" in str(error)
-            if number < len(tries) and retry:
+            if tries and (isinstance(error, AssertionError) or "'dynamic_img_size'" in str(error)):
                 continue
             if pretrained:
                 raise
@@ -79,13 +78,11 @@ def unknown_backbone(name: str, prefix: str = "") -> InputError:
 
 def _build_error(name: str, image_size: int, options: Mapping[str, Any], error: Exception) -> InputError:
     reason = first_line(error)
-    if "img_size" in reason:
-        size = pretrained_config(name).input_size[-1]
-        return InputError(f"image_size: {name} takes images of {size} px only, got {image_size}; leave it at {size}")
     unknown = [option for option in options if f"'{option}'" in reason]
     if unknown:
         return InputError(f"{unknown[0]} is not a setting of the model, nor an option of {name}; check the spelling")
-    return InputError(f"backbone {name} cannot be built at {image_size} px with these options ({reason})")
+    fault = f"backbone {name} cannot be built at {image_size} px with these options ({reason})"
+    return InputError(f"{fault}; give another image_size, or other options")
 
 
 def check_image_size(backbone: Any, name: str, height: int, width: int) -> None:

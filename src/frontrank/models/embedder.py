@@ -68,10 +68,10 @@ class Embedder(nn.Module):
         what was loaded
     pooling: "native", as the network's authors meant it: exactly timm's forward_head(forward_features(x),
         pre_logits=True), e.g. the class token of DINOv2 or the attention pooling of SigLIP; for a saved model in
-        `weights`, that model's pooling and stage. It becomes "average" with a stage, or if a backbone has no head.
-        Also "cls" (the class token), "cls+average" (it and the mean of the patch tokens, side by side); and, of the
-        last map or patch tokens, "average", "max", "gem" (its power is trained), "rmac", or "flat", which keeps all
-        places side by side and suits aligned pictures
+        `weights`, that model's pooling and stage. It becomes "average" with a stage. Also "cls" (the class token),
+        "cls+average" (it and the mean of the patch tokens, side by side); and, of the last map or patch tokens,
+        "average", "max", "gem" (its power is trained), "rmac", or "flat", which keeps all places side by side and suits
+        aligned pictures
     stage: take the map after this stage of the backbone, from 1, instead of the last one; later stages are not used
     dim: dimension of the embedding; 0 or None leaves the linear layer out
     batch_norm: "frozen" keeps the statistics of BatchNorm as they are in training (its scales and shifts are
@@ -127,8 +127,6 @@ class Embedder(nn.Module):
         side, resize = _check_sizes(image_size, resize, published)
         with torch.inference_mode(False), torch.enable_grad():  # else a model built inside no_grad could not be trained
             self.backbone = build_backbone(backbone, side, options, pooled=kind == "native")
-            if kind == "native" and not hasattr(self.backbone, "forward_head"):
-                kind = "average"
             self.pooling = Pooling(kind)
             shape, used = examine_backbone(self.backbone, backbone, side, kind, stage)
             if kind == "rmac" and len(shape) != 4:

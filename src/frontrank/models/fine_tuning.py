@@ -102,7 +102,7 @@ def _block_numbers(backbone: Any, coarse: bool = True) -> dict[str, int]:
     numbers = {name: number for number, members in groups.items() for name in members}
     unmatched = group_with_matcher(((name, name) for name in [*names, "no such layer"]), matcher)
     after = next(set(members) for members in unmatched.values() if "no such layer" in members)
-    last = max((number for name, number in numbers.items() if name not in after), default=0)
+    last = max((number for name, number in numbers.items() if name not in after), default=1)
     return {name: last if name in after else number for name, number in numbers.items()}
 
 
@@ -111,7 +111,6 @@ def _block_numbers(backbone: Any, coarse: bool = True) -> dict[str, int]:
 
 def _add_lora(model: Any, rank: int, names: set[str]) -> None:
     """Freeze the backbone, and add low-rank updates to those of the layers of these parameters that are called."""
-    peft = import_extra("peft", "lora", "model.lora")
     layers: dict[str, nn.Module] = {
         name: layer
         for name, layer in model.backbone.named_modules()
@@ -121,6 +120,7 @@ def _add_lora(model: Any, rank: int, names: set[str]) -> None:
     called = _called_layers(model, layers)
     if not called:
         raise InputError(f"model.lora: {model.settings.backbone} has no layers for it there; leave it out")
+    peft = import_extra("peft", "lora", "model.lora")
     for parameter in model.backbone.parameters():
         parameter.requires_grad_(False)
     pattern = "|".join(map(re.escape, called))

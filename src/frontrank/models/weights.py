@@ -121,9 +121,7 @@ def find_weights(weights: PathLike | None, backbone: str) -> tuple[Path | str | 
                 raise InputError(f"{fault}; fetch it again, or give a file")
             return file, config | _image_settings(published.get("pretrained_cfg") or published)
         saved = {"stage": 0, "interpolation": "bilinear"} | storage.read_model_config(folder)["settings"]
-        if "image_size" in saved and "resize" in saved:  # what is missing is found when the model is read
-            saved["crop"] = saved["image_size"] / saved["resize"]
-        return folder, config | saved
+        return folder, config | saved | {"crop": saved["image_size"] / saved["resize"]}
 
 
 def published_images(backbone: str, weights: PathLike | None) -> dict[str, Any]:
