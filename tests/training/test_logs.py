@@ -188,7 +188,7 @@ def test_mlflow_in_files(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with Log(tmp_path, trackers="mlflow", settings={"loss.name": "PNP"}) as log:
-        log.write(10, {"loss": 0.25, "validation R@1": 0.5}, epoch=1)
+        log.write(10, {"loss": 0.25, "validation R@1 (level 2)": 0.5}, epoch=1)
     with pytest.raises(KeyboardInterrupt), Log(tmp_path, 10, trackers="mlflow") as log:
         stop(log)
     client = MlflowClient((tmp_path / "mlruns").as_uri())
@@ -196,7 +196,7 @@ def test_mlflow_in_files(tmp_path, monkeypatch):
     assert run.info.run_name == tmp_path.name
     assert run.info.status == "FAILED"
     assert run.data.params == {"loss.name": "PNP"}
-    assert run.data.metrics == {"loss": 0.125, "validation R_at_1": 0.5}
+    assert run.data.metrics == {"loss": 0.125, "validation R_at_1 level 2": 0.5}
     assert [each.step for each in client.get_metric_history(run.info.run_id, "loss")] == [10, 20]
 
 

@@ -10,8 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +24,12 @@ from frontrank.detection.evaluation import Detections, Verdicts
 from frontrank.errors import FrontrankWarning, InputError
 from frontrank.files import PathLike, atomic_write, write_errors
 from frontrank.pictures.decode import read_image
+from frontrank.pictures.fonts import font_for
 from frontrank.progress import progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
-    from PIL.ImageFont import FreeTypeFont, ImageFont
 
     from frontrank.detection.model import Detector
 
@@ -216,7 +215,7 @@ def _draw_name(
     pen: "ImageDraw", mark: Mark, box: PixelBox, size: tuple[int, int], height: int, others: Sequence[PixelBox]
 ) -> PixelBox:
     """Write the text of a mark on a ground of its colour, where it hides as little of other names as possible."""
-    font = _font(height)
+    font = font_for(mark.text, height)
     sign = round(0.95 * height) if mark.kind in ("right", "wrong") else 0
     pad = max(2, height // 6)
     wide, high = math.ceil(pen.textlength(mark.text, font=font)) + sign + 2 * pad, height + 2 * pad
@@ -245,16 +244,3 @@ def _draw_sign(pen: "ImageDraw", right: bool, x: int, y: int, side: int, height:
 
 def _common_area(a: PixelBox, b: PixelBox) -> int:
     return max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(0, min(a[3], b[3]) - max(a[1], b[1]))
-
-
-@cache
-def _font(height: int) -> "FreeTypeFont | ImageFont":
-    """Load DejaVu, which has most alphabets, if matplotlib is there; otherwise Pillow's own font, which has Latin."""
-    from PIL import ImageFont
-
-    matplotlib = find_spec("matplotlib")
-    for place in (matplotlib.submodule_search_locations or []) if matplotlib is not None else []:
-        file = Path(place) / "mpl-data/fonts/ttf/DejaVuSans-Bold.ttf"
-        if file.is_file():
-            return ImageFont.truetype(str(file), round(0.85 * height))
-    return ImageFont.load_default(height)

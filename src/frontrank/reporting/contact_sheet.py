@@ -1,33 +1,23 @@
 """Contact sheet of searches: one picture with a row per query, the query first, then its results, best first."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from frontrank.pictures.fonts import font_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
-    from PIL.ImageFont import FreeTypeFont, ImageFont
 
-    Font = FreeTypeFont | ImageFont
+    from frontrank.pictures.fonts import Font
 
 PER_LINE = 10  # results
 _SIDE, _GAP, _FRAME, _LINE = 128, 14, 4, 16  # pixels
 _SIGN, _FINER = 20, 4  # pixels of a tick or a cross, and how much larger it is drawn, for smooth edges
 _INK, _FAINT, _PAPER, _MOUNT = (28, 30, 36), (96, 100, 110), (255, 255, 255), (241, 242, 245)
 _QUERY, _RIGHT, _WRONG, _UNKNOWN = (70, 90, 170), (22, 128, 62), (190, 38, 38), (205, 208, 214)
-_SIZE, _NO_LETTER = 12, "\U0010ffff"  # of letters; and what no font has
-# Fonts of systems for what Pillow's own font lacks, which is all but ASCII
-_FONTS = (
-    "NotoSansCJK-Regular.ttc",
-    "wqy-microhei.ttc",
-    "DroidSansFallbackFull.ttf",
-    "msyh.ttc",
-    "PingFang.ttc",
-    "DejaVuSans.ttf",
-)
+_SIZE = 12  # of letters
 
 
 @dataclass(frozen=True)
@@ -47,9 +37,8 @@ def contact_sheet(rows: Sequence[tuple[Cell, Sequence[Cell]]], per_line: int = P
 
     Right results have a green frame and a tick, wrong ones a red frame and a cross: not everyone can see the colours.
     """
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
-    font = ImageFont.load_default(size=_SIZE)
     height = _SIDE + 2 * _FRAME + 2 * _LINE + _GAP
     width = _SIDE + 2 * _FRAME + _GAP
     lines = [max(1, -(-len(cells) // per_line)) for _, cells in rows]
@@ -61,24 +50,24 @@ def contact_sheet(rows: Sequence[tuple[Cell, Sequence[Cell]]], per_line: int = P
         if number:  # a rule, as a query's second line is no further from its first
             draw.line([(_GAP, top), (across - _GAP, top)], fill=_UNKNOWN)
             top += _GAP
-        _draw(sheet, draw, font, query, _GAP, top, _QUERY)
+        _draw(sheet, draw, query, _GAP, top, _QUERY)
         for place, cell in enumerate(cells):
             line, column = divmod(place, per_line)
             colour = {True: _RIGHT, False: _WRONG, None: _UNKNOWN}[cell.right]
-            _draw(sheet, draw, font, cell, 2 * _GAP + (1 + column) * width, top + line * height, colour)
+            _draw(sheet, draw, cell, 2 * _GAP + (1 + column) * width, top + line * height, colour)
         top += count * height
     return sheet
 
 
-def _draw(
-    sheet: "Image", draw: "ImageDraw", font: "Font", cell: Cell, left: int, top: int, frame: tuple[int, int, int]
-) -> None:
+def _draw(sheet: "Image", draw: "ImageDraw", cell: Cell, left: int, top: int, frame: tuple[int, int, int]) -> None:
     from PIL import Image
 
     outer = _SIDE + 2 * _FRAME
     draw.rectangle((left, top, left + outer - 1, top + outer - 1), fill=_MOUNT, outline=frame, width=_FRAME)
     if cell.picture is None:
-        draw.text((left + outer / 2, top + outer / 2), "not readable", fill=_FAINT, font=font, anchor="mm")
+        draw.text(
+            (left + outer / 2, top + outer / 2), "not readable", fill=_FAINT, font=font_for("", _SIZE), anchor="mm"
+        )
     else:
         picture = cell.picture.copy()
         picture.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
@@ -91,30 +80,9 @@ def _draw(
         sign, mask = _sign(cell.right, frame)
         sheet.paste(sign, (left + outer - _SIGN - 2, top + 2), mask)
     for number, line in enumerate(cell.lines[:2]):
-        chosen = _font_for(line, font)
-        text = _shorten(draw, chosen, line, outer)
-        draw.text((left, top + outer + 2 + number * _LINE), text, fill=_FAINT if number else _INK, font=chosen)
-
-
-def _font_for(text: str, usual: "Font") -> "Font":
-    """Return the usual font, or the first one of the system that has more letters of a text."""
-
-    def letters(font: "Font") -> int:  # a missing one looks like a letter that no font has
-        nothing = bytes(font.getmask(_NO_LETTER))
-        return sum(bytes(font.getmask(letter)) != nothing for letter in text if letter.isprintable())
-
-    return usual if text.isascii() else max((usual, *_system_fonts()), key=letters)
-
-
-@lru_cache(maxsize=1)
-def _system_fonts() -> "tuple[Font, ...]":
-    from PIL import ImageFont
-
-    fonts = []
-    for name in _FONTS:
-        with suppress(OSError):  # it is not installed
-            fonts.append(ImageFont.truetype(name, _SIZE))
-    return tuple(fonts)
+        font = font_for(line, _SIZE)
+        text = _shorten(draw, font, line, outer)
+        draw.text((left, top + outer + 2 + number * _LINE), text, fill=_FAINT if number else _INK, font=font)
 
 
 def _sign(right: bool, colour: tuple[int, int, int]) -> "tuple[Image, Image]":

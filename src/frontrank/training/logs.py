@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import secrets
 import time
 import warnings
@@ -256,7 +257,7 @@ class _Wandb:
 class _Mlflow:
     """A run of MLflow, at MLFLOW_TRACKING_URI; without that in files, in the folder `mlruns` of the run.
 
-    MLflow has no @ in names: R@1 is R_at_1 there.
+    MLflow has no @ and no parentheses in names: "R@1 (level 2)" is "R_at_1 level 2" there.
     """
 
     def __init__(self, folder: Path, resume_step: int, settings: Mapping[str, Any]) -> None:
@@ -280,7 +281,8 @@ class _Mlflow:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
-        entries = [metric(name.replace("@", "_at_"), float(value), now, step) for name, value in values.items()]
+        names = {name: re.sub(r"[^\w\-. :/]", "", name.replace("@", "_at_")) for name in values}
+        entries = [metric(names[name], float(value), now, step) for name, value in values.items()]
         with _mlflow_errors(self._mlflow):
             self._client.log_batch(self._id, metrics=entries)
 
