@@ -22,7 +22,7 @@ CLASSES = ("cat", "dog", "elk")
 TINY = shlex.split(
     "--backbone small --weights none --model.channels 16 --model.head_dim 16 --model.anchor_scale 4 "
     "--model.proposals 40 --model.proposals_test 30 --model.samples 16 --data.short_side 48 --data.long_side 64 "
-    "--data.workers 0 --batch 4 --iterations 2 --device cpu"
+    "--data.workers 0 --batch 4 --iterations 2 --optimizer.warmup 0 --device cpu"
 )
 
 
@@ -93,7 +93,6 @@ def test_what_a_run_prints_and_leaves(here, run):
     assert re.fullmatch(r"trained 2 steps; .* AP50 \d\.\d{4} .* \(step \d\)", first)
     assert second.split("    ")[0] == "detector: 'my run/model'"
     assert "step 1/2" in result.err  # a line per logged step, if there is no terminal
-    assert "optimizer.warmup 500" in result.err  # the default is longer than the run
     assert Detector.load("my run/model").classes == ("blue", "green", "red")
     assert json.loads(Path("my run/run.json").read_text())["steps"] == 2
     again = run(*words)

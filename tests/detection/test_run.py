@@ -134,6 +134,7 @@ def test_held_out_pictures_are_chosen_by_the_seed(scenes):
     ("changes", "match"),
     [
         ({"batch": 13}, "batch"),
+        ({"optimizer": {"warmup": 100}}, "optimizer.warmup"),
         ({"model": {"backbone": "smal"}}, "did you mean small?"),
         ({"model": {"samples": 100}}, "model.samples"),
         ({"loss": {"lam": 0.0}}, "loss.lam"),

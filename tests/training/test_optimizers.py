@@ -3,9 +3,9 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from frontrank.errors import FrontrankWarning
+from frontrank.errors import InputError
 from frontrank.settings import OptimizerConfig
-from frontrank.training.optimizers import build_optimizer, fit_warmup, learning_rate, set_learning_rate
+from frontrank.training.optimizers import build_optimizer, check_warmup, learning_rate, set_learning_rate
 
 
 @pytest.fixture
@@ -113,9 +113,9 @@ def test_warmup():
     assert factors(5, warmup=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors(4, warmup=2, schedule="linear") == [0.5, 0.75, 0.5, 0.25]
     assert factors(3, warmup=2, schedule="multistep", milestones=(1,), gamma=0.1) == pytest.approx([0.5, 0.1, 0.1])
-    assert fit_warmup(OptimizerConfig(warmup=10), 10).warmup == 10
-    with pytest.warns(FrontrankWarning, match=r"optimizer\.warmup"):
-        assert fit_warmup(OptimizerConfig(warmup=10), 9).warmup == 9
+    check_warmup(OptimizerConfig(warmup=10), 10)
+    with pytest.raises(InputError, match=r"optimizer\.warmup"):
+        check_warmup(OptimizerConfig(warmup=10), 9)
 
 
 TORCH = {

@@ -297,6 +297,7 @@ def test_a_run_in_other_layouts_and_the_same_weights(images, out):
         ({"loss": {"bins": 10}}, "loss.bins"),
         ({"batches": {"kind": "category"}}, "batches.kind"),
         ({"batches": {"size": 112}}, "batch_size"),
+        ({"optimizer": {"warmup": 1000}}, "optimizer.warmup"),
         ({"loss": {**PEER, "name": "pml.TripletMarginLoss", "options": {"margin": "x"}}}, "loss.options"),
         ({"loss": {**PEER, "name": "pml.ProxyAnchorLoss"}, "batches": {"memory": 8}}, "batches.memory"),
         ({"loss": {**PEER, "name": "pml.NPairsLoss"}, "batches": {"memory": 8}}, "batches.memory"),

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from frontrank.checks import check_choice, check_integer, format_count
+from frontrank.checks import check_choice, format_count
 from frontrank.comparison import tasks
 from frontrank.comparison.plan import Plan, Way, errors_of_way
 from frontrank.comparison.results import ComparisonResults, read_results, write_results
@@ -41,6 +41,7 @@ from frontrank.training.defaults import fill_batches
 from frontrank.training.distributed import build_device
 from frontrank.training.images import build_images, image_check_cache, split_images
 from frontrank.training.loop import StopRequest, count_steps
+from frontrank.training.optimizers import check_warmup
 from frontrank.training.run import build_model, build_sampler, require_metric, require_new
 
 _TEST_SHARE = 0.5  # of the classes, where the data set has no test images
@@ -132,8 +133,9 @@ def steps_of_way(plan: Plan, way: Way, table: ImageTable) -> int:
         config = replace(config, batches=fill_batches(config.batches, training))
         sampler = build_sampler(config.batches, training, config.seed)
         steps = count_steps(config, len(sampler), config.batches.accumulate)
-        shortest = min(steps, plan.search_steps) if plan.search_steps and len(way.lrs) > 1 else steps
-        check_integer("optimizer.warmup", config.optimizer.warmup, at_most=shortest)
+        check_warmup(config.optimizer, steps)
+        if plan.search_steps and len(way.lrs) > 1:
+            check_warmup(config.optimizer, plan.search_steps)
     return steps
 
 

@@ -28,7 +28,7 @@ from frontrank.training import distributed
 from frontrank.training.distributed import build_device
 from frontrank.training.logs import check_trackers
 from frontrank.training.loop import Budget, Standing, count_steps
-from frontrank.training.optimizers import build_optimizer, fit_warmup
+from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.run import announce_weights, continue_run, environment_facts, start_run
 
 _LOG_NAMES = {
@@ -172,7 +172,7 @@ def build_detection_run(config: DetectConfig, folder: Path, device: torch.device
     if config.batch % (count := distributed.world_size()):
         raise InputError(f"batch {config.batch} cannot be shared by {count} processes; make it a multiple of that")
     sampler = SceneBatches(len(training), config.batch, config.seed)
-    config = replace(config, optimizer=fit_warmup(config.optimizer, count_steps(config, len(sampler))))
+    check_warmup(config.optimizer, count_steps(config, len(sampler)))
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
     torch.manual_seed(config.seed)  # the same first weights in every process

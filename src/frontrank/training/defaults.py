@@ -23,7 +23,6 @@ from frontrank.models.backbone import module_mode
 from frontrank.pictures.decode import image_size
 from frontrank.settings import AUTO, BatchConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from frontrank.training import distributed
-from frontrank.training.optimizers import fit_warmup
 
 _SMALL_IMAGE = 160  # pixels of the shorter side: such images show their subject whole, and are not cropped
 _BATCHES = (112, 448)  # the least and the most images of a batch
@@ -241,9 +240,9 @@ def fill_steps(config: TrainConfig, batches_per_epoch: int) -> TrainConfig:
 
 
 def fill_warmup(config: TrainConfig, batches_per_epoch: int) -> TrainConfig:
-    """Choose the steps in which the learning rate rises, if they are not set; they are at most those of the run."""
+    """Choose the steps in which the learning rate rises, if they are not set."""
     steps = config.iterations or math.ceil(config.epochs * batches_per_epoch / config.batches.accumulate)
-    return replace(config, optimizer=fit_warmup(_fill(config.optimizer, warmup=math.ceil(_WARMUP * steps)), steps))
+    return replace(config, optimizer=_fill(config.optimizer, warmup=math.ceil(_WARMUP * steps)))
 
 
 def steps_in(seconds: float, per_step: float, per_evaluation: float, evaluations: int) -> tuple[int, int]:

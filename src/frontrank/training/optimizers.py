@@ -1,18 +1,14 @@
 """Optimizers and learning rates, from an `OptimizerConfig`."""
 
 import math
-import warnings
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from frontrank.checks import format_count
-from frontrank.errors import FrontrankWarning
+from frontrank.checks import check_integer
 from frontrank.settings import OptimizerConfig
-from frontrank.training import distributed
 
 Named = Iterable[tuple[str, nn.Parameter]]
 
@@ -92,14 +88,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["initial_lr"] * factor
 
 
-def fit_warmup(config: OptimizerConfig, steps: int) -> OptimizerConfig:
-    """Return the settings with a warm-up of at most so many steps; warn if they have a longer one."""
-    if config.warmup <= steps:
-        return config
-    if distributed.is_main():
-        note = f"optimizer.warmup {config.warmup} is longer than the run; it takes all {format_count(steps, 'step')}"
-        warnings.warn(note, FrontrankWarning, stacklevel=2)
-    return replace(config, warmup=steps)
+def check_warmup(config: OptimizerConfig, steps: int) -> None:
+    """Raise if the warmup is longer than a run of so many steps."""
+    check_integer("optimizer.warmup", config.warmup, at_most=steps)
 
 
 def clip_gradient(optimizer: torch.optim.Optimizer, most: float) -> float:

@@ -58,7 +58,7 @@ from frontrank.training.images import RunImages, build_images, check_run_images,
 from frontrank.training.logs import check_trackers
 from frontrank.training.loop import Budget, Run, Standing, count_steps, restore, train_loop
 from frontrank.training.memory import EmbeddingMemory
-from frontrank.training.optimizers import build_optimizer
+from frontrank.training.optimizers import build_optimizer, check_warmup
 from frontrank.training.peer_losses import peer_loss
 from frontrank.version import __version__
 
@@ -390,6 +390,9 @@ def build_run(
     batches = defaults.fill_batches(config.batches, training)
     sampler = build_sampler(batches, training, config.seed)
     config = defaults.fill_alpha(config, batches.per_class or batches.size / len(set(training.first_labels())))
+    if not config.minutes:
+        planned = defaults.fill_steps(config, len(sampler))
+        check_warmup(planned.optimizer, count_steps(planned, len(sampler), config.batches.accumulate))
     loss = build_loss(config.loss, 2, 2, gallery=config.batches.memory > 0)
     graded = getattr(loss, "graded", False)
     if (graded or config.metric.startswith(OF_LEVELS)) and training.label_sets() is None:
@@ -539,6 +542,7 @@ def _fit_budget(run: RetrievalRun, started: float, say: Callable[[str], None]) -
     say(f"--minutes {config.minutes:g}: {number} of {config.batches.size} images, {per_step:.1f} s each")
     config = replace(config, iterations=steps, evaluations=evaluations)
     run.config = defaults.fill_steps(config, len(run.sampler))
+    check_warmup(run.config.optimizer, steps)
     most = _MOST_STEPS * steps if config.epochs == AUTO else whole
     run.budget = Budget(started + 60 * config.minutes - evaluation, evaluation, most, run.change_steps)
 
