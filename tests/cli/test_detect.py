@@ -22,7 +22,7 @@ CLASSES = ("cat", "dog", "elk")
 TINY = shlex.split(
     "--backbone small --weights none --model.channels 16 --model.head_dim 16 --model.anchor_scale 4 "
     "--model.proposals 40 --model.proposals_test 30 --model.samples 16 --data.short_side 48 --data.long_side 64 "
-    "--data.workers 0 --batch 4 --iterations 2 --optimizer.warmup 0 --device cpu"
+    "--data.workers 0 --batch 4 --iterations 2 --device cpu"
 )
 
 

@@ -172,7 +172,10 @@ def build_detection_run(config: DetectConfig, folder: Path, device: torch.device
     if config.batch % (count := distributed.world_size()):
         raise InputError(f"batch {config.batch} cannot be shared by {count} processes; make it a multiple of that")
     sampler = SceneBatches(len(training), config.batch, config.seed)
-    check_warmup(config.optimizer, count_steps(config, len(sampler)))
+    steps = count_steps(config, len(sampler))
+    if config.optimizer.warmup == DetectConfig().optimizer.warmup:  # as published; short runs are tried first
+        config = replace(config, optimizer=replace(config.optimizer, warmup=min(config.optimizer.warmup, steps)))
+    check_warmup(config.optimizer, steps)
     if not quiet:
         announce_weights(config.model.backbone, config.model.weights)
     torch.manual_seed(config.seed)  # the same first weights in every process
