@@ -35,6 +35,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from frontrank.checks import format_count
 from frontrank.cli.inputs import refuse_options
 from frontrank.cli.train import add_common_arguments, add_settings, overrides
 from frontrank.errors import InputError
@@ -120,6 +121,8 @@ def _print_plan(plan: Plan, folder: Path, quiet: bool) -> None:
         changes = ", ".join(f"{name} {value}" for name, value in way.settings.items())
         rates = " or ".join(f"{lr:g}" for lr in way.lrs)
         print(f"{way.name:{width}}  learning rate {rates}; {changes or 'the base'}")
-    unit = f"{plan.base.iterations:,} iterations" if plan.base.iterations else f"{plan.base.epochs:,} epochs"
-    shorter = f", of {plan.search_steps:,} iterations in a search" if plan.search_steps else ""
-    print(f"\n{run_count(plan):,} runs of {unit}{shorter}; {plan.seeds} seeds; into {folder}")
+    steps, epochs = plan.base.iterations, plan.base.epochs
+    unit = format_count(steps, "iteration") if steps else format_count(epochs, "epoch")
+    shorter = f", of {format_count(plan.search_steps, 'iteration')} in a search" if plan.search_steps else ""
+    runs, seeds = format_count(run_count(plan), "run"), format_count(plan.seeds, "seed")
+    print(f"\n{runs} of {unit}{shorter}; {seeds}; into {folder}")

@@ -354,7 +354,7 @@ def _read_scores(scores: Any) -> Tensor:
 
 def _ranks_of_scores(matrix: Tensor, some: Tensor, relevance: Relevance, removed: Lists | None, own: bool) -> Ranks:
     """Return the exact ranks of some queries, from their scores."""
-    scores = matrix[some.to(matrix.device)]
+    scores = matrix.index_select(0, some.to(matrix.device))
     scores = scores.clone() if scores.dtype == torch.float64 else scores.float()
     listed = torch.ones(scores.shape, dtype=torch.bool)
     if own:

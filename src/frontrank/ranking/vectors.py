@@ -114,9 +114,10 @@ class Vectors:
 
     def _read(self, rows: Rows) -> Tensor:
         if isinstance(self._data, Tensor):
-            raw = self._data[
-                rows if isinstance(rows, slice) else rows.to(self._data.device, non_blocking=True)
-            ].detach()
+            if isinstance(rows, slice):
+                raw = self._data[rows].detach()
+            else:  # not by brackets, which torch 2.7 has for no float of 8 bits
+                raw = self._data.index_select(0, rows.to(self._data.device, non_blocking=True)).detach()
         else:
             kind = np.float64 if self.dtype == torch.float64 else np.float32
             picked = self._data[rows if isinstance(rows, slice) else rows.cpu().numpy()]

@@ -635,7 +635,7 @@ def _categories(table: ImageTable, roles: _Roles, reports: Sequence[Report]) -> 
             tuple(float(report.per_query["R@1"][rows].mean()) for report in reports),
             tuple(float(np.nanmean(report.per_query["mAP"][rows])) for report in reports),
         )
-        for name in (np.unique(categories) if categories.any() else ())
+        for name in (np.unique(categories) if (categories != "").any() else ())
         if reports[0].positives[rows := categories == name].any()
     ]
     return tuple(sorted(results, key=lambda result: (-result.queries, result.name)))
