@@ -66,7 +66,7 @@ class _Held(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> "_Held":
         like = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
-        held: _Held = torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like, device=DEVICE)  # type: ignore
+        held: _Held = torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like, device=f"{DEVICE}:0")  # type: ignore
         held.inner = inner
         return held
 
@@ -88,6 +88,8 @@ class Device(Count):
 
             _setup_privateuseone_for_python_backend(DEVICE)
             torch.counted.get_amp_supported_dtype = lambda: [torch.float16]  # type: ignore[attr-defined]
+            torch.counted.get_rng_state = lambda: None  # type: ignore[attr-defined]  # torch.library.opcheck asks
+            torch.counted.set_rng_state = lambda state: None  # type: ignore[attr-defined]
 
     def __enter__(self) -> "Device":
         TorchDispatchMode.__enter__(self)

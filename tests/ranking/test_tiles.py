@@ -40,17 +40,17 @@ def test_few_kernels_of_a_search():
     with Device() as counted:
         rows = Vectors("rows", torch.randn(4096, 8).to(DEVICE, non_blocking=True))
         nearest(rows, rows, k=10, own=True)
-    assert counted.kernels <= 100
+    assert counted.kernels <= 70
     assert counted.waits <= 3  # rows that are not finite, two for the number of candidates
 
 
-@pytest.mark.parametrize("each", [4, 32])
-def test_few_kernels_of_an_evaluation(each):
+@pytest.mark.parametrize(("each", "kernels"), [(4, 110), (32, 170)])
+def test_few_kernels_of_an_evaluation(each, kernels):
     embeddings, labels = torch.randn(512, 8), torch.arange(512) // each
     with Device() as counted:
         report = fr.evaluate(embeddings.to(DEVICE, non_blocking=True), labels, metrics=["R@1", "mAP"])
     assert dict(report) == dict(fr.evaluate(embeddings, labels, metrics=["R@1", "mAP"]))
-    assert counted.kernels <= 200
+    assert counted.kernels <= kernels
     assert counted.waits <= 3  # rows that are not finite, what rounding leaves open, the values
 
 

@@ -231,18 +231,20 @@ class _Block:
 
     bound:     an item at or above it in float64 stands at or above the positive [query, positive]
     low, high: around it, the band in which the rounding of a tile could decide [positive, query]
+    own:       how many items are the query itself, which is at or above every bound
+    removed:   exact scores of other items that are not in the list, or None [query, item]
     """
 
     def __init__(
-        self, queries: Tensor, exact: Tensor, positives: Positives, removed: Tensor | None, like: Tensor
+        self, queries: Tensor, exact: Tensor, positives: Positives, own: int, removed: Tensor | None, like: Tensor
     ) -> None:
-        self.queries, self.exact, self._positives, self._removed = queries, exact, positives, removed
-        self._adding = threading.Lock()
+        self.queries, self.exact, self._positives = queries, exact, positives
+        self._own, self._removed, self._adding = own, removed, threading.Lock()
         dim, dtype = like.shape[1], like.dtype
         self.bound = exact - 2 * slack(dim, torch.float64)
         band = slack(dim, dtype) + torch.finfo(dtype).eps if dtype != torch.float64 else 0.0
-        self.low = (self.bound - band).to(like).T.contiguous()
-        self.high = (self.bound + band).to(like).T.contiguous() if band else self.low
+        self.low = (self.bound - band).T.to(like, memory_format=torch.contiguous_format)
+        self.high = (self.bound + band).T.to(like, memory_format=torch.contiguous_format) if band else self.low
         self._lowest = self.low.amin(0) if len(self.low) else self.low.new_full((len(queries),), torch.inf)
         self.counts = torch.zeros_like(exact.T)  # [positive, query]
 
@@ -323,7 +325,8 @@ class _Block:
     def ranks(self, some: slice) -> tuple[Tensor, Ranks]:
         """Some queries, and what stands before each of their positives, once all items have been counted."""
         exact, bound, valid = (x[some] for x in (self.exact, self.bound, self._positives.valid))
-        before = self.counts.T[some] - _exactly_at_or_above(exact.masked_fill(~valid, -torch.inf), bound)
+        positives = torch.where(valid, exact, -torch.inf)
+        before = self.counts.T[some] - (_exactly_at_or_above(positives, bound) + self._own)
         if self._removed is not None:
             before -= _exactly_at_or_above(self._removed[some], bound)
         return self.queries[some], self._ranks(some, before.clamp_(min=0))
@@ -335,7 +338,7 @@ class _Block:
             in_order = _in_order(self.exact[some], self.bound[some], before, positives)
             return make_ranks(count_positives(in_order, positives), before, positives)
         place = torch.arange(before.shape[1], dtype=before.dtype, device=before.device).expand_as(before)
-        order = argsort_rows((before * len(place.T) + place).masked_fill_(~positives.valid, torch.inf))
+        order = argsort_rows(torch.where(positives.valid, before * len(place.T) + place, torch.inf))
         return make_ranks(torch.empty_like(before).scatter_(1, order, place)[:, :, None], before, positives)
 
 
@@ -545,12 +548,11 @@ def _block(
     rows = queries.read(some)
     if not int(relevance.counts[some[0]]):  # items only
         nothing = rows.length.new_empty(len(some), 0)
-        return _Block(some, nothing, Positives(nothing.long(), nothing.bool()), None, rows.unit)
+        return _Block(some, nothing, Positives(nothing.long(), nothing.bool()), 0, None, rows.unit)
     listed = [relevance.positives(some), *([] if removed is None else [removed.positives(some)])]
     exact = _pair_scores(rows, gallery, listed[0])
     positives = listed[0].to(exact.device)
     exact = torch.where(positives.valid, exact, exact[:, :1])  # a row's first is never padding
-    here = torch.arange(len(some))
     number = exact.shape[1]
     waits = tiling_of(rows.unit).waits
     if number > (_SOME if waits else _SOME_AT_ONCE) or (number > FEW and waits and _many_near(rows, exact, probe())):
@@ -558,16 +560,15 @@ def _block(
         is_out = torch.cat([of.valid for of in listed] + [torch.ones(len(some), 1, dtype=torch.bool)] * own, 1)
         places = (out if place is None else place[out])[is_out].to(exact.device)
         return _LargeBlock(some, exact, positives, is_out.sum(1).to(exact.device), places, queries.dim)
-    out_scores = [exact_scores(rows, rows, *(here.to(exact.device, non_blocking=True),) * 2)[:, None]] if own else []
-    out_scores += [_pair_scores(rows, gallery, of) for of in listed[1:]]
-    return _Block(some, exact, positives, torch.cat(out_scores, 1) if out_scores else None, rows.unit)
+    removed_scores = _pair_scores(rows, gallery, listed[1]) if removed is not None else None
+    return _Block(some, exact, positives, int(own), removed_scores, rows.unit)
 
 
 def _many_near(rows: Chunk, exact: Tensor, probe: Chunk) -> bool:
     """Whether so many items are near the positives, or above, that sorting costs less than comparing."""
     some = slice(0, None, 16)
     queries, nothing = rows[some], exact.new_empty(0, 0)
-    block = _Block(nothing, exact[some], Positives(nothing, nothing), None, queries.unit)
+    block = _Block(nothing, exact[some], Positives(nothing, nothing), 0, None, queries.unit)
     return block.comparisons(queries.unit @ probe.unit.T) > _MOST_COMPARISONS
 
 
@@ -585,17 +586,16 @@ def _pair_scores(rows: Chunk, gallery: Vectors, listed: Positives) -> Tensor:
         needed = is_listed.nonzero()[:, 0]
         place[needed] = torch.arange(len(needed))
         places, chunks = place[index], len(needed) > CHUNK
-        at, outside = (x.to(scores.device, non_blocking=True) for x in (places, ~valid))
         for start in range(0, len(needed), CHUNK):
             items = gallery.read(needed[start : start + CHUNK])
+            at = (places - start).to(scores.device, non_blocking=True)
             here = valid & (places // CHUNK == start // CHUNK) if chunks else valid
-            if chunks:
-                outside = (~here).to(scores.device, non_blocking=True)
             if len(items) * len(some) <= len(item) * _DENSE:
                 products = some.exact_unit() @ items.exact_unit().T
-                of_slab = products.gather(1, (at - start).clamp_(0, len(items) - 1))
-                scores[i : i + size] = torch.where(outside, scores[i : i + size], of_slab)
+                inside = here.to(scores.device, non_blocking=True)
+                of_slab = products.gather(1, at.clamp_(0, len(items) - 1))
+                scores[i : i + size] = torch.where(inside, of_slab, scores[i : i + size])
             else:
                 query, k = here.nonzero().T.to(scores.device, non_blocking=True)
-                scores[i + query, k] = exact_scores(some, items, query, at[query, k] - start)
+                scores[i : i + size][query, k] = exact_scores(some, items, query, at[query, k])
     return scores

@@ -83,7 +83,8 @@ class RankSlopes(NamedTuple):
 
 def precision(before_pos: Tensor, before_neg: Tensor) -> Tensor:
     """Share of positives among all items down to this one: (1 + R_P) / (1 + R_P + R_N)."""
-    return (1 + before_pos) / (1 + before_pos + before_neg)
+    positives = 1 + before_pos
+    return positives / (positives + before_neg)
 
 
 def average_precision(ranks: Ranks) -> Tensor:

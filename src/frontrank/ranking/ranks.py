@@ -176,9 +176,9 @@ def make_ranks(before_pos: Tensor, before_neg: Tensor, positives: Positives) -> 
 
     before_pos: other positives of each level before each positive [query, positive, level]
     """
-    valid, padding, dtype = positives.valid, ~positives.valid, before_neg.dtype
-    before_pos.masked_fill_(padding[:, :, None], 0)
-    before_neg.masked_fill_(padding, 0)
+    valid, dtype = positives.valid, before_neg.dtype
+    before_pos.mul_(valid[:, :, None])
+    before_neg.mul_(valid)
     total = before_pos[:, :, 0] if before_pos.shape[2] == 1 else before_pos.sum(2)
     if positives.grades is None:
         return Ranks(total, before_neg, valid)

@@ -85,23 +85,26 @@ class Vectors:
 
     def read(self, rows: Rows) -> Chunk:
         """Return some rows; raise an error if any has no direction."""
+        known = self._known_lengths
+        if known is not None and isinstance(rows, Tensor):
+            rows = rows.to(known.device, non_blocking=True)
         raw = self._read(rows)
-        length = _lengths(raw)
-        if not (self._is_usual or bool(_are_usual(length, raw.dtype))):
+        length = _lengths(raw) if known is None else known[rows]
+        if known is None and not bool(_are_usual(length, raw.dtype)):
             self._raise_for_bad_rows()
             raw, length = _in_range(raw)
-        return Chunk(raw, length, (raw * (1 / length).to(raw.dtype)[:, None]).to(self.device))
+        return Chunk(raw, length, (raw * length.reciprocal().to(raw.dtype)[:, None]).to(self.device))
 
     @cached_property
-    def _is_usual(self) -> bool:
-        """Whether no row needs a closer look; False if that is to be seen when rows are read.
+    def _known_lengths(self) -> Tensor | None:
+        """The lengths of all rows if none needs a closer look; None if that is to be seen when rows are read.
 
         Rows of an accelerator are looked at together, since the host waits for each look.
         """
         if not isinstance(self._data, Tensor) or tiling_of(self._data).waits:
-            return False
-        rows = (self._read(some) for some in self.chunks())
-        return bool(torch.stack([_are_usual(_lengths(some), some.dtype) for some in rows]).all())
+            return None
+        lengths = _join([_lengths(self._read(some)) for some in self.chunks()])
+        return lengths if bool(_are_usual(lengths, self.dtype)) else None
 
     def unit(self, rows: Rows | None = None) -> Tensor:
         """Rows at length 1, all of them by default."""
@@ -287,7 +290,12 @@ def _are_usual(length: Tensor, dtype: torch.dtype) -> Tensor:
 def _lengths(rows: Tensor) -> Tensor:
     """Lengths of rows, in float64."""
     size = 256 * tiling_of(rows).pairs  # on a CPU what is made for one part stays in the cache
-    return torch.cat([torch.linalg.vector_norm(some.double(), dim=1) for some in rows.split(size)])
+    return _join([torch.linalg.vector_norm(some.double(), dim=1) for some in rows.split(size)])
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    """One tensor of several, not copied if it is the only one."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _few_pairs(of: Chunk, i: Tensor, j: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -308,7 +316,7 @@ def quick_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
         .sum(1, dtype=torch.float64)
         for a, b in _few_pairs(first, i, j)
     ]
-    return torch.cat(parts) if parts else first.length.new_empty(0)
+    return _join(parts)
 
 
 def exact_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
@@ -317,4 +325,4 @@ def exact_scores(first: Chunk, second: Chunk, i: Tensor, j: Tensor) -> Tensor:
         (first.raw[a].double() * second.raw[b].double()).sum(1) / (first.length[a] * second.length[b])
         for a, b in _few_pairs(first, i, j)
     ]
-    return torch.cat(parts) if parts else first.length.new_empty(0)
+    return _join(parts)
