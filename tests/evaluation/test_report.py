@@ -3,7 +3,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -207,6 +207,7 @@ def test_round_trip_is_exact(tmp_path):
     report = a_report()
     report.save(tmp_path / "report.json")
     assert_same(Report.load(str(tmp_path / "report.json")), report)
+    assert replace(report).settings is not report.settings  # nobody else's changes reach a report
     assert os.listdir(tmp_path) == ["report.json"]
 
 
