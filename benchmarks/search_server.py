@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import frontrank as fr
 from frontrank.gallery import GalleryIndex, Limits, serve
 from frontrank.gallery.pictures import decode_upload
 from frontrank.picture_index import picture_embedder
+from frontrank.pictures.processes import DecodePool
 
 DIM, SIZE, RESULTS = 128, 64, 24
 TARGET_MS = 5.0
@@ -138,13 +139,15 @@ def of_pictures(client: Client, process: int, index: fr.Index, embed: Any, files
     """Milliseconds of searches from pictures by the server, and of decoding, model and engine here, in turns."""
     whole, parts = [], {"decoding": [], "model": [], "engine": []}
     before = processor_seconds(process), processor_seconds()
-    for data in files:
-        whole.append(clocked(lambda data=data: client.search_picture(data))[0])
-        milliseconds, picture = clocked(lambda data=data: decode_upload(data, Limits().upload_pixels))
-        parts["decoding"].append(milliseconds)
-        milliseconds, vector = clocked(lambda picture=picture: embed(picture))
-        parts["model"].append(milliseconds)
-        parts["engine"].append(clocked(lambda vector=vector: index.search(vector[None], k=RESULTS))[0])
+    limits = Limits()
+    with closing(DecodePool(1, limits.decode_seconds)) as pool:
+        for data in files:
+            whole.append(clocked(lambda data=data: client.search_picture(data))[0])
+            milliseconds, picture = clocked(lambda data=data: decode_upload(data, limits.upload_pixels, pool))
+            parts["decoding"].append(milliseconds)
+            milliseconds, vector = clocked(lambda picture=picture: embed(picture))
+            parts["model"].append(milliseconds)
+            parts["engine"].append(clocked(lambda vector=vector: index.search(vector[None], k=RESULTS))[0])
     return summary(whole, parts) | spent(process, before, len(files))
 
 
