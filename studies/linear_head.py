@@ -91,7 +91,8 @@ def split_rows(table: ImageTable, features: Tensor, seed: int) -> dict[str, Rows
     """Return the rows of train, validation and test, whitened by the PCA of the first."""
     table = hold_out_classes(table, _HELD_OUT, seed)
     masks = {split: torch.from_numpy(table.splits == split) for split in ("train", "validation", "test")}
-    pca = Whitening.fit(features[masks["train"]], _POWER, min(_DIM, features.shape[1]), progress=False)
+    rows = features[masks["train"]]
+    pca = Whitening.fit(rows, _POWER, min(_DIM, rows.shape[1], len(rows) - 1), progress=False)
     codes = torch.from_numpy(table.codes())
     return {
         split: Rows(pca.apply(features[mask]), torch.unique(codes[mask], return_inverse=True)[1])
