@@ -224,7 +224,7 @@ def evaluation(found: Results) -> str:
         row = found["vggface"]
         large += (
             f"\nThe size of VGGFace2's test set, {row['items']:,} x {row['dim']} in 500 classes (mAP {row['mAP']:.2f}): "
-            f"{row['seconds']:,.0f} s, {row['ratio']:.1f} times the product, {megabytes(row)}.\n"
+            f"{row['seconds']:,.0f} s, {row['ratio']:.1f} times the product's processor time, {megabytes(row)}.\n"
         )
     return f"""
 ## Speed and memory of evaluation
@@ -237,7 +237,7 @@ A memory-mapped gallery of {mapped["items"]:,} x 512 (the size of R1M) with {map
 beside the mapped pages. Reading the file takes {mapped["read_seconds"]:.2f} s, reading and multiplying {mapped["product_seconds"]:.2f} s.
 From 10,000 to 100,000 items the time grows with the power {exponents["frontrank"]:.2f} (bare product {exponents["bare product"]:.2f}).
 
-Worse embeddings take longer, because more items stand near their positives (20,000 x 512). So do larger classes:
+Worse embeddings take longer, because more items stand near their positives (20,000 x 512). So do larger classes.{where(found, "classes", "Both measured")}
 
 {table(["mAP", "x product"], quality)}
 
